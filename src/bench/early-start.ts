@@ -97,7 +97,7 @@ class Bench {
         new InstanceThread({
           ...{ entry: options.entry, hub, bus },
           data: {
-            ...{ settings, address: String(i), role: 'mixed', life: 1, lands: false, peers: 'threads' },
+            ...{ settings, address: String(i), role: 'mixed', incarnation: 1, lands: false, peers: 'threads' },
             ...{ traces: false, hashKey },
             pages: { host: '127.0.0.1', port: 0, token, transport: 'tcp' },
             loaded: undefined,

@@ -1,7 +1,7 @@
 // How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
 
 import type { BlockChain } from '../core/kvcache/block-chain.ts';
-import type { Placed } from '../core/router/placed.ts';
+import type { PlacementRecords } from '../core/router/placed.ts';
 import { Placer } from '../core/router/placement/placer.ts';
 import { LengthRequest } from '../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../trace/request.ts';
@@ -111,7 +111,7 @@ function fill(
     const own = k < requests.length;
     const words = own ? chain.words : strangerWords(chain, nextId);
     nextId += own ? 0 : chain.blocks;
-    const news = { life: 0, changes: chain.blocks, words, stored: new Uint8Array(chain.blocks).fill(1) };
+    const news = { incarnation: 0, changes: chain.blocks, words, stored: new Uint8Array(chain.blocks).fill(1) };
     const first = (scramble(k) >>> 0) % instances;
     const started = performance.now();
     for (let i = 0; i < replicas; i++) {
@@ -133,7 +133,7 @@ function strangerWords({ blocks, words }: BlockChain, firstId: number): Uint32Ar
 
 /** Microseconds of each decision, placing included. */
 function decide(placer: Placer<LengthRequest>, requests: readonly LengthRequest[], instances: number): number[] {
-  const placed: Placed[] = [];
+  const placed: PlacementRecords[] = [];
   const times = requests.map((request, i) => {
     const nowUs = i * 1000;
     const started = performance.now();
@@ -148,7 +148,7 @@ function decide(placer: Placer<LengthRequest>, requests: readonly LengthRequest[
   return times;
 }
 
-function endOldest(placer: Placer<LengthRequest>, placed: Placed[], nowUs: number): void {
+function endOldest(placer: Placer<LengthRequest>, placed: PlacementRecords[], nowUs: number): void {
   const [oldest] = placed.splice(0, 1);
   if (oldest === undefined) return;
   placer.prefilled(nowUs, oldest);

@@ -2,7 +2,7 @@
 import type { BufferId, InputForm, KvType, Program } from '../graph/program.ts';
 import type { QuantisedType } from '../util/quantised-blocks.ts';
 import type { Step, StepResult } from '../util/step.ts';
-import type { GuestRooms } from './guests.ts';
+import type { RemoteAttentionServers } from './guests.ts';
 
 export type Isa = 'portable' | 'avx2' | 'avx512' | 'amx' | 'reference';
 
@@ -47,7 +47,7 @@ export type StepOutcome =
   /** The abort word was set; nothing is committed and the step can run again without some rows. */
   | { readonly kind: 'aborted' };
 
-export interface Backend extends GuestRooms {
+export interface Backend extends RemoteAttentionServers {
   readonly isa: Isa;
   readonly threads: number;
   createLinear(spec: LinearSpec): LinearHandle;

@@ -48,12 +48,12 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
     program.groups.length,
     ...program.groups.flatMap(({ layers, window }) => [layers, window ?? absent]),
   ];
-  const lives = bufferLives(program);
+  const incarnations = bufferLives(program);
   const queries = queryHeads(program);
   program.buffers.forEach((spec, id) => {
     const form = spec.kind === 'input' ? inputFormCodes[spec.form] : 0;
     const { heads, headDim } = queries.get(id) ?? { heads: spec.kind === 'query' ? 1 : 0, headDim: spec.columns };
-    const { first, last, alone } = lives[id] as BufferLife;
+    const { first, last, alone } = incarnations[id] as BufferLife;
     ints.push(
       bufferKindCodes[spec.kind],
       rowKindCodes[spec.rows],

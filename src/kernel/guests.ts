@@ -3,23 +3,23 @@ import type { GuestCounts, RemoteCounts } from '../util/counts.ts';
 import type { KvPoolHandle } from './backend.ts';
 
 /** An integer, valid in every thread of the process: of `Step.remote`. */
-export type GuestRoomHandle = number;
+export type RemoteAttentionHandle = number;
 
-export interface GuestRooms {
+export interface RemoteAttentionServers {
   /** A room over a pool of this backend: computes with the backend's threads while no step runs on them, else alone and within its share. */
-  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle;
+  createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle;
   /**
    * From now on queries of this loan find these blocks. Their pages hold whole blocks and are not written any more.
    * @param pages (blocks, layers): page ids, in the layer group that debtors name
    * @throws where a block is lent already, or the pool has no such page
    */
-  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void;
   /** Once it returns no guest work touches the pages of these blocks, and queries for them are refused. Blocks that are not lent as this loan stay as they are. */
-  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void;
+  takeBackBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array): void;
   /** Of one core's time, in thousandths, while steps of its own run and do not wait; 0: none then. At first all of it. */
-  setGuestShare(room: GuestRoomHandle, thousandths: number): void;
-  guestCounts(room: GuestRoomHandle): GuestCounts;
+  setGuestShare(room: RemoteAttentionHandle, thousandths: number): void;
+  guestCounts(room: RemoteAttentionHandle): GuestCounts;
   /** Refuses what is open and all that comes. */
-  freeGuestRoom(room: GuestRoomHandle): void;
+  freeGuestRoom(room: RemoteAttentionHandle): void;
   remoteCounts(): RemoteCounts;
 }

@@ -1,6 +1,6 @@
 // What every messenger must do: pages land as they were last, layers leave when they are ready, and nothing is touched once it was said so.
 import { describe, expect, it } from 'vitest';
-import type { LandingHandle, Messenger } from '../../src/runtime/transfer/messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from '../../src/runtime/transfer/messenger.ts';
 
 /** What no step computes. */
 const elsewhere = Math.fround(3.14159e20);
@@ -45,7 +45,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     const expectSpoilt = (to: Int32Array) => {
       for (const page of to) expect(receiver.pool.read(page)).toEqual(receiver.pool.read(page).fill(7));
     };
-    async function landed(wanted: LandingHandle): Promise<void> {
+    async function landed(wanted: ReceiveBufferHandle): Promise<void> {
       for (;;) {
         const all = receiver.messenger.landed();
         expect(all.every((landing) => landing === wanted)).toBe(true);

@@ -2,7 +2,7 @@
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, KvPoolHandle, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
-import type { GuestRoomHandle } from '../../src/kernel/guests.ts';
+import type { RemoteAttentionHandle } from '../../src/kernel/guests.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
 export interface Scene {
@@ -39,8 +39,8 @@ export interface SceneRoom {
 export type Reach = (
   backend: Backend,
   pool: KvPoolHandle,
-  room: GuestRoomHandle,
-) => { readonly room: GuestRoomHandle; readonly close: () => void };
+  room: RemoteAttentionHandle,
+) => { readonly room: RemoteAttentionHandle; readonly close: () => void };
 
 const inProcess: Reach = (_, __, room) => ({ room, close: () => {} });
 

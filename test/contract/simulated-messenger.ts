@@ -1,5 +1,5 @@
 // The simulator's network behind the interface of messengers: pages are copied when it says that they have left, in simulated time.
-import type { LandingHandle, Messenger } from '../../src/runtime/transfer/messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from '../../src/runtime/transfer/messenger.ts';
 import { Network } from '../../src/sim/network/network.ts';
 import type { MessengerEnd, PagePool } from './messenger.ts';
 
@@ -32,8 +32,8 @@ interface Landing {
 
 class SimulatedWorld {
   readonly network = new Network({ nics: [nic, nic], linkBytesPerSecond: undefined });
-  readonly landings = new Map<LandingHandle, Landing>();
-  readonly complete: LandingHandle[] = [];
+  readonly landings = new Map<ReceiveBufferHandle, Landing>();
+  readonly complete: ReceiveBufferHandle[] = [];
   readonly memory = [0, 1].map(() => Array.from({ length: pages }, () => new Float32Array(pageValues)));
   readonly counts = [0, 1].map(() => ({ pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0 }));
   /** Of each end: the one that runs next. */
@@ -41,7 +41,7 @@ class SimulatedWorld {
   nowUs = 0;
   sends = 0;
 
-  begin(handle: LandingHandle, untilUs = this.nowUs): void {
+  begin(handle: ReceiveBufferHandle, untilUs = this.nowUs): void {
     const landing = this.landings.get(handle);
     const sent = landing?.queue[0];
     if (landing === undefined || sent === undefined || sent.step >= (this.steps[sent.from] ?? 0)) return;
@@ -50,7 +50,7 @@ class SimulatedWorld {
     this.network.stream(this.nowUs, { from, to: landing.at, name, kind: 'handoff' }, { bytes, untilUs, last: true });
   }
 
-  stop(handle: LandingHandle): void {
+  stop(handle: ReceiveBufferHandle): void {
     const landing = this.landings.get(handle);
     for (const { from, name } of landing?.queue.splice(0) ?? [])
       this.network.stop(this.nowUs, { from, to: landing?.at ?? 0, name, kind: 'handoff' });
@@ -118,7 +118,7 @@ class SimulatedMessenger implements Messenger {
     return this.#world.steps[this.#at] ?? never();
   }
 
-  open(own: Int32Array): LandingHandle {
+  open(own: Int32Array): ReceiveBufferHandle {
     if (own.some((page) => page < 0 || page >= pages))
       throw new RangeError('Cannot open a landing: there is no such page');
     const handle = `landing ${++this.#world.sends}`;
@@ -128,21 +128,21 @@ class SimulatedMessenger implements Messenger {
 
   arrivals(): undefined {}
 
-  close(landing: LandingHandle): void {
+  close(landing: ReceiveBufferHandle): void {
     this.#world.stop(landing);
     this.#world.landings.delete(landing);
   }
 
-  landed(): readonly LandingHandle[] {
+  landed(): readonly ReceiveBufferHandle[] {
     this.#world.run();
     return this.#world.complete.splice(0).filter((handle) => this.#world.landings.get(handle)?.at === this.#at);
   }
 
-  givenUp(): readonly LandingHandle[] {
+  givenUp(): readonly ReceiveBufferHandle[] {
     return [];
   }
 
-  send(handle: LandingHandle, step: number, parcels: Int32Array, last: boolean): void {
+  send(handle: ReceiveBufferHandle, step: number, parcels: Int32Array, last: boolean): void {
     const landing = this.#world.landings.get(handle);
     if (landing === undefined) return;
     for (let i = 0; i < parcels.length; i += parcelWords)
@@ -152,11 +152,11 @@ class SimulatedMessenger implements Messenger {
     if (landing.queue.length === 1) this.#world.begin(handle);
   }
 
-  stop(landing: LandingHandle): void {
+  stop(landing: ReceiveBufferHandle): void {
     this.#world.stop(landing);
   }
 
-  left(landing: LandingHandle): number {
+  left(landing: ReceiveBufferHandle): number {
     this.#world.run();
     const queue = this.#world.landings.get(landing)?.queue ?? [];
     return queue.reduce((sum, { parcels }) => sum + parcels.length / parcelWords, 0);

@@ -4,7 +4,7 @@ import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import type { Backend, KvPoolHandle } from '../../src/kernel/backend.ts';
-import type { GuestRoomHandle } from '../../src/kernel/guests.ts';
+import type { RemoteAttentionHandle } from '../../src/kernel/guests.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
 import { nativeBackends } from './backends.ts';
@@ -28,7 +28,7 @@ const blocksMost = Math.ceil(tokens / pageTokens) + 1;
 /** A pool of another instance, in which block i has the pages from i x layers on. */
 class Creditor {
   readonly pool: KvPoolHandle;
-  readonly room: GuestRoomHandle;
+  readonly room: RemoteAttentionHandle;
   readonly #backend: Backend;
   readonly #layers: number;
 

@@ -6,7 +6,7 @@ import { mooncakeLine } from '../../src/trace/mooncake.ts';
 import { TraceParser } from '../../src/trace/parser.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { TraceSummary } from '../../src/trace/statistics.ts';
-import { Chance } from '../../src/trace/workload/chance.ts';
+import { Prng } from '../../src/trace/workload/chance.ts';
 import { type Workload, WorkloadGenerator } from '../../src/trace/workload/generator.ts';
 import { parseLengthFile } from '../../src/trace/workload/length-file.ts';
 import { parseLengths } from '../../src/trace/workload/lengths.ts';
@@ -204,13 +204,13 @@ describe('chance', () => {
   it('draws whole numbers of a range, and normal ones of deviation 1', () => {
     fc.assert(
       fc.property(fc.nat(), fc.integer({ min: -50, max: 50 }), fc.nat(9), (seed, min, width) => {
-        const chance = new Chance(seed, 9);
+        const chance = new Prng(seed, 9);
         const drawn = Array.from({ length: 50 }, () => chance.whole(min, min + width));
         expect(drawn.every((value) => Number.isInteger(value) && value >= min && value <= min + width)).toBe(true);
       }),
       { numRuns: 50 },
     );
-    const chance = new Chance(1, 1);
+    const chance = new Prng(1, 1);
     const normal = Array.from({ length: 40_000 }, () => chance.normal());
     expect(normal.reduce((sum, value) => sum + value, 0) / normal.length).toBeCloseTo(0, 1);
     expect(normal.reduce((sum, value) => sum + value * value, 0) / normal.length).toBeCloseTo(1, 1);

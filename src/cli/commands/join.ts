@@ -80,7 +80,7 @@ async function serveAsMember(nats: string, options: JoinOptions): Promise<void> 
   try {
     console.log(describeInstances(member.modelId, [member.description]));
     console.log(`Joined as ${member.name}`);
-    process.send?.({ joined: member.description, life: member.life } satisfies JoinedMessage);
+    process.send?.({ joined: member.description, incarnation: member.incarnation } satisfies JoinedMessage);
     const end = await Promise.race([stopSignal(), member.ended]);
     if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
     log('Leaving: what runs here goes on elsewhere');

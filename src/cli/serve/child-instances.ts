@@ -15,13 +15,13 @@ const leaveMs = 5_000;
 /** What a child tells its parent once it has joined. */
 export interface JoinedMessage {
   readonly joined: InstanceDescription;
-  readonly life: number;
+  readonly incarnation: number;
 }
 
 interface Watcher {
   readonly log: (line: string) => void;
   /** One that had joined is no more. */
-  readonly died: (name: string, life: number) => void;
+  readonly died: (name: string, incarnation: number) => void;
 }
 
 export class ChildInstances {
@@ -129,7 +129,7 @@ class Child {
   /** @param failed it has ended before it joined, and nobody has heard of it yet */
   #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
     const startedMs = Date.now();
-    let life: number | undefined;
+    let incarnation: number | undefined;
     const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
       env: { ...process.env, ...this.#env },
       // Over the channel it hears when this process is no more.
@@ -139,16 +139,16 @@ class Child {
     });
     this.#process = child;
     child.once('message', (message: JoinedMessage) => {
-      life = message.life;
+      incarnation = message.incarnation;
       this.#watcher.log(`Instance ${this.#name} has joined as process ${child.pid}`);
       joined(message.joined);
     });
     child.once('exit', (code, signal) => {
       this.#process = undefined;
-      if (life !== undefined) this.#watcher.died(this.#name, life);
+      if (incarnation !== undefined) this.#watcher.died(this.#name, incarnation);
       if (this.#closing) return;
       const end = `Instance ${this.#name} has ended with ${signal ?? `code ${code}`}`;
-      if (life === undefined && failed !== undefined)
+      if (incarnation === undefined && failed !== undefined)
         failed(new Error(`Cannot serve: ${end}: the line above says why`));
       else this.#startLater(end, Date.now() - startedMs);
     });

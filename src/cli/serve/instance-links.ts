@@ -7,9 +7,9 @@ import type { Backend, KvPoolHandle } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { NativeFarMessenger } from '../../kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../kernel/native/messenger.ts';
-import type { LenderWays } from '../../runtime/lending/lender-routes.ts';
-import type { RowsWire } from '../../runtime/pipeline/activation-memory.ts';
-import { LiveRows } from '../../runtime/pipeline/activation-transfer.ts';
+import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
+import type { ActivationWire } from '../../runtime/pipeline/activation-memory.ts';
+import { ActivationTransfer } from '../../runtime/pipeline/activation-transfer.ts';
 import type { InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
 import { say, type ThreadPlace } from '../../runtime/threads/thread-wires.ts';
 import { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
@@ -59,9 +59,9 @@ const roomsIn = 8;
 export function createRows(
   { pages }: InstanceThreadData<InstanceSettings>,
   { backend, columns }: { readonly backend: Backend; readonly columns: number },
-  post: (to: InstanceIndex, wire: RowsWire) => void,
+  post: (to: InstanceIndex, wire: ActivationWire) => void,
   wake: () => void,
-): LiveRows {
+): ActivationTransfer {
   const { port = 0 } = pages ?? {};
   const pageValues = 2 * rowHeads * pageTokens * rowDim;
   const chunkPages = Math.ceil((batchLimits.tokensMax * columns) / pageValues);
@@ -69,7 +69,7 @@ export function createRows(
   const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
   const messenger = createMessenger(pages && { ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
   const write = (pages: Int32Array, rows: Float32Array): void => loadNative()?.writeRows(pool, pages, rows);
-  return new LiveRows({ pool, roomsOut, roomsIn, chunkPages, pageValues, columns, write }, messenger, post);
+  return new ActivationTransfer({ pool, roomsOut, roomsIn, chunkPages, pageValues, columns, write }, messenger, post);
 }
 
 /** Of a port that is given, what is lent has that one and the next. */
@@ -79,7 +79,10 @@ function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
 }
 
 /** To those that it lends to and borrows from, wherever they are; undefined where nobody does. */
-export function lenderWays(instance: InstanceIndex | undefined, { bus, address }: ThreadPlace): LenderWays | undefined {
+export function lenderWays(
+  instance: InstanceIndex | undefined,
+  { bus, address }: ThreadPlace,
+): LenderRoutes | undefined {
   if (instance === undefined) return undefined;
   return {
     instance,
@@ -94,6 +97,6 @@ export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandl
 }
 
 /** Lines for the log of whoever started the thread. */
-export function logOver({ bus, address, life }: ThreadPlace): (message: string) => void {
-  return (message) => say(bus, 'said', [address, life], { kind: 'log', message });
+export function logOver({ bus, address, incarnation }: ThreadPlace): (message: string) => void {
+  return (message) => say(bus, 'said', [address, incarnation], { kind: 'log', message });
 }

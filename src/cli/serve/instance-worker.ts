@@ -11,7 +11,7 @@ import type { LayerSpan } from '../../graph/slice.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
-import { LiveStages } from '../../runtime/pipeline/pipeline-runner.ts';
+import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
 import { collectWhenAsked } from '../../runtime/threads/collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
@@ -87,7 +87,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     // Who does not know the key cannot forge identities.
     hashKey,
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
-    journalLife: data.life,
+    journalIncarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
     ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => stages?.holds(id) === true },
@@ -118,7 +118,7 @@ function createStages(
   { engine, backend, model }: { readonly engine: Engine; readonly backend: Backend; readonly model: LoadedModel },
   handOffs: LiveHandOffs,
   wake: () => void,
-): LiveStages {
+): PipelineRunner {
   const columns = model.config.hiddenSize;
   const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
   const staged = {
@@ -129,7 +129,7 @@ function createStages(
   // Between processes it is listened for rows from the start; they may not come.
   const rows =
     data.peers === 'processes' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
-  return new LiveStages(staged, () => rows ?? createOwn());
+  return new PipelineRunner(staged, () => rows ?? createOwn());
 }
 
 /** The oracle's pages are its thread's alone. */
@@ -164,9 +164,9 @@ function yieldToGateway(): void {
 }
 
 function serve(data: InstanceThreadData<InstanceSettings>): void {
-  const { seat, address, life } = data;
-  const own = { bus: new MemoryBus(seat), address, life };
-  const post = (message: FromInstance): void => say(own.bus, 'said', [address, life], message);
+  const { seat, address, incarnation } = data;
+  const own = { bus: new MemoryBus(seat), address, incarnation };
+  const post = (message: FromInstance): void => say(own.bus, 'said', [address, incarnation], message);
   try {
     yieldToGateway();
     const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);

@@ -8,7 +8,7 @@ import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { NativeGuestDoor, reachGuestRoom } from '../../kernel/native/remote-attention-listener.ts';
-import type { LenderWays } from '../../runtime/lending/lender-routes.ts';
+import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
 import type { BureauSettings } from '../../runtime/lending/lending-manager-host.ts';
 import { LiveLending } from '../../runtime/lending/live-lending.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
@@ -104,7 +104,7 @@ export interface Borrowing {
 }
 
 interface BorrowingParts {
-  readonly ways: LenderWays | undefined;
+  readonly ways: LenderRoutes | undefined;
   /** Where instances of other processes reach this one. */
   readonly pages: PagesPlace | undefined;
   readonly engine: Engine;

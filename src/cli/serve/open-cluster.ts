@@ -7,7 +7,7 @@ import { agreeOn } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
 import { sayFarewell } from '../../runtime/processes/peer-session.ts';
-import { ending } from '../../runtime/threads/completion.ts';
+import { completion } from '../../runtime/threads/completion.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import { joinedLending, servedLending } from '../options/borrow-options.ts';
@@ -30,7 +30,7 @@ export interface GatewayMember extends TextSide {
   /** Resolves when it is no part of the cluster any more: with why. */
   readonly ended: Promise<string>;
   /** That start of an instance has died: nobody has to wait for silence. */
-  died(name: string, life: number): void;
+  died(name: string, incarnation: number): void;
 }
 
 /** @throws Error in one line when the server cannot be reached, or the cluster has another model */
@@ -40,7 +40,7 @@ export function openClusterGateway(
   { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
-    const { ended, end } = ending();
+    const { ended, end } = completion();
     const own = { modelFingerprint: modelFingerprint(files), root: undefined };
     const agreement = await agreeOn(bus, own, { log, onOverruled: end });
     const { context, home } = contexts(
@@ -63,9 +63,9 @@ export function openClusterGateway(
       cluster.close();
       await Promise.all([bus.close(), text.close()]);
     };
-    const died = (name: string, life: number): void => {
+    const died = (name: string, incarnation: number): void => {
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
-      for (const kind of kinds) sayFarewell(bus, kind, name, life);
+      for (const kind of kinds) sayFarewell(bus, kind, name, incarnation);
     };
     return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended, died, close };
   });
@@ -73,7 +73,7 @@ export function openClusterGateway(
 
 export interface InstanceMember extends JoinedInstance {
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly modelId: string;
 }
 
@@ -85,7 +85,7 @@ export function openClusterInstance(
 ): Promise<InstanceMember> {
   const rules = joinedLending(options);
   return withModel(nats, options, log, async (bus, files, { path }) => {
-    const { name, life } = processName(options.name);
+    const { name, incarnation } = processName(options.name);
     // With what others lend a request may be longer than what this one holds.
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
     const settings = {
@@ -96,7 +96,7 @@ export function openClusterInstance(
       tiers: tierSettings(options, 0, 1),
     };
     const joined = await joinCluster({
-      ...{ bus, name, life },
+      ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
       lending: rules && officeSettings(rules),
@@ -110,7 +110,7 @@ export function openClusterInstance(
       await joined.close();
       await bus.close();
     };
-    return { ...joined, name, life, modelId: files.id, close };
+    return { ...joined, name, incarnation, modelId: files.id, close };
   });
 }
 
@@ -137,9 +137,9 @@ async function withModel<T>(
 }
 
 /** Of two starts with one name the later one has the higher life. */
-function processName(given: string | undefined): { readonly name: string; readonly life: number } {
+function processName(given: string | undefined): { readonly name: string; readonly incarnation: number } {
   const host = hostname()
     .replace(/[^\w-]/g, '-')
     .slice(0, 48);
-  return { name: given ?? `${host}-${process.pid}`, life: Date.now() };
+  return { name: given ?? `${host}-${process.pid}`, incarnation: Date.now() };
 }

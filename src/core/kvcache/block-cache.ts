@@ -9,8 +9,8 @@ import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { PagePool } from './page-pool.ts';
-import { type LandedPrompt, LandingPages, takeLanded } from './receive-pages.ts';
-import { type HostRows, OutsideRows } from './remote-block-rows.ts';
+import { type ReceivedPrompt, ReceivePages, takeReceived } from './receive-pages.ts';
+import { type HostRows, PageTableRows } from './remote-block-rows.ts';
 import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
 
@@ -45,7 +45,7 @@ export interface BlockCacheConfig {
  */
 export class BlockCache {
   readonly pages: PagePool;
-  readonly landing: LandingPages;
+  readonly landing: ReceivePages;
   readonly blockTokens: number;
   /** In the order of the model's groups. */
   readonly groups: readonly GroupCache[];
@@ -56,7 +56,7 @@ export class BlockCache {
   /** Host memory and SSD below; undefined where what is evicted is gone. */
   readonly lower: LowerTiers | undefined;
   /** Where blocks lie that are at home, but in no table. Undefined where all are. */
-  readonly outside: OutsideRows | undefined;
+  readonly outside: PageTableRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
   /** The group whose blocks stand for the prefixes that are held. */
@@ -84,12 +84,13 @@ export class BlockCache {
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, landingPages + (stagingBlocks ?? 0) * this.blockPages);
-    this.landing = new LandingPages(landingPages);
+    this.landing = new ReceivePages(landingPages);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
-    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(ends[groups.length], stagingBlocks, hostRows);
+    const spareRows =
+      stagingBlocks === undefined ? 0 : PageTableRows.rows(ends[groups.length], stagingBlocks, hostRows);
     this.groups = groups.map(
       (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], spareRows),
     );
@@ -105,10 +106,10 @@ export class BlockCache {
     this.#told.journal = this.lower;
   }
 
-  #outsideRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): OutsideRows {
+  #outsideRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): PageTableRows {
     const [group, other] = this.groups;
     if (other === undefined && group.window === undefined)
-      return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage, host);
+      return new PageTableRows(group.pool, this.lending, stagingBlocks, firstPage, host);
     throw new Error('Cannot lend blocks: only models of one layer group without a window do');
   }
 
@@ -280,7 +281,7 @@ export class BlockCache {
    * Appends blocks until `tokens` tokens have room, and gives back at once what lies behind a window. Blocks take in the pages that have
    * landed for them, and leave theirs in exchange. False, and nothing changed, when pages are short.
    */
-  adopt(table: BlockTable, tokens: number, landed: LandedPrompt | undefined): boolean {
+  adopt(table: BlockTable, tokens: number, landed: ReceivedPrompt | undefined): boolean {
     if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
     while (this.missing(table, tokens) > 0) {
       if (!this.allocate(table)) throw new Error('Block cache broken: pages that were there cannot be had');
@@ -291,8 +292,8 @@ export class BlockCache {
   }
 
   /** The table's blocks from `index` on, which nothing is in, take in the pages that have landed for them. */
-  takeLanded(table: BlockTable, index: number, landed: LandedPrompt): void {
-    takeLanded(this.groups, table, index, landed);
+  takeLanded(table: BlockTable, index: number, landed: ReceivedPrompt): void {
+    takeReceived(this.groups, table, index, landed);
   }
 
   /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */

@@ -10,7 +10,7 @@ import type { BlockOrigin, LowerTiers } from './tiers/lower-tiers.ts';
 export type Spares = (pages: number) => boolean;
 
 /** Room for the blocks of a chain that are on their way in. */
-export interface Landing {
+export interface PrefixReceiveBuffer {
   /** The chain's blocks before this one are here already, or have room. */
   readonly blocks: number;
   /** It is of the pool. */
@@ -26,13 +26,13 @@ export interface Landing {
 }
 
 /** One in the pool itself, where sequences can stand on it before it is filled. */
-export interface PoolLanding extends Landing {
+export interface PoolReceiveBuffer extends PrefixReceiveBuffer {
   /** Gives an empty table the chain's first `blocks` blocks, pinned once more. */
   lend(blocks: number, table: BlockTable): void;
 }
 
 /** Blocks of a chain that stay where they are. */
-export interface HeldPrefix {
+export interface PinnedPrefix {
   readonly blocks: number;
   /** (blocks - from, layers): where the contents of its blocks are; of models with one layer group. */
   pages(from: number): Int32Array;
@@ -76,13 +76,13 @@ export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number
 }
 
 /** In host memory where there is some: what waits to be used costs no device memory. Undefined when there is no room. @param own blocks that are here */
-export function landPrefix(
+export function receivePrefix(
   cache: BlockCache,
   chain: BlockChain,
   own: number,
   to: number,
   spares: Spares,
-): Landing | undefined {
+): PrefixReceiveBuffer | undefined {
   if (cache.lower !== undefined) return HostLanding.open(cache.lower, chain, own, to);
   return PoolTable.open(cache, chain, own, to, spares);
 }
@@ -91,12 +91,12 @@ export function landPrefix(
 const heldEach = 4;
 
 /** In the pool, also where host memory alone has what comes before. Undefined when there is no room, or where host memory has much of what SSD is to be read for. @param own blocks that are here @param onSsd SSD is to be read for those before this one */
-export function landInPool(
+export function receiveInPool(
   cache: BlockCache,
   chain: BlockChain,
   { own, onSsd, to }: { readonly own: number; readonly onSsd: number; readonly to: number },
   spares: Spares,
-): PoolLanding | undefined {
+): PoolReceiveBuffer | undefined {
   const [group, other] = cache.groups;
   if (other !== undefined || group.window !== undefined) return undefined;
   let held = 0;
@@ -110,7 +110,12 @@ export function landInPool(
 }
 
 /** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
-export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, spares: Spares): HeldPrefix | undefined {
+export function pinPrefix(
+  cache: BlockCache,
+  chain: BlockChain,
+  from: number,
+  spares: Spares,
+): PinnedPrefix | undefined {
   const blocks = cache.match(chain, chain.blocks);
   const { lower } = cache;
   const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
@@ -119,7 +124,7 @@ export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, s
 }
 
 /** Blocks of the pool, pinned by a table that no sequence has. */
-class PoolTable implements PoolLanding {
+class PoolTable implements PoolReceiveBuffer {
   readonly blocks: number;
   readonly inPool = true;
   readonly #cache: BlockCache;
@@ -194,7 +199,7 @@ class PoolTable implements PoolLanding {
 }
 
 /** Slots of host memory that wait for their contents. */
-class HostLanding implements Landing {
+class HostLanding implements PrefixReceiveBuffer {
   readonly blocks: number;
   readonly inPool = false;
   readonly #lower: LowerTiers;
@@ -249,7 +254,7 @@ class HostLanding implements Landing {
   }
 }
 
-class HostPins implements HeldPrefix {
+class HostPins implements PinnedPrefix {
   readonly blocks: number;
   readonly from: number;
   readonly #lower: LowerTiers;

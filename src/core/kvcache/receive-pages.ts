@@ -8,7 +8,7 @@ import { blocksFor, firstBlockSeen } from './layer-groups.ts';
  * The pages of a prompt in the one order that sender and receiver agree on: group by group, block by block, layer by layer; of a group with
  * a window only the blocks that the first token of output sees.
  */
-export class LandingLayout {
+export class ReceiveLayout {
   /** Pages in all. */
   readonly places: number;
   /** Blocks of every group end here. */
@@ -39,18 +39,18 @@ export class LandingLayout {
 }
 
 /** A prompt that lands, or has landed. */
-export interface LandedPrompt {
-  readonly layout: LandingLayout;
+export interface ReceivedPrompt {
+  readonly layout: ReceiveLayout;
   /** (places): a page for each. */
   readonly pages: Int32Array;
 }
 
 /** The table's blocks from `index` on, which nothing is in, take in what has landed for them, and leave their pages there. */
-export function takeLanded(
+export function takeReceived(
   groups: readonly { readonly pool: BlockPool }[],
   table: BlockTable,
   index: number,
-  { layout, pages }: LandedPrompt,
+  { layout, pages }: ReceivedPrompt,
 ): void {
   for (const [g, { pool }] of groups.entries()) {
     const { first, blocks } = table.groups[g];
@@ -64,10 +64,10 @@ export function takeLanded(
 }
 
 /** Pages 0..total-1 at first; each that blocks take in is exchanged for one of theirs. */
-export class LandingPages {
+export class ReceivePages {
   readonly total: number;
   readonly #stack: Int32Array;
-  readonly #taken = new Set<LandedPrompt>();
+  readonly #taken = new Set<ReceivedPrompt>();
   #free: number;
 
   constructor(total: number) {
@@ -81,7 +81,7 @@ export class LandingPages {
   }
 
   /** Undefined when too few are free. */
-  take(layout: LandingLayout): LandedPrompt | undefined {
+  take(layout: ReceiveLayout): ReceivedPrompt | undefined {
     if (layout.places > this.#free) return undefined;
     this.#free -= layout.places;
     const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.places).reverse() };
@@ -89,7 +89,7 @@ export class LandingPages {
     return prompt;
   }
 
-  give(prompt: LandedPrompt): void {
+  give(prompt: ReceivedPrompt): void {
     if (!this.#taken.delete(prompt)) throw new Error('Cannot give back landing pages: they are not taken');
     for (const page of prompt.pages.toReversed()) this.#stack[this.#free++] = page;
   }

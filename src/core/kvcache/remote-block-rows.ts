@@ -12,7 +12,7 @@ export interface HostRows {
 }
 
 /** For models of one layer group. The staging buffer has pages of its own, which are exchanged for those of the blocks that take its contents in. */
-export class OutsideRows {
+export class PageTableRows {
   readonly #pool: BlockPool;
   readonly #lending: LendingMemory;
   readonly #staged: Uint8Array;

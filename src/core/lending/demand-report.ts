@@ -16,7 +16,7 @@ export interface DemandFigures {
   readonly gatherings: number;
 }
 
-export class DemandTeller {
+export class DemandReporter {
   #told: DemandFigures | undefined;
 
   /** What to tell; undefined when it is known. */

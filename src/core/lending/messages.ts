@@ -114,10 +114,10 @@ export type LendingMessageKind = LendingMessage['kind'];
 /** `life` of an instance: which of its starts this is, growing; of the gManager: its epoch. */
 export interface Envelope {
   readonly from: Party;
-  readonly fromLife: number;
+  readonly fromIncarnation: number;
   readonly to: Party;
   /** The life that it is meant for; undefined: any. */
-  readonly toLife: number | undefined;
+  readonly toIncarnation: number | undefined;
   readonly message: LendingMessage;
 }
 

@@ -3,14 +3,14 @@ import type { Envelope, LendingEffect, LendingMessage, LendingMessageKind, Messa
 
 export class Outbox {
   readonly from: Party;
-  readonly life: number;
+  readonly incarnation: number;
   nowUs = 0;
   #effects: LendingEffect[] = [];
   #lost: number[] = [];
 
-  constructor(from: Party, life: number) {
+  constructor(from: Party, incarnation: number) {
     this.from = from;
-    this.life = life;
+    this.incarnation = incarnation;
   }
 
   begin(nowUs: number): void {
@@ -34,8 +34,8 @@ export class Outbox {
   }
 
   /** @param toLife undefined: whichever life hears it */
-  send(to: Party, toLife: number | undefined, message: LendingMessage): void {
-    const envelope: Envelope = { from: this.from, fromLife: this.life, to, toLife, message };
+  send(to: Party, toIncarnation: number | undefined, message: LendingMessage): void {
+    const envelope: Envelope = { from: this.from, fromIncarnation: this.incarnation, to, toIncarnation, message };
     this.#effects.push({ kind: 'send', envelope });
   }
 

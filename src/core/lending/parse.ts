@@ -81,7 +81,7 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
     blocks: count,
     turn: optional(record({ number, blocks: count })),
     prior: flag,
-    refusals: listOf(record({ instance, life: number, memory, sequence: number })),
+    refusals: listOf(record({ instance, incarnation: number, memory, sequence: number })),
   },
   prepared: { settlement, blocks: count },
   declined: { settlement },
@@ -89,7 +89,7 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
   outcome: { settlement },
   candidates: {
     query: number,
-    creditors: listOf(record({ instance, life: number, blocks: count })),
+    creditors: listOf(record({ instance, incarnation: number, blocks: count })),
     turn: optional(number),
   },
   prepare: { settlement, creditor: instance, memory, blocks: some },
@@ -120,7 +120,7 @@ const message: Check = (value, field) => {
   record({ kind: oneOf(kind as string), ...shapes[kind as LendingMessageKind] })(value, field);
 };
 
-const envelope = record({ from: party, fromLife: number, to: party, toLife: optional(number), message });
+const envelope = record({ from: party, fromIncarnation: number, to: party, toIncarnation: optional(number), message });
 
 /** Throws, naming the field, when `value` is not an envelope to the letter. What it says may still be wrong: the machines judge that. */
 export function parseEnvelope(value: unknown): Envelope {

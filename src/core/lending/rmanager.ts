@@ -3,20 +3,20 @@
 import { Creditor } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
-import { Asking } from './debtor/loan-requests.ts';
+import { LoanRequests } from './debtor/loan-requests.ts';
 import type { LendingMemory } from './lending-memory.ts';
 import { blocksToGiveBack, blocksWanted, type LendingPolicy, wholeUnits } from './lending-policy.ts';
 import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from './messages.ts';
 import { Outbox } from './outbox.ts';
 import { type RBlockId, type RBlockPlace, RBlockTable } from './rblock-table.ts';
-import { Settler } from './settlement/settlement-member.ts';
+import { SettlementMember } from './settlement/settlement-member.ts';
 import type { InstanceId, Memory } from './terms.ts';
 import type { LendingTimes } from './times.ts';
 
 export interface RManagerConfig {
   readonly instance: InstanceId;
   /** Which start of this instance it is: greater than that of every one before. */
-  readonly life: number;
+  readonly incarnation: number;
   readonly memories: Readonly<Record<Memory, LendingMemory>>;
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
@@ -34,9 +34,9 @@ export class RManager {
   readonly debtor: Debtor;
   readonly #config: RManagerConfig;
   readonly #out: Outbox;
-  readonly #asking: Asking;
-  readonly #settler: Settler;
-  readonly #lives = new Map<InstanceId, number>();
+  readonly #asking: LoanRequests;
+  readonly #settler: SettlementMember;
+  readonly #incarnations = new Map<InstanceId, number>();
   #epoch = 0;
   #sequence = 0;
   #heartbeatAtUs = 0;
@@ -46,16 +46,16 @@ export class RManager {
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
     this.#config = config;
-    this.#out = new Outbox(config.instance, config.life);
+    this.#out = new Outbox(config.instance, config.incarnation);
     this.creditor = new Creditor(memories, policy, times, this.#out, {
       isShort: () => this.#wanted() > 0 || this.#asking.hasTurn,
       promisedBlocks: () => this.#growth.promisedBlocks,
       keptBlocks: () => Math.max(0, this.#growth.promisedBlocks - this.inHand),
     });
     this.debtor = new Debtor(times, this.#out, this.table, policy);
-    this.#asking = new Asking(times, this.#out, this.debtor, () => this.#hostBlocks());
+    this.#asking = new LoanRequests(times, this.#out, this.debtor, () => this.#hostBlocks());
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
-    this.#settler = new Settler(times, this.#out, config.stagingBlocks, parts);
+    this.#settler = new SettlementMember(times, this.#out, config.stagingBlocks, parts);
   }
 
   /** When a `tick` is due, if nothing comes before. */
@@ -146,27 +146,28 @@ export class RManager {
   }
 
   #hear(envelope: Envelope): void {
-    const { from, fromLife, toLife, message } = envelope;
-    const { life } = this.#config;
+    const { from, fromIncarnation, toIncarnation, message } = envelope;
+    const { incarnation } = this.#config;
     if (from === 'gmanager') {
-      if (fromLife > this.#epoch) {
-        this.#epoch = fromLife;
-        this.#settler.newEpoch(fromLife);
+      if (fromIncarnation > this.#epoch) {
+        this.#epoch = fromIncarnation;
+        this.#settler.newEpoch(fromIncarnation);
       }
-      if (fromLife < this.#epoch || (toLife !== undefined && toLife !== life)) this.#out.met('orphan', message.kind);
+      if (fromIncarnation < this.#epoch || (toIncarnation !== undefined && toIncarnation !== incarnation))
+        this.#out.met('orphan', message.kind);
       else this.#hearManager(envelope);
       return;
     }
-    const known = this.#lives.get(from) ?? 0;
-    if (fromLife > known) {
-      this.#lives.set(from, fromLife);
+    const known = this.#incarnations.get(from) ?? 0;
+    if (fromIncarnation > known) {
+      this.#incarnations.set(from, fromIncarnation);
       if (known > 0) this.#reborn(from);
     }
-    if (fromLife < known) this.#out.met('orphan', message.kind);
-    else if (toLife !== undefined && toLife !== life) {
+    if (fromIncarnation < known) this.#out.met('orphan', message.kind);
+    else if (toIncarnation !== undefined && toIncarnation !== incarnation) {
       this.#out.met('orphan', message.kind);
       // What it takes for alive is gone: it hears our new life.
-      if (toLife < life) this.#out.send(from, fromLife, { kind: 'reborn' });
+      if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'reborn' });
     } else this.#hearInstance(envelope);
   }
 

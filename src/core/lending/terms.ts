@@ -40,7 +40,7 @@ export interface LendingReport {
 /** An instance that may lend, as offered to a debtor. */
 export interface Candidate {
   readonly instance: InstanceId;
-  readonly life: number;
+  readonly incarnation: number;
   /** Blocks thought to be lendable. */
   readonly blocks: number;
 }
@@ -48,7 +48,7 @@ export interface Candidate {
 /** A creditor said no: what it knew then. */
 export interface Refusal {
   readonly instance: InstanceId;
-  readonly life: number;
+  readonly incarnation: number;
   readonly memory: Memory;
   /** Its last heartbeat before it refused. */
   readonly sequence: number;

@@ -73,7 +73,7 @@ export function agree(
   return why === undefined ? { kind: 'agreed', agreement: stored } : { kind: 'refused', why };
 }
 
-export type Upheld =
+export type RecordVerdict =
   /** Nothing is to be done: `held` is what holds. */
   | { readonly kind: 'stands'; readonly held: Agreement }
   /** Write this one in place of what was read. */
@@ -82,7 +82,7 @@ export type Upheld =
   | { readonly kind: 'differs'; readonly why: string };
 
 /** What a process that is there does about the record, which may have been lost, or said again by one that knew less. @param held what it has agreed to */
-export function uphold(stored: Agreement | undefined, held: Agreement): Upheld {
+export function uphold(stored: Agreement | undefined, held: Agreement): RecordVerdict {
   const again = { ...held, again: true };
   if (stored === undefined) return { kind: 'write', agreement: again };
   const { root, pages } = held;

@@ -3,16 +3,16 @@
 /** One start of a process. Lives of one name only grow; numbers count the announcements of a life. */
 export interface Announcement {
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly number: number;
 }
 
 export type MembershipEvent<A extends Announcement> =
   | { readonly kind: 'announced'; readonly announcement: A }
   /** It says that it goes. */
-  | { readonly kind: 'left'; readonly name: string; readonly life: number }
+  | { readonly kind: 'left'; readonly name: string; readonly incarnation: number }
   /** What was said between us and it is lost: we begin anew. */
-  | { readonly kind: 'broken'; readonly name: string; readonly life: number }
+  | { readonly kind: 'broken'; readonly name: string; readonly incarnation: number }
   /** Of our own: while it is down, silence is no sign of anything. */
   | { readonly kind: 'connection'; readonly up: boolean }
   | { readonly kind: 'wake' };
@@ -22,7 +22,7 @@ export type Departure = 'left' | 'fell silent' | 'was started anew' | 'lost the 
 export type MembershipEffect<A extends Announcement> =
   /** It is there, and whatever it had of us or we of it is over. */
   | { readonly kind: 'joined'; readonly member: A }
-  | { readonly kind: 'lost'; readonly name: string; readonly life: number; readonly why: Departure }
+  | { readonly kind: 'lost'; readonly name: string; readonly incarnation: number; readonly why: Departure }
   /** It cannot be one of us; said once for each life. */
   | { readonly kind: 'refused'; readonly name: string; readonly why: string };
 
@@ -34,7 +34,7 @@ export interface MembershipConfig<A> {
 }
 
 interface Known {
-  life: number;
+  incarnation: number;
   number: number;
   heardUs: number;
   state: 'there' | 'away' | 'left' | 'refused';
@@ -58,9 +58,9 @@ export class Membership<A extends Announcement> {
     this.#config = config;
   }
 
-  has(name: string, life: number): boolean {
+  has(name: string, incarnation: number): boolean {
     const known = this.#known.get(name);
-    return known?.state === 'there' && known.life === life;
+    return known?.state === 'there' && known.incarnation === incarnation;
   }
 
   /** When a `wake` is due. */
@@ -80,10 +80,10 @@ export class Membership<A extends Announcement> {
         this.#hear(nowUs, event.announcement);
         break;
       case 'left':
-        this.#leave(nowUs, event.name, event.life);
+        this.#leave(nowUs, event.name, event.incarnation);
         break;
       case 'broken':
-        if (this.has(event.name, event.life)) this.#lose(event.name, 'lost the thread', 'away');
+        if (this.has(event.name, event.incarnation)) this.#lose(event.name, 'lost the thread', 'away');
         break;
       case 'connection':
         this.#connect(nowUs, event.up);
@@ -96,26 +96,26 @@ export class Membership<A extends Announcement> {
   }
 
   #hear(nowUs: number, announcement: A): void {
-    const { name, life, number } = announcement;
+    const { name, incarnation, number } = announcement;
     const known = this.#known.get(name);
     if (known !== undefined && this.#isLate(nowUs, known, announcement)) return;
-    if (known !== undefined && life === known.life) {
+    if (known !== undefined && incarnation === known.incarnation) {
       known.number = number;
       known.heardUs = nowUs;
       if (known.state === 'away') this.#admit(known, announcement);
       return;
     }
     if (known?.state === 'there') this.#lose(name, 'was started anew', 'away');
-    const newcomer: Known = { life, number, heardUs: nowUs, state: 'away' };
+    const newcomer: Known = { incarnation, number, heardUs: nowUs, state: 'away' };
     this.#remember(name, newcomer);
     this.#admit(newcomer, announcement);
   }
 
   /** A lower life is an earlier one, unless nobody has had the name for long: then a clock was set back. */
-  #isLate(nowUs: number, { life, number, state, heardUs }: Known, announcement: A): boolean {
-    if (announcement.life === life) return announcement.number <= number;
+  #isLate(nowUs: number, { incarnation, number, state, heardUs }: Known, announcement: A): boolean {
+    if (announcement.incarnation === incarnation) return announcement.number <= number;
     const vacant = state !== 'there' && nowUs - heardUs >= 2 * this.#config.silentUs;
-    return announcement.life < life && !vacant;
+    return announcement.incarnation < incarnation && !vacant;
   }
 
   #admit(known: Known, announcement: A): void {
@@ -126,12 +126,13 @@ export class Membership<A extends Announcement> {
     );
   }
 
-  #leave(nowUs: number, name: string, life: number): void {
+  #leave(nowUs: number, name: string, incarnation: number): void {
     const known = this.#known.get(name);
-    if (known !== undefined && life < known.life) return;
-    if (known?.state === 'there') this.#lose(name, life === known.life ? 'left' : 'was started anew', 'left');
+    if (known !== undefined && incarnation < known.incarnation) return;
+    if (known?.state === 'there')
+      this.#lose(name, incarnation === known.incarnation ? 'left' : 'was started anew', 'left');
     // What is announced late of this life must not bring it back.
-    this.#remember(name, { life, number: Number.POSITIVE_INFINITY, heardUs: nowUs, state: 'left' });
+    this.#remember(name, { incarnation, number: Number.POSITIVE_INFINITY, heardUs: nowUs, state: 'left' });
   }
 
   /** Nobody could be heard: all have their time again from when they can be. */
@@ -150,7 +151,7 @@ export class Membership<A extends Announcement> {
     const known = this.#known.get(name);
     if (known === undefined) return;
     known.state = state;
-    this.#effects.push({ kind: 'lost', name, life: known.life, why });
+    this.#effects.push({ kind: 'lost', name, incarnation: known.incarnation, why });
   }
 
   #remember(name: string, known: Known): void {

@@ -1,23 +1,23 @@
 // What one process tells another, in order and whole, over a bus that loses messages: numbered parts, kept until the other side has them.
 
 /** A piece of a message. `number`: 1, 2, 3... in each direction. */
-export interface LinkPart {
+export interface ChannelPart {
   readonly number: number;
   /** The last one of its message. */
   readonly last: boolean;
   readonly bytes: Uint8Array;
 }
 
-export type LinkEvent =
+export type ChannelEvent =
   | { readonly kind: 'send'; readonly message: Uint8Array }
-  | { readonly kind: 'part'; readonly part: LinkPart }
+  | { readonly kind: 'part'; readonly part: ChannelPart }
   /** What the other side has sent and heard, told at equal distances: so that the last part of all is missed, too. */
   | { readonly kind: 'tally'; readonly sent: number; readonly heard: number }
   /** The other side misses all from this number on. */
   | { readonly kind: 'again'; readonly from: number };
 
-export type LinkEffect =
-  | { readonly kind: 'publish'; readonly part: LinkPart }
+export type ChannelEffect =
+  | { readonly kind: 'publish'; readonly part: ChannelPart }
   /** The listener's own. */
   | { readonly kind: 'deliver'; readonly message: Uint8Array }
   /** Tell the other side `again`. */
@@ -25,7 +25,7 @@ export type LinkEffect =
   /** It cannot be mended: both sides have to begin anew. The link is good for nothing more. */
   | { readonly kind: 'broken'; readonly why: string };
 
-export interface LinkConfig {
+export interface ChannelConfig {
   /** Of one part. */
   readonly partBytesMax: number;
   /** Of one message that is received. */
@@ -34,7 +34,7 @@ export interface LinkConfig {
   readonly keptBytesMax: number;
 }
 
-export const defaultLinkConfig: LinkConfig = {
+export const defaultChannelConfig: ChannelConfig = {
   // A NATS server takes 1 MiB at most unless it is told otherwise.
   partBytesMax: 2 ** 19,
   messageBytesMax: 2 ** 26,
@@ -45,10 +45,10 @@ export const defaultLinkConfig: LinkConfig = {
 const askAgainParts = 16;
 
 /** One end. After a lost part all that follow it are dropped, and told again from there. */
-export class Link {
-  readonly #config: LinkConfig;
+export class ReliableChannel {
+  readonly #config: ChannelConfig;
   /** Sent, and not known to be heard, oldest first. */
-  #kept: LinkPart[] = [];
+  #kept: ChannelPart[] = [];
   #keptBytes = 0;
   #sent = 0;
   #heard = 0;
@@ -58,9 +58,9 @@ export class Link {
   /** Parts that came after one that is missing, since it was asked for; undefined: nothing is missing. */
   #since: number | undefined;
   #broken = false;
-  #effects: LinkEffect[] = [];
+  #effects: ChannelEffect[] = [];
 
-  constructor(config: LinkConfig = defaultLinkConfig) {
+  constructor(config: ChannelConfig = defaultChannelConfig) {
     this.#config = config;
   }
 
@@ -70,7 +70,7 @@ export class Link {
   }
 
   /** The effects are to be carried out in order. */
-  step(event: LinkEvent): readonly LinkEffect[] {
+  step(event: ChannelEvent): readonly ChannelEffect[] {
     this.#effects = [];
     if (this.#broken) return this.#effects;
     switch (event.kind) {
@@ -103,7 +103,7 @@ export class Link {
       this.#break(`${this.#keptBytes} bytes were not taken: ${keptBytesMax} are kept`);
   }
 
-  #hear({ number, last, bytes }: LinkPart): void {
+  #hear({ number, last, bytes }: ChannelPart): void {
     if (number <= this.#heard) return;
     if (number > this.#heard + 1) {
       if (this.#since === undefined || ++this.#since === askAgainParts) this.#ask();

@@ -1,6 +1,6 @@
 // Whether a group of instances computes a prompt together, and which: chunked pipeline prefill (Mooncake, section 5.1).
 import type { ClusterView } from '../router/placement/placement.ts';
-import { type PipelinedPrefill, type PipelinePlan, planTogether, type Team } from './pipelined-prefill.ts';
+import { type PipelinedPrefill, type PipelineMembers, type PipelinePlan, planTogether } from './pipelined-prefill.ts';
 import { splitLayers } from './split.ts';
 
 export interface PipelineSettings {
@@ -85,7 +85,7 @@ export function chooseGroup(
   return best;
 }
 
-interface Members extends Team {
+interface Members extends PipelineMembers {
   readonly members: readonly number[];
 }
 

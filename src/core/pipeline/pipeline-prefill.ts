@@ -7,23 +7,23 @@ import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from 
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
 import { outranks } from '../scheduler/batching/sequence.ts';
 import { awaitedUs, type BatchLimits } from '../scheduler/batching/step-budget.ts';
-import type { Served, StepRun, Work } from '../scheduler/executor-work.ts';
+import type { Executor, RunningRequest, StepRun } from '../scheduler/executor-work.ts';
 import type { InstanceConfig } from '../scheduler/instance-config.ts';
 import type { InstanceTotals } from '../scheduler/instance-totals.ts';
-import type { Roster } from '../scheduler/request-table.ts';
+import type { RequestTable } from '../scheduler/request-table.ts';
 import type { InFlight, PlannedStep } from '../scheduler/step-in-flight.ts';
 import type { Push } from '../transfer/hand-off/hand-offs.ts';
-import { type DecodeLeg, type Departures, startOf } from '../transfer/hand-off/kv-sender.ts';
-import { beginAt, comesTo, feedStage, passesOf, rangeOf, reach, type Stage } from './pipeline-stage.ts';
+import { type DecodeLeg, type KvSender, startOf } from '../transfer/hand-off/kv-sender.ts';
+import { beginAt, comesTo, feedStage, type PipelineStage, passesOf, rangeOf, reach } from './pipeline-stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 
-interface Parts<Request, S extends Served, Plan, Result> {
-  readonly work: Work<Request, S, Plan, Result>;
+interface Parts<Request, S extends RunningRequest, Plan, Result> {
+  readonly work: Executor<Request, S, Plan, Result>;
   readonly cache: BlockCache;
-  readonly roster: Roster<S>;
+  readonly roster: RequestTable<S>;
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
-  readonly departures: Departures<Request, S>;
+  readonly departures: KvSender<Request, S>;
   readonly limits: BatchLimits;
   readonly contents?: InstanceConfig['contents'];
   readonly rowsHeld?: InstanceConfig['rowsHeld'];
@@ -51,11 +51,11 @@ const laterShare = 1 / 2;
  * of it all let go and the first computes alone, so that nobody waits for memory while holding some. Every member sends the keys and values of its
  * own layers to whoever decodes. Who does not answer is asked again, at equal distances.
  */
-export class Stages<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export class PipelinePrefill<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
   readonly #owner: Owner<Request, S>;
   /** Those that are not computed to the end here, in the order of their coming. */
-  readonly #stages = new Map<RequestId, Stage<Request, S>>();
+  readonly #stages = new Map<RequestId, PipelineStage<Request, S>>();
   /** What later prompts are owed of the time, up to a step of theirs. */
   #laterUs = 0;
   readonly #turnUs: number;
@@ -83,14 +83,14 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return false;
   }
 
-  #isBefore(stage: Stage<Request, S> | undefined): boolean {
+  #isBefore(stage: PipelineStage<Request, S> | undefined): boolean {
     if (stage === undefined) return false;
     const own = this.#parts.roster.firstPrefill;
     return own === undefined || outranks(stage.served.sequence, own);
   }
 
   /** The oldest prompt that has a chunk to compute. */
-  get #ready(): Stage<Request, S> | undefined {
+  get #ready(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
       if (stage.ready > stage.served.sequence.computed && stage.awaited.size === 0 && !this.#isHeld(stage))
         return stage;
@@ -98,12 +98,12 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** Only where a group begins: those after it make room for others by what they compute, so that all get on. */
-  #isHeld({ index, request }: Stage<Request, S>): boolean {
+  #isHeld({ index, request }: PipelineStage<Request, S>): boolean {
     return index === 0 && this.#parts.rowsHeld?.(request.id) === true;
   }
 
   /** The oldest prompt whose next chunk is on its way, where a step could wait for it. */
-  get #ahead(): Stage<Request, S> | undefined {
+  get #ahead(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
       if (stage.coming > stage.served.sequence.computed && stage.index > 0) return stage;
     return undefined;
@@ -120,7 +120,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     this.#beginNext();
   }
 
-  #add(request: Request, group: PipelineGroup, index: number): Stage<Request, S> {
+  #add(request: Request, group: PipelineGroup, index: number): PipelineStage<Request, S> {
     const served = this.#owner.serve(request);
     served.sequence.cachedTokens = 0;
     this.#parts.roster.hold(served);
@@ -140,7 +140,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** Keeps blocks for a share of the layers; false when there is no room. */
-  #begin(stage: Stage<Request, S>): boolean {
+  #begin(stage: PipelineStage<Request, S>): boolean {
     const { request, served, group } = stage;
     const range = rangeOf(stage);
     const { cache, cost } = this.#parts;
@@ -173,7 +173,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     }
   }
 
-  #enlistAll(stage: Stage<Request, S>): void {
+  #enlistAll(stage: PipelineStage<Request, S>): void {
     const { group, awaited } = stage;
     for (const member of group.members) awaited.add(member);
     this.#enlist(stage);
@@ -181,7 +181,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** Returns how many were asked. */
-  #enlist({ request, group, awaited }: Stage<Request, S>): number {
+  #enlist({ request, group, awaited }: PipelineStage<Request, S>): number {
     let asked = 0;
     for (const [index, member] of group.members.entries()) {
       if (index === 0 || !awaited.has(member)) continue;
@@ -192,7 +192,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** @param here what it has of the prefix is here, or will not come */
-  #look(stage: Stage<Request, S>, here: (tokens: number) => void): void {
+  #look(stage: PipelineStage<Request, S>, here: (tokens: number) => void): void {
     this.prefixes.want(stage, (tokens) => {
       stage.cachedTokens = tokens;
       here(tokens);
@@ -200,7 +200,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** A member keeps memory. All do: the prompt is computed behind what they all have of it. False when that was known. */
-  #have(stage: Stage<Request, S>, member: InstanceIndex, tokens: number): boolean {
+  #have(stage: PipelineStage<Request, S>, member: InstanceIndex, tokens: number): boolean {
     const { awaited, served } = stage;
     if (!awaited.delete(member)) return false;
     stage.allHave = Math.min(stage.allHave, tokens);
@@ -268,7 +268,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** Before anything was computed. */
-  #leave(id: RequestId, { served }: Stage<Request, S>): void {
+  #leave(id: RequestId, { served }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
     this.prefixes.drop(id);
     this.#parts.departures.drop(id);
@@ -384,6 +384,6 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
 const firstRow = { row: 0, scored: 0, samples: true };
 
-function legOf({ decodeAt, decodeLife }: PipelineGroup): DecodeLeg {
-  return { to: decodeAt, life: decodeLife };
+function legOf({ decodeAt, decodeIncarnation }: PipelineGroup): DecodeLeg {
+  return { to: decodeAt, incarnation: decodeIncarnation };
 }

@@ -1,9 +1,9 @@
 // A prompt of which an instance runs a range of the layers.
 import { type LayerRange, rangeAt } from '../cost/step-shape.ts';
 import type { Activations, InstanceIndex, PipelineGroup } from '../protocol/events.ts';
-import type { Served } from '../scheduler/executor-work.ts';
+import type { RunningRequest } from '../scheduler/executor-work.ts';
 
-export interface Stage<Request, S> {
+export interface PipelineStage<Request, S> {
   readonly request: Request;
   readonly served: S;
   readonly group: PipelineGroup;
@@ -25,7 +25,7 @@ export interface Stage<Request, S> {
 }
 
 /** What is before that is not computed. */
-export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
+export function beginAt(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
   const { sequence } = stage.served;
   sequence.computed = tokens;
   sequence.cachedTokens = tokens;
@@ -33,7 +33,10 @@ export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
 }
 
 /** Inputs of a chunk are here; chunks may overtake one another. False: nobody waits for them. */
-export function feedStage(stage: Stage<unknown, Served>, { from, tokens, cachedTokens }: Activations): boolean {
+export function feedStage(
+  stage: PipelineStage<unknown, RunningRequest>,
+  { from, tokens, cachedTokens }: Activations,
+): boolean {
   if (stage.index === 0 || stage.ready >= tokens) return false;
   beginOnce(stage, cachedTokens);
   stage.came.set(from, tokens);
@@ -42,7 +45,10 @@ export function feedStage(stage: Stage<unknown, Served>, { from, tokens, cachedT
 }
 
 /** The member before this one computes that chunk now. False: it is here, or nobody waits for it, or for one before. */
-export function comesTo(stage: Stage<unknown, Served>, { from, tokens, cachedTokens }: Activations): boolean {
+export function comesTo(
+  stage: PipelineStage<unknown, RunningRequest>,
+  { from, tokens, cachedTokens }: Activations,
+): boolean {
   if (stage.index === 0) return false;
   beginOnce(stage, cachedTokens);
   const known = Math.max(stage.ready, stage.coming);
@@ -52,7 +58,7 @@ export function comesTo(stage: Stage<unknown, Served>, { from, tokens, cachedTok
 }
 
 /** So much is computed, or has come, and what came before it. */
-export function reach(stage: Stage<unknown, Served>, tokens: number): void {
+export function reach(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
   stage.ready = Math.max(stage.ready, tokens);
   for (let next = stage.came.get(stage.ready); next !== undefined; next = stage.came.get(stage.ready)) {
     stage.came.delete(stage.ready);
@@ -61,17 +67,17 @@ export function reach(stage: Stage<unknown, Served>, tokens: number): void {
 }
 
 /** With the first chunk that is told of. */
-function beginOnce(stage: Stage<unknown, Served>, cachedTokens: number): void {
+function beginOnce(stage: PipelineStage<unknown, RunningRequest>, cachedTokens: number): void {
   if (stage.ready === 0 && stage.coming === 0 && stage.came.size === 0) beginAt(stage, cachedTokens);
 }
 
 /** Who is next, and what it hears of the chunk up to `tokens` that comes after what is computed; undefined: this is the last member. */
-export function passesOf({ group, index, served }: Stage<unknown, Served>, tokens: number) {
+export function passesOf({ group, index, served }: PipelineStage<unknown, RunningRequest>, tokens: number) {
   if (index === group.members.length - 1) return undefined;
   const { computed: from, cachedTokens = 0 } = served.sequence;
   return { to: group.members[index + 1], chunk: { from, tokens, cachedTokens } };
 }
 
-export function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
+export function rangeOf({ group, index }: Pick<PipelineStage<unknown, unknown>, 'group' | 'index'>): LayerRange {
   return rangeAt(index, group.members.length, group.layers);
 }

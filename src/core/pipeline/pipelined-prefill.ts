@@ -23,7 +23,7 @@ export interface GroupPrompt {
 }
 
 /** Members, each with some of the layers. */
-export interface Team {
+export interface PipelineMembers {
   /** (members) */
   readonly prefills: readonly PipelinedPrefill[];
   /** (members): how many layers each runs; undefined: as many. */
@@ -70,7 +70,7 @@ export class PipelinedPrefill {
   }
 
   /** With the chunks, halves of one another in size, that are done first; smaller chunks are more work, and others wait for that. */
-  planFor(team: Team, prompt: GroupPrompt): PipelinePlan {
+  planFor(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
     const { chunkTokensMax, chunkTokensMin = chunkTokensMinDefault } = this.#times;
     const ranges = rangesOf(team);
     let best: PipelinePlan | undefined;
@@ -112,10 +112,10 @@ export class PipelinedPrefill {
 }
 
 /** The first one says how long chunks may be, and what the ways between take. */
-export function planTogether(team: Team, prompt: GroupPrompt): PipelinePlan {
+export function planTogether(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
   return team.prefills[0].planFor(team, prompt);
 }
 
-function rangesOf({ prefills: { length: stages }, layers }: Team): readonly LayerRange[] {
+function rangesOf({ prefills: { length: stages }, layers }: PipelineMembers): readonly LayerRange[] {
   return Array.from({ length: stages }, (_, index) => rangeAt(index, stages, layers));
 }

@@ -6,9 +6,9 @@ import type { BlockChain } from '../kvcache/block-chain.ts';
 import { pagesHere, prefixHere, touchPrefix } from '../kvcache/prefix-transfer.ts';
 import type { InstanceIndex } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ports.ts';
-import type { Served } from '../scheduler/executor-work.ts';
+import type { RunningRequest } from '../scheduler/executor-work.ts';
 import type { Push } from '../transfer/hand-off/hand-offs.ts';
-import { rangeOf, type Stage } from './pipeline-stage.ts';
+import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
 import { StagePages } from './stage-pages.ts';
 
 interface Awaited {
@@ -29,7 +29,7 @@ interface Owner<Request> {
   readonly contents: boolean;
 }
 
-type Wanting = Pick<Stage<unknown, Served>, 'served' | 'group' | 'index'>;
+type Wanting = Pick<PipelineStage<unknown, RunningRequest>, 'served' | 'group' | 'index'>;
 
 /** They come into the room that the stage keeps for its layers: what is here is copied there, so nothing of the cache is held. */
 export class StagePrefixes<Request> {

@@ -3,7 +3,7 @@
 import type { Step } from '../../util/step.ts';
 import type { LayerRange, StepShape } from '../cost/step-shape.ts';
 import type { BlockTable } from '../kvcache/block-table.ts';
-import type { BlockJournal, BlockSnapshot } from '../kvcache/events/kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
 import type { SlotId } from '../kvcache/tiers/block-tier.ts';
 import type { SsdBlock } from '../kvcache/tiers/tier-moves.ts';
 import type { BorrowerEffect } from '../lending/debtor/borrower-terms.ts';
@@ -148,14 +148,14 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   /** For the conductor: a request that outgrew another instance goes on here. Lost: a report names it. */
   | { readonly kind: 'migrated'; readonly id: RequestId }
   /** For the conductor: it could be gone on with elsewhere; here nothing is left of it. */
-  | { readonly kind: 'letGo'; readonly id: RequestId; readonly why: string }
+  | { readonly kind: 'released'; readonly id: RequestId; readonly why: string }
   /** For conductors: what is here. */
   | { readonly kind: 'report'; readonly report: InstanceReport }
   /** For the conductor: what became of a pin. */
-  | { readonly kind: 'pinTold'; readonly id: PinId; readonly state: PinState }
+  | { readonly kind: 'pinUpdated'; readonly id: PinId; readonly state: PinState }
   /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
-  | { readonly kind: 'journal'; readonly journal: BlockJournal }
-  | { readonly kind: 'snapshot'; readonly snapshot: BlockSnapshot }
+  | { readonly kind: 'journal'; readonly journal: KvEventBatch }
+  | { readonly kind: 'snapshot'; readonly snapshot: KvSnapshot }
   /** For the log: a step failed and took its requests with it. */
   | { readonly kind: 'fault'; readonly message: string };
 
@@ -171,8 +171,8 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly decodeAt: InstanceIndex | undefined;
       readonly predicted: Prediction | undefined;
       readonly prefix: PrefixFetch | undefined;
-      readonly life?: number | undefined;
-      readonly decodeLife?: number | undefined;
+      readonly incarnation?: number | undefined;
+      readonly decodeIncarnation?: number | undefined;
       readonly group: PipelineGroup | undefined;
     }
   /** For whoever keeps accounts: where a try was to go, and what its instance found of the prompt. */
@@ -188,7 +188,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly instance: InstanceIndex;
       readonly id: RequestId;
       readonly to: InstanceIndex;
-      readonly life: number | undefined;
+      readonly incarnation: number | undefined;
     }
   /** Start an instance that is not there yet, and load the model: answer with `instanceJoined` when it serves. */
   | { readonly kind: 'startInstance'; readonly instance: InstanceIndex }
@@ -196,7 +196,7 @@ export type ConductorEffect<Request = GenerationRequest> =
   | { readonly kind: 'roleSwitched'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** For whoever pinned it. */
   | {
-      readonly kind: 'pinTold';
+      readonly kind: 'pinUpdated';
       readonly id: PinId;
       readonly instance: InstanceIndex | undefined;
       readonly state: PinState;

@@ -3,7 +3,7 @@
 import type { StepResult } from '../../util/step.ts';
 import type { LayerRange } from '../cost/step-shape.ts';
 import type { BlockChain } from '../kvcache/block-chain.ts';
-import type { BlockJournal, BlockSnapshot } from '../kvcache/events/kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
 import type { SlotId } from '../kvcache/tiers/block-tier.ts';
 import type { MoveNumber } from '../lending/debtor/block-moves.ts';
 import type { Envelope } from '../lending/messages.ts';
@@ -80,7 +80,7 @@ export interface PipelineGroup {
   /** Undefined: the whole prompt is computed. */
   readonly prefix?: GroupPrefix | undefined;
   /** Which start of that one is meant, where it is known. */
-  readonly decodeLife?: number | undefined;
+  readonly decodeIncarnation?: number | undefined;
 }
 
 /** Of a prompt that a group computes. */
@@ -107,7 +107,7 @@ export type HandOffMessage<Request = GenerationRequest> =
       readonly kind: 'reserve';
       readonly id: RequestId;
       readonly request: Request;
-      readonly life?: number | undefined;
+      readonly incarnation?: number | undefined;
       /** Of one that has decoded already: its prompt and output; undefined: the prompt. */
       readonly tokens?: number | undefined;
       /** Who sends, each a part; undefined: the one who asks. All hear `reserved`, and each `taken` when its part is here. */
@@ -137,8 +137,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly request: Request;
       readonly decodeAt?: InstanceIndex | undefined;
       readonly prefix?: PrefixFetch | undefined;
-      readonly life?: number | undefined;
-      readonly decodeLife?: number | undefined;
+      readonly incarnation?: number | undefined;
+      readonly decodeIncarnation?: number | undefined;
       readonly group?: PipelineGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
@@ -209,10 +209,10 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly kind: 'migrate';
       readonly id: RequestId;
       readonly to: InstanceIndex;
-      readonly life: number | undefined;
+      readonly incarnation: number | undefined;
     }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
-  | { readonly kind: 'tellBlocks' }
+  | { readonly kind: 'requestSnapshot' }
   /**
    * `result` is read before `step` returns and may be reused then. `stepUs`, where the executor knows how long each step of a run took
    * (one entry for each that ran): else one step ran, and ended now.
@@ -242,8 +242,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   /** The prompt is computed and goes to the instance that decodes it. */
   | { readonly kind: 'prefilled'; readonly instance: InstanceIndex; readonly id: RequestId }
   /** What an instance's cache stored and dropped. Late and doubled ones change nothing; after a lost one a snapshot is asked for. */
-  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: BlockJournal }
-  | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
+  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch }
+  | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
   /** An instance is gone with all it had. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /**
@@ -253,14 +253,14 @@ export type ConductorEvent<Request = GenerationRequest> =
   | {
       readonly kind: 'instanceJoined';
       readonly instance: InstanceIndex;
-      readonly life: number;
+      readonly incarnation: number;
       readonly capacityTokens?: number;
       readonly role?: InstanceRole;
     }
   /** What an instance has. Late and doubled ones change nothing; after a lost one the next says all. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
-  | { readonly kind: 'letGo'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  | { readonly kind: 'released'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
   /** A request may come to so many tokens, more than its instance holds: find it another. Doubled: answered again once that is there. Of one that is over: ignored. */
   | { readonly kind: 'outgrows'; readonly instance: InstanceIndex; readonly id: RequestId; readonly tokens: number }
   /** It goes on there, and nobody else has anything of it. Late or doubled: nothing changes. */
@@ -271,7 +271,7 @@ export type ConductorEvent<Request = GenerationRequest> =
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly id: PinId }
   /** What became of a pin at an instance. */
-  | { readonly kind: 'pinTold'; readonly instance: InstanceIndex; readonly id: PinId; readonly state: PinState }
+  | { readonly kind: 'pinUpdated'; readonly instance: InstanceIndex; readonly id: PinId; readonly state: PinState }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** Take nothing more; say when all is done. */

@@ -3,7 +3,7 @@
 import { Int32List } from '../../util/int32-list.ts';
 import { Sequence } from '../scheduler/batching/sequence.ts';
 import { TokenContent } from '../scheduler/batching/token-content.ts';
-import type { Served } from '../scheduler/executor-work.ts';
+import type { RunningRequest } from '../scheduler/executor-work.ts';
 import type { GenerationRequest, RequestId, ResumedFrom, SamplingParams } from './ports.ts';
 
 /** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
@@ -37,7 +37,7 @@ function hasPenalties(sampling: SamplingParams): boolean {
 }
 
 /** Lives from submit to its last event. */
-export class ServedRequest implements Served {
+export class ServedRequest implements RunningRequest {
   readonly request: GenerationRequest;
   readonly sequence: Sequence;
   readonly content: TokenContent;

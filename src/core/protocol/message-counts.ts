@@ -15,7 +15,7 @@ export type FatedMessage =
       | 'tokens'
       | 'ended'
       | 'prefilled'
-      | 'letGo'
+      | 'released'
       | 'migrated'
     )
   | ('journal' | 'snapshot' | 'report')
@@ -26,7 +26,7 @@ type PeerWord =
   | { readonly kind: 'landed' | 'activations'; readonly id: RequestId }
   | { readonly kind: Exclude<InstanceEvent['kind'], 'peer' | 'landed' | 'activations'> };
 
-export class Fates {
+export class MessageCounts {
   /** By `fate message`. */
   readonly counts = new Map<string, number>();
 

@@ -2,8 +2,8 @@
 
 import type { InstanceIndex, PipelineGroup } from '../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
-import type { Gated } from './admission/admission-controller.ts';
-import type { Placed } from './placed.ts';
+import type { AdmissionResult } from './admission/admission-controller.ts';
+import type { PlacementRecords } from './placed.ts';
 
 /** Where a request goes: `decodeAt` where another instance decodes. */
 export interface Route {
@@ -17,11 +17,11 @@ export interface Route {
 type Stage = 'queued' | 'prefill' | 'decode';
 
 /** One way of a request through instances. They know it by a name of its own: what they say of another try is never taken for this one. */
-export interface Try extends Route {
+export interface Attempt extends Route {
   readonly id: RequestId;
   /** Undefined for batch jobs: nobody is placed by them. */
-  readonly placed: Placed | undefined;
-  readonly decoding: Gated | undefined;
+  readonly placed: PlacementRecords | undefined;
+  readonly decoding: AdmissionResult | undefined;
   /** To be computed where it decodes. */
   inlineTokens: number;
   /** Of a batch job: what it may come to hold. */
@@ -77,7 +77,7 @@ export interface Tracked<Request> {
   /** Its client knows that it runs. */
   started: boolean;
   /** Undefined: it waits for an instance to come. */
-  now: Try | undefined;
+  now: Attempt | undefined;
 }
 
 /** Instances that have something of a try. */
@@ -99,7 +99,7 @@ export function isLegOf(legs: Route & { joined?: boolean }, instance: InstanceIn
 }
 
 /** An instance reports it: have all who are to since the last time? One member of a group would wait for ever for another that has let go. */
-export function heardFrom(now: Try, instance: InstanceIndex): boolean {
+export function heardFrom(now: Attempt, instance: InstanceIndex): boolean {
   const computing = now.placed?.computing;
   if (now.group === undefined || now.stage === 'decode' || computing === undefined) return true;
   // The others need not have heard of it before it starts.
@@ -117,7 +117,7 @@ export function speaksFor({ instance, decodeAt }: Route): InstanceIndex {
 }
 
 /** The first try has the request's own name. */
-export function tryName(id: RequestId, tries: number): RequestId {
+export function attemptName(id: RequestId, tries: number): RequestId {
   return tries === 1 ? id : `${id}~${tries}`;
 }
 

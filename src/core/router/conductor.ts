@@ -2,7 +2,7 @@
 
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../protocol/events.ts';
-import type { FatedMessage, Fates } from '../protocol/message-counts.ts';
+import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
 import type { Refusal } from '../protocol/refusals.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
@@ -10,12 +10,12 @@ import type { AdmissionConfig, PoolLoads } from './admission/admission-controlle
 import { overloaded, Throughput } from './admission/queue-admission.ts';
 import { type RetryConfig, speaksFor, type Tracked } from './attempts.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
-import { Rescue } from './failure-recovery/failure-recovery.ts';
+import { FailureRecovery } from './failure-recovery/failure-recovery.ts';
 import type { BlockCounts } from './placed.ts';
 import type { PlacerConfig } from './placement/placer.ts';
-import { Dispatch, type InstanceRole } from './request-router.ts';
+import { type InstanceRole, RequestRouter } from './request-router.ts';
 import type { RoleSwitchLimits } from './roles/role-switch.ts';
-import type { Proposal } from './route-planner.ts';
+import type { RoutingDecision } from './route-planner.ts';
 
 export type { InstanceRole };
 
@@ -41,7 +41,7 @@ export interface ConductorConfig<Request> {
   /** Instances change between prefill and decode as the work does; undefined: none does unless told to. */
   readonly roleSwitch?: RoleSwitchLimits | undefined;
   /** Counts what messages met. */
-  readonly fates?: Fates | undefined;
+  readonly fates?: MessageCounts | undefined;
   /** Which requests are batch jobs; undefined: none is. */
   readonly jobs?: BatchJobsConfig<Request> | undefined;
   /** Tells why requests went where they went: `placed` and `found`. */
@@ -58,8 +58,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #retries: RetryConfig<Request> | undefined;
   readonly #requests = new Map<RequestId, Tracked<Request>>();
   readonly #throughput = new Throughput();
-  readonly #dispatch: Dispatch<Request>;
-  readonly #rescue: Rescue<Request>;
+  readonly #dispatch: RequestRouter<Request>;
+  readonly #rescue: FailureRecovery<Request>;
   #draining = false;
   #effects: ConductorEffect<Request>[] = [];
 
@@ -67,8 +67,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     this.#queueMax = config.queueMax;
     this.#retries = config.retries;
     const push = (effect: ConductorEffect<Request>) => this.#effects.push(effect);
-    this.#dispatch = new Dispatch(config, push);
-    this.#rescue = new Rescue(config.retries, this.#dispatch, this.#requests, {
+    this.#dispatch = new RequestRouter(config, push);
+    this.#rescue = new FailureRecovery(config.retries, this.#dispatch, this.#requests, {
       push,
       end: (nowUs, tracked, event) => this.#end(nowUs, tracked, event),
     });
@@ -145,7 +145,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'instanceLost':
       case 'instanceJoined':
       case 'report':
-      case 'letGo':
+      case 'released':
       case 'wake':
         this.#rescue.hear(nowUs, event);
         break;
@@ -165,7 +165,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'unpin':
         if (!this.#dispatch.pins.unpin(event.id)) this.#ignore(`unpin: ${event.id} is not pinned`);
         break;
-      case 'pinTold':
+      case 'pinUpdated':
         this.#dispatch.pins.hear(event.instance, event.id, event.state);
         break;
       case 'drain':
@@ -201,7 +201,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, proposal: Proposal): Refusal | undefined {
+  #refuse(nowUs: number, proposal: RoutingDecision): Refusal | undefined {
     if (this.#draining) return failure('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
     const unfit = this.#dispatch.proposals.unfit(proposal);
     if (unfit === 'nobody') return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');

@@ -1,23 +1,23 @@
 // What instances tell the conductor of their caches: news of who is there, and what is missing is asked for.
-import type { BlockJournal, BlockSnapshot } from '../kvcache/events/kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { InstanceIndex } from '../protocol/events.ts';
-import type { Fates } from '../protocol/message-counts.ts';
-import type { InstanceReport, Watch } from './failure-recovery/instance-health.ts';
+import type { MessageCounts } from '../protocol/message-counts.ts';
+import type { InstanceHealth, InstanceReport } from './failure-recovery/instance-health.ts';
 import type { Placer } from './placement/placer.ts';
 
-export class Hearsay<Request> {
+export class KvEventConsumer<Request> {
   readonly #placer: Placer<Request>;
-  readonly #watch: Watch;
-  readonly #fates: Fates | undefined;
+  readonly #watch: InstanceHealth;
+  readonly #fates: MessageCounts | undefined;
   readonly #push: (effect: ConductorEffect<Request>) => void;
   /** Since when it is known of whom that something is missing. */
   readonly #behindSinceUs = new Map<InstanceIndex, number>();
 
   constructor(
     placer: Placer<Request>,
-    watch: Watch,
-    fates: Fates | undefined,
+    watch: InstanceHealth,
+    fates: MessageCounts | undefined,
     push: (effect: ConductorEffect<Request>) => void,
   ) {
     this.#placer = placer;
@@ -30,7 +30,7 @@ export class Hearsay<Request> {
     return this.#placer.names(instance, words, at);
   }
 
-  journal(instance: InstanceIndex, journal: BlockJournal): void {
+  journal(instance: InstanceIndex, journal: KvEventBatch): void {
     if (!this.#watch.isUp(instance)) {
       this.#fates?.met('orphan', 'journal');
       return;
@@ -42,14 +42,14 @@ export class Hearsay<Request> {
     this.#push({ kind: 'askBlocks', instance });
   }
 
-  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
+  snapshot(instance: InstanceIndex, snapshot: KvSnapshot): void {
     if (!this.#watch.isUp(instance)) this.#fates?.met('orphan', 'snapshot');
     else if (!this.#placer.snapshot(instance, snapshot)) this.#fates?.met('late', 'snapshot');
   }
 
   /** Asks for what is missing of its journals. */
-  catchUp(nowUs: number, instance: InstanceIndex, { life, journal }: InstanceReport): void {
-    if (!this.#placer.isBehind(instance, life, journal)) {
+  catchUp(nowUs: number, instance: InstanceIndex, { incarnation, journal }: InstanceReport): void {
+    if (!this.#placer.isBehind(instance, incarnation, journal)) {
       this.#behindSinceUs.delete(instance);
       return;
     }
@@ -67,7 +67,7 @@ export class Hearsay<Request> {
       if (behindUs >= sinceUs) continue;
       this.#fates?.met('lost', 'snapshot');
       this.#behindSinceUs.delete(instance);
-      this.#placer.joined(instance, this.#watch.lifeOf(instance));
+      this.#placer.joined(instance, this.#watch.incarnationOf(instance));
     }
   }
 }

@@ -35,7 +35,7 @@ export class PinDirectory<Request> {
     const instance = this.#pins.get(order.id)?.instance ?? this.#leastPinned(candidates);
     if (instance === undefined) {
       const message = 'Cannot pin a prefix: no instance is left to keep it';
-      this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', why: 'failed', message } });
+      this.#push({ kind: 'pinUpdated', id: order.id, instance, state: { kind: 'refused', why: 'failed', message } });
       return;
     }
     const known = this.#pins.get(order.id);
@@ -73,7 +73,7 @@ export class PinDirectory<Request> {
     if (state.kind === 'pinned') entry.untilUs = state.untilUs;
     else this.#pins.delete(id);
     const told = state.kind === 'refused' ? (entry.refusal ?? state) : state;
-    this.#push({ kind: 'pinTold', id, instance, state: told });
+    this.#push({ kind: 'pinUpdated', id, instance, state: told });
   }
 
   /** False where nobody else is left to ask. */
@@ -94,7 +94,7 @@ export class PinDirectory<Request> {
       entry.others = entry.others.filter((each) => each !== instance);
       if (entry.instance !== instance) continue;
       this.#pins.delete(id);
-      this.#push({ kind: 'pinTold', id, instance, state: { kind: 'unpinned' } });
+      this.#push({ kind: 'pinUpdated', id, instance, state: { kind: 'unpinned' } });
     }
   }
 

@@ -25,7 +25,7 @@ export interface BlockCounts {
 }
 
 /** What is kept of a placed request while it lives. */
-export interface Placed {
+export interface PlacementRecords {
   readonly instance: InstanceIndex;
   /** Others that compute the prompt with it. */
   readonly helpers: readonly InstanceIndex[];

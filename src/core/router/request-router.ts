@@ -2,24 +2,24 @@
 
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { InstanceIndex } from '../protocol/events.ts';
-import type { FatedMessage, Fates } from '../protocol/message-counts.ts';
+import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
 import type { PinOrder } from '../scheduler/pinning.ts';
 import { RecentIds } from '../scheduler/recent-ids.ts';
-import { Gate, type PoolLoads } from './admission/admission-controller.ts';
-import { isLegOf, legsOf, type Tracked, type Try } from './attempts.ts';
+import { AdmissionController, type PoolLoads } from './admission/admission-controller.ts';
+import { type Attempt, isLegOf, legsOf, type Tracked } from './attempts.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
-import { Watch } from './failure-recovery/instance-health.ts';
-import { Fleet } from './failure-recovery/standby-fleet.ts';
-import { Hearsay } from './kv-event-consumer.ts';
+import { InstanceHealth } from './failure-recovery/instance-health.ts';
+import { StandbyFleet } from './failure-recovery/standby-fleet.ts';
+import { KvEventConsumer } from './kv-event-consumer.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { BlockCounts } from './placed.ts';
 import { fetchOf, Placer } from './placement/placer.ts';
 import { accountOf } from './request-trace.ts';
 import { Roles } from './roles/roles.ts';
-import { decoderOf, type Proposal, Proposals } from './route-planner.ts';
+import { decoderOf, RoutePlanner, type RoutingDecision } from './route-planner.ts';
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests; a store computes nothing, and keeps what others have computed. */
 export type InstanceRole = 'prefill' | 'decode' | 'mixed' | 'store';
@@ -37,18 +37,18 @@ function takesPrompts(role: InstanceRole | undefined): boolean {
 
 const unjudged = { slo: undefined, predicted: undefined };
 
-export class Dispatch<Request extends { readonly id: RequestId }> {
-  readonly watch: Watch;
-  readonly fates: Fates | undefined;
+export class RequestRouter<Request extends { readonly id: RequestId }> {
+  readonly watch: InstanceHealth;
+  readonly fates: MessageCounts | undefined;
   /** What instances tell of their caches. */
-  readonly hearsay: Hearsay<Request>;
+  readonly hearsay: KvEventConsumer<Request>;
   /** Names of tries that are over, where fates are counted. */
   readonly over = new RecentIds();
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
-  readonly fleet: Fleet<Request>;
-  readonly proposals: Proposals<Request>;
+  readonly fleet: StandbyFleet<Request>;
+  readonly proposals: RoutePlanner<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
   /** Requests whose prompts went to groups. */
@@ -57,7 +57,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly #explains: boolean;
   readonly #instances: readonly InstanceView[];
   readonly #placer: Placer<Request>;
-  readonly #gate: Gate<Request>;
+  readonly #gate: AdmissionController<Request>;
   /** Requests by the names of their current tries. */
   readonly #tries = new Map<RequestId, Tracked<Request>>();
   readonly #push: (effect: ConductorEffect<Request>) => void;
@@ -77,21 +77,21 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       changed: (instance, role) => this.#changeRole(instance, role),
     });
     this.pins = new PinDirectory(push);
-    this.watch = new Watch(config.instances.length);
+    this.watch = new InstanceHealth(config.instances.length);
     this.#placer = new Placer(roles.map(takesPrompts), config.placement);
-    this.hearsay = new Hearsay(this.#placer, this.watch, config.fates, push);
-    this.#gate = new Gate(roles, config.admission);
+    this.hearsay = new KvEventConsumer(this.#placer, this.watch, config.fates, push);
+    this.#gate = new AdmissionController(roles, config.admission);
     this.jobs = new BatchJobs(config.jobs, {
       instances: this.#instances.length,
       capacityTokens: (i) => this.#instances[i].capacityTokens,
       takes: (i) => takesPrompts(this.roles.of(i)) && this.watch.isUp(i),
     });
-    this.proposals = new Proposals({
+    this.proposals = new RoutePlanner({
       instances: this.#instances.length,
       ...{ size: config.size, placer: this.#placer, gate: this.#gate, roles: this.roles, jobs: this.jobs },
       capacityTokens: (i) => this.#instances[i].capacityTokens,
     });
-    this.fleet = new Fleet(config.instances, { push, divert: (id, from, to) => this.#divert(id, from, to) });
+    this.fleet = new StandbyFleet(config.instances, { push, divert: (id, from, to) => this.#divert(id, from, to) });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
@@ -114,14 +114,14 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** Of the request that was proposed for last: tells whoever keeps accounts. */
-  explain(nowUs: number, id: RequestId, proposal: Proposal): void {
+  explain(nowUs: number, id: RequestId, proposal: RoutingDecision): void {
     if (!this.#explains) return;
     const considered = proposal.job ? [] : this.#placer.considered(proposal.size.promptTokens);
     this.#push({ kind: 'placed', id, account: accountOf(nowUs, proposal, considered, this.#placer.blockTokens) });
   }
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */
-  go(nowUs: number, tracked: Tracked<Request>, request: Request, proposal: Proposal): void {
+  go(nowUs: number, tracked: Tracked<Request>, request: Request, proposal: RoutingDecision): void {
     const { size, decision, route, verdict, workUs, inlineTokens, job } = proposal;
     if (route === undefined || (decision === undefined && !job))
       throw new Error('Conductor broken: a try that goes nowhere');
@@ -138,7 +138,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const coming = member === undefined ? undefined : { member, tokens: promptTokens };
     const decoding = coming && this.#gate.add(nowUs, request, verdict ?? unjudged, coming);
     const { id } = request;
-    const now: Try = {
+    const now: Attempt = {
       id,
       instance,
       decodeAt,
@@ -159,10 +159,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       this.inlinePrefills++;
       this.#gate.inlined(instance, inlineTokens);
     }
-    const life = this.watch.lifeOf(instance);
-    const decodeLife = decodeAt === undefined ? undefined : this.watch.lifeOf(decodeAt);
+    const incarnation = this.watch.incarnationOf(instance);
+    const decodeIncarnation = decodeAt === undefined ? undefined : this.watch.incarnationOf(decodeAt);
     const prefix = decision && fetchOf(decision);
-    const withLife = group && { ...group, decodeLife };
+    const withIncarnation = group && { ...group, decodeIncarnation };
     this.#push({
       kind: 'forward',
       id: tracked.id,
@@ -171,13 +171,13 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       decodeAt,
       predicted,
       prefix,
-      group: withLife,
-      life,
-      decodeLife,
+      group: withIncarnation,
+      incarnation,
+      decodeIncarnation,
     });
   }
 
-  #inlineDone(now: Try): void {
+  #inlineDone(now: Attempt): void {
     if (now.inlineTokens > 0) this.#gate.inlineDone(now.instance, now.inlineTokens);
     now.inlineTokens = 0;
   }
@@ -210,7 +210,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       this.#instances[to].requests++;
       if (now.decoding !== undefined) this.#gate.move(now.decoding, to);
     }
-    this.#push({ kind: 'migrate', instance: from, id, to, life: this.watch.lifeOf(to) });
+    this.#push({ kind: 'migrate', instance: from, id, to, incarnation: this.watch.incarnationOf(to) });
   }
 
   migrated(nowUs: number, { instance, id }: { instance: InstanceIndex; id: RequestId }): void {
@@ -243,7 +243,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** The current try is over, and nobody has anything of it. */
-  settle(tracked: Tracked<Request>, now: Try): void {
+  settle(tracked: Tracked<Request>, now: Attempt): void {
     for (const leg of legsOf(now)) this.#instances[leg].requests--;
     if (now.placed !== undefined) this.#placer.ended(now.placed);
     if (now.jobTokens > 0) this.jobs.remove(now.instance, now.jobTokens);
@@ -256,12 +256,12 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** What comes of it is learned from. */
-  ending(nowUs: number, { decoding }: Try, event: GenerationEvent): void {
+  ending(nowUs: number, { decoding }: Attempt, event: GenerationEvent): void {
     if (decoding !== undefined) this.#gate.ending(nowUs, decoding, event);
   }
 
   /** False when that is known. @param instance that says so: the one where it began, or the one that decodes, by when all is computed */
-  started(nowUs: number, now: Try, cachedTokens: number, instance: InstanceIndex): boolean {
+  started(nowUs: number, now: Attempt, cachedTokens: number, instance: InstanceIndex): boolean {
     if (now.started) return false;
     now.started = true;
     const overtaken = now.stage !== 'queued' || instance !== now.instance;
@@ -283,7 +283,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** It is where it decodes: nobody else has anything of it that is needed. */
-  decodes(nowUs: number, now: Try): void {
+  decodes(nowUs: number, now: Attempt): void {
     this.#computed(nowUs, now);
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.joined(nowUs, now.decoding);
@@ -292,7 +292,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     now.joined = true;
   }
 
-  #computed(nowUs: number, now: Try): void {
+  #computed(nowUs: number, now: Attempt): void {
     now.stage = 'decode';
     if (now.placed !== undefined) this.#placer.prefilled(nowUs, now.placed);
     this.progressed(now.instance);
@@ -328,7 +328,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** It takes requests, and nothing is known of what its cache has. @param capacityTokens of another one that has come in its place */
   admit(instance: InstanceIndex, capacityTokens = this.#instances[instance].capacityTokens): void {
     this.#instances[instance].capacityTokens = capacityTokens;
-    this.#placer.joined(instance, this.watch.lifeOf(instance));
+    this.#placer.joined(instance, this.watch.incarnationOf(instance));
     this.#gate.back(instance);
     this.fleet.joined(instance);
     this.jobs.joined();

@@ -3,7 +3,7 @@
 import type { InstanceIndex } from '../protocol/events.ts';
 import type { FailureCode, RefusalCause, RequestId } from '../protocol/ports.ts';
 import type { Prediction } from './admission/admission-controller.ts';
-import type { Proposal } from './route-planner.ts';
+import type { RoutingDecision } from './route-planner.ts';
 
 /** An instance as it was seen when the request was placed. */
 export interface Considered {
@@ -53,7 +53,7 @@ export interface PlacementAccount {
 
 export function accountOf(
   atUs: number,
-  { decision, route, verdict, inlineTokens }: Proposal,
+  { decision, route, verdict, inlineTokens }: RoutingDecision,
   considered: readonly Considered[],
   blockTokens: number,
 ): PlacementAccount {

@@ -3,7 +3,7 @@
 import type { InstanceIndex } from '../protocol/events.ts';
 import type { Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
-import type { Gate, Verdict } from './admission/admission-controller.ts';
+import type { AdmissionController, Verdict } from './admission/admission-controller.ts';
 import { tooLong } from './admission/queue-admission.ts';
 import { legsOf, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
@@ -12,7 +12,7 @@ import type { Placer } from './placement/placer.ts';
 import type { Roles } from './roles/roles.ts';
 
 /** Where a request would go, and what it would meet there; undefined where no instance is left. */
-export interface Proposal {
+export interface RoutingDecision {
   readonly size: RequestSize;
   readonly decision: PlacementDecision | undefined;
   readonly route: Route | undefined;
@@ -44,7 +44,7 @@ function together({ choice, prefix }: Grouped, alone: Route) {
 interface Parts<Request> {
   readonly size: (request: Request) => RequestSize;
   readonly placer: Placer<Request>;
-  readonly gate: Gate<Request>;
+  readonly gate: AdmissionController<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
   readonly instances: number;
@@ -53,14 +53,14 @@ interface Parts<Request> {
 
 type Holds = (instance: InstanceIndex, tokens: number) => boolean;
 
-export class Proposals<Request> {
+export class RoutePlanner<Request> {
   readonly #parts: Parts<Request>;
 
   constructor(parts: Parts<Request>) {
     this.#parts = parts;
   }
 
-  of(nowUs: number, request: Request): Proposal {
+  of(nowUs: number, request: Request): RoutingDecision {
     const { jobs, placer, gate, roles } = this.#parts;
     const size = this.#parts.size(request);
     if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
@@ -108,7 +108,7 @@ export class Proposals<Request> {
   }
 
   /** @param waits others wait before it */
-  ofJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
+  ofJob(nowUs: number, size: RequestSize, waits: boolean): RoutingDecision {
     const { jobs, placer } = this.#parts;
     const instance = waits ? undefined : jobs.choose(size, placer.waitsUs(nowUs));
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
@@ -137,7 +137,7 @@ export class Proposals<Request> {
   }
 
   /** Why it could never be held where it would go; `nobody`: no instance is left. */
-  unfit({ route, job, size }: Proposal): Refusal | 'nobody' | undefined {
+  unfit({ route, job, size }: RoutingDecision): Refusal | 'nobody' | undefined {
     const { jobs, capacityTokens } = this.#parts;
     const most = job ? jobs.largestTokens : route && capacityTokens(route.decodeAt ?? route.instance);
     if (most === undefined) return 'nobody';

@@ -5,19 +5,19 @@ import type { Refusal } from '../protocol/refusals.ts';
 import { DecodeGrowth } from '../router/admission/decode-growth.ts';
 import { decodeRefusal } from '../router/admission/queue-admission.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { Served, Work } from './executor-work.ts';
+import type { Executor, RunningRequest } from './executor-work.ts';
 import type { InstanceConfig } from './instance-config.ts';
-import type { Roster } from './request-table.ts';
+import type { RequestTable } from './request-table.ts';
 
-interface Parts<Request, S extends Served> {
+interface Parts<Request, S extends RunningRequest> {
   readonly batcher: Batcher;
-  readonly roster: Roster<S>;
-  readonly work: Pick<Work<Request, S, never, never>, 'size' | 'tbtUsMax'>;
+  readonly roster: RequestTable<S>;
+  readonly work: Pick<Executor<Request, S, never, never>, 'size' | 'tbtUsMax'>;
   readonly cost: StepPredictor;
   readonly blockTokens: number;
 }
 
-export class DecodeCheck<Request, S extends Served> {
+export class DecodeCheck<Request, S extends RunningRequest> {
   readonly #parts: Parts<Request, S>;
   readonly #growth = new DecodeGrowth();
 
@@ -46,7 +46,7 @@ export class DecodeCheck<Request, S extends Served> {
 }
 
 /** Undefined where nothing is refused that has landed. */
-export function createDecodeCheck<Request, S extends Served>(
+export function createDecodeCheck<Request, S extends RunningRequest>(
   { handOff, cost, blockTokens }: Pick<InstanceConfig, 'handOff' | 'cost' | 'blockTokens'>,
   parts: Pick<Parts<Request, S>, 'batcher' | 'roster' | 'work'>,
 ): DecodeCheck<Request, S> | undefined {

@@ -6,7 +6,7 @@ import type { RequestSize } from '../protocol/request-size.ts';
 import type { Sequence } from './batching/sequence.ts';
 
 /** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
-export interface Served {
+export interface RunningRequest {
   readonly id: RequestId;
   readonly sequence: Sequence;
   /** What it may wait for each token; Infinity: as long as it takes. */
@@ -38,7 +38,7 @@ export type Emit = (id: RequestId, event: GenerationEvent) => void;
  * The contents of requests, behind the machine's decisions. Nothing here decides when or where something runs.
  * `Request` comes in, `Plan` goes to the executor, `Result` comes back.
  */
-export interface Work<Request, S extends Served, Plan, Result> {
+export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   size(request: Request): RequestSize;
   /** @param arrival unique and rising */
   serve(request: Request, arrival: number): S;

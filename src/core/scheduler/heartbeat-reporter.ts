@@ -3,7 +3,7 @@
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ports.ts';
 import type { ReportedRequest } from '../router/failure-recovery/instance-health.ts';
-import type { Served } from './executor-work.ts';
+import type { RunningRequest } from './executor-work.ts';
 
 type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
 
@@ -11,16 +11,16 @@ type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
  * Reports go out at once, however long a step takes. Tokens are counted where a step ends, so that equal steps run in one go tell the same:
  * a report says how many there were at the step's end after the report before.
  */
-export class Presence<S extends Served> {
-  readonly #life: number;
+export class HeartbeatReporter<S extends RunningRequest> {
+  readonly #incarnation: number;
   readonly #reportUs: number | undefined;
   #nextUs = 0;
   #number = 0;
   #counting = false;
 
   /** @param reportUs undefined: nobody asks */
-  constructor(life: number | undefined, reportUs: number | undefined) {
-    this.#life = life ?? 0;
+  constructor(incarnation: number | undefined, reportUs: number | undefined) {
+    this.#incarnation = incarnation ?? 0;
     this.#reportUs = reportUs;
   }
 
@@ -40,7 +40,7 @@ export class Presence<S extends Served> {
     const requests: ReportedRequest[] = [];
     for (const { id, told } of live) requests.push({ id, outputs: told, awaited: false });
     for (const id of awaited) requests.push({ id, outputs: 0, awaited: true });
-    return { kind: 'report', report: { life: this.#life, number: ++this.#number, journal, requests } };
+    return { kind: 'report', report: { incarnation: this.#incarnation, number: ++this.#number, journal, requests } };
   }
 
   /** No step runs: counts what clients have been told of, where that is for the next report. @param leaving those for whom another speaks */

@@ -6,7 +6,7 @@ import type { TiersConfig } from '../kvcache/block-cache.ts';
 import type { BlockListener } from '../kvcache/events/kv-event-log.ts';
 import type { EvictionKind } from '../kvcache/eviction.ts';
 import type { BorrowingConfig } from '../lending/debtor/borrower-terms.ts';
-import type { Fates } from '../protocol/message-counts.ts';
+import type { MessageCounts } from '../protocol/message-counts.ts';
 import type { RequestId } from '../protocol/ports.ts';
 import type { HandOffConfig } from '../transfer/hand-off/hand-offs.ts';
 import type { MigrationConfig } from '../transfer/migration/request-migrator.ts';
@@ -47,11 +47,11 @@ export interface InstanceConfig {
   /** Those that keep what it computes, until it is told of others. */
   readonly stores?: readonly Store[] | undefined;
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
-  readonly journalLife?: number;
+  readonly journalIncarnation?: number;
   /** Hears at once what the block cache stores and drops: for those who check what conductors know. */
   readonly witness?: BlockListener | undefined;
   /** Between two reports to conductors; undefined: none are wanted. */
   readonly reportUs?: number | undefined;
   /** Counts what messages met. */
-  readonly fates?: Fates | undefined;
+  readonly fates?: MessageCounts | undefined;
 }

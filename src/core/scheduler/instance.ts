@@ -3,66 +3,66 @@
 import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { BlockPool } from '../kvcache/block-pool.ts';
-import { CacheJournal } from '../kvcache/events/kv-event-publisher.ts';
+import { KvEventPublisher } from '../kvcache/events/kv-event-publisher.ts';
 import { Borrower } from '../lending/debtor/borrower.ts';
-import { Stages } from '../pipeline/pipeline-prefill.ts';
+import { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent, InstanceIndex, StepNumber } from '../protocol/events.ts';
 import type { InstanceSnapshot, RequestId } from '../protocol/ports.ts';
 import { HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import {
-  askAgain,
   concernsPrefixes,
-  hearPeers,
+  handlePeerEvent,
   type PeerEvent,
   type Peers,
+  resendUnanswered,
 } from '../transfer/hand-off/peer-messages.ts';
-import { landingMemory } from '../transfer/hand-off/receive-memory.ts';
-import { type MigrationConfig, Mover } from '../transfer/migration/request-migrator.ts';
+import { createReceiveMemory } from '../transfer/hand-off/receive-memory.ts';
+import { type MigrationConfig, RequestMigrator } from '../transfer/migration/request-migrator.ts';
 import { EarlyStart } from '../transfer/prefix-fetch/early-start.ts';
 import type { AwaitedBlocks } from '../transfer/prefix-fetch/prefix-loads.ts';
 import { PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
 import { Batcher } from './batching/batcher.ts';
 import { createDecodeCheck, type DecodeCheck } from './decode-slo-check.ts';
-import type { Emit, Served, Work } from './executor-work.ts';
-import { Presence } from './heartbeat-reporter.ts';
+import type { Emit, Executor, RunningRequest } from './executor-work.ts';
+import { HeartbeatReporter } from './heartbeat-reporter.ts';
 import { HostTraffic } from './host-traffic.ts';
 import { createCache } from './instance-cache.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { Pinning } from './pinning.ts';
-import { Reception } from './request-intake.ts';
-import { Roster } from './request-table.ts';
-import { Launcher } from './step-launcher.ts';
+import { RequestIntake } from './request-intake.ts';
+import { RequestTable } from './request-table.ts';
+import { StepLauncher } from './step-launcher.ts';
 import { StepResults } from './step-results.ts';
 
 /**
  * One step, or one run of equal steps, is in flight at a time; it counts only when its result is committed, so an aborted one is planned again without those who left.
  * Late, doubled and unknown events change nothing and are answered with an `ignored` effect.
  */
-export class Instance<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export class Instance<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
   readonly #config: InstanceConfig;
-  readonly #journal: CacheJournal;
+  readonly #journal: KvEventPublisher;
   readonly #cache: BlockCache;
   readonly #batcher: Batcher;
-  readonly #work: Work<Request, S, Plan, Result>;
-  readonly roster: Roster<S>;
+  readonly #work: Executor<Request, S, Plan, Result>;
+  readonly roster: RequestTable<S>;
   readonly #results: StepResults<Request, S, Plan, Result>;
   readonly #totals = new InstanceTotals();
   #arrivalNumber = 0;
-  readonly #reception: Reception<Request, S, Plan, Result>;
-  readonly #launcher: Launcher<Request, S, Plan, Result>;
+  readonly #reception: RequestIntake<Request, S, Plan, Result>;
+  readonly #launcher: StepLauncher<Request, S, Plan, Result>;
   readonly handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
   readonly #pinning: Pinning<Request, S>;
-  readonly #presence: Presence<S>;
-  readonly #stages: Stages<Request, S, Plan, Result>;
+  readonly #presence: HeartbeatReporter<S>;
+  readonly #stages: PipelinePrefill<Request, S, Plan, Result>;
   readonly #peers: Peers<Request, S, Plan, Result>;
   readonly #check: DecodeCheck<Request, S> | undefined;
   /** It has times of its own (`nextUs`), of which a `wake` tells it too. */
   readonly borrower: Borrower | undefined;
   /** Undefined: what outgrows the memory makes way. */
-  readonly mover: Mover | undefined;
+  readonly mover: RequestMigrator | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
   #nowUs: number = wideZero;
@@ -70,31 +70,31 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** @param work made over the pools of the layer groups */
   constructor(
     config: InstanceConfig,
-    work: (pools: readonly BlockPool[], borrower: Borrower | undefined) => Work<Request, S, Plan, Result>,
+    work: (pools: readonly BlockPool[], borrower: Borrower | undefined) => Executor<Request, S, Plan, Result>,
   ) {
     this.#config = config;
     this.#cache = createCache(config, (effect) => this.#effects.push(effect));
-    this.#journal = new CacheJournal(this.#cache, config);
+    this.#journal = new KvEventPublisher(this.#cache, config);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect), config);
     this.mover = config.migration && this.#createMover(config.migration);
     this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower ?? this.mover);
     this.borrower?.serve(this.#batcher);
     const hostTraffic = new HostTraffic(this.#batcher, this.#cache);
-    this.roster = new Roster(this.#batcher);
+    this.roster = new RequestTable(this.#batcher);
     this.handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
       isLive: (id) => this.roster.has(id),
-      life: config.journalLife,
+      incarnation: config.journalIncarnation,
       lends: config.borrowing !== undefined,
       promptTokens: (request) => this.#work.size(request).promptTokens,
-      memory: landingMemory(config.handOff, this.#cache, {
+      memory: createReceiveMemory(config.handOff, this.#cache, {
         push: (effect) => this.#effects.push(effect),
         lands: (tokens, capacityTokens) => hostTraffic.lands(tokens, capacityTokens),
       }),
       settled: (served, declined) => this.#reception.settled(served, declined),
     });
-    this.#presence = new Presence(config.journalLife, config.reportUs);
+    this.#presence = new HeartbeatReporter(config.journalIncarnation, config.reportUs);
     this.#prefixes = this.#createPrefixes(config);
     this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
       push: (effect) => this.#effects.push(effect),
@@ -108,7 +108,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       this.borrower,
     );
     const { departures } = this.handOffs;
-    this.#stages = new Stages(
+    this.#stages = new PipelinePrefill(
       { ...config, work: this.#work, cache: this.#cache, roster: this.roster, totals: this.#totals, departures },
       {
         push: (effect) => this.#effects.push(effect),
@@ -161,21 +161,21 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
   }
 
-  #createLauncher(hostTraffic: HostTraffic): Launcher<Request, S, Plan, Result> {
+  #createLauncher(hostTraffic: HostTraffic): StepLauncher<Request, S, Plan, Result> {
     const { capacityTokens, borrower, mover, handOffs, roster } = this;
     const parts = { borrower, mover, handOffs, roster, batcher: this.#batcher, work: this.#work, emit: this.#emit };
     const landing = { ...parts, capacityTokens, check: this.#check, nextArrival: () => this.#arrivalNumber++ };
     const machines = { stages: this.#stages, loads: this.#prefixes.loads, pinning: this.#pinning };
     const { cost } = this.#config;
-    return new Launcher({ ...parts, ...machines, cost, hostTraffic, landing, totals: this.#totals }, (effect) =>
+    return new StepLauncher({ ...parts, ...machines, cost, hostTraffic, landing, totals: this.#totals }, (effect) =>
       this.#effects.push(effect),
     );
   }
 
-  #createReception(): Reception<Request, S, Plan, Result> {
+  #createReception(): RequestIntake<Request, S, Plan, Result> {
     const { handOffs, roster } = this;
     const machines = { handOffs, roster, work: this.#work, stages: this.#stages, prefixes: this.#prefixes };
-    return new Reception(
+    return new RequestIntake(
       { ...this.#config, ...machines, launcher: this.#launcher, pinning: this.#pinning, check: this.#check },
       {
         emit: this.#emit,
@@ -191,8 +191,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
   }
 
-  #createMover(config: MigrationConfig): Mover {
-    return new Mover(config, this.#cache, {
+  #createMover(config: MigrationConfig): RequestMigrator {
+    return new RequestMigrator(config, this.#cache, {
       push: (effect) => this.#effects.push(effect),
       idOf: (sequence) => this.roster.holder(sequence)?.id,
       leave: (sequence, to) => {
@@ -291,9 +291,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#pinning.hear(nowUs, event);
         break;
       case 'migrate':
-        this.mover?.grant(event.id, { to: event.to, life: event.life });
+        this.mover?.grant(event.id, { to: event.to, incarnation: event.incarnation });
         break;
-      case 'tellBlocks':
+      case 'requestSnapshot':
         this.#effects.push(...this.#journal.all());
         break;
       default:
@@ -301,7 +301,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#awaitPrefixes(nowUs);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
-    if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
+    if (reports) resendUnanswered(this.#peers, this.mover, this.#config.fates);
     // Whoever has memory elsewhere looks before each step at how much is left here, which prefixes take and give back.
     const looks = this.borrower !== undefined || this.mover !== undefined;
     const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
@@ -326,7 +326,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #hearPeers(event: PeerEvent<Request>): void {
-    const why = hearPeers(this.#peers, event, this.#launcher.flight?.step);
+    const why = handlePeerEvent(this.#peers, event, this.#launcher.flight?.step);
     if (why === undefined) return;
     this.#config.fates?.heard(event, this.roster);
     this.#ignore(why);

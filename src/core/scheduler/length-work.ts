@@ -21,7 +21,7 @@ import type { PlacementSettings, PlacerConfig } from '../router/placement/placer
 import { backgroundLimits } from './batching/batch-jobs-budget.ts';
 import { Sequence, type SequenceContent } from './batching/sequence.ts';
 import { awaitedUs } from './batching/step-budget.ts';
-import type { Emit, ResultRows, Served, StepRun, Work } from './executor-work.ts';
+import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor-work.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 
@@ -47,7 +47,7 @@ class LengthContent implements SequenceContent {
   }
 }
 
-class ServedLengths implements Served {
+class ServedLengths implements RunningRequest {
   readonly id: RequestId;
   readonly request: LengthRequest;
   readonly sequence: Sequence;
@@ -80,7 +80,7 @@ class ServedLengths implements Served {
 /** Places of requests whose blocks did not come. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
-class LengthWork implements Work<LengthRequest, ServedLengths, undefined, LengthResult> {
+class LengthWork implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
   /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
   readonly #coalesce: boolean;
   readonly #tellsAll: boolean;
@@ -192,7 +192,7 @@ export interface LengthInstanceConfig
   > {
   readonly cost: StepCostModel;
   /** Which start of the instance it is; 0 unless given. */
-  readonly life?: number;
+  readonly incarnation?: number;
   /** Blocks of KV; by the memory of the cost model unless given. */
   readonly blocks: number | undefined;
   /** Between the devices and host memory, where blocks are kept there. */
@@ -219,7 +219,7 @@ export function createLengthInstance({
     // Only tokens count here: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
-    journalLife: config.life ?? 0,
+    journalIncarnation: config.incarnation ?? 0,
   };
   return new Instance(machine, () => new LengthWork({ coalesce, tellsAll }));
 }

@@ -4,7 +4,7 @@ import { type PinId, Pins } from '../kvcache/pins.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
-import type { Served } from './executor-work.ts';
+import type { RunningRequest } from './executor-work.ts';
 
 export type { PinId };
 
@@ -42,7 +42,7 @@ interface Computing<S> {
 }
 
 /** Doubled orders renew a pin; one that is taken back while it is computed is not computed further. */
-export class Pinning<Request extends { readonly id: RequestId }, S extends Served> {
+export class Pinning<Request extends { readonly id: RequestId }, S extends RunningRequest> {
   readonly #cache: BlockCache;
   readonly #pins: Pins;
   readonly #owner: Owner<Request, S>;
@@ -162,7 +162,7 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
   }
 
   #tell(id: PinId, state: PinState): void {
-    this.#owner.push({ kind: 'pinTold', id, state });
+    this.#owner.push({ kind: 'pinUpdated', id, state });
   }
 
   /** @param isLive is a request at the instance? */

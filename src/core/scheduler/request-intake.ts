@@ -1,6 +1,6 @@
 // Requests come to an instance and leave it: taken or refused, cancelled, ended, or lost on their way to another.
 
-import type { Stages } from '../pipeline/pipeline-prefill.ts';
+import type { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent, PrefixFetch } from '../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
@@ -10,20 +10,20 @@ import type { HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import type { DecodeLeg } from '../transfer/hand-off/kv-sender.ts';
 import type { PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
 import type { DecodeCheck } from './decode-slo-check.ts';
-import type { Emit, Served, Work } from './executor-work.ts';
+import type { Emit, Executor, RunningRequest } from './executor-work.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { Pinning } from './pinning.ts';
-import type { Roster } from './request-table.ts';
-import type { Launcher } from './step-launcher.ts';
+import type { RequestTable } from './request-table.ts';
+import type { StepLauncher } from './step-launcher.ts';
 
-interface Parts<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>
-  extends Pick<InstanceConfig, 'queueMax' | 'journalLife' | 'borrowing'> {
-  readonly work: Work<Request, S, Plan, Result>;
-  readonly roster: Roster<S>;
+interface Parts<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>
+  extends Pick<InstanceConfig, 'queueMax' | 'journalIncarnation' | 'borrowing'> {
+  readonly work: Executor<Request, S, Plan, Result>;
+  readonly roster: RequestTable<S>;
   readonly handOffs: HandOffs<Request, S>;
-  readonly stages: Stages<Request, S, Plan, Result>;
+  readonly stages: PipelinePrefill<Request, S, Plan, Result>;
   readonly prefixes: PrefixMoves<Request, S>;
-  readonly launcher: Launcher<Request, S, Plan, Result>;
+  readonly launcher: StepLauncher<Request, S, Plan, Result>;
   readonly pinning: Pinning<Request, S>;
   readonly check: DecodeCheck<Request, S> | undefined;
 }
@@ -33,14 +33,14 @@ interface Owner {
   readonly emit: Emit;
   readonly ignore: (message: string, id?: RequestId, kind?: 'submit' | 'cancel') => void;
   /** For the conductor. */
-  readonly say: (effect: Extract<InstanceEffect<never>, { kind: 'letGo' }>) => void;
+  readonly say: (effect: Extract<InstanceEffect<never>, { kind: 'released' }>) => void;
   readonly nextArrival: () => number;
   readonly capacityTokens: () => number;
   /** Without bigger instances. */
   readonly ownCapacityTokens: () => number;
 }
 
-export class Reception<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export class RequestIntake<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
   readonly #owner: Owner;
   readonly #throughput = new Throughput();
@@ -52,13 +52,20 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
 
   submit(
     nowUs: number,
-    { request, decodeAt, decodeLife, prefix, group, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
+    {
+      request,
+      decodeAt,
+      decodeIncarnation,
+      prefix,
+      group,
+      incarnation,
+    }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
   ): void {
     const { id } = request;
-    const { roster, work, queueMax, journalLife } = this.#parts;
+    const { roster, work, queueMax, journalIncarnation } = this.#parts;
     const isKnown = roster.has(id) || roster.hasLeft(id);
-    if (isKnown || (life !== undefined && life !== journalLife)) {
-      const why = isKnown ? 'was here before' : `is meant for life ${life}`;
+    if (isKnown || (incarnation !== undefined && incarnation !== journalIncarnation)) {
+      const why = isKnown ? 'was here before' : `is meant for life ${incarnation}`;
       this.#owner.ignore(`submit: request ${id} ${why}`, id, 'submit');
       return;
     }
@@ -75,7 +82,7 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
     this.#owner.emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
     const first = this.#parts.borrowing?.handsOver;
-    const decode = decodeAt === undefined ? undefined : { to: decodeAt, life: decodeLife, first };
+    const decode = decodeAt === undefined ? undefined : { to: decodeAt, incarnation: decodeIncarnation, first };
     if (group === undefined) this.serve(request, decode, prefix);
     else this.#parts.stages.lead(request, group);
   }
@@ -104,7 +111,7 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
     if (served !== undefined) this.settled(served, false);
     else if (passes !== true) this.#owner.ignore(`streamBroken: request ${id} does not leave here`);
     if (served === undefined && passes !== true) return;
-    this.#owner.say({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
+    this.#owner.say({ kind: 'released', id, why: `the connection to instance ${to} broke` });
   }
 
   /** Nobody wants it any more. */

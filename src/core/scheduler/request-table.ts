@@ -3,11 +3,11 @@
 import type { RequestId } from '../protocol/ports.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Sequence } from './batching/sequence.ts';
-import type { Served } from './executor-work.ts';
+import type { RunningRequest } from './executor-work.ts';
 import { RecentIds } from './recent-ids.ts';
 import type { InFlight } from './step-in-flight.ts';
 
-export class Roster<S extends Served> {
+export class RequestTable<S extends RunningRequest> {
   readonly #batcher: Batcher;
   /** Those that hear events: accepted, not ended, not cancelled. */
   readonly #live = new Map<RequestId, S>();

@@ -6,7 +6,7 @@ import type { LayerRange } from '../cost/step-shape.ts';
 import type { BlockPool } from '../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../kvcache/block-table.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
-import type { AwayLayout } from '../lending/debtor/remote-layout.ts';
+import type { RemoteLayout } from '../lending/debtor/remote-layout.ts';
 import type { InstanceId } from '../lending/terms.ts';
 import { StagePages } from '../pipeline/stage-pages.ts';
 import type { ServedRequest } from '../protocol/generation-request.ts';
@@ -36,7 +36,7 @@ function samplingArrays(rows: number) {
 /** What instances borrow, as steps are told of it. */
 export interface BorrowedKeys {
   /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
-  layoutOf(sequence: Sequence): AwayLayout | undefined;
+  layoutOf(sequence: Sequence): RemoteLayout | undefined;
   /** The guest room of a creditor, and as which loan it lends to us. */
   roomOf(creditor: InstanceId): Pick<RemoteKeys, 'room' | 'loan'>;
 }
@@ -77,7 +77,7 @@ class GroupLists {
   }
 
   /** Lists all blocks before block `end`, some of which lie outside the table. */
-  addSpread(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: AwayLayout): void {
+  addSpread(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: RemoteLayout): void {
     this.#blockStart[index] = this.#blocks.length;
     this.#firstBlock[index] = 0;
     this.#blocks.append(held.blocks.raw, 0, firstBlock);
@@ -162,7 +162,7 @@ export class StepBuilder {
   }
 
   /** Models that borrow have one layer group. */
-  #addSpread(index: number, { table }: Sequence, end: number, layout: AwayLayout): void {
+  #addSpread(index: number, { table }: Sequence, end: number, layout: RemoteLayout): void {
     this.#groups[0].addSpread(index, table.groups[0], end, layout);
     for (const { creditor, firstBlock, blocks } of layout.remote) {
       const room = this.#borrowed?.roomOf(creditor);

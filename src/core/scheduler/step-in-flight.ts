@@ -5,7 +5,7 @@ import type { RemoteWork } from '../lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { StepNumber } from '../protocol/events.ts';
 import type { Sequence } from './batching/sequence.ts';
-import type { Served } from './executor-work.ts';
+import type { RunningRequest } from './executor-work.ts';
 
 export interface PlannedStep<S> {
   readonly predictedUs: number;
@@ -111,7 +111,7 @@ export function endingFor<S>(flight: InFlight<S>, waiting: Sequence | undefined)
 }
 
 /** Rows of the step in flight are not wanted any more: it stops, where that is worth its work. */
-export function abortFor<S extends Served>(
+export function abortFor<S extends RunningRequest>(
   nowUs: number,
   flight: InFlight<S>,
   served: S,
@@ -123,7 +123,12 @@ export function abortFor<S extends Served>(
 }
 
 /** Never twice in a row at the expense of others: they must get on. */
-function worthAborting<S extends Served>(nowUs: number, flight: InFlight<S>, served: S, abortedLast: boolean): boolean {
+function worthAborting<S extends RunningRequest>(
+  nowUs: number,
+  flight: InFlight<S>,
+  served: S,
+  abortedLast: boolean,
+): boolean {
   if (flight.requests.every((other) => other.cancelled)) return true;
   // The steps of a run are short.
   if (abortedLast || flight.stepsMax > 1) return false;

@@ -2,15 +2,15 @@
 
 import type { StepPredictor } from '../cost/step-shape.ts';
 import type { Borrower } from '../lending/debtor/borrower.ts';
-import type { Stages } from '../pipeline/pipeline-prefill.ts';
+import type { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent, InstanceIndex, StepNumber } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ports.ts';
-import { type Landing, takeLanded } from '../transfer/hand-off/received-prompts.ts';
-import type { Mover } from '../transfer/migration/request-migrator.ts';
+import { admitReceived, type ReceivedPromptsContext } from '../transfer/hand-off/received-prompts.ts';
+import type { RequestMigrator } from '../transfer/migration/request-migrator.ts';
 import type { PrefixLoads } from '../transfer/prefix-fetch/prefix-loads.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { Served } from './executor-work.ts';
+import type { RunningRequest } from './executor-work.ts';
 import { type HostTraffic, nothingMoved } from './host-traffic.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { Pinning } from './pinning.ts';
@@ -27,21 +27,21 @@ import {
 
 type StepEnded = Extract<InstanceEvent<never, unknown>, { readonly step: StepNumber }>;
 
-interface Parts<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>
-  extends Pick<Landing<Request, S, Plan, Result>, 'handOffs' | 'roster' | 'work' | 'emit'> {
+interface Parts<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>
+  extends Pick<ReceivedPromptsContext<Request, S, Plan, Result>, 'handOffs' | 'roster' | 'work' | 'emit'> {
   readonly batcher: Batcher;
   readonly cost: StepPredictor;
   readonly hostTraffic: HostTraffic;
-  readonly stages: Stages<Request, S, Plan, Result>;
+  readonly stages: PipelinePrefill<Request, S, Plan, Result>;
   readonly loads: PrefixLoads<S>;
   readonly pinning: Pinning<Request, S>;
   readonly borrower: Borrower | undefined;
-  readonly mover: Mover | undefined;
-  readonly landing: Landing<Request, S, Plan, Result>;
+  readonly mover: RequestMigrator | undefined;
+  readonly landing: ReceivedPromptsContext<Request, S, Plan, Result>;
   readonly totals: InstanceTotals;
 }
 
-export class Launcher<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export class StepLauncher<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
   readonly #push: (effect: InstanceEffect<Plan, Request>) => void;
   #steps: StepNumber = 0;
@@ -73,7 +73,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { batcher, borrower, mover, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
     borrower?.between();
     mover?.between(nowUs, batcher);
-    if (handOffs.arrivals.size > 0) takeLanded(landing);
+    if (handOffs.arrivals.size > 0) admitReceived(landing);
     if (stages.goFirst && this.#launchStage(nowUs)) return;
     const planned = batcher.plan(stages.await);
     for (const sequence of batcher.admitted) this.#admit(nowUs, roster.admit(sequence));

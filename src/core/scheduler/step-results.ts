@@ -2,9 +2,9 @@
 
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
-import type { Departures } from '../transfer/hand-off/kv-sender.ts';
+import type { KvSender } from '../transfer/hand-off/kv-sender.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { Emit, ResultRows, Served, StepRun, Work } from './executor-work.ts';
+import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor-work.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { InFlight } from './step-in-flight.ts';
 
@@ -25,14 +25,14 @@ interface Owner<S> {
   readonly computed: (served: S) => void;
 }
 
-interface Parts<Request, S extends Served, Plan, Result> {
-  readonly work: Work<Request, S, Plan, Result>;
+interface Parts<Request, S extends RunningRequest, Plan, Result> {
+  readonly work: Executor<Request, S, Plan, Result>;
   readonly batcher: Batcher;
   readonly totals: InstanceTotals;
-  readonly departures: Departures<Request, S>;
+  readonly departures: KvSender<Request, S>;
 }
 
-export class StepResults<Request, S extends Served, Plan, Result> {
+export class StepResults<Request, S extends RunningRequest, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
   readonly #owner: Owner<S>;
   readonly #rows = { row: 0, scored: 0, samples: false };

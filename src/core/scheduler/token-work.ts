@@ -9,7 +9,7 @@ import { logprobsOf } from '../protocol/logprobs.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
 import { type RequestSize, sizeOf } from '../protocol/request-size.ts';
 import type { Sequence } from './batching/sequence.ts';
-import type { Emit, ResultRows, StepRun, Work } from './executor-work.ts';
+import type { Emit, Executor, ResultRows, StepRun } from './executor-work.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
@@ -34,7 +34,7 @@ export function createTokenInstance(config: TokenInstanceConfig): TokenInstance 
   });
 }
 
-class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResult> {
+class TokenWork implements Executor<GenerationRequest, ServedRequest, Step, StepResult> {
   readonly #config: TokenInstanceConfig;
   readonly #builder: StepBuilder;
 

@@ -15,7 +15,7 @@ import type {
 } from '../backend.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from '../codes.ts';
 import { encodeProgram } from '../encode.ts';
-import type { GuestRoomHandle } from '../guests.ts';
+import type { RemoteAttentionHandle } from '../guests.ts';
 import { loadNative, type NativeModule } from './addon.ts';
 import { createResult, stepArguments, unansweredFlags, withUnanswered } from './step.ts';
 
@@ -105,27 +105,27 @@ class NativeBackend implements Backend {
     this.#native.writePage(pool, page, values);
   }
 
-  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+  createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle {
     return this.#native.createGuestRoom(this.#team, pool);
   }
 
-  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+  lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
     this.#native.lendBlocks(room, loan, blocks, pages);
   }
 
-  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+  takeBackBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
     this.#native.takeBackBlocks(room, loan, blocks);
   }
 
-  setGuestShare(room: GuestRoomHandle, thousandths: number): void {
+  setGuestShare(room: RemoteAttentionHandle, thousandths: number): void {
     this.#native.setGuestShare(room, thousandths);
   }
 
-  guestCounts(room: GuestRoomHandle): GuestCounts {
+  guestCounts(room: RemoteAttentionHandle): GuestCounts {
     return this.#native.guestCounts(room);
   }
 
-  freeGuestRoom(room: GuestRoomHandle): void {
+  freeGuestRoom(room: RemoteAttentionHandle): void {
     this.#native.freeGuestRoom(room);
   }
 

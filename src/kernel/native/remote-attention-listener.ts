@@ -1,7 +1,7 @@
 // Guest rooms of other processes, over shared memory or tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from '../backend.ts';
-import type { GuestRoomHandle } from '../guests.ts';
+import type { RemoteAttentionHandle } from '../guests.ts';
 import { loadNative, type NativeModule, type Transport, transportCodes } from './addon.ts';
 
 export interface GuestDoorOptions {
@@ -22,7 +22,7 @@ export class NativeGuestDoor {
   readonly #door: number;
 
   /** @throws where the kernels are not compiled, or nobody can listen at that address */
-  constructor(room: GuestRoomHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
+  constructor(room: RemoteAttentionHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
     this.#native = nativeOf('Cannot open a guest door');
     this.#door = this.#native.openGuestDoor(room, host, port, transportCodes[transport], keyOf(token));
     this.address = `${host}:${this.#native.guestDoorPort(this.#door)}`;
@@ -40,7 +40,7 @@ export function reachGuestRoom(
   address: string,
   token: string,
   transport: Transport = 'auto',
-): GuestRoomHandle {
+): RemoteAttentionHandle {
   const cut = address.lastIndexOf(':');
   const native = nativeOf('Cannot reach a guest room');
   const [host, port] = [address.slice(0, cut), Number(address.slice(cut + 1))];

@@ -15,7 +15,7 @@ import type {
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
-import type { GuestRoomHandle } from '../guests.ts';
+import type { RemoteAttentionHandle } from '../guests.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './buffers.ts';
 import { checkGroups } from './groups.ts';
@@ -50,7 +50,7 @@ export class ReferenceBackend implements Backend {
   readonly #vectors = new Handles<Float32Array>('vector');
   readonly #pools = new Handles<ReferencePool>('KV pool');
   readonly #programs = new Handles<BoundProgram>('program');
-  readonly #rooms = new Set<GuestRoomHandle>();
+  readonly #rooms = new Set<RemoteAttentionHandle>();
   #remoteQueries = 0;
 
   createLinear(spec: LinearSpec): LinearHandle {
@@ -81,30 +81,30 @@ export class ReferenceBackend implements Backend {
     this.#pools.get(pool).write(page, values);
   }
 
-  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+  createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle {
     const room = referenceRooms.add(new ReferenceRoom(this.#pools.get(pool)));
     this.#rooms.add(room);
     return room;
   }
 
-  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+  lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
     referenceRooms.get(room).lend(loan, blocks, pages);
   }
 
-  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+  takeBackBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
     referenceRooms.get(room).takeBack(loan, blocks);
   }
 
   /** Guests of the oracle take no time but their own. */
-  setGuestShare(room: GuestRoomHandle): void {
+  setGuestShare(room: RemoteAttentionHandle): void {
     referenceRooms.get(room);
   }
 
-  guestCounts(room: GuestRoomHandle): GuestCounts {
+  guestCounts(room: RemoteAttentionHandle): GuestCounts {
     return referenceRooms.get(room).counts;
   }
 
-  freeGuestRoom(room: GuestRoomHandle): void {
+  freeGuestRoom(room: RemoteAttentionHandle): void {
     referenceRooms.free(room);
     this.#rooms.delete(room);
   }

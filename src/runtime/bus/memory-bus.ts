@@ -2,7 +2,7 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { type Bus, checkSubject, type Records, type Snapshots, type Subject } from './bus.ts';
 import { askedRecords, type RecordAsk, tight } from './memory-records.ts';
-import { Interests, matches } from './subject-filter.ts';
+import { matches, SubjectFilter } from './subject-filter.ts';
 
 /** The way to another end. */
 export interface Way {
@@ -55,7 +55,7 @@ type EndWire =
   | { readonly kind: 'pong' };
 
 interface Peer extends Pick<Way, 'port' | 'backlog'> {
-  readonly interests: Interests;
+  readonly interests: SubjectFilter;
   /** What it will hear, if it wants to, once it has said what it wants; undefined: it has. */
   waiting: Message[] | undefined;
   /** What was read from its port last, until it is taken. */
@@ -90,7 +90,7 @@ export class MemoryBus implements Bus {
   readonly #backlog: Backlog;
   readonly #peers = new Map<number, Peer>();
   readonly #listeners = new Set<Listener>();
-  readonly #interests = new Interests();
+  readonly #interests = new SubjectFilter();
   readonly #watchers = new Set<(up: boolean) => void>();
   readonly #calls = new Map<number, Call>();
   /** Read from ports, or said here, and not heard yet. */
@@ -189,7 +189,7 @@ export class MemoryBus implements Bus {
   }
 
   #join({ seat, port, backlog }: Way): void {
-    const peer: Peer = { port, backlog, interests: new Interests(), waiting: [], inHand: undefined, pings: [] };
+    const peer: Peer = { port, backlog, interests: new SubjectFilter(), waiting: [], inHand: undefined, pings: [] };
     this.#peers.set(seat, peer);
     port.on('message', (wire: EndWire) => {
       this.#receive(peer, wire);

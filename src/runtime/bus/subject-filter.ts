@@ -1,7 +1,7 @@
 // What one end of a bus wants to hear: subjects, and patterns with wildcards.
 import type { Subject } from './bus.ts';
 
-export class Interests {
+export class SubjectFilter {
   readonly #exact = new Set<Subject>();
   readonly #wild = new Map<Subject, readonly string[]>();
 

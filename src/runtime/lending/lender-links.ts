@@ -5,7 +5,7 @@ import type { Departure } from '../../core/membership/liveness.ts';
 import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Office } from '../processes/office.ts';
-import { type Peer, Station } from '../processes/peer-session.ts';
+import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import type { Upholding } from '../processes/record-reconciler.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { listen, ownAddress, say } from '../threads/thread-wires.ts';
@@ -20,7 +20,7 @@ export interface LenderLinksOptions {
   /** Of this process: the instance's thread is on it. */
   readonly threads: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   /** Of the gManager, if it is here. */
   readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
   /** Records may have been lost, and not be whole again. */
@@ -44,11 +44,11 @@ export class LenderLinks {
   readonly #patience = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
   readonly #alarm = new Alarm(() => this.#manage({ kind: 'tick' }));
   readonly #upholding: Upholding;
-  #station: Station<LenderAnnouncement> | undefined;
+  #station: PeerSession<LenderAnnouncement> | undefined;
   #gmanager: GManager | undefined;
 
   private constructor(options: LenderLinksOptions, place: Place) {
-    const { bus, name, life, manager } = options;
+    const { bus, name, incarnation, manager } = options;
     this.#options = options;
     this.#place = place;
     const { threads } = options;
@@ -61,7 +61,7 @@ export class LenderLinks {
       records: bus.records,
       key: 'gmanager',
       lost: options.lost,
-      name: `${name}.${life}`,
+      name: `${name}.${incarnation}`,
       elected: (epoch) => {
         options.log(`This process is gManager: epoch ${epoch}`);
         this.#gmanager = new GManager({ ...manager, epoch, distance: () => 1 });
@@ -77,9 +77,9 @@ export class LenderLinks {
 
   /** Takes a number among those that lend. @throws Error in one line when there is none */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
-    const { bus, name, life } = options;
+    const { bus, name, incarnation } = options;
     const lost = options.lost || (await arePlacesLost(bus));
-    return new LenderLinks({ ...options, lost }, await takePlace(bus, name, life, lost));
+    return new LenderLinks({ ...options, lost }, await takePlace(bus, name, incarnation, lost));
   }
 
   /** Its number among those that lend. */
@@ -88,8 +88,8 @@ export class LenderLinks {
   }
 
   /** Which start of its number the instance is. */
-  get life(): number {
-    return this.#place.life;
+  get incarnation(): number {
+    return this.#place.incarnation;
   }
 
   get isManager(): boolean {
@@ -98,9 +98,9 @@ export class LenderLinks {
 
   /** Others find it from now on. */
   start(own: Lender): void {
-    const { bus, name, life, log } = this.#options;
-    this.#station = new Station<LenderAnnouncement>({
-      ...{ bus, name, life, log },
+    const { bus, name, incarnation, log } = this.#options;
+    this.#station = new PeerSession<LenderAnnouncement>({
+      ...{ bus, name, incarnation, log },
       kind: 'lender',
       about: { instance: this.#place.instance, ...own },
       read: readLender,
@@ -175,7 +175,7 @@ export class LenderLinks {
     }
     const { holder } = this.#office;
     for (const [instance, { member }] of this.#others)
-      if (`${member.name}.${member.life}` === holder) this.#send(instance, { kind: 'lending', envelope });
+      if (`${member.name}.${member.incarnation}` === holder) this.#send(instance, { kind: 'lending', envelope });
   }
 
   #send(to: InstanceIndex, wire: LenderWire): void {

@@ -3,8 +3,13 @@ import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
 import { isHeard, lostListenMs, type Upholding, whenDoubtful } from '../processes/record-reconciler.ts';
-import { encode } from '../wire/codec.ts';
-import { type LenderAnnouncement, type LenderPlace, readLender, readPlaces } from '../wire/lender-messages.ts';
+import {
+  encodePlaces,
+  type LenderAnnouncement,
+  type LenderPlace,
+  readLender,
+  readPlaces,
+} from '../wire/lender-messages.ts';
 
 const key = 'lenders';
 /** Numbers there are. */
@@ -13,7 +18,7 @@ const placesMax = 64;
 export interface Place {
   readonly instance: InstanceIndex;
   /** Greater than that of whoever had the number before. */
-  readonly life: number;
+  readonly incarnation: number;
 }
 
 /** Has it been lost by itself? Whoever is in it announces itself, and says its number again. */
@@ -23,7 +28,7 @@ export async function arePlacesLost(bus: Bus): Promise<boolean> {
 }
 
 /** @param lost the record may have been: then numbers of those who are heard are taken, whatever it says @throws Error in one line when all numbers are taken */
-export async function takePlace(bus: Bus, name: string, life: number, lost: boolean): Promise<Place> {
+export async function takePlace(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<Place> {
   let heard: Heard | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
@@ -35,8 +40,9 @@ export async function takePlace(bus: Bus, name: string, life: number, lost: bool
       heard = await whoIsThere(bus);
       continue;
     }
-    const own = Math.max(life, (places[instance]?.life ?? 0) + 1);
-    if (await write(bus, places, instance, { name, life: own }, stored?.revision)) return { instance, life: own };
+    const own = Math.max(incarnation, (places[instance]?.incarnation ?? 0) + 1);
+    if (await write(bus, places, instance, { name, incarnation: own }, stored?.revision))
+      return { instance, incarnation: own };
   }
 }
 
@@ -44,7 +50,7 @@ export async function takePlace(bus: Bus, name: string, life: number, lost: bool
 export function keepPlace(
   bus: Bus,
   name: string,
-  { instance, life }: Place,
+  { instance, incarnation }: Place,
   onTaken: () => void,
   log: (message: string) => void = () => {},
 ): Upholding {
@@ -53,25 +59,25 @@ export function keepPlace(
       const stored = await bus.records.read(key);
       const places = stored === undefined ? [] : readPlaces(stored.value).places;
       const place = places[instance] ?? unsaid;
-      if (place.name === name && place.life >= life) return;
-      if (place.life !== unsaid.life) {
+      if (place.name === name && place.incarnation >= incarnation) return;
+      if (place.incarnation !== unsaid.incarnation) {
         onTaken();
         return;
       }
-      if (await write(bus, places, instance, { name, life }, stored?.revision)) return;
+      if (await write(bus, places, instance, { name, incarnation }, stored?.revision)) return;
     }
   };
   return whenDoubtful(bus, { what: 'the record of lenders', check, log });
 }
 
 /** Somebody else may have it. */
-export async function leavePlace(bus: Bus, name: string, { instance, life }: Place): Promise<void> {
+export async function leavePlace(bus: Bus, name: string, { instance, incarnation }: Place): Promise<void> {
   for (;;) {
     const stored = await bus.records.read(key);
     const places = stored === undefined ? [] : readPlaces(stored.value).places;
     const own = places[instance];
-    if (own?.name !== name || own.life !== life) return;
-    if (await write(bus, places, instance, { name: '', life }, stored?.revision)) return;
+    if (own?.name !== name || own.incarnation !== incarnation) return;
+    if (await write(bus, places, instance, { name: '', incarnation }, stored?.revision)) return;
   }
 }
 
@@ -79,7 +85,7 @@ export async function leavePlace(bus: Bus, name: string, { instance, life }: Pla
 type Heard = ReadonlyMap<InstanceIndex, string>;
 
 /** Of whoever has it, the record says nothing since it was lost. */
-const unsaid: LenderPlace = { name: '', life: 0 };
+const unsaid: LenderPlace = { name: '', incarnation: 0 };
 
 /** The one that it had, one that was left, a new one, or one whose owner is not heard of. */
 function freePlace(places: readonly LenderPlace[], name: string, heard: Heard | undefined): InstanceIndex | undefined {
@@ -88,7 +94,9 @@ function freePlace(places: readonly LenderPlace[], name: string, heard: Heard | 
   for (const [instance, other] of heard ?? []) if (other === name) return instance;
   const isFree = (place: LenderPlace, instance: InstanceIndex): boolean => place.name === '' && !heard?.has(instance);
   // Who has a number of which nothing is said may be heard.
-  const left = places.findIndex((place, i) => isFree(place, i) && (heard !== undefined || place.life > unsaid.life));
+  const left = places.findIndex(
+    (place, i) => isFree(place, i) && (heard !== undefined || place.incarnation > unsaid.incarnation),
+  );
   if (left >= 0) return left;
   for (let instance = places.length; instance < placesMax; instance++) if (!heard?.has(instance)) return instance;
   const there = heard && new Set(heard.values());
@@ -105,7 +113,7 @@ async function write(
 ): Promise<boolean> {
   const changed = Array.from({ length: Math.max(places.length, instance + 1) }, (_, i) => places[i] ?? unsaid);
   changed[instance] = place;
-  return (await bus.records.write(key, encode({ places: changed }), revision)) !== undefined;
+  return (await bus.records.write(key, encodePlaces(changed), revision)) !== undefined;
 }
 
 function whoIsThere(bus: Bus): Promise<Heard> {

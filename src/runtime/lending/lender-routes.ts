@@ -3,7 +3,7 @@ import type { Envelope } from '../../core/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
 import type { LenderWire } from './lender-wire.ts';
 
-export interface LenderWays {
+export interface LenderRoutes {
   /** Its number among those that lend. */
   readonly instance: InstanceIndex;
   readonly post: (to: InstanceIndex, wire: LenderWire) => void;

@@ -1,6 +1,6 @@
 // What instances tell each other about memory that they lend.
 import type { Envelope } from '../../core/lending/messages.ts';
-import type { LandingHandle } from '../transfer/messenger.ts';
+import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** Moves are numbered by their debtor: whoever asks for them, or hears of them. Blocks are those that were lent to it. */
 export type LenderWire =
@@ -11,13 +11,13 @@ export type LenderWire =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   /** To a creditor: contents are to come to these blocks. Answered by `expected` or `broken`. */
   | { readonly kind: 'expect'; readonly move: number; readonly blocks: readonly number[] }
-  | { readonly kind: 'expected'; readonly move: number; readonly landing: LandingHandle }
+  | { readonly kind: 'expected'; readonly move: number; readonly landing: ReceiveBufferHandle }
   /** To a creditor: the contents of these blocks go to the landing, whose places they have in order. */
   | {
       readonly kind: 'copy';
       readonly move: number;
       readonly blocks: readonly number[];
-      readonly landing: LandingHandle;
+      readonly landing: ReceiveBufferHandle;
     }
   /** To the debtor: all is where it was to go. */
   | { readonly kind: 'arrived'; readonly move: number }

@@ -11,7 +11,7 @@ interface Counts {
   transport?: PageWay;
 }
 
-export class LendingLinks {
+export class LendingCounters {
   readonly #counts = new Map<InstanceIndex, Counts>();
   /** Those that have borrowed here. */
   readonly #debtors = new Set<InstanceIndex>();

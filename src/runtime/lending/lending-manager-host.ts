@@ -16,7 +16,7 @@ export type BureauSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'unifo
 /** Of a settlement what an instance can take in, and what it may lend; stores neither lend nor borrow. */
 type Share = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
 
-export class LendingBureau {
+export class LendingManagerHost {
   readonly #settings: BureauSettings;
   readonly #bus: Bus;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'tick' }));

@@ -1,13 +1,13 @@
 // The creditor's side of moves: blocks that debtors may write to and read from, and which copies touch them.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { LandingHandle, Messenger } from '../transfer/messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** A copy of a debtor's that touches blocks here. */
 interface Use {
   readonly debtor: InstanceIndex;
   readonly move: number;
   readonly blocks: readonly number[];
-  readonly landing: LandingHandle;
+  readonly landing: ReceiveBufferHandle;
   /** Into the blocks, or out of them. */
   readonly way: 'in' | 'out';
 }
@@ -62,14 +62,14 @@ export class LentBlocks {
   }
 
   /** All has come that was to land there: for whom. */
-  landed(landing: LandingHandle): Pick<Use, 'debtor' | 'move'> | undefined {
+  landed(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
     const use = this.#uses.find((each) => each.way === 'in' && each.landing === landing);
     if (use !== undefined) this.#end((each) => each === use);
     return use;
   }
 
   /** It cannot be reached: for whom we would have copied there. */
-  givenUp(landing: LandingHandle): Pick<Use, 'debtor' | 'move'> | undefined {
+  givenUp(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
     const use = this.#uses.find((each) => each.way === 'out' && each.landing === landing);
     if (use !== undefined) this.#end((each) => each === use);
     return use;

@@ -5,17 +5,17 @@ import type { BorrowerEffect } from '../../core/lending/debtor/borrower-terms.ts
 import type { Envelope } from '../../core/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
 import type { LendingSnapshot } from '../../core/protocol/ports.ts';
-import type { LandingHandle, Messenger } from '../transfer/messenger.ts';
-import type { LenderWays } from './lender-routes.ts';
+import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import type { LenderRoutes } from './lender-routes.ts';
 import type { LenderWire } from './lender-wire.ts';
-import { LendingLinks } from './lending-counters.ts';
+import { LendingCounters } from './lending-counters.ts';
 import { LentBlocks } from './lent-blocks.ts';
-import type { GuestRooms } from './remote-attention.ts';
+import type { RemoteAttentionServers } from './remote-attention.ts';
 
 export interface LiveLendingOptions {
-  readonly ways: LenderWays;
+  readonly ways: LenderRoutes;
   readonly messenger: Messenger;
-  readonly rooms: GuestRooms;
+  readonly rooms: RemoteAttentionServers;
   readonly room: number;
   /** The room behind a door of another process. */
   readonly reach: (address: string) => number;
@@ -50,7 +50,7 @@ interface Filling {
 /** A move of ours. */
 interface Moving extends BlocksToMove {
   /** Ours, where it comes home; or the creditor's, where we send. */
-  landing: LandingHandle | undefined;
+  landing: ReceiveBufferHandle | undefined;
   /** Of one that leaves home: rows of the page table, by place; and what waits for a landing. */
   readonly rows: number[];
   waiting: Filling[];
@@ -65,7 +65,7 @@ export class LiveLending {
   readonly #options: LiveLendingOptions;
   readonly #lent: LentBlocks;
   readonly #moves = new Map<number, Moving>();
-  readonly #links = new LendingLinks();
+  readonly #links = new LendingCounters();
   readonly #rooms = new Map<InstanceIndex, number>();
   /** Of other processes: where the room of each is. */
   readonly #doors = new Map<InstanceIndex, string>();
@@ -152,7 +152,7 @@ export class LiveLending {
   }
 
   /** The creditor it goes to is ready. */
-  #expected(move: number, landing: LandingHandle): void {
+  #expected(move: number, landing: ReceiveBufferHandle): void {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     const { sources, from } = moving;
@@ -229,7 +229,7 @@ export class LiveLending {
   }
 
   /** Layer after layer: those of place i go to place `at` + i of the landing. */
-  #send(landing: LandingHandle, { at, pages, step, last }: Filling): void {
+  #send(landing: ReceiveBufferHandle, { at, pages, step, last }: Filling): void {
     const { layers, messenger } = this.#options;
     const width = layers.length;
     const parcels: number[] = [];
@@ -340,7 +340,7 @@ export class LiveLending {
     return events;
   }
 
-  #moveTo(landing: LandingHandle): number | undefined {
+  #moveTo(landing: ReceiveBufferHandle): number | undefined {
     return [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
   }
 

@@ -1,23 +1,23 @@
 // The pool that rows of the residual stream go over from member to member of a group: rooms for chunks, some for what leaves and the others for what comes.
-import type { LandingHandle } from '../transfer/messenger.ts';
+import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** What members of a group tell each other about rows. Numbers are the sender's, for as long as the two know each other. */
-export type RowsWire =
+export type ActivationWire =
   /** To the next member, when the step over this chunk begins, and again when it begins anew: it comes to that landing, or, without one, to where it is told. */
   | {
       readonly kind: 'rows';
       readonly number: number;
       readonly id: string;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
-      readonly landing: LandingHandle | undefined;
+      readonly landing: ReceiveBufferHandle | undefined;
     }
   /** Back: room for the chunk of that number, or, without one, for whichever is next. */
-  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: LandingHandle }
+  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
   /** Back: nobody wants the chunk of that number, which waits for room. */
   | { readonly kind: 'rowsUnwanted'; readonly number: number };
 
 /** Float32 pages that native threads send and programs read and write. */
-export interface RowMemory {
+export interface ActivationMemory {
   readonly pool: number;
   /** Chunks that have room: the first are for what leaves. */
   readonly roomsOut: number;
@@ -64,7 +64,10 @@ export interface ChunkPlace {
 }
 
 /** Of a room, what so many tokens take. @throws Error where the chunk is longer than any may be */
-export function pagesOfChunk({ chunkPages, columns, pageValues }: RowMemory, { from, tokens }: ChunkPlace): number {
+export function pagesOfChunk(
+  { chunkPages, columns, pageValues }: ActivationMemory,
+  { from, tokens }: ChunkPlace,
+): number {
   const pages = Math.ceil(((tokens - from) * columns) / pageValues);
   if (pages > chunkPages)
     throw new Error(`Cannot move rows: ${tokens - from} tokens need ${pages} pages of ${chunkPages}`);

@@ -3,9 +3,9 @@ import type { Activations, InstanceEvent, InstanceIndex } from '../../core/proto
 import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
 import type { ComingRows, RowPages } from '../../util/step.ts';
 import type { Messenger } from '../transfer/messenger.ts';
-import type { ChunkPlace, RowMemory, RowsWire } from './activation-memory.ts';
-import { RowsIn } from './activations-in.ts';
-import { RowsOut } from './activations-out.ts';
+import type { ActivationMemory, ActivationWire, ChunkPlace } from './activation-memory.ts';
+import { ActivationsIn } from './activations-in.ts';
+import { ActivationsOut } from './activations-out.ts';
 
 /** Between two looks at what the messenger has given up. */
 const lookUs = 1_000_000;
@@ -14,17 +14,17 @@ const roomUs = 1000;
 /** Chunks that are kept where no room is before others are worth waiting for: the next member, which has some, lacks none while these come. */
 const heldMax = 4;
 
-export class LiveRows {
-  readonly #out: RowsOut;
-  readonly #in: RowsIn;
+export class ActivationTransfer {
+  readonly #out: ActivationsOut;
+  readonly #in: ActivationsIn;
   #lookedUs = 0;
   /** Somebody was told so, and waits for `news`. */
   #saidFull = false;
 
   /** @param messenger of that memory alone */
-  constructor(memory: RowMemory, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
-    this.#out = new RowsOut(memory, messenger, post);
-    this.#in = new RowsIn(memory, messenger, post);
+  constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
+    this.#out = new ActivationsOut(memory, messenger, post);
+    this.#in = new ActivationsIn(memory, messenger, post);
   }
 
   /** Chunks on their way, either way: nothing once all requests are over. */
@@ -68,7 +68,7 @@ export class LiveRows {
     this.#out.ended(to, id, chunk, left);
   }
 
-  hear(from: InstanceIndex, wire: RowsWire): void {
+  hear(from: InstanceIndex, wire: ActivationWire): void {
     if (wire.kind === 'rows') this.#in.hear(from, wire);
     else if (wire.kind === 'rowsLand') this.#out.land(from, wire.landing, wire.number);
     else this.#out.unwanted(from, wire.number);

@@ -3,8 +3,14 @@ import type { Activations, InstanceEvent, InstanceIndex } from '../../core/proto
 import type { RequestId } from '../../core/protocol/ports.ts';
 import type { ComingRows } from '../../util/step.ts';
 import { nobody } from '../threads/awaited-keys.ts';
-import type { LandingHandle, Messenger } from '../transfer/messenger.ts';
-import { type ChunkPlace, pagesOfChunk, Rooms, type RowMemory, type RowsWire } from './activation-memory.ts';
+import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import {
+  type ActivationMemory,
+  type ActivationWire,
+  type ChunkPlace,
+  pagesOfChunk,
+  Rooms,
+} from './activation-memory.ts';
 
 /** Somewhere for a chunk to land. */
 interface Landing {
@@ -17,7 +23,7 @@ interface Landing {
   here: boolean;
 }
 
-type Told = Extract<RowsWire, { kind: 'rows' }>;
+type Told = Extract<ActivationWire, { kind: 'rows' }>;
 
 /** Chunks that one member may have on their way without asking: one that is computed here, one that is there to be computed next, and one that is being made. */
 const keptEach = 3;
@@ -26,19 +32,19 @@ const keptForAll = 2;
 /** Long for a step, and not longer than guests and messages may wait. */
 const withinMs = 1000;
 
-export class RowsIn {
-  readonly #memory: RowMemory;
+export class ActivationsIn {
+  readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
-  readonly #post: (to: InstanceIndex, wire: RowsWire) => void;
+  readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
   readonly #rooms: Rooms;
-  readonly #landings = new Map<LandingHandle, Landing>();
+  readonly #landings = new Map<ReceiveBufferHandle, Landing>();
   /** Requests whose rows are expected, and from whom; undefined: that one is gone. */
   readonly #expected = new Map<RequestId, InstanceIndex | undefined>();
   /** What has no room, in the order in which it was told of. */
   #waiting: { readonly from: InstanceIndex; readonly told: Told }[] = [];
   #events: InstanceEvent[] = [];
 
-  constructor(memory: RowMemory, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
+  constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
@@ -83,7 +89,7 @@ export class RowsIn {
     return this.#waiting.some((other) => other.from === from && other.told.number === number);
   }
 
-  #tell(from: InstanceIndex, handle: LandingHandle, { id, chunk }: Told): void {
+  #tell(from: InstanceIndex, handle: ReceiveBufferHandle, { id, chunk }: Told): void {
     const landing = this.#landings.get(handle);
     if (landing?.from !== from) return;
     landing.what ??= { id, chunk };
@@ -145,7 +151,7 @@ export class RowsIn {
     this.#share();
   }
 
-  #find(id: RequestId, { from, tokens }: ChunkPlace): readonly [LandingHandle, Landing] | undefined {
+  #find(id: RequestId, { from, tokens }: ChunkPlace): readonly [ReceiveBufferHandle, Landing] | undefined {
     for (const found of this.#landings) {
       const { what } = found[1];
       if (what?.id === id && what.chunk.from === from && what.chunk.tokens === tokens) return found;
@@ -171,7 +177,7 @@ export class RowsIn {
     return count;
   }
 
-  #open(from: InstanceIndex, number: number | undefined): LandingHandle {
+  #open(from: InstanceIndex, number: number | undefined): ReceiveBufferHandle {
     const room = this.#rooms.take();
     if (room === undefined) throw new Error('Cannot receive rows: no room is free');
     const handle = this.#messenger.open(room, 1);
@@ -180,7 +186,7 @@ export class RowsIn {
     return handle;
   }
 
-  #close(handle: LandingHandle): void {
+  #close(handle: ReceiveBufferHandle): void {
     const landing = this.#landings.get(handle);
     if (landing === undefined) return;
     this.#landings.delete(handle);

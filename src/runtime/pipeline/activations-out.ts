@@ -3,8 +3,8 @@ import type { Activations, InstanceEvent, InstanceIndex } from '../../core/proto
 import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
 import type { RowPages } from '../../util/step.ts';
 import { LinkCounts } from '../processes/link-counts.ts';
-import type { LandingHandle, Messenger } from '../transfer/messenger.ts';
-import { pagesOfChunk, Rooms, type RowMemory, type RowsWire } from './activation-memory.ts';
+import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import { type ActivationMemory, type ActivationWire, pagesOfChunk, Rooms } from './activation-memory.ts';
 
 interface Leaving {
   readonly number: number;
@@ -12,7 +12,7 @@ interface Leaving {
   readonly id: RequestId;
   readonly chunk: Activations;
   /** Undefined: the other side has not said where to. */
-  landing: LandingHandle | undefined;
+  landing: ReceiveBufferHandle | undefined;
   /** Where the step leaves its rows; undefined: no room was free. */
   room: Int32Array | undefined;
   /** What it left where no room was free: the next member is that far behind. */
@@ -22,24 +22,24 @@ interface Leaving {
   sent: boolean;
 }
 
-export class RowsOut {
-  readonly #memory: RowMemory;
+export class ActivationsOut {
+  readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
-  readonly #post: (to: InstanceIndex, wire: RowsWire) => void;
+  readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
   readonly #rooms: Rooms;
   /** In the order in which they are computed. */
   readonly #leaving = new Map<number, Leaving>();
   /** Room that others keep for what comes next. */
-  readonly #landings = new Map<InstanceIndex, LandingHandle[]>();
+  readonly #landings = new Map<InstanceIndex, ReceiveBufferHandle[]>();
   /** They say nothing, as far as is known. */
   readonly #gone = new Set<InstanceIndex>();
   readonly #links: LinkCounts;
   /** Landings that the messenger has given up, until what was to go there is settled. */
-  readonly #givenUp = new Set<LandingHandle>();
+  readonly #givenUp = new Set<ReceiveBufferHandle>();
   #events: InstanceEvent[] = [];
   #number = 0;
 
-  constructor(memory: RowMemory, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
+  constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
@@ -103,7 +103,7 @@ export class RowsOut {
   }
 
   /** The other side says where to. */
-  land(from: InstanceIndex, landing: LandingHandle, number: number | undefined): void {
+  land(from: InstanceIndex, landing: ReceiveBufferHandle, number: number | undefined): void {
     this.#gone.delete(from);
     const leaving = number === undefined ? undefined : this.#leaving.get(number);
     if (leaving?.to === from) {
@@ -177,7 +177,7 @@ export class RowsOut {
     return leaving;
   }
 
-  #isKnown(landing: LandingHandle): boolean {
+  #isKnown(landing: ReceiveBufferHandle): boolean {
     for (const all of this.#landings.values()) if (all.includes(landing)) return true;
     for (const leaving of this.#leaving.values()) if (leaving.landing === landing) return true;
     return false;
@@ -198,14 +198,14 @@ export class RowsOut {
     }
   }
 
-  #send(leaving: Leaving, room: Int32Array, landing: LandingHandle, step: number): void {
+  #send(leaving: Leaving, room: Int32Array, landing: ReceiveBufferHandle, step: number): void {
     leaving.sent = true;
     const parcels = new Int32Array(pagesOfChunk(this.#memory, leaving.chunk) * 3);
     for (let place = 0; place * 3 < parcels.length; place++) parcels.set([0, room[place], place], 3 * place);
     this.#messenger.send(landing, step, parcels, true);
   }
 
-  #count(leaving: Leaving, landing: LandingHandle): void {
+  #count(leaving: Leaving, landing: ReceiveBufferHandle): void {
     const { to, chunk } = leaving;
     const bytes = (chunk.tokens - chunk.from) * this.#memory.columns * Float32Array.BYTES_PER_ELEMENT;
     this.#links.add(to, landing, nameOf(leaving), bytes);

@@ -7,8 +7,8 @@ import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LayerSlice } from '../../engine/layer-slice.ts';
-import type { RowsWire } from './activation-memory.ts';
-import type { LiveRows } from './activation-transfer.ts';
+import type { ActivationWire } from './activation-memory.ts';
+import type { ActivationTransfer } from './activation-transfer.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
@@ -20,22 +20,22 @@ export interface StagedEngine extends Pick<Engine, 'slice' | 'layers'> {
   copyPages(from: Int32Array, to: Int32Array): void;
 }
 
-export class LiveStages {
+export class PipelineRunner {
   readonly #engine: StagedEngine;
-  readonly #create: () => LiveRows;
+  readonly #create: () => ActivationTransfer;
   /** Made when a group first computes something here. */
-  #rows: LiveRows | undefined;
+  #rows: ActivationTransfer | undefined;
   /** Programs of ranges of the layers, made when first wanted. */
   readonly #slices = new Map<string, LayerSlice>();
   /** (places in a group): chunks that ran. */
   readonly #chunks: number[] = [];
 
-  constructor(engine: StagedEngine, rows: () => LiveRows) {
+  constructor(engine: StagedEngine, rows: () => ActivationTransfer) {
     this.#engine = engine;
     this.#create = rows;
   }
 
-  get #moved(): LiveRows {
+  get #moved(): ActivationTransfer {
     this.#rows ??= this.#create();
     return this.#rows;
   }
@@ -96,7 +96,7 @@ export class LiveStages {
     }
   }
 
-  hear(from: InstanceIndex, wire: RowsWire): InstanceEvent[] {
+  hear(from: InstanceIndex, wire: ActivationWire): InstanceEvent[] {
     this.#moved.hear(from, wire);
     return [];
   }
@@ -132,6 +132,6 @@ export class LiveStages {
   }
 }
 
-export function isOfStage(wire: { readonly kind: string }): wire is RowsWire {
+export function isOfStage(wire: { readonly kind: string }): wire is ActivationWire {
   return wire.kind === 'rows' || wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted';
 }

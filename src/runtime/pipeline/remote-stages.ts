@@ -1,7 +1,7 @@
 // Prompts that instances of different processes compute together: what the thread and the other members tell each other, over links on the bus.
 import type { InstanceIndex, PipelineGroup, PipelineMessage } from '../../core/protocol/events.ts';
 import type { GenerationRequest, RequestId } from '../../core/protocol/ports.ts';
-import { type Peer, Station } from '../processes/peer-session.ts';
+import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import { nameAt } from '../processes/request-names.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { HandOffEnd } from '../transfer/hand-off-session.ts';
@@ -13,7 +13,7 @@ import type { NamedGroup, SessionName } from '../wire/names.ts';
 import { readStage, type StageWire } from '../wire/stage-messages.ts';
 import { isOfStage } from './pipeline-runner.ts';
 
-export interface StagesBetweenOptions extends HandOffEnd {
+export interface RemoteStagesOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
   /** An instance has this number from now on, for good. */
   readonly met: (index: InstanceIndex, name: string) => void;
@@ -22,7 +22,7 @@ export interface StagesBetweenOptions extends HandOffEnd {
   /** Layers of the model. */
   readonly layers: number;
   /** Of an instance that prefixes are fetched from: its index; undefined where it is not known (any more). */
-  readonly sourceOf: (instance: Pick<SessionName, 'name' | 'life'>) => InstanceIndex | undefined;
+  readonly sourceOf: (instance: Pick<SessionName, 'name' | 'incarnation'>) => InstanceIndex | undefined;
   /** It is to go on at that instance, whose index this gives. */
   readonly leaves: (leaving: Leaving, decodeAt: SessionName) => InstanceIndex;
 }
@@ -32,7 +32,7 @@ type Other = Peer<PeerAnnouncement>;
 /** A prompt of which this instance computes a part. */
 export interface Share {
   /** The gateway, without its sessions. */
-  readonly gateway: Pick<SessionName, 'name' | 'life'>;
+  readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
   /** As the gateway calls it. */
   readonly request: GenerationRequest;
   readonly group: NamedGroup;
@@ -51,19 +51,19 @@ type ToMember = Extract<PeerWire, { kind: 'message' | 'rows' | 'rowsLand' | 'row
 /** The thread's indices of members, not to be taken for those of hand-offs and prefixes; the first is its own. */
 const indicesFrom = 2 ** 21;
 
-export class StagesBetween {
-  readonly #options: StagesBetweenOptions;
-  readonly #station: Station<PeerAnnouncement>;
+export class RemoteStages {
+  readonly #options: RemoteStagesOptions;
+  readonly #station: PeerSession<PeerAnnouncement>;
   /** As the thread knows them: another index for each session. */
   readonly #others = new Map<InstanceIndex, Other>();
   readonly #joint = new Map<RequestId, Joint>();
   #indices = indicesFrom;
 
-  constructor(options: StagesBetweenOptions) {
+  constructor(options: RemoteStagesOptions) {
     this.#options = options;
-    const { bus, name, life, log } = options;
-    this.#station = new Station<PeerAnnouncement>({
-      ...{ bus, name, life, log, about: {} },
+    const { bus, name, incarnation, log } = options;
+    this.#station = new PeerSession<PeerAnnouncement>({
+      ...{ bus, name, incarnation, log, about: {} },
       kind: 'stage',
       read: readPeer,
       onJoined: (peer) => this.#join(peer),
@@ -96,13 +96,17 @@ export class StagesBetween {
     const { layers, prefix } = group;
     if (layers !== undefined && layers.reduce((sum, each) => sum + each, 0) !== this.#options.layers) return undefined;
     const members: InstanceIndex[] = [];
-    for (const [place, { name, life }] of group.members.entries()) {
-      const member = place === index ? indicesFrom : this.#indexOf(name, life);
+    for (const [place, { name, incarnation }] of group.members.entries()) {
+      const member = place === index ? indicesFrom : this.#indexOf(name, incarnation);
       if (member === undefined) return undefined;
       members.push(member);
     }
     this.#joint.set(here, { ...share, members });
-    const senders = group.members.map(({ name, life }, place) => ({ name, life, id: nameOf(share, place) }));
+    const senders = group.members.map(({ name, incarnation }, place) => ({
+      name,
+      incarnation,
+      id: nameOf(share, place),
+    }));
     const leaving = { kind: 'reserve', id: here, gateway: { ...gateway, session: decodeAt.session }, request } as const;
     const to = this.#options.leaves({ ...leaving, senders }, decodeAt);
     // Of one's own nothing is fetched: nobody is asked.
@@ -183,8 +187,8 @@ export class StagesBetween {
 
   #enlisted(from: InstanceIndex, peer: Other, told: Extract<StageWire, { kind: 'enlist' }>): void {
     const { gateway, request, group, index } = told;
-    const [{ name, life }] = group.members;
-    if (peer.member.name !== name || peer.member.life !== life)
+    const [{ name, incarnation }] = group.members;
+    if (peer.member.name !== name || peer.member.incarnation !== incarnation)
       throw new Error('Cannot hear enlist: it leads no group');
     const here = this.#options.expect({ ...gateway, session: group.members[index].session }, request);
     const pipeline = here === undefined ? undefined : this.join(here, told);
@@ -213,8 +217,9 @@ export class StagesBetween {
       if (members.includes(index)) this.#options.thread.send({ kind: 'streamBroken', id, to: index, passes: true });
   }
 
-  #indexOf(name: string, life: number): InstanceIndex | undefined {
-    for (const [index, { member }] of this.#others) if (member.name === name && member.life === life) return index;
+  #indexOf(name: string, incarnation: number): InstanceIndex | undefined {
+    for (const [index, { member }] of this.#others)
+      if (member.name === name && member.incarnation === incarnation) return index;
     return undefined;
   }
 

@@ -15,9 +15,9 @@ import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { canServe, countsOf, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
-import { CaughtUpBlocks } from '../snapshots/snapshot-reader.ts';
+import { CatchUpDriver } from '../snapshots/snapshot-reader.ts';
 import { readSnapshot } from '../snapshots/snapshot-store.ts';
-import { Conducting, type Reach } from '../threads/conductor-driver.ts';
+import { ConductorDriver, type Reach } from '../threads/conductor-driver.ts';
 import type { BlockRoot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
 import {
@@ -30,7 +30,7 @@ import {
 } from '../wire/messages.ts';
 import type { NamedGroup, SessionName } from '../wire/names.ts';
 import { placedLinks } from './peer-links.ts';
-import { type Peer, Station, silentUs } from './peer-session.ts';
+import { type Peer, PeerSession, silentUs } from './peer-session.ts';
 
 /** Instances that the conductor has places for. */
 const slotsMax = 64;
@@ -42,7 +42,7 @@ const patienceUs = 8 * silentUs;
 export interface ClusterGatewayOptions {
   readonly bus: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly agreement: Agreement;
   /** Requests accepted at once. */
   readonly queueMax: number;
@@ -63,18 +63,18 @@ interface Slot {
   /** Whose it is, or was last. */
   name: string;
   /** Sessions that it has had: the conductor knows them as lives of one instance. */
-  life: number;
+  incarnation: number;
   snapshot: InstanceSnapshot;
   /** As it says, or has been told. */
   role: InstanceRole;
 }
 
-export class ClusterGateway extends Conducting {
+export class ClusterGateway extends ConductorDriver {
   readonly #options: ClusterGatewayOptions;
-  readonly #station: Station<InstanceAnnouncement>;
+  readonly #station: PeerSession<InstanceAnnouncement>;
   protected readonly reach = this.#reach();
   readonly #slots: Slot[] = [];
-  readonly #blocks: CaughtUpBlocks;
+  readonly #blocks: CatchUpDriver;
   /** Undefined where prefixes stay where they are. */
   #transfers: TokenTransfers | undefined;
   #isConnected = true;
@@ -83,7 +83,7 @@ export class ClusterGateway extends Conducting {
   #root: BlockRoot | undefined;
 
   constructor(options: ClusterGatewayOptions) {
-    const { bus, name, life, log } = options;
+    const { bus, name, incarnation, log } = options;
     super({
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimits),
@@ -94,8 +94,8 @@ export class ClusterGateway extends Conducting {
     this.#unwatch = bus.watch((up) => {
       this.#isConnected = up;
     });
-    this.#station = new Station<InstanceAnnouncement>({
-      ...{ bus, name, life, log },
+    this.#station = new PeerSession<InstanceAnnouncement>({
+      ...{ bus, name, incarnation, log },
       kind: 'gateway',
       about: { traces: options.traces ?? false },
       read: readInstance,
@@ -134,7 +134,7 @@ export class ClusterGateway extends Conducting {
     this.#station.close();
   }
 
-  protected hindrance(): ReturnType<Conducting['hindrance']> {
+  protected hindrance(): ReturnType<ConductorDriver['hindrance']> {
     if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is out of reach' };
     const roles = this.#present().map(({ role }) => role);
     if (canServe(roles)) return undefined;
@@ -189,10 +189,10 @@ export class ClusterGateway extends Conducting {
     slot.name = name;
     slot.peer = peer;
     slot.role = role;
-    slot.life++;
+    slot.incarnation++;
     this.admission.joined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
-    this.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
+    this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role });
     // What it had before, no journal tells.
     this.#blocks.feed({ kind: 'wanted', instance });
   }
@@ -202,7 +202,7 @@ export class ClusterGateway extends Conducting {
     const own = this.#slots.findIndex((slot) => slot.name === name);
     if (own >= 0) return own;
     if (this.#slots.length < slotsMax)
-      return this.#slots.push({ peer: undefined, name, life: 0, snapshot: nothingYet, role: 'mixed' }) - 1;
+      return this.#slots.push({ peer: undefined, name, incarnation: 0, snapshot: nothingYet, role: 'mixed' }) - 1;
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
     return free < 0 ? undefined : free;
   }
@@ -266,20 +266,22 @@ export class ClusterGateway extends Conducting {
   }
 
   /** The conductor knows sessions as lives, whatever instances call theirs. */
-  #catchUp({ bus: { snapshots } }: ClusterGatewayOptions): CaughtUpBlocks {
-    return new CaughtUpBlocks({
-      ask: (instance, unread) => this.#tell(instance, { kind: 'tellBlocks', unread }),
+  #catchUp({ bus: { snapshots } }: ClusterGatewayOptions): CatchUpDriver {
+    return new CatchUpDriver({
+      ask: (instance, unread) => this.#tell(instance, { kind: 'requestSnapshot', unread }),
       read: async (instance, number) => {
-        const { name, life } = this.#slots[instance]?.peer?.member ?? {};
-        return name === undefined || life === undefined ? undefined : readSnapshot(snapshots, name, life, number);
+        const { name, incarnation } = this.#slots[instance]?.peer?.member ?? {};
+        return name === undefined || incarnation === undefined
+          ? undefined
+          : readSnapshot(snapshots, name, incarnation, number);
       },
       snapshot: (instance, snapshot) => {
-        const { life } = this.#slots[instance];
-        this.feed({ kind: 'snapshot', instance, snapshot: { ...snapshot, life } });
+        const { incarnation } = this.#slots[instance];
+        this.feed({ kind: 'snapshot', instance, snapshot: { ...snapshot, incarnation } });
       },
       journal: (instance, journal) => {
-        const { life } = this.#slots[instance];
-        this.feed({ kind: 'journal', instance, journal: { ...journal, life } });
+        const { incarnation } = this.#slots[instance];
+        this.feed({ kind: 'journal', instance, journal: { ...journal, incarnation } });
       },
     });
   }
@@ -293,7 +295,7 @@ export class ClusterGateway extends Conducting {
     this.admission.told(instance, snapshot);
     this.#transfers?.told(instance, snapshot);
     const report = {
-      life: slot.life,
+      incarnation: slot.incarnation,
       ...{ number, journal, requests },
     };
     this.feed({ kind: 'report', instance, report });
@@ -330,20 +332,20 @@ export class ClusterGateway extends Conducting {
 
   #sessionOf(instance: InstanceIndex | undefined): SessionName | undefined {
     const peer = instance === undefined ? undefined : this.#slots[instance]?.peer;
-    return peer && { name: peer.member.name, life: peer.member.life, session: peer.session };
+    return peer && { name: peer.member.name, incarnation: peer.member.incarnation, session: peer.session };
   }
 
   #named({ from, ...wanted }: PrefixFetch): NamedPrefix | undefined {
     const source = this.#sessionOf(from);
-    return source && { name: source.name, life: source.life, ...wanted };
+    return source && { name: source.name, incarnation: source.incarnation, ...wanted };
   }
 
   /** Undefined where one of them has gone. */
   #namedGroup({ members, layers, chunkTokens, prefix }: PipelineGroup): NamedGroup | undefined {
     const named = members.flatMap((member) => this.#sessionOf(member) ?? []);
     if (named.length < members.length) return undefined;
-    const { name, life } = this.#sessionOf(prefix?.from) ?? {};
-    const of = name === undefined || life === undefined ? undefined : { name, life };
+    const { name, incarnation } = this.#sessionOf(prefix?.from) ?? {};
+    const of = name === undefined || incarnation === undefined ? undefined : { name, incarnation };
     const behind = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, of };
     return { members: named, layers, chunkTokens, prefix: behind };
   }

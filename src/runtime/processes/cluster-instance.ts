@@ -5,7 +5,7 @@ import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } 
 import type { InstanceRole } from '../../core/router/conductor.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nothingYet } from '../snapshots/metric-snapshots.ts';
-import { ArchivedBlocks, toldOf } from '../snapshots/snapshot-writer.ts';
+import { ArchiveDriver, toldOf } from '../snapshots/snapshot-writer.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { BlockRoot, EventsMessage } from '../threads/thread-protocol.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
@@ -22,13 +22,13 @@ import type { SessionName } from '../wire/names.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
 import { InstancePeers } from './instance-peers.ts';
-import { type Peer, Station } from './peer-session.ts';
+import { type Peer, PeerSession } from './peer-session.ts';
 import { nameAt } from './request-names.ts';
 
 export interface ClusterInstanceOptions {
   readonly bus: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly agreement: Agreement;
   readonly root: BlockRoot;
   readonly capacityTokens: number;
@@ -78,14 +78,14 @@ const nothingToTell: Turn = {
 
 export class ClusterInstance {
   readonly #options: ClusterInstanceOptions;
-  readonly #station: Station<GatewayAnnouncement>;
+  readonly #station: PeerSession<GatewayAnnouncement>;
   /** By session: a gateway that began anew is another one. */
   readonly #served = new Map<Gateway, Served>();
   /** By the names that requests have here: names of gateways' own may be the same. */
   readonly #owned = new Map<RequestId, Owned>();
   readonly #pins = new GatewayPins<Served>();
   readonly #peers: InstancePeers;
-  readonly #blocks: ArchivedBlocks<Served>;
+  readonly #blocks: ArchiveDriver<Served>;
   #role: InstanceRole;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
@@ -93,14 +93,14 @@ export class ClusterInstance {
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
+    const { bus, name, incarnation, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
     const { fetchBytesPerToken, stageLayers } = options;
-    const own = { bus, name, life, log };
+    const own = { bus, name, incarnation, log };
     const identity = identityOf(root, agreement.hashKey);
     const about = { root, identity, switches: options.switches, capacityTokens, fetchBytesPerToken, stageLayers };
     this.#role = role;
     const roleNow = (): InstanceRole => this.#role;
-    this.#station = new Station<GatewayAnnouncement>({
+    this.#station = new PeerSession<GatewayAnnouncement>({
       ...own,
       onReplaced,
       kind: 'instance',
@@ -122,9 +122,9 @@ export class ClusterInstance {
       landed: (here) => this.#land(here),
       left: (here) => this.#leave(here),
     });
-    this.#blocks = new ArchivedBlocks({
-      ...{ snapshots: bus.snapshots, name, life, log },
-      list: () => thread.send({ kind: 'tellBlocks' }),
+    this.#blocks = new ArchiveDriver({
+      ...{ snapshots: bus.snapshots, name, incarnation, log },
+      list: () => thread.send({ kind: 'requestSnapshot' }),
       tellStored: ({ peer }, stored, journals) => this.#tell(peer, { ...nothingToTell, stored, journals }),
     });
   }
@@ -207,11 +207,15 @@ export class ClusterInstance {
   }
 
   /** A gateway's request of which something is to come here, from another instance. @param awaited nothing is computed of it here before it has landed */
-  #expect({ name, life, session }: SessionName, request: GenerationRequest, awaited: boolean): RequestId | undefined {
+  #expect(
+    { name, incarnation, session }: SessionName,
+    request: GenerationRequest,
+    awaited: boolean,
+  ): RequestId | undefined {
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) throw new Error(wrong);
     for (const [peer, served] of this.#served)
-      if (peer.member.name === name && peer.member.life === life && peer.session === session)
+      if (peer.member.name === name && peer.member.incarnation === incarnation && peer.session === session)
         return this.#own(served, request.id, awaited);
     return undefined;
   }
@@ -251,7 +255,7 @@ export class ClusterInstance {
       case 'unpin':
         thread.send({ kind: 'unpin', id: nameHere(peer, order.id) });
         break;
-      case 'tellBlocks':
+      case 'requestSnapshot':
         this.#blocks.asked(served, order.unread);
         break;
       case 'role':
@@ -299,8 +303,8 @@ export class ClusterInstance {
       return;
     }
     const here = this.#own(served, id, false);
-    const { name, life } = served.peer.member;
-    const legs = this.#peers.legsOf(here, { name, life }, order);
+    const { name, incarnation } = served.peer.member;
+    const legs = this.#peers.legsOf(here, { name, incarnation }, order);
     this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...legs });
   }
 
@@ -347,6 +351,6 @@ export class ClusterInstance {
   }
 }
 
-function nameHere({ member: { name, life }, session }: Gateway, id: RequestId): RequestId {
-  return nameAt({ name, life, session }, id);
+function nameHere({ member: { name, incarnation }, session }: Gateway, id: RequestId): RequestId {
+  return nameAt({ name, incarnation, session }, id);
 }

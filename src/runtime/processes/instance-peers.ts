@@ -3,13 +3,13 @@
 import type { InstanceIndex, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { GenerationRequest, LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
-import { StagesBetween } from '../pipeline/remote-stages.ts';
+import { RemoteStages } from '../pipeline/remote-stages.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { HandOffEnd } from '../transfer/hand-off-session.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
-import { isAboutPrefix, PrefixesBetween } from '../transfer/remote-prefixes.ts';
-import { PromptsIn } from '../transfer/remote-prompts-in.ts';
-import { PromptsOut } from '../transfer/remote-prompts-out.ts';
+import { isAboutPrefix, RemotePrefixes } from '../transfer/remote-prefixes.ts';
+import { RemotePromptsIn } from '../transfer/remote-prompts-in.ts';
+import { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
 import type { NamedPrefix, Order } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import { namedLinks } from './peer-links.ts';
@@ -41,13 +41,13 @@ export interface PeerLegs {
 
 export class InstancePeers {
   /** Undefined: its prompts stay here. */
-  readonly #out: PromptsOut | undefined;
+  readonly #out: RemotePromptsOut | undefined;
   /** Undefined: nobody else's prompts land here. */
-  readonly #in: PromptsIn | undefined;
+  readonly #in: RemotePromptsIn | undefined;
   /** Undefined: it computes no prompts with others. */
-  readonly #stages: StagesBetween | undefined;
+  readonly #stages: RemoteStages | undefined;
   /** Undefined: prefixes stay where they are. */
-  readonly #prefixes: PrefixesBetween | undefined;
+  readonly #prefixes: RemotePrefixes | undefined;
   /** Of all that there were, by the numbers that the thread knows them by: what went to them is counted. */
   readonly #names = new Map<InstanceIndex, string>();
 
@@ -55,12 +55,12 @@ export class InstancePeers {
     const met = (index: InstanceIndex, name: string): void => {
       this.#names.set(index, name);
     };
-    if (fetches) this.#prefixes = new PrefixesBetween({ ...own, thread, met, keeps: role === 'store' });
+    if (fetches) this.#prefixes = new RemotePrefixes({ ...own, thread, met, keeps: role === 'store' });
     if (role === 'prefill' || switches) {
-      const out = new PromptsOut({ ...own, thread, met, taken: left });
+      const out = new RemotePromptsOut({ ...own, thread, met, taken: left });
       this.#out = out;
       if (stageLayers !== undefined)
-        this.#stages = new StagesBetween({
+        this.#stages = new RemoteStages({
           ...{ ...own, thread, met, layers: stageLayers },
           sourceOf: (named) => this.#prefixes?.indexOf(named),
           expect: (gateway, request) => expect(gateway, request, false),
@@ -68,7 +68,7 @@ export class InstancePeers {
         });
     }
     if (role !== 'decode' && !switches) return;
-    this.#in = new PromptsIn({
+    this.#in = new RemotePromptsIn({
       ...{ ...own, thread, left, landed },
       expect: ({ gateway, request }) => expect(gateway, request, true),
     });
@@ -104,7 +104,7 @@ export class InstancePeers {
   /** A gateway's request is to be computed here under that name. */
   legsOf(
     here: RequestId,
-    gateway: Pick<SessionName, 'name' | 'life'>,
+    gateway: Pick<SessionName, 'name' | 'incarnation'>,
     { request, decodeAt, prefix, group: named }: Extract<Order, { kind: 'submit' }>,
   ): PeerLegs {
     // Where one of them is not known this one computes it all.
@@ -120,8 +120,8 @@ export class InstancePeers {
   }
 
   /** Undefined where nobody of that name can be asked: it is computed. */
-  #fetchOf({ name, life, ...wanted }: NamedPrefix): PrefixFetch | undefined {
-    const from = this.#prefixes?.indexOf({ name, life });
+  #fetchOf({ name, incarnation, ...wanted }: NamedPrefix): PrefixFetch | undefined {
+    const from = this.#prefixes?.indexOf({ name, incarnation });
     return from === undefined ? undefined : { from, ...wanted };
   }
 

@@ -4,7 +4,7 @@ import type { InstanceRole } from '../../core/router/conductor.ts';
 import type { Bus } from '../bus/bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from '../lending/lender-links.ts';
-import { type Ending, ending } from '../threads/completion.ts';
+import { type Completion, completion } from '../threads/completion.ts';
 import { InstanceThread } from '../threads/instance-thread.ts';
 import type { BlockRoot, InstanceDescription } from '../threads/thread-protocol.ts';
 import { listen, ownAddress } from '../threads/thread-wires.ts';
@@ -15,7 +15,7 @@ import { ClusterInstance } from './cluster-instance.ts';
 export interface JoinSettings {
   readonly bus: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   /** Module that the thread runs, and what it is told. */
   readonly entry: URL;
   readonly settings: unknown;
@@ -53,7 +53,7 @@ function sayComing(bus: Bus): () => void {
 
 /** It serves when this resolves. @throws Error in one line when it cannot, or must not */
 export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
-  const replaced = ending();
+  const replaced = completion();
   const agreement = await agreed(settings, replaced.end);
   const stop = sayComing(settings.bus);
   try {
@@ -68,7 +68,7 @@ function agreed({ bus, root, pages, log }: JoinSettings, onOverruled: (why: stri
   return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, { log, onOverruled });
 }
 
-async function join(settings: JoinSettings, agreement: Agreement, replaced: Ending): Promise<JoinedInstance> {
+async function join(settings: JoinSettings, agreement: Agreement, replaced: Completion): Promise<JoinedInstance> {
   const { root, log, role, pages, roleSwitch = false, lending: manager } = settings;
   const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = tokenOf(pages, agreement);
@@ -85,7 +85,7 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Endi
       settings: settings.settings,
       address: ownAddress,
       role,
-      life: lenders?.life ?? 1,
+      incarnation: lenders?.incarnation ?? 1,
       // Prompts of others may come whatever it is now.
       lands: switches,
       peers: 'processes',

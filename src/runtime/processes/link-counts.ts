@@ -1,13 +1,13 @@
 // What an instance has put on its ways to others, which ways these are, and what is not known to have arrived.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { LandingHandle, Messenger, PageWay } from '../transfer/messenger.ts';
+import type { Messenger, PageWay, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 interface Link {
   bytes: number;
   backlogBytes: number;
   /** There something was sent to last. */
-  landing: LandingHandle;
+  landing: ReceiveBufferHandle;
   way: PageWay | undefined;
 }
 
@@ -32,7 +32,7 @@ export class LinkCounts {
   }
 
   /** So much more of a stream goes there. */
-  add(to: InstanceIndex, landing: LandingHandle, stream: string, bytes: number): void {
+  add(to: InstanceIndex, landing: ReceiveBufferHandle, stream: string, bytes: number): void {
     const link = this.#links.get(to) ?? { bytes: 0, backlogBytes: 0, landing, way: undefined };
     this.#links.set(to, link);
     const known = this.#streams.get(stream) ?? { link, bytes: 0 };

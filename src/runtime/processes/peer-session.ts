@@ -1,7 +1,7 @@
 // One process of a cluster on the bus: announces itself, hears who is there of the kind that it deals with, and keeps a link to each.
 
 import { type Announcement, type Departure, Membership, type MembershipEvent } from '../../core/membership/liveness.ts';
-import { Link, type LinkEffect, type LinkEvent } from '../../core/membership/reliable-channel.ts';
+import { type ChannelEffect, type ChannelEvent, ReliableChannel } from '../../core/membership/reliable-channel.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
@@ -21,7 +21,7 @@ export interface Peer<Theirs extends Announcement> {
 }
 
 interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
-  readonly link: Link;
+  readonly link: ReliableChannel;
 }
 
 /**
@@ -37,13 +37,13 @@ const kinds = {
   fetcher: { others: 'fetcher', leads: 'byName', hears: 'fetch', tells: 'fetch' },
   stage: { others: 'stage', leads: 'byName', hears: 'stage', tells: 'stage' },
 } as const;
-export type StationKind = keyof typeof kinds;
+export type PeerKind = keyof typeof kinds;
 
-export interface StationOptions<Theirs extends Announcement> {
+export interface PeerSessionOptions<Theirs extends Announcement> {
   readonly bus: Bus;
-  readonly kind: StationKind;
+  readonly kind: PeerKind;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   /** What it says of itself besides, now. */
   readonly about: object;
   /** @throws Error for what is none of theirs */
@@ -63,15 +63,15 @@ export interface StationOptions<Theirs extends Announcement> {
   readonly log: (message: string) => void;
 }
 
-export class Station<Theirs extends Announcement> {
-  readonly #options: StationOptions<Theirs>;
+export class PeerSession<Theirs extends Announcement> {
+  readonly #options: PeerSessionOptions<Theirs>;
   readonly #membership: Membership<Theirs>;
   /** By name, those that are there. */
   readonly #present = new Map<string, Theirs>();
   /** By name, those with whom a session has begun. */
   readonly #links = new Map<string, Linked<Theirs>>();
   /** By name: the last session, and with which start of it. */
-  readonly #sessions = new Map<string, { readonly life: number; readonly session: number }>();
+  readonly #sessions = new Map<string, { readonly incarnation: number; readonly session: number }>();
   /** By name: the last start that spoke another version. */
   readonly #foreign = new Map<string, number>();
   readonly #alarm = new Alarm(() => this.#wake());
@@ -82,14 +82,14 @@ export class Station<Theirs extends Announcement> {
   #number = 0;
   #closed = false;
 
-  constructor(options: StationOptions<Theirs>) {
+  constructor(options: PeerSessionOptions<Theirs>) {
     this.#options = options;
     this.#membership = new Membership({ silentUs, refuses: (member) => options.refuses?.(member) });
   }
 
   /** Hears and is heard from now on. */
   start(): void {
-    const { bus, kind, name, life } = this.#options;
+    const { bus, kind, name, incarnation } = this.#options;
     const { others, hears } = kinds[kind];
     this.#stops.push(
       bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
@@ -97,7 +97,7 @@ export class Station<Theirs extends Announcement> {
       bus.subscribe(`leave.${others}`, (bytes) =>
         this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
       ),
-      bus.subscribe(`${hears}.${name}.${life}.*.*`, (payload, subject) =>
+      bus.subscribe(`${hears}.${name}.${incarnation}.*.*`, (payload, subject) =>
         this.#try('frame', () => this.#hearFrame(subject, payload)),
       ),
       bus.watch((up) => this.#connect(up)),
@@ -115,18 +115,18 @@ export class Station<Theirs extends Announcement> {
   /** Says goodbye, and hears no more. The bus stays open. */
   close(): void {
     if (this.#closed) return;
-    const { bus, kind, name, life } = this.#options;
+    const { bus, kind, name, incarnation } = this.#options;
     this.#closed = true;
     clearInterval(this.#beat);
     this.#alarm.set(Number.POSITIVE_INFINITY);
     for (const stop of this.#stops) stop();
-    sayFarewell(bus, kind, name, life);
+    sayFarewell(bus, kind, name, incarnation);
   }
 
   /** Nobody has to wait for the next beat. */
   announce(): void {
-    const { bus, kind, name, life, about } = this.#options;
-    bus.publish(`beat.${kind}`, encode({ version: wireVersion, name, life, number: ++this.#number, ...about }));
+    const { bus, kind, name, incarnation, about } = this.#options;
+    bus.publish(`beat.${kind}`, encode({ version: wireVersion, name, incarnation, number: ++this.#number, ...about }));
   }
 
   #tell(): void {
@@ -180,18 +180,18 @@ export class Station<Theirs extends Announcement> {
 
   /** Said once of each start of a process. */
   #isForeign(bytes: Uint8Array): boolean {
-    const { name, life, version } = readNamed(bytes);
+    const { name, incarnation, version } = readNamed(bytes);
     if (version === wireVersion) return false;
-    if (this.#foreign.get(name) !== life)
+    if (this.#foreign.get(name) !== incarnation)
       this.#options.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
-    this.#foreign.set(name, life);
+    this.#foreign.set(name, incarnation);
     return true;
   }
 
   #hearOwnKind(bytes: Uint8Array): void {
-    const { name, life, onReplaced } = this.#options;
+    const { name, incarnation, onReplaced } = this.#options;
     const other = readNamed(bytes);
-    if (other.name === name && other.life > life) onReplaced?.();
+    if (other.name === name && other.incarnation > incarnation) onReplaced?.();
   }
 
   #feed(event: MembershipEvent<Theirs>): void {
@@ -218,14 +218,14 @@ export class Station<Theirs extends Announcement> {
     this.#end(name, why);
   }
 
-  #lastSession({ name, life }: Announcement): number {
+  #lastSession({ name, incarnation }: Announcement): number {
     const last = this.#sessions.get(name);
-    return last?.life === life ? last.session : 0;
+    return last?.incarnation === incarnation ? last.session : 0;
   }
 
   #begin(member: Theirs, session: number): Linked<Theirs> {
-    const linked = { member, session, link: new Link() };
-    this.#sessions.set(member.name, { life: member.life, session });
+    const linked = { member, session, link: new ReliableChannel() };
+    this.#sessions.set(member.name, { incarnation: member.incarnation, session });
     this.#links.set(member.name, linked);
     this.#options.onJoined(linked);
     return linked;
@@ -238,10 +238,10 @@ export class Station<Theirs extends Announcement> {
   }
 
   #hearFrame(subject: string, payload: Uint8Array): void {
-    const [name = '', life] = subject.split('.').slice(3);
+    const [name = '', incarnation] = subject.split('.').slice(3);
     const member = this.#present.get(name);
     // Not announced yet, or not any more: what matters is said again.
-    if (member === undefined || String(member.life) !== life) return;
+    if (member === undefined || String(member.incarnation) !== incarnation) return;
     const frame = decodeFrame(payload);
     const linked = this.#linkedFor(member, frame);
     if (linked === undefined) return;
@@ -267,14 +267,14 @@ export class Station<Theirs extends Announcement> {
     return undefined;
   }
 
-  #step(linked: Linked<Theirs>, event: LinkEvent): void {
+  #step(linked: Linked<Theirs>, event: ChannelEvent): void {
     for (const effect of linked.link.step(event)) {
       if (this.#links.get(linked.member.name) !== linked) return;
       this.#carryOut(linked, effect);
     }
   }
 
-  #carryOut(linked: Linked<Theirs>, effect: LinkEffect): void {
+  #carryOut(linked: Linked<Theirs>, effect: ChannelEffect): void {
     const { session } = linked;
     switch (effect.kind) {
       case 'publish':
@@ -297,9 +297,9 @@ export class Station<Theirs extends Announcement> {
 
   /** Both sides begin anew: who leads with the next announcement, the other one when that has. */
   #breakOff(linked: Linked<Theirs>, why: string): void {
-    const { name, life } = linked.member;
+    const { name, incarnation } = linked.member;
     this.#options.log(`Session with ${name} is over: ${why}`);
-    if (this.#leads(name)) this.#feed({ kind: 'broken', name, life });
+    if (this.#leads(name)) this.#feed({ kind: 'broken', name, incarnation });
     else {
       this.#publish(linked, { kind: 'over', session: linked.session });
       this.#end(name, 'lost the thread');
@@ -307,12 +307,12 @@ export class Station<Theirs extends Announcement> {
   }
 
   #publish({ member }: Pick<Peer<Theirs>, 'member'>, frame: Frame): void {
-    const { bus, kind, name, life } = this.#options;
-    bus.publish(`${kinds[kind].tells}.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
+    const { bus, kind, name, incarnation } = this.#options;
+    bus.publish(`${kinds[kind].tells}.${member.name}.${member.incarnation}.${name}.${incarnation}`, encodeFrame(frame));
   }
 }
 
 /** That start of a process says nothing more: by itself, or by whoever knows that it has died. */
-export function sayFarewell(bus: Bus, kind: StationKind, name: string, life: number): void {
-  bus.publish(`leave.${kind}`, encode({ name, life }));
+export function sayFarewell(bus: Bus, kind: PeerKind, name: string, incarnation: number): void {
+  bus.publish(`leave.${kind}`, encode({ name, incarnation }));
 }

@@ -34,7 +34,7 @@ export interface Upholding {
   stop(): Promise<void>;
 }
 
-export interface UpheldRecord {
+export interface RecordReconciler {
   /** In words, for the log. */
   readonly what: string;
   readonly check: () => Promise<void>;
@@ -43,7 +43,7 @@ export interface UpheldRecord {
 }
 
 /** Calls `check` whenever records may have been lost, one call at a time, and again ever later where it fails. Ends with the bus. */
-export function whenDoubtful(bus: Bus, record: UpheldRecord): Upholding {
+export function whenDoubtful(bus: Bus, record: RecordReconciler): Upholding {
   const upholder = new Upholder(record);
   const stops = [bus.subscribe(missing, () => upholder.doubt()), bus.watch((up) => upholder.connect(up))];
   return {
@@ -56,7 +56,7 @@ export function whenDoubtful(bus: Bus, record: UpheldRecord): Upholding {
 }
 
 class Upholder {
-  readonly #record: UpheldRecord;
+  readonly #record: RecordReconciler;
   #up = true;
   #stopped = false;
   #wanted = false;
@@ -67,7 +67,7 @@ class Upholder {
   /** What it failed of last. */
   #why: string | undefined;
 
-  constructor(record: UpheldRecord) {
+  constructor(record: RecordReconciler) {
     this.#record = record;
   }
 

@@ -3,6 +3,6 @@ import type { RequestId } from '../../core/protocol/ports.ts';
 import type { SessionName } from '../wire/names.ts';
 
 /** @param gateway whose it is, and its session with the instance */
-export function nameAt({ name, life, session }: SessionName, id: RequestId): RequestId {
-  return `${name}.${life}.${session}/${id}`;
+export function nameAt({ name, incarnation, session }: SessionName, id: RequestId): RequestId {
+  return `${name}.${incarnation}.${session}/${id}`;
 }

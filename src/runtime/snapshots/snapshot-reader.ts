@@ -1,26 +1,26 @@
 // What a gateway lacks of what instances hold: carries out how it catches up, from their copies in the store.
-import { BlockCatchUp, type CatchUpEffect, type CatchUpEvent } from '../../core/kvcache/events/snapshot-catch-up.ts';
+import { type CatchUpEffect, type CatchUpEvent, SnapshotCatchUp } from '../../core/kvcache/events/snapshot-catch-up.ts';
 import type { InstanceIndex } from '../../core/protocol/events.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
-import type { BlockJournal, BlockSnapshot } from '../threads/thread-protocol.ts';
+import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 
-export interface CaughtUpBlocksOptions {
+export interface CatchUpDriverOptions {
   /** To the instance. @param unread its copy could not be used */
   readonly ask: (instance: InstanceIndex, unread: boolean) => void;
   /** The copy of the instance that is there now, of that number or later. */
-  readonly read: (instance: InstanceIndex, number: number) => Promise<BlockSnapshot | undefined>;
+  readonly read: (instance: InstanceIndex, number: number) => Promise<KvSnapshot | undefined>;
   /** Of the instance's life, as it calls it itself. */
-  readonly snapshot: (instance: InstanceIndex, snapshot: BlockSnapshot) => void;
-  readonly journal: (instance: InstanceIndex, journal: BlockJournal) => void;
+  readonly snapshot: (instance: InstanceIndex, snapshot: KvSnapshot) => void;
+  readonly journal: (instance: InstanceIndex, journal: KvEventBatch) => void;
 }
 
-export class CaughtUpBlocks {
-  readonly #options: CaughtUpBlocksOptions;
-  readonly #machine = new BlockCatchUp();
+export class CatchUpDriver {
+  readonly #options: CatchUpDriverOptions;
+  readonly #machine = new SnapshotCatchUp();
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #closed = false;
 
-  constructor(options: CaughtUpBlocksOptions) {
+  constructor(options: CatchUpDriverOptions) {
     this.#options = options;
   }
 

@@ -1,10 +1,9 @@
 // Copies of what instances hold, in the store: each written in parts by its own instance, and read by whoever has to know.
 import { createHash } from 'node:crypto';
 import type { Snapshots, Subject } from '../bus/bus.ts';
-import type { BlockSnapshot } from '../threads/thread-protocol.ts';
+import type { KvSnapshot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
-import { wireVersion } from '../wire/frames.ts';
-import { partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from '../wire/stored-snapshot.ts';
+import { encodeHead, partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from '../wire/stored-snapshot.ts';
 
 /** Of a part: a quarter of what NATS takes in one message. */
 const partBytes = 256 * 1024;
@@ -19,21 +18,21 @@ export type Written = 'written' | 'unwritten' | 'replaced';
 export class SnapshotWriter {
   readonly #snapshots: Snapshots;
   readonly #name: string;
-  readonly #life: number;
+  readonly #incarnation: number;
   /** Revisions of parts that it has written, by their keys. */
   readonly #parts = new Map<Subject, number>();
   #side = 0;
   #revision: number | undefined;
   #ours = false;
 
-  constructor(snapshots: Snapshots, name: string, life: number) {
+  constructor(snapshots: Snapshots, name: string, incarnation: number) {
     this.#snapshots = snapshots;
     this.#name = name;
-    this.#life = life;
+    this.#incarnation = incarnation;
   }
 
   /** The copy before it can be read until this one can. @throws Error where the store cannot be reached */
-  async write(snapshot: BlockSnapshot): Promise<Written> {
+  async write(snapshot: KvSnapshot): Promise<Written> {
     if (!this.#ours && !(await this.#findHead())) return 'replaced';
     const bytes = encode(snapshot);
     const side = 1 - this.#side;
@@ -44,12 +43,12 @@ export class SnapshotWriter {
       this.#parts.set(key, await this.#snapshots.put(key, part));
       sums.push(sumOf(part));
     }
-    return this.#writeHead({ life: this.#life, number: snapshot.number, side, sums });
+    return this.#writeHead({ incarnation: this.#incarnation, number: snapshot.number, side, sums });
   }
 
   /** Once more where the head is not the one that was written last: the store may have lost it. */
   async #writeHead(head: SnapshotHead): Promise<Written> {
-    const bytes = encode({ version: wireVersion, ...head });
+    const bytes = encodeHead(head);
     for (let tries = 0; tries < 2; tries++) {
       if (!this.#ours && !(await this.#findHead())) return 'replaced';
       // Until it is known to be: an answer may be lost.
@@ -79,8 +78,8 @@ export class SnapshotWriter {
     if (stored === undefined) return true;
     const head = readable(() => readHead(stored.value));
     if (head !== undefined) this.#side = head.side;
-    const life = readable(() => readAnyHead(stored.value))?.life ?? 0;
-    return life <= this.#life;
+    const incarnation = readable(() => readAnyHead(stored.value))?.incarnation ?? 0;
+    return incarnation <= this.#incarnation;
   }
 }
 
@@ -88,13 +87,13 @@ export class SnapshotWriter {
 export async function readSnapshot(
   snapshots: Snapshots,
   name: string,
-  life: number,
+  incarnation: number,
   number: number,
-): Promise<BlockSnapshot | undefined> {
+): Promise<KvSnapshot | undefined> {
   for (let tries = 0; tries < triesMax; tries++) {
     const stored = await snapshots.read(headKey(name));
     const head = stored && readable(() => readHead(stored.value));
-    if (head?.life !== life || head.number < number) return undefined;
+    if (head?.incarnation !== incarnation || head.number < number) return undefined;
     const bytes = await readParts(snapshots, name, head);
     const snapshot = bytes && readable(() => readBlocks(bytes));
     if (snapshot !== undefined) return snapshot.number === head.number ? snapshot : undefined;

@@ -2,19 +2,19 @@
 import {
   type ArchiveEffect,
   type ArchiveEvent,
-  BlockArchive,
   defaultArchiveLimits,
+  SnapshotArchive,
 } from '../../core/kvcache/events/snapshot-archive.ts';
 import type { Snapshots } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
-import type { BlockJournal, BlockSnapshot } from '../threads/thread-protocol.ts';
+import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 import { SnapshotWriter, type Written } from './snapshot-store.ts';
 
 /** Three quarters of what a link takes in one message. */
 const toldMax = 3_145_728;
 
 /** What gateways are told of a listing over their links: of what comes after so many blocks they know what changes, and the instance finds it by itself. */
-export function toldOf(listing: BlockSnapshot): BlockSnapshot {
+export function toldOf(listing: KvSnapshot): KvSnapshot {
   const { blocks, words, onSsd = 0 } = listing;
   if (blocks <= toldMax) return listing;
   const told = words.subarray(0, (words.length / blocks) * toldMax);
@@ -24,19 +24,19 @@ export function toldOf(listing: BlockSnapshot): BlockSnapshot {
 /** A process that ends does not wait longer for the store: what it leaves there is forgotten. */
 const leaveMs = 1_000;
 
-export interface ArchivedBlocksOptions<Gateway> {
+export interface ArchiveDriverOptions<Gateway> {
   readonly snapshots: Snapshots;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   /** The instance's thread is to tell all that it holds. */
   readonly list: () => void;
-  readonly tellStored: (gateway: Gateway, number: number, journals: readonly BlockJournal[]) => void;
+  readonly tellStored: (gateway: Gateway, number: number, journals: readonly KvEventBatch[]) => void;
   readonly log: (message: string) => void;
 }
 
-export class ArchivedBlocks<Gateway> {
-  readonly #options: ArchivedBlocksOptions<Gateway>;
-  readonly #archive = new BlockArchive<Gateway>();
+export class ArchiveDriver<Gateway> {
+  readonly #options: ArchiveDriverOptions<Gateway>;
+  readonly #archive = new SnapshotArchive<Gateway>();
   readonly #writer: SnapshotWriter;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
   /** Who is to be told of the listing that was heard last. */
@@ -44,13 +44,13 @@ export class ArchivedBlocks<Gateway> {
   #writing: Promise<void> = Promise.resolve();
   #closed = false;
 
-  constructor(options: ArchivedBlocksOptions<Gateway>) {
+  constructor(options: ArchiveDriverOptions<Gateway>) {
     this.#options = options;
-    this.#writer = new SnapshotWriter(options.snapshots, options.name, options.life);
+    this.#writer = new SnapshotWriter(options.snapshots, options.name, options.incarnation);
   }
 
   /** Tells who has asked for the blocks. */
-  heard(journals: readonly BlockJournal[], blocks: BlockSnapshot | undefined): ReadonlySet<Gateway> {
+  heard(journals: readonly KvEventBatch[], blocks: KvSnapshot | undefined): ReadonlySet<Gateway> {
     this.#told = new Set();
     this.#feed({ kind: 'heard', journals, blocks });
     return this.#told;
@@ -96,7 +96,7 @@ export class ArchivedBlocks<Gateway> {
       case 'tellStored':
         this.#options.tellStored(effect.gateway, effect.number, effect.journals);
         break;
-      case 'tellBlocks':
+      case 'requestSnapshot':
         this.#told.add(effect.gateway);
         break;
       case 'refused':
@@ -106,7 +106,7 @@ export class ArchivedBlocks<Gateway> {
     }
   }
 
-  async #write(snapshot: BlockSnapshot): Promise<void> {
+  async #write(snapshot: KvSnapshot): Promise<void> {
     const kind = await this.#writer.write(snapshot).catch((): Written => 'unwritten');
     this.#feed({ kind });
   }

@@ -51,14 +51,14 @@ type Sink = (event: GenerationEvent) => void;
 /** Until the client asks again, where nobody can serve yet. */
 const retryAfterMs = 1000;
 
-export interface ConductingOptions {
+export interface ConductorDriverOptions {
   readonly placement: TokenPlacement;
   readonly admission: TokenAdmission;
   readonly log: (message: string) => void;
 }
 
 /** Who the instances are, and how they are reached, says whoever extends it. */
-export abstract class Conducting implements InferencePort, ClusterPort {
+export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected readonly placement: TokenPlacement;
   protected readonly admission: TokenAdmission;
   protected readonly log: (message: string) => void;
@@ -80,7 +80,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
   #closing = false;
   #drained: (() => void) | undefined;
 
-  constructor({ placement, admission, log }: ConductingOptions) {
+  constructor({ placement, admission, log }: ConductorDriverOptions) {
     this.placement = placement;
     this.admission = admission;
     this.log = log;
@@ -212,8 +212,8 @@ export abstract class Conducting implements InferencePort, ClusterPort {
       this.#accounts.prefilled(nowUs(), id);
       this.feed({ kind: 'prefilled', instance, id });
     }
-    for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
-    for (const [id, state] of pins) this.feed({ kind: 'pinTold', instance, id, state });
+    for (const [id, why] of letGo) this.feed({ kind: 'released', instance, id, why });
+    for (const [id, state] of pins) this.feed({ kind: 'pinUpdated', instance, id, state });
   }
 
   /** Before what came of them. */
@@ -262,7 +262,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
       case 'unpin':
         reach.unpin(effect.instance, effect.id);
         break;
-      case 'pinTold':
+      case 'pinUpdated':
         this.#tellPin(effect);
         break;
       case 'roleSwitched':
@@ -285,7 +285,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
     this.admission.left(name);
   }
 
-  #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinTold' }>): void {
+  #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinUpdated' }>): void {
     const told = this.#pins.get(id);
     if (state.kind !== 'pinned') this.#pins.delete(id);
     told?.(state, instance);

@@ -8,15 +8,15 @@ import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LiveLending } from '../lending/live-lending.ts';
-import { isOfStage, type LiveStages, type StageEffect } from '../pipeline/pipeline-runner.ts';
+import { isOfStage, type PipelineRunner, type StageEffect } from '../pipeline/pipeline-runner.ts';
 import type { LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
 import { type HandOffEffect, handOver } from '../transfer/transfer-effects.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { awaitedKeys } from './awaited-keys.ts';
 import type { LiveTiers } from './live-tiers.ts';
-import { StepWords } from './step-interrupt.ts';
+import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
-import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './thread-protocol.ts';
+import type { EventsMessage, KvEventBatch, KvSnapshot, ToInstance } from './thread-protocol.ts';
 import { listen, say, type ThreadPlace, type ThreadWires } from './thread-wires.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
@@ -25,7 +25,7 @@ export interface LoopParts {
   /** Undefined where no prompt is handed over. */
   readonly handOffs?: LiveHandOffs | undefined;
   /** Undefined where no group computes prompts. */
-  readonly stages?: LiveStages | undefined;
+  readonly stages?: PipelineRunner | undefined;
   /** Undefined where what leaves the pool is gone. */
   readonly tiers?: LiveTiers | undefined;
   /** Undefined where steps are not recorded. */
@@ -38,10 +38,10 @@ export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
   readonly #place: ThreadPlace;
-  readonly #words: StepWords;
+  readonly #words: StepInterrupt;
   readonly #log: (message: string) => void;
   readonly #handOffs: LiveHandOffs | undefined;
-  readonly #stages: LiveStages | undefined;
+  readonly #stages: PipelineRunner | undefined;
   readonly #tiers: LiveTiers | undefined;
   readonly #tracer: StepTracer | undefined;
   readonly #lending: LiveLending | undefined;
@@ -49,8 +49,8 @@ export class InstanceLoop {
   #letGo: [RequestId, string][] = [];
   #pins: [PinId, PinState][] = [];
   #events: [RequestId, GenerationEvent][] = [];
-  #journals: BlockJournal[] = [];
-  #blocks: BlockSnapshot | undefined;
+  #journals: KvEventBatch[] = [];
+  #blocks: KvSnapshot | undefined;
   #next: RunStep | undefined;
   /** Something changed that the gateway has not been told. */
   #changed = false;
@@ -70,7 +70,7 @@ export class InstanceLoop {
     this.#machine = machine;
     this.#engine = engine;
     this.#place = place;
-    this.#words = new StepWords(abort);
+    this.#words = new StepInterrupt(abort);
     this.#log = log;
     this.#handOffs = handOffs;
     this.#stages = stages;
@@ -81,8 +81,8 @@ export class InstanceLoop {
 
   /** Serves from now on; runs until `close`. */
   start(): void {
-    const { address, life } = this.#place;
-    this.#listen('order', [address, life], (message) => this.#take(message));
+    const { address, incarnation } = this.#place;
+    this.#listen('order', [address, incarnation], (message) => this.#take(message));
     if (this.#handOffs !== undefined) {
       this.#listen('peer', [address, '*'], (wire, [, from]) => this.#hear(Number(from), wire));
       this.#listen('gone', ['*', '*'], (_, [from]) => this.#hear(Number(from), { kind: 'gone' }));
@@ -281,7 +281,7 @@ export class InstanceLoop {
       case 'prefilled':
         this.#prefilled.push(effect.id);
         break;
-      case 'letGo':
+      case 'released':
         this.#letGo.push([effect.id, effect.why]);
         break;
       case 'send':
@@ -303,7 +303,7 @@ export class InstanceLoop {
       case 'eraseSsd':
         this.#tiers?.carryOut(effect);
         break;
-      case 'pinTold':
+      case 'pinUpdated':
         this.#pins.push([effect.id, effect.state]);
         break;
       case 'pass':
@@ -346,8 +346,8 @@ export class InstanceLoop {
       journals: this.#journals,
       blocks: this.#blocks,
     };
-    const { bus, address, life } = this.#place;
-    say(bus, 'said', [address, life], message);
+    const { bus, address, incarnation } = this.#place;
+    say(bus, 'said', [address, incarnation], message);
     this.#events = [];
     this.#prefilled = [];
     this.#letGo = [];
@@ -376,7 +376,7 @@ function mayBeLate({ kind }: InstanceEvent): boolean {
 }
 
 /** Its arrays are the machine's, used again for the next one. */
-function copyOf({ life, number, changes, words, stored }: BlockJournal): BlockJournal {
+function copyOf({ incarnation, number, changes, words, stored }: KvEventBatch): KvEventBatch {
   const width = words.length / stored.length;
-  return { life, number, changes, words: words.slice(0, changes * width), stored: stored.slice(0, changes) };
+  return { incarnation, number, changes, words: words.slice(0, changes * width), stored: stored.slice(0, changes) };
 }

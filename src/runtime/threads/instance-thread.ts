@@ -1,9 +1,9 @@
 // An instance's thread as the gateway's thread sees it: started, spoken to over the bus of the process, interrupted, and gone.
 import { Worker } from 'node:worker_threads';
-import { defaultLinkConfig } from '../../core/membership/reliable-channel.ts';
+import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { DealtSeat, MemoryHub } from '../bus/memory-hub.ts';
-import { type Comer, StepWords } from './step-interrupt.ts';
+import { type InterruptReason, StepInterrupt } from './step-interrupt.ts';
 import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToThread } from './thread-protocol.ts';
 import { listen, say } from './thread-wires.ts';
 
@@ -23,9 +23,9 @@ export interface InstanceThreadOptions {
 export class InstanceThread {
   readonly #bus: MemoryBus;
   /** What it is called on the bus, and which start of it this is. */
-  readonly #name: readonly [address: string, life: number];
+  readonly #name: readonly [address: string, incarnation: number];
   readonly #worker: Worker;
-  readonly #words = new StepWords();
+  readonly #words = new StepInterrupt();
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
   readonly #dealt: DealtSeat;
@@ -36,9 +36,9 @@ export class InstanceThread {
   #isUnable: (error: Error) => void = () => {};
 
   constructor({ entry, hub, bus, data, log, onEvents, backlogBytesMax }: InstanceThreadOptions) {
-    const { address, life } = data;
+    const { address, incarnation } = data;
     this.#bus = bus;
-    this.#name = [address, life];
+    this.#name = [address, incarnation];
     this.#ready = new Promise((resolve, reject) => {
       this.#isReady = resolve;
       this.#isUnable = reject;
@@ -46,7 +46,7 @@ export class InstanceThread {
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
     this.#dealt = hub.seat();
-    this.#backlogBytesMax = backlogBytesMax ?? defaultLinkConfig.keptBytesMax;
+    this.#backlogBytesMax = backlogBytesMax ?? defaultChannelConfig.keptBytesMax;
     this.#log = log;
     const { seat, ports } = this.#dealt;
     const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, seat };
@@ -139,7 +139,7 @@ export class InstanceThread {
   }
 }
 
-function comerOf(message: ToThread): Comer | undefined {
+function comerOf(message: ToThread): InterruptReason | undefined {
   if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
   const isGone = message.kind === 'peerSays' && message.wire.kind === 'gone';
   return message.kind === 'cancel' || isGone ? 'end' : undefined;

@@ -13,11 +13,11 @@ import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
-import { type BureauSettings, LendingBureau } from '../lending/lending-manager-host.ts';
+import { type BureauSettings, LendingManagerHost } from '../lending/lending-manager-host.ts';
 import { Backoff } from '../processes/backoff.ts';
 import { canServe, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
 import type { Transport } from '../transfer/messenger.ts';
-import { Conducting, type Reach } from './conductor-driver.ts';
+import { ConductorDriver, type Reach } from './conductor-driver.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './thread-protocol.ts';
 
@@ -52,7 +52,7 @@ const triesMax = 2;
 
 interface Member {
   readonly thread: InstanceThread;
-  readonly life: number;
+  readonly incarnation: number;
   readonly startedMs: number;
   /** Weights that it has, once it serves. */
   loaded: InstanceThreadData<unknown>['loaded'];
@@ -60,7 +60,7 @@ interface Member {
 }
 
 /** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
-export class LiveCluster extends Conducting {
+export class LiveCluster extends ConductorDriver {
   readonly #options: LiveClusterOptions;
   readonly #hashKey: Uint32Array;
   readonly #pages: InstanceThreadData<unknown>['pages'];
@@ -80,7 +80,7 @@ export class LiveCluster extends Conducting {
   readonly #roles: InstanceRole[];
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
   readonly #handsOver: boolean;
-  readonly #bureau: LendingBureau | undefined;
+  readonly #bureau: LendingManagerHost | undefined;
   #over: () => void = () => {};
   protected readonly reach = this.#reach();
   #closing = false;
@@ -103,7 +103,7 @@ export class LiveCluster extends Conducting {
     this.#bus = this.#hub.connect();
     this.#backoffs = options.instances.map(() => new Backoff());
     const { lending, instances } = options;
-    this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length }, this.#bus);
+    this.#bureau = lending && new LendingManagerHost({ ...lending, instances: instances.length }, this.#bus);
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
     });
@@ -149,7 +149,7 @@ export class LiveCluster extends Conducting {
     await this.#bus.close();
   }
 
-  protected hindrance(): ReturnType<Conducting['hindrance']> {
+  protected hindrance(): ReturnType<ConductorDriver['hindrance']> {
     if (!this.begun) return { kind: 'starting', message: 'the model is still loading' };
     if (this.#serves()) return undefined;
     const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
@@ -196,7 +196,7 @@ export class LiveCluster extends Conducting {
   #introduce(index: InstanceIndex, { description, shared }: ReadyMessage): void {
     const { thread } = this.#member(index);
     // What it had on SSD, nobody has heard of yet.
-    if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'tellBlocks' });
+    if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'requestSnapshot' });
     const stores = this.#roles.flatMap((role, i) => (role === 'store' ? [{ instance: i, key: i }] : []));
     if (stores.length > 0 && shared !== undefined) thread.send({ kind: 'stores', stores });
   }
@@ -224,12 +224,12 @@ export class LiveCluster extends Conducting {
   #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
-    const life = (this.#members[index]?.life ?? 0) + 1;
+    const incarnation = (this.#members[index]?.incarnation ?? 0) + 1;
     const data = {
       settings: instances[index].settings,
       address: String(index),
       role: this.#roles[index],
-      life,
+      incarnation,
       lands: this.#handsOver,
       peers: instances.length === 1 ? ('none' as const) : ('threads' as const),
       lender: this.#bureau && index,
@@ -241,7 +241,7 @@ export class LiveCluster extends Conducting {
     const onEvents = (message: EventsMessage): void => this.#hear(index, message);
     const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onEvents });
     const snapshot = this.#members[index]?.snapshot ?? nothingYet;
-    const member: Member = { thread, life, startedMs: performance.now(), loaded: undefined, snapshot };
+    const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot };
     this.#members[index] = member;
     void thread.ended.then(() => this.#lost(index));
     return thread.ready.then((message) => {
@@ -272,7 +272,7 @@ export class LiveCluster extends Conducting {
     member.snapshot = message.snapshot;
     this.#gone.delete(index);
     this.admission.joined(index, capacityTokens, contextTokens);
-    this.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
+    this.feed({ kind: 'instanceJoined', instance: index, incarnation: member.incarnation, capacityTokens });
     this.#introduce(index, message);
     this.#bureau?.returned(index);
     this.log(`Instance ${index} serves again`);
@@ -295,7 +295,7 @@ export class LiveCluster extends Conducting {
         thread.send({ kind: 'cancel', id });
         if (interrupt) thread.interrupt();
       },
-      tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'tellBlocks' }),
+      tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'requestSnapshot' }),
       pin: (instance, { id, request, ttlUs }) =>
         this.#member(instance).thread.send({ kind: 'pin', id, request, ttlUs }),
       unpin: (instance, id) => this.#member(instance).thread.send({ kind: 'unpin', id }),

@@ -11,7 +11,7 @@ const cameWords = { request: 3, end: 4 } as const;
 const words = 5;
 
 /** A request that somebody waits for; the end of a request, or of an instance. */
-export type Comer = keyof typeof cameWords;
+export type InterruptReason = keyof typeof cameWords;
 
 /** What steps stop for that somebody does not have to wait for their end. */
 export interface StepManner {
@@ -25,10 +25,10 @@ export interface StepManner {
  * Nobody is overlooked between hearing and running: who comes is counted, then looks whether a step is there that stops for him; who begins a step
  * says so, then looks whether more have come than he has heard of. All accesses are in one order, so one of the two sees the other.
  */
-export class StepWords {
+export class StepInterrupt {
   /** What kernels poll and clear. */
   readonly polled: Int32Array;
-  readonly #heard: Record<Comer, number> = { request: 0, end: 0 };
+  readonly #heard: Record<InterruptReason, number> = { request: 0, end: 0 };
 
   /** @param polled over shared memory: of the other end */
   constructor(polled: Int32Array = new Int32Array(new SharedArrayBuffer(words * Int32Array.BYTES_PER_ELEMENT))) {
@@ -46,7 +46,7 @@ export class StepWords {
   begins({ jobs, waits }: StepManner): void {
     Atomics.store(this.polled, jobsWord, Number(jobs));
     Atomics.store(this.polled, waitingWord, Number(waits));
-    const isNew = (comer: Comer): boolean => this.#came(comer) !== this.#heard[comer];
+    const isNew = (comer: InterruptReason): boolean => this.#came(comer) !== this.#heard[comer];
     if (((jobs || waits) && isNew('request')) || (waits && isNew('end'))) this.stop();
   }
 
@@ -61,13 +61,13 @@ export class StepWords {
   }
 
   /** Of others: what was said of one has been said. */
-  comes(comer: Comer): void {
+  comes(comer: InterruptReason): void {
     Atomics.add(this.polled, cameWords[comer], 1);
     const jobs = comer === 'request' && Atomics.load(this.polled, jobsWord) === 1;
     if (jobs || Atomics.load(this.polled, waitingWord) === 1) this.stop();
   }
 
-  #came(comer: Comer): number {
+  #came(comer: InterruptReason): number {
     return Atomics.load(this.polled, cameWords[comer]);
   }
 }

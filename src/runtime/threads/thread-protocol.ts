@@ -11,13 +11,16 @@ import type { Seat } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { PagesPlace } from '../transfer/messenger.ts';
 
-export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
-export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
+export type KvEventBatch = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
+export type KvSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
 /** What the identities of blocks chain from. */
 export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
-  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }>
+  | Extract<
+      InstanceEvent,
+      { kind: 'submit' | 'cancel' | 'requestSnapshot' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }
+    >
   /** Steps are recorded from now on, or no more. */
   | { readonly kind: 'traces'; readonly on: boolean }
   | { readonly kind: 'close' };
@@ -68,9 +71,9 @@ export interface EventsMessage {
   /** What became of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];
   /** What its cache stored and dropped, where conductors are told. */
-  readonly journals: readonly BlockJournal[];
+  readonly journals: readonly KvEventBatch[];
   /** All that it holds, if it was asked. */
-  readonly blocks: BlockSnapshot | undefined;
+  readonly blocks: KvSnapshot | undefined;
 }
 
 /** What is in force, for the line printed at start. */
@@ -116,7 +119,7 @@ export interface InstanceThreadData<Settings> {
   readonly abort: Int32Array;
   readonly role: InstanceRole;
   /** Which start of the instance this is: 1, 2, 3... */
-  readonly life: number;
+  readonly incarnation: number;
   /** Prompts of others may land there, now or once it has another role. */
   readonly lands: boolean;
   /** Where those are that this one hands prompts to, or takes them from. */

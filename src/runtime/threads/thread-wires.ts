@@ -34,7 +34,7 @@ type Words = readonly (string | number)[];
 export interface ThreadPlace {
   readonly bus: Pick<MemoryBus, 'publish' | 'subscribe' | 'drain' | 'close'>;
   readonly address: string;
-  readonly life: number;
+  readonly incarnation: number;
 }
 
 /** What an instance is called whose peers are in other processes: those have numbers of their own. */

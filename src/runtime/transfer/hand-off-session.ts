@@ -1,13 +1,13 @@
 // The link between instances of different processes that hand prompts over: of one that prefills to those that decode, and back.
 import type { Bus } from '../bus/bus.ts';
-import { type Peer, Station } from '../processes/peer-session.ts';
+import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from '../wire/messages.ts';
 
 /** The process on the bus, as one end. */
 export interface HandOffEnd {
   readonly bus: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly log: (message: string) => void;
 }
 
@@ -18,13 +18,13 @@ interface Listener {
   hear(peer: Peer<PeerAnnouncement>, told: HandOffWire): void;
 }
 
-export function handOffStation(
+export function handOffSession(
   kind: 'prefill' | 'decode',
-  { bus, name, life, log }: HandOffEnd,
+  { bus, name, incarnation, log }: HandOffEnd,
   listener: Listener,
-): Station<PeerAnnouncement> {
-  return new Station<PeerAnnouncement>({
-    ...{ bus, kind, name, life, log, about: {} },
+): PeerSession<PeerAnnouncement> {
+  return new PeerSession<PeerAnnouncement>({
+    ...{ bus, kind, name, incarnation, log, about: {} },
     read: readPeer,
     onJoined: (peer) => listener.join(peer),
     onLost: (peer) => listener.lose(peer),

@@ -1,5 +1,5 @@
 // What a messenger may still read of what was put on its ways: whoever gives such pages to somebody else waits until it does not, or stops it.
-import type { LandingHandle, Messenger } from './messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 
 /** Layer, page, place. */
 const parcelWords = 3;
@@ -26,24 +26,24 @@ interface Track {
 type Carrier = Pick<Messenger, 'left' | 'stop' | 'givenUp'>;
 
 /** What goes to a landing goes in order: tokens of a prompt, or whatever is counted. */
-export class Unsent {
+export class InFlightPages {
   readonly #messenger: Carrier;
-  readonly #tracks = new Map<LandingHandle, Track>();
+  readonly #tracks = new Map<ReceiveBufferHandle, Track>();
   /** Landings that were given up, of which nobody has been told. */
-  #untold = new Set<LandingHandle>();
+  #untold = new Set<ReceiveBufferHandle>();
 
   constructor(messenger: Carrier) {
     this.#messenger = messenger;
   }
 
-  #track(landing: LandingHandle): Track {
+  #track(landing: ReceiveBufferHandle): Track {
     const track = this.#tracks.get(landing) ?? { sent: 0, letters: [], arrived: 0, again: undefined, lost: false };
     this.#tracks.set(landing, track);
     return track;
   }
 
   /** Where what is to leave, `from..end`, is to begin: earlier after a halt, and at `end` where it has arrived. */
-  beginOf(landing: LandingHandle, from: number, end: number): number {
+  beginOf(landing: ReceiveBufferHandle, from: number, end: number): number {
     const track = this.#track(landing);
     const begin = Math.min(end, track.again ?? from);
     if (begin === end) return begin;
@@ -55,7 +55,7 @@ export class Unsent {
 
   /** What lies before `end` leaves for a landing, behind what was sent before. @param parcels as for `Messenger.send` @param again those of them that leave once more, and before what they lie */
   add(
-    landing: LandingHandle,
+    landing: ReceiveBufferHandle,
     parcels: Int32Array,
     end: number,
     again?: { readonly parcels: Int32Array; readonly end: number },
@@ -71,7 +71,7 @@ export class Unsent {
    * Once this returns nothing is read for the landing any more. What has not arrived, and what lies from `from` on, is to leave once more; not
    * where the messenger has given it up: what is missing there would be taken for arrived.
    */
-  halt(landing: LandingHandle, from: number): void {
+  halt(landing: ReceiveBufferHandle, from: number): void {
     const track = this.#track(landing);
     this.#look(landing, track);
     this.#hearGivenUp();
@@ -85,13 +85,13 @@ export class Unsent {
   }
 
   /** Once this returns nothing is read for the landing any more, or ever again. */
-  stop(landing: LandingHandle): void {
+  stop(landing: ReceiveBufferHandle): void {
     this.#tracks.delete(landing);
     this.#messenger.stop(landing);
   }
 
   /** Landings that the messenger has given up since the last call. */
-  takeGivenUp(): ReadonlySet<LandingHandle> {
+  takeGivenUp(): ReadonlySet<ReceiveBufferHandle> {
     this.#hearGivenUp();
     const untold = this.#untold;
     this.#untold = new Set();
@@ -115,7 +115,7 @@ export class Unsent {
     return false;
   }
 
-  #look(landing: LandingHandle, track: Track): void {
+  #look(landing: ReceiveBufferHandle, track: Track): void {
     if (track.again !== undefined) return;
     const left = track.sent - this.#messenger.left(landing);
     while (track.letters.length > 0 && track.letters[0].upTo <= left)

@@ -5,22 +5,22 @@ import type { GenerationEvent, LinkSnapshot, RequestId } from '../../core/protoc
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import {
   fillingPages,
-  type ParcelShape,
-  parcelsOf,
+  type PageShape,
+  pageDescriptorsOf,
   type Stream,
 } from '../../core/transfer/hand-off/page-descriptors.ts';
-import type { RowsWire } from '../pipeline/activation-memory.ts';
+import type { ActivationWire } from '../pipeline/activation-memory.ts';
 import { LinkCounts } from '../processes/link-counts.ts';
-import { Unsent } from './in-flight-pages.ts';
+import { InFlightPages } from './in-flight-pages.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
-import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
+import type { Messenger, MessengerCounts, ReceiveBufferHandle } from './messenger.ts';
 
 /** What instances tell each other. */
 export type PeerWire =
   | PrefixWire
-  | RowsWire
+  | ActivationWire
   /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
-  | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
+  | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: ReceiveBufferHandle | undefined }
   /** What the client hears first once all has landed. */
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
   /** It is there no more. */
@@ -30,7 +30,7 @@ export type PeerWire =
 interface Part {
   readonly id: RequestId;
   readonly from: InstanceIndex;
-  readonly handle: LandingHandle;
+  readonly handle: ReceiveBufferHandle;
   held: readonly GenerationEvent[] | undefined;
   complete: boolean;
 }
@@ -44,7 +44,7 @@ interface Landing {
 /** A prompt that leaves here. */
 interface Departure {
   readonly id: RequestId;
-  readonly landing: LandingHandle;
+  readonly landing: ReceiveBufferHandle;
   readonly to: InstanceIndex;
 }
 
@@ -59,7 +59,7 @@ export interface LiveHandOffsOptions {
   /** Says it to another instance. */
   readonly post: (to: InstanceIndex, wire: PeerWire) => void;
   readonly messenger: Messenger;
-  readonly shape: ParcelShape;
+  readonly shape: PageShape;
   readonly pageBytes: number;
 }
 
@@ -69,9 +69,9 @@ export class LiveHandOffs {
   /** Where prompts that leave here land, by receiver and request. */
   readonly #departures = new Map<string, Departure>();
   readonly #links: LinkCounts;
-  readonly #unsent: Unsent;
+  readonly #unsent: InFlightPages;
   readonly #landings = new Map<RequestId, Landing>();
-  readonly #byHandle = new Map<LandingHandle, Part>();
+  readonly #byHandle = new Map<ReceiveBufferHandle, Part>();
   /** The step that has run, if its result has not been fed yet or is the last. */
   #ran: StepNumber | undefined;
   #lookedUs = 0;
@@ -84,7 +84,7 @@ export class LiveHandOffs {
   constructor(options: LiveHandOffsOptions) {
     this.#options = options;
     this.#messenger = options.messenger;
-    this.#unsent = new Unsent(options.messenger);
+    this.#unsent = new InFlightPages(options.messenger);
     this.#links = new LinkCounts(options.messenger);
     const { messenger, pageBytes, shape } = options;
     const layers = shape.groups[0]?.layers ?? 1;
@@ -149,11 +149,11 @@ export class LiveHandOffs {
     const computing = step !== undefined && step !== this.#ran;
     const { shape, pageBytes } = this.#options;
     const part = { ...effect, from, tokens: end - from };
-    const parcels = parcelsOf(part, shape, pools);
+    const parcels = pageDescriptorsOf(part, shape, pools);
     const filling = fillingPages(part, shape, pools);
     this.#links.add(to, landing, keyOf(to, id), (parcels.length / parcelWords) * pageBytes);
     const more = from < effect.from ? { ...effect, from, tokens: effect.from - from } : undefined;
-    const again = more && { parcels: parcelsOf(more, shape, pools), end: effect.from };
+    const again = more && { parcels: pageDescriptorsOf(more, shape, pools), end: effect.from };
     this.#unsent.add(landing, parcels, end, again);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
     if (held !== undefined) this.#held.push([to, { kind: 'held', id, held }]);
@@ -186,13 +186,13 @@ export class LiveHandOffs {
   }
 
   /** The events that a peer's message is for the machine. */
-  hear(from: InstanceIndex, wire: Exclude<PeerWire, RowsWire>): readonly InstanceEvent[] {
+  hear(from: InstanceIndex, wire: Exclude<PeerWire, ActivationWire>): readonly InstanceEvent[] {
     if (wire.kind === 'gone') return this.prefixes.lost(from);
     const event = this.#hearOne(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | RowsWire>): InstanceEvent | undefined {
+  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ActivationWire>): InstanceEvent | undefined {
     if (wire.kind === 'held') {
       const part = this.#landings.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;

@@ -4,7 +4,7 @@ import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts
 import type { RequestId } from '../../core/protocol/ports.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { LinkCounts } from '../processes/link-counts.ts';
-import type { LandingHandle, Messenger } from './messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 
 type Expect = Extract<InstanceEffect, { kind: 'expectPrefix' }>;
 type StreamPrefix = Extract<InstanceEffect, { kind: 'streamPrefix' }>;
@@ -17,7 +17,7 @@ export type PrefixWire =
   | { readonly kind: 'prefixHere'; readonly id: RequestId };
 
 interface Expected {
-  readonly handle: LandingHandle;
+  readonly handle: ReceiveBufferHandle;
   readonly from: InstanceIndex;
   /** As the sender says. */
   blocks: number | undefined;
@@ -29,7 +29,7 @@ interface Expected {
 interface Sending {
   readonly id: RequestId;
   readonly to: InstanceIndex;
-  readonly landing: LandingHandle;
+  readonly landing: ReceiveBufferHandle;
 }
 
 interface LivePrefixesOptions {
@@ -49,7 +49,7 @@ export class LivePrefixes {
   readonly #pageBytes: number;
   readonly #links: LinkCounts;
   readonly #expected = new Map<RequestId, Expected>();
-  readonly #byHandle = new Map<LandingHandle, RequestId>();
+  readonly #byHandle = new Map<ReceiveBufferHandle, RequestId>();
   /** What others wait for, by receiver and request. */
   readonly #sending = new Map<string, Sending>();
 
@@ -76,7 +76,7 @@ export class LivePrefixes {
   }
 
   /** Where the prefix that the request waits for lands. */
-  landingOf(id: RequestId): LandingHandle | undefined {
+  landingOf(id: RequestId): ReceiveBufferHandle | undefined {
     return this.#expected.get(id)?.handle;
   }
 
@@ -102,7 +102,7 @@ export class LivePrefixes {
   }
 
   /** Somebody asks for a prefix, to be sent there. */
-  asked(to: InstanceIndex, id: RequestId, landing: LandingHandle): void {
+  asked(to: InstanceIndex, id: RequestId, landing: ReceiveBufferHandle): void {
     this.#sending.set(keyOf(to, id), { id, to, landing });
   }
 
@@ -152,7 +152,7 @@ export class LivePrefixes {
   }
 
   /** A landing of the messenger is complete: what to tell the machine, if it is a prefix and all is known of it. */
-  landed(handle: LandingHandle): InstanceEvent | undefined {
+  landed(handle: ReceiveBufferHandle): InstanceEvent | undefined {
     const id = this.#byHandle.get(handle);
     const expected = id === undefined ? undefined : this.#expected.get(id);
     if (id === undefined || expected === undefined) return undefined;
@@ -169,7 +169,7 @@ export class LivePrefixes {
   }
 
   /** The messenger has given these up: they will never have left. */
-  givenUp(landings: ReadonlySet<LandingHandle>): readonly InstanceEvent[] {
+  givenUp(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to, landing } of [...this.#sending.values()]) {
       if (!landings.has(landing)) continue;

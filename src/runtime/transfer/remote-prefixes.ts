@@ -3,7 +3,7 @@ import type { InstanceIndex, PrefixMessage } from '../../core/protocol/events.ts
 import type { RequestId } from '../../core/protocol/ports.ts';
 import { scramble } from '../../util/scramble.ts';
 import type { Bus } from '../bus/bus.ts';
-import { type Peer, Station } from '../processes/peer-session.ts';
+import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import { encode } from '../wire/codec.ts';
 import { type FetcherAnnouncement, type FetchWire, readFetch, readFetcher } from '../wire/messages.ts';
@@ -11,10 +11,10 @@ import type { SessionName } from '../wire/names.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PrefixWire } from './live-prefixes.ts';
 
-export interface PrefixesBetweenOptions {
+export interface RemotePrefixesOptions {
   readonly bus: Bus;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly thread: Pick<InstanceThread, 'send'>;
   /** An instance has this number from now on, for good. */
   readonly met: (index: InstanceIndex, name: string) => void;
@@ -44,17 +44,17 @@ export type AboutPrefix =
 /** The thread's indices of these instances, not to be taken for those of hand-offs. */
 const indicesFrom = 2 ** 20;
 
-export class PrefixesBetween {
-  readonly #options: PrefixesBetweenOptions;
-  readonly #station: Station<FetcherAnnouncement>;
+export class RemotePrefixes {
+  readonly #options: RemotePrefixesOptions;
+  readonly #station: PeerSession<FetcherAnnouncement>;
   readonly #others = new Map<InstanceIndex, Correspondent>();
   #indices = indicesFrom;
 
-  constructor(options: PrefixesBetweenOptions) {
+  constructor(options: RemotePrefixesOptions) {
     this.#options = options;
-    const { bus, name, life, log, keeps } = options;
-    this.#station = new Station<FetcherAnnouncement>({
-      ...{ bus, name, life, log },
+    const { bus, name, incarnation, log, keeps } = options;
+    this.#station = new PeerSession<FetcherAnnouncement>({
+      ...{ bus, name, incarnation, log },
       kind: 'fetcher',
       about: { keeps },
       read: readFetcher,
@@ -73,9 +73,9 @@ export class PrefixesBetween {
   }
 
   /** Undefined: it cannot be asked (yet, or any more). */
-  indexOf({ name, life }: Pick<SessionName, 'name' | 'life'>): InstanceIndex | undefined {
+  indexOf({ name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex | undefined {
     for (const { index, peer } of this.#others.values())
-      if (peer.member.name === name && peer.member.life === life) return index;
+      if (peer.member.name === name && peer.member.incarnation === incarnation) return index;
     return undefined;
   }
 

@@ -1,11 +1,11 @@
 // Prompts that were computed in another process and go on here: what the thread and those who prefill tell each other, over links on the bus.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ports.ts';
-import type { Peer, Station } from '../processes/peer-session.ts';
+import type { Peer, PeerSession } from '../processes/peer-session.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import { encode } from '../wire/codec.ts';
 import type { HandOffWire, PeerAnnouncement } from '../wire/messages.ts';
-import { type HandOffEnd, handOffStation } from './hand-off-session.ts';
+import { type HandOffEnd, handOffSession } from './hand-off-session.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { Leaving } from './remote-prompts-out.ts';
 
@@ -30,15 +30,15 @@ interface Source {
   readonly theirs: Map<RequestId, RequestId>;
 }
 
-export class PromptsIn {
+export class RemotePromptsIn {
   readonly #options: PromptsInOptions;
-  readonly #station: Station<PeerAnnouncement>;
+  readonly #station: PeerSession<PeerAnnouncement>;
   readonly #sources = new Map<InstanceIndex, Source>();
   #indices = 0;
 
   constructor(options: PromptsInOptions) {
     this.#options = options;
-    this.#station = handOffStation('decode', options, {
+    this.#station = handOffSession('decode', options, {
       join: (peer) => this.#join(peer),
       lose: (peer) => this.#lose(peer),
       hear: (peer, told) => this.#hear(peer, told),
@@ -126,8 +126,8 @@ export class PromptsIn {
   #partsOf(source: Source, { id, senders }: Leaving): ReadonlyMap<Source, RequestId> | undefined {
     if (senders === undefined) return new Map([[source, id]]);
     const parts = new Map<Source, RequestId>();
-    for (const { name, life, id: theirs } of senders) {
-      const sender = this.#find(name, life);
+    for (const { name, incarnation, id: theirs } of senders) {
+      const sender = this.#find(name, incarnation);
       if (sender === undefined) return undefined;
       parts.set(sender, theirs);
     }
@@ -170,9 +170,9 @@ export class PromptsIn {
     for (const here of [...source.theirs.keys()]) this.#release(source, here);
   }
 
-  #find(name: string, life: number): Source | undefined {
+  #find(name: string, incarnation: number): Source | undefined {
     for (const each of this.#sources.values())
-      if (each.peer.member.name === name && each.peer.member.life === life) return each;
+      if (each.peer.member.name === name && each.peer.member.incarnation === incarnation) return each;
     return undefined;
   }
 

@@ -1,12 +1,12 @@
 // Prompts that are computed in this process and go on in another: what the thread and those who decode tell each other, over links on the bus.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ports.ts';
-import { type Peer, type Station, silentUs } from '../processes/peer-session.ts';
+import { type Peer, type PeerSession, silentUs } from '../processes/peer-session.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import { encode } from '../wire/codec.ts';
 import type { HandOffWire, PeerAnnouncement } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
-import { type HandOffEnd, handOffStation } from './hand-off-session.ts';
+import { type HandOffEnd, handOffSession } from './hand-off-session.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 
 export interface PromptsOutOptions extends HandOffEnd {
@@ -25,7 +25,7 @@ interface Destination {
   /** As the thread knows it: another one for each session. */
   readonly index: InstanceIndex;
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   /** Undefined: it is expected. */
   peer: Decoder | undefined;
   /** By the names that they have here. */
@@ -34,15 +34,15 @@ interface Destination {
   waiting: HandOffWire[];
 }
 
-export class PromptsOut {
+export class RemotePromptsOut {
   readonly #options: PromptsOutOptions;
-  readonly #station: Station<PeerAnnouncement>;
+  readonly #station: PeerSession<PeerAnnouncement>;
   readonly #destinations = new Map<InstanceIndex, Destination>();
   #indices = 0;
 
   constructor(options: PromptsOutOptions) {
     this.#options = options;
-    this.#station = handOffStation('prefill', options, {
+    this.#station = handOffSession('prefill', options, {
       join: (peer) => this.#join(peer),
       lose: (peer) => this.#lose(peer),
       hear: (peer, told) => this.#hear(peer, told),
@@ -58,8 +58,8 @@ export class PromptsOut {
   }
 
   /** A request is to go on at that instance, whose index it returns. One that is not known yet is waited for, as long as anybody may be silent. */
-  add(leaving: Leaving, { name, life }: Pick<SessionName, 'name' | 'life'>): InstanceIndex {
-    const destination = this.#find(name, life) ?? this.#await(name, life);
+  add(leaving: Leaving, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
+    const destination = this.#find(name, incarnation) ?? this.#await(name, incarnation);
     destination.leaving.set(leaving.id, leaving);
     return destination.index;
   }
@@ -115,8 +115,8 @@ export class PromptsOut {
   }
 
   #join(peer: Decoder): void {
-    const { name, life } = peer.member;
-    const destination = this.#find(name, life) ?? this.#open(name, life);
+    const { name, incarnation } = peer.member;
+    const destination = this.#find(name, incarnation) ?? this.#open(name, incarnation);
     destination.peer = peer;
     for (const told of destination.waiting) this.#station.send(peer, encode(told));
     destination.waiting = [];
@@ -132,8 +132,8 @@ export class PromptsOut {
     for (const id of [...destination.leaving.keys()]) this.#break(destination, id);
   }
 
-  #await(name: string, life: number): Destination {
-    const destination = this.#open(name, life);
+  #await(name: string, incarnation: number): Destination {
+    const destination = this.#open(name, incarnation);
     const giveUp = (): void => {
       if (destination.peer === undefined) this.#end(destination);
     };
@@ -141,16 +141,17 @@ export class PromptsOut {
     return destination;
   }
 
-  #open(name: string, life: number): Destination {
+  #open(name: string, incarnation: number): Destination {
     const index = this.#indices++;
-    const destination = { index, name, life, peer: undefined, leaving: new Map(), waiting: [] };
+    const destination = { index, name, incarnation, peer: undefined, leaving: new Map(), waiting: [] };
     this.#destinations.set(index, destination);
     this.#options.met(index, name);
     return destination;
   }
 
-  #find(name: string, life: number): Destination | undefined {
-    for (const each of this.#destinations.values()) if (each.name === name && each.life === life) return each;
+  #find(name: string, incarnation: number): Destination | undefined {
+    for (const each of this.#destinations.values())
+      if (each.name === name && each.incarnation === incarnation) return each;
     return undefined;
   }
 

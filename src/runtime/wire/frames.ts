@@ -1,7 +1,7 @@
 // Frames of a link on the bus: a fixed head, then the bytes of a part or of what is told with a tally.
 
 /** Of everything that processes of a cluster tell each other: those of another version do not understand us. */
-export const wireVersion = 11;
+export const wireVersion = 12;
 
 /** Sessions are numbered by the side that leads: a higher one begins, and ends all before it. */
 export type Frame =

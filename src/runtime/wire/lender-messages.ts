@@ -4,6 +4,7 @@ import { parseEnvelope } from '../../core/lending/parse.ts';
 import type { OfficeRecord } from '../../core/membership/election.ts';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { LenderWire } from '../lending/lender-wire.ts';
+import { encode } from './codec.ts';
 import type { wireVersion } from './frames.ts';
 import { memberFields, reader } from './messages.ts';
 
@@ -40,7 +41,7 @@ export interface LenderAnnouncement extends Announcement {
 export interface LenderPlace {
   /** Empty: whoever had it has left. */
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
 }
 
 const lender = z.strictObject({
@@ -50,7 +51,11 @@ const lender = z.strictObject({
   lendableBlocks: count,
   door: z.string().regex(/^[\w.:-]{1,253}:\d{1,5}$/),
 });
-const places = z.strictObject({ places: z.array(z.strictObject({ name: z.string().max(64), life: count })).max(4096) });
+// The stored record keeps the field name `life` of earlier releases.
+const place = z
+  .strictObject({ name: z.string().max(64), life: count })
+  .transform(({ name, life }): LenderPlace => ({ name, incarnation: life }));
+const places = z.strictObject({ places: z.array(place).max(4096) });
 const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
 /** Each throws an Error that names the field at fault. */
@@ -58,3 +63,8 @@ export const readLenderWire = reader<Exclude<LenderWire, { kind: 'room' | 'door'
 export const readLender = reader<LenderAnnouncement>("a lender's announcement", lender);
 export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
 export const readOffice = reader<OfficeRecord>("an office's record", office);
+
+/** The stored record of lenders, as `readPlaces` reads it. */
+export function encodePlaces(places: readonly LenderPlace[]): Uint8Array {
+  return encode({ places: places.map(({ name, incarnation }) => ({ name, life: incarnation })) });
+}

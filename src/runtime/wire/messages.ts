@@ -15,7 +15,7 @@ import type { ReportedRequest } from '../../core/router/failure-recovery/instanc
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, EventsMessage } from '../threads/thread-protocol.ts';
-import type { LandingHandle } from '../transfer/messenger.ts';
+import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
 import { instanceSnapshot } from './instance-snapshot.ts';
@@ -60,7 +60,13 @@ export const request = z.strictObject({
   resumed: z.strictObject({ tokens, scored: count }).optional(),
 });
 
-const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure, transferUs: figure.optional() });
+const prefix = z.strictObject({
+  name,
+  incarnation: count,
+  blocks: count,
+  patienceUs: figure,
+  transferUs: figure.optional(),
+});
 
 const switched = z.enum(['mixed', 'prefill', 'decode']);
 const order = z.discriminatedUnion('kind', [
@@ -72,7 +78,7 @@ const order = z.discriminatedUnion('kind', [
     group: namedGroup.optional(),
   }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
-  z.strictObject({ kind: z.literal('tellBlocks'), unread: z.boolean() }),
+  z.strictObject({ kind: z.literal('requestSnapshot'), unread: z.boolean() }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
   z.strictObject({ kind: z.literal('unpin'), id }),
   z.strictObject({ kind: z.literal('role'), role: switched }),
@@ -108,7 +114,7 @@ const event = z.discriminatedUnion('kind', [
 
 const journal = z
   .strictObject({
-    life: count,
+    incarnation: count,
     number: count,
     changes: count,
     words: z.instanceof(Uint32Array),
@@ -121,7 +127,7 @@ const journal = z
 
 export const blocks = z
   .strictObject({
-    life: count,
+    incarnation: count,
     number: count,
     blocks: count,
     words: z.instanceof(Uint32Array),
@@ -172,7 +178,7 @@ const handOff = z.discriminatedUnion('kind', [
     gateway: sessionName,
     request,
     senders: z
-      .array(z.strictObject({ name, life: count, id: z.string().max(1024) }))
+      .array(z.strictObject({ name, incarnation: count, id: z.string().max(1024) }))
       .max(64)
       .optional(),
     asking: count.optional(),
@@ -204,7 +210,7 @@ const role = z.enum(['mixed', 'prefill', 'decode', 'store']);
 export const memberFields = {
   version: z.literal(wireVersion),
   name,
-  life: count,
+  incarnation: count,
   number: count,
 };
 export const root = z.strictObject({
@@ -225,11 +231,14 @@ const instanceAnnouncement = z.strictObject({
   stageLayers: count.optional(),
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
-const named = z.object({ name: memberFields.name, life: count, version: count.optional() });
-const leave = z.strictObject({ name: memberFields.name, life: count });
+// Releases before version 12 sent `life`: their announcements are read, so that the log can name their version.
+const named = z
+  .object({ name: memberFields.name, incarnation: count.optional(), life: count.optional(), version: count.optional() })
+  .transform(({ life, ...rest }) => ({ ...rest, incarnation: rest.incarnation ?? life ?? 0 }));
+const leave = z.strictObject({ name: memberFields.name, incarnation: count });
 
 /** Sends a part of a prompt, under that name. */
-export interface NamedSender extends Pick<SessionName, 'name' | 'life'> {
+export interface NamedSender extends Pick<SessionName, 'name' | 'incarnation'> {
   readonly id: RequestId;
 }
 
@@ -254,7 +263,7 @@ export type HandOffWire =
   | {
       readonly kind: 'reserved';
       readonly id: RequestId;
-      readonly landing: LandingHandle;
+      readonly landing: ReceiveBufferHandle;
       readonly asking?: number | undefined;
     }
   | { readonly kind: 'taken' | 'declined'; readonly id: RequestId }
@@ -263,7 +272,7 @@ export type HandOffWire =
 
 /** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
 export type FetchWire =
-  | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly landing: LandingHandle })
+  | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly landing: ReceiveBufferHandle })
   /** To a store: this is here. */
   | Extract<PrefixMessage, { kind: 'offer' }>
   /** Nobody wants it any more. */
@@ -291,7 +300,7 @@ export type Order =
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   /** `unread`: the copy that it was told of last was not there. */
-  | { readonly kind: 'tellBlocks'; readonly unread: boolean }
+  | { readonly kind: 'requestSnapshot'; readonly unread: boolean }
   | ({ readonly kind: 'pin' } & PinOrder)
   | { readonly kind: 'unpin'; readonly id: PinId }
   /** What it does from now on; all gateways are told. */
@@ -363,11 +372,11 @@ export const readFetcher = reader<FetcherAnnouncement>(
 export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever, of any version. */
-export const readNamed = reader<Pick<Announcement, 'name' | 'life'> & { readonly version: number | undefined }>(
+export const readNamed = reader<Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }>(
   'an announcement',
   named,
 );
-export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);
+export const readLeave = reader<Pick<Announcement, 'name' | 'incarnation'>>('a farewell', leave);
 /** A field that may be undefined is sent as none. */
 type Received<T> = T extends ArrayBufferView
   ? T

@@ -5,7 +5,7 @@ import { batchLimits } from '../../core/scheduler/token-limits.ts';
 
 const count = z.number().int().min(0);
 export const name = z.string().regex(/^[\w-]{1,64}$/);
-export const sessionName = z.strictObject({ name, life: count, session: count });
+export const sessionName = z.strictObject({ name, incarnation: count, session: count });
 export const namedGroup = z
   .strictObject({
     members: z.array(sessionName).min(2).max(64),
@@ -27,7 +27,7 @@ export const namedGroup = z
 /** One start of a process, and a gateway's session with it. */
 export interface SessionName {
   readonly name: string;
-  readonly life: number;
+  readonly incarnation: number;
   readonly session: number;
 }
 
@@ -39,6 +39,6 @@ export interface NamedGroup {
   readonly chunkTokens: number;
   /** Behind which they compute; `of` a start of an instance that has it. */
   readonly prefix:
-    | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'life'> | undefined })
+    | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'incarnation'> | undefined })
     | undefined;
 }

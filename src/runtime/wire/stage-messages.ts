@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { GenerationRequest, RequestId } from '../../core/protocol/ports.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
-import type { LandingHandle } from '../transfer/messenger.ts';
+import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { reader, request } from './messages.ts';
 import { type NamedGroup, namedGroup, type SessionName, sessionName } from './names.ts';
 
@@ -10,7 +10,7 @@ import { type NamedGroup, namedGroup, type SessionName, sessionName } from './na
 export type StageWire =
   | {
       readonly kind: 'enlist';
-      readonly gateway: Pick<SessionName, 'name' | 'life'>;
+      readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
       readonly request: GenerationRequest;
       readonly group: NamedGroup;
       readonly index: number;
@@ -23,9 +23,9 @@ export type StageWire =
       readonly number: number;
       readonly id: RequestId;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
-      readonly landing: LandingHandle | undefined;
+      readonly landing: ReceiveBufferHandle | undefined;
     }
-  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: LandingHandle }
+  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
   | { readonly kind: 'rowsUnwanted'; readonly number: number };
 
 const { tokensMax } = batchLimits;

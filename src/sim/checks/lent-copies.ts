@@ -43,10 +43,10 @@ export class LentCopies {
   lost(
     name: string,
     debtor: InstanceIndex,
-    life: number,
+    incarnation: number,
     instances: readonly LengthInstance[],
   ): { readonly creditor: InstanceIndex; readonly at: number } | undefined {
-    return this.#copies.get(name)?.find((each) => !isHeld(each, debtor, life, instances));
+    return this.#copies.get(name)?.find((each) => !isHeld(each, debtor, incarnation, instances));
   }
 }
 
@@ -65,13 +65,13 @@ function borrowed({ borrower }: LengthInstance, creditor: InstanceIndex, at: num
 function isHeld(
   { creditor, held }: Borrowed,
   debtor: InstanceIndex,
-  life: number,
+  incarnation: number,
   instances: readonly LengthInstance[],
 ): boolean {
   if (held === undefined) return false;
   const { loan, block, rblock } = held;
   const debt = instances[debtor].borrower?.rmanager.debtor.find(loan);
   if (debt?.frozen.has(block) !== true && (rblock === undefined || debt?.used.get(block) !== rblock)) return false;
-  const lent = instances[creditor].borrower?.rmanager.creditor.blocksOf(debtor, life, loan);
+  const lent = instances[creditor].borrower?.rmanager.creditor.blocksOf(debtor, incarnation, loan);
   return lent?.has(block) === true;
 }

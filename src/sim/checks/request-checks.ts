@@ -94,7 +94,7 @@ export class RequestChecks {
     const longestUs = faults?.longestUs ?? this.#latencyUs;
     this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
     this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
-    this.#transfers.check(instances, network, leftTo, (instance) => faults?.lifeOf(instance) ?? 0);
+    this.#transfers.check(instances, network, leftTo, (instance) => faults?.incarnationOf(instance) ?? 0);
     this.#checkAges();
     checkWaits(instances);
   }

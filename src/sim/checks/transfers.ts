@@ -133,12 +133,12 @@ export class Transfers {
     instances: readonly LengthInstance[],
     network: Network,
     leftTo: LeftTo,
-    lifeOf: (instance: InstanceIndex) => number,
+    incarnationOf: (instance: InstanceIndex) => number,
   ): void {
     for (const { kind, from, to, name } of network.transfers) {
       if (kind === 'prefix' && !instances[from].sends(to, name)) throw broken(from, name);
       if (kind === 'borrow') this.#checkMoving(from, name);
-      if (kind === 'borrow' || kind === 'settle') this.#checkLent(name, instances, lifeOf);
+      if (kind === 'borrow' || kind === 'settle') this.#checkLent(name, instances, incarnationOf);
       if (kind !== 'handoff') continue;
       const key = keyOf(kind, from, to, name);
       const left = leftTo(from, to, name);
@@ -154,10 +154,14 @@ export class Transfers {
       if (moving !== undefined && !holds(moving.table, row)) throw broken(from, name, row);
   }
 
-  #checkLent(name: string, instances: readonly LengthInstance[], lifeOf: (instance: InstanceIndex) => number): void {
+  #checkLent(
+    name: string,
+    instances: readonly LengthInstance[],
+    incarnationOf: (instance: InstanceIndex) => number,
+  ): void {
     const debtor = debtorOf(name);
     // Creditors count lives from 1.
-    const lost = this.#lent.lost(name, debtor, lifeOf(debtor) + 1, instances);
+    const lost = this.#lent.lost(name, debtor, incarnationOf(debtor) + 1, instances);
     if (lost !== undefined)
       throw new Error(
         `Transfers broken: block ${lost.at} that instance ${lost.creditor} lent to ${debtor} is under way as ${name}, and is given back or another's`,

@@ -2,7 +2,7 @@
 
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { Fates } from '../../core/protocol/message-counts.ts';
+import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
@@ -15,7 +15,7 @@ import type { Learned, SimulationConfig } from './simulation-config.ts';
 interface Conducted {
   readonly config: SimulationConfig;
   readonly sloOf: SloRule;
-  readonly fates: Fates;
+  readonly fates: MessageCounts;
   readonly clients: Clients;
   readonly outcome: Outcome;
   /** (instances) */
@@ -26,7 +26,7 @@ interface Conducted {
   readonly toInstance: (index: InstanceIndex, event: LengthEvent) => void;
 }
 
-export class Conducting {
+export class ConductorDriver {
   readonly #cluster: Conducted;
   readonly #checking: boolean;
   readonly #faulty: boolean;
@@ -86,11 +86,11 @@ export class Conducting {
     const { config, clients, outcome, toInstance, later } = this.#cluster;
     switch (effect.kind) {
       case 'forward': {
-        const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
+        const { id, instance, predicted, request, decodeAt, prefix, group, incarnation, decodeIncarnation } = effect;
         request.predicted = predicted;
         clients.tried(id, request);
         this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
-        const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
+        const event = { kind: 'submit', request, decodeAt, prefix, group, incarnation, decodeIncarnation } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
         if (request.trace.batch === true) later(0, () => toInstance(instance, event));
         else toInstance(instance, event);
@@ -104,7 +104,7 @@ export class Conducting {
         toInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
-        toInstance(effect.instance, { kind: 'tellBlocks' });
+        toInstance(effect.instance, { kind: 'requestSnapshot' });
         break;
       case 'pin':
       case 'unpin':
@@ -115,12 +115,12 @@ export class Conducting {
         break;
       case 'startInstance': {
         const { instance } = effect;
-        const joined = { kind: 'instanceJoined', instance, life: 0 } as const;
+        const joined = { kind: 'instanceJoined', instance, incarnation: 0 } as const;
         later(config.instances[instance].startUs ?? 0, () => this.#cluster.join(joined));
         break;
       }
       case 'roleSwitched':
-      case 'pinTold':
+      case 'pinUpdated':
         outcome.told(effect);
         break;
       case 'placed':

@@ -4,7 +4,7 @@ import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.t
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 
 /** Undefined: it is for others. */
-export function wordsOf(
+export function conductorMessagesOf(
   instance: InstanceIndex,
   effect: InstanceEffect<undefined, LengthRequest>,
 ): ConductorEvent<LengthRequest> | undefined {
@@ -16,11 +16,11 @@ export function wordsOf(
       return { kind: 'journal', instance, journal: effect.journal };
     case 'prefilled':
       return { kind: 'prefilled', instance, id: effect.id };
-    case 'letGo':
+    case 'released':
     case 'outgrows':
     case 'migrated':
     case 'snapshot':
-    case 'pinTold':
+    case 'pinUpdated':
     case 'report':
       return { ...effect, instance };
     default:

@@ -1,6 +1,6 @@
 // The conductor of a simulated cluster.
 
-import type { Fates } from '../../core/protocol/message-counts.ts';
+import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import { LengthProgress } from '../../core/router/length-progress.ts';
@@ -12,7 +12,7 @@ export function createConductor(
   { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
   capacityTokens: readonly number[],
-  { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
+  { alone, fates }: { readonly alone: boolean; readonly fates: MessageCounts | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
   const learned = config.learned && {

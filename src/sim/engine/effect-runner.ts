@@ -24,7 +24,7 @@ interface Owner {
   readonly lending: () => ClusterLending | undefined;
 }
 
-export class Performer {
+export class EffectRunner {
   readonly #parts: Parts;
   readonly #owner: Owner;
 

@@ -1,7 +1,7 @@
 // What is to be done at its time, in the order of being asked for: messages that arrive, clients that come again.
 import type { EventHeap } from './event-heap.ts';
 
-export class Actions {
+export class EventQueue {
   readonly #heap: EventHeap;
   /** Keys from here on are actions. */
   readonly #firstKey: number;

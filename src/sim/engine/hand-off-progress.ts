@@ -11,7 +11,7 @@ interface Letters {
   readonly rows: ReadonlySet<number> | undefined;
 }
 
-export class HandOff {
+export class HandOffProgress {
   readonly kind = 'handoff';
   readonly from: InstanceIndex;
   readonly to: InstanceIndex;

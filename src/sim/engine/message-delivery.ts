@@ -43,7 +43,7 @@ interface Parts {
   readonly tellConductor: (event: ToConductor) => void;
 }
 
-export class Hearing {
+export class MessageDelivery {
   readonly #parts: Parts;
   /** (instances): what has come while it computed. */
   readonly #unheard: readonly ToInstance[][];

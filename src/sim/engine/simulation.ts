@@ -1,7 +1,7 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 
 import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import { Fates } from '../../core/protocol/message-counts.ts';
+import { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
 import { sloRule } from '../../core/router/admission/length-admission.ts';
@@ -24,14 +24,14 @@ import { migrationFigures } from '../report/migration-figures.ts';
 import { Outcome } from '../report/outcome.ts';
 import { Clients, endings } from '../workload/clients.ts';
 import { Retries } from '../workload/retries.ts';
-import { Conducting } from './conductor-driver.ts';
-import { wordsOf } from './conductor-messages.ts';
-import { Performer } from './effect-runner.ts';
+import { ConductorDriver } from './conductor-driver.ts';
+import { conductorMessagesOf } from './conductor-messages.ts';
+import { EffectRunner } from './effect-runner.ts';
 import { EventHeap } from './event-heap.ts';
-import { Actions } from './event-queue.ts';
+import { EventQueue } from './event-queue.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { InOrder } from './in-order.ts';
-import { Hearing } from './message-delivery.ts';
+import { MessageDelivery } from './message-delivery.ts';
 import type { Inside, InstanceSpec, SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
@@ -54,16 +54,16 @@ export class Simulation {
   readonly outcome = new Outcome();
   /** Undefined unless the configuration wants them. */
   readonly checks: RequestChecks | undefined;
-  readonly fates = new Fates();
+  readonly fates = new MessageCounts();
   readonly #config: SimulationConfig;
-  readonly #conducting: Conducting;
+  readonly #conducting: ConductorDriver;
   readonly #faults: FaultLayer | undefined;
   readonly #instances: LengthInstance[];
   /** (instances): when each is to be woken. */
   readonly #wakeUs: Float64Array;
   readonly #effects: InOrder<LengthEffect>;
-  readonly #performer: Performer;
-  readonly #hearing: Hearing;
+  readonly #performer: EffectRunner;
+  readonly #hearing: MessageDelivery;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
@@ -72,7 +72,7 @@ export class Simulation {
   readonly #tiers: SimulatedTiers;
   readonly #clients: Clients;
   readonly #heap = new EventHeap();
-  readonly #actions: Actions;
+  readonly #actions: EventQueue;
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
   #nowUs: number = wideZero;
@@ -83,7 +83,7 @@ export class Simulation {
     const { instances, linkBytesPerSecond } = config;
     this.checks = config.checking ? new RequestChecks(config, this) : undefined;
     this.#instances = instances.map((_, index) => this.#create(index, 0));
-    this.#actions = new Actions(this.#heap, instances.length + firstMessage);
+    this.#actions = new EventQueue(this.#heap, instances.length + firstMessage);
     this.#effects = new InOrder(instances.length, (index, effect) => this.#perform(index, effect));
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.#executors = instances.map(
@@ -101,7 +101,7 @@ export class Simulation {
     const networkKey = instances.length + networkNumber;
     this.#clock = new NetworkClock(this.#network, this.#streams, this.#heap, networkKey, config.checking);
     this.#tiers = new SimulatedTiers(config, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
-    this.#performer = new Performer(
+    this.#performer = new EffectRunner(
       { executors: this.#executors, streams: this.#streams, tiers: this.#tiers },
       {
         post: (from, to, event) => this.#hearing.post(from, to, event),
@@ -120,7 +120,7 @@ export class Simulation {
       pin: (id, request, ttlUs) => this.#tellConductor({ kind: 'pin', id, request, ttlUs }),
       at: (timeUs, action) => this.#actions.at(timeUs, action),
     });
-    this.#conducting = new Conducting({
+    this.#conducting = new ConductorDriver({
       ...{ config, sloOf, fates: this.fates, clients: this.#clients, outcome: this.outcome },
       capacityTokens: () => this.#instances.map((instance) => instance.capacityTokens),
       later: (delayUs, action) => this.#later(delayUs, action),
@@ -131,20 +131,27 @@ export class Simulation {
     this.#faults = config.faults && new FaultLayer(config.faults, this.#faultyCluster());
     if (this.#faults === undefined) return;
     for (const index of instances.keys()) {
-      this.#tellConductor({ kind: 'instanceJoined', instance: index, life: 0 });
+      this.#tellConductor({ kind: 'instanceJoined', instance: index, incarnation: 0 });
       this.#scheduleWake(index);
     }
   }
 
-  #create(index: InstanceIndex, life: number): LengthInstance {
+  #create(index: InstanceIndex, incarnation: number): LengthInstance {
     const { machine } = this.#config.instances[index];
     const reportUs = this.#config.faults?.times.reportUs;
     const witness = this.checks?.witness(index);
-    return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates, witness });
+    return createLengthInstance({
+      ...machine,
+      queueMax: 2 ** 53 - 1,
+      incarnation,
+      reportUs,
+      fates: this.fates,
+      witness,
+    });
   }
 
-  #createHearing(): Hearing {
-    return new Hearing({
+  #createHearing(): MessageDelivery {
+    return new MessageDelivery({
       threads: this.#config.threads,
       faults: () => this.#faults,
       instances: this.#instances.length,
@@ -181,11 +188,11 @@ export class Simulation {
       later: (delayUs, action) => this.#later(delayUs, action),
       tellInstance: (index, event) => this.#tellInstance(index, event),
       tellConductor: (event) => this.#tellConductor(event),
-      clear: (index, life) => {
+      clear: (index, incarnation) => {
         this.outcome.lost(this.#instances[index], this.#executors[index].stop(this.#nowUs));
         this.checks?.gone(index, this.#instances[index]);
         this.#hearing.clear(index);
-        this.#instances[index] = this.#create(index, life);
+        this.#instances[index] = this.#create(index, incarnation);
         this.#wakeUs[index] = Number.POSITIVE_INFINITY;
         this.lending?.died(this.#nowUs, index);
       },
@@ -352,9 +359,9 @@ export class Simulation {
 
   /** The instance hears it then, if it has not started anew since. */
   #laterAt(timeUs: number, index: InstanceIndex, event: ToInstance): void {
-    const life = this.#faults?.lifeOf(index);
+    const incarnation = this.#faults?.incarnationOf(index);
     this.#actions.at(timeUs, () => {
-      if (this.#faults?.lifeOf(index) === life) this.#tellInstance(index, event);
+      if (this.#faults?.incarnationOf(index) === incarnation) this.#tellInstance(index, event);
     });
   }
 
@@ -394,7 +401,7 @@ export class Simulation {
   }
 
   #perform(index: InstanceIndex, effect: LengthEffect): void {
-    const words = wordsOf(index, effect);
+    const words = conductorMessagesOf(index, effect);
     if (words !== undefined) this.#hearing.toConductor(index, words);
     this.#performer.perform(this.#nowUs, index, effect);
   }

@@ -11,7 +11,7 @@ import {
   type StepCostModel,
 } from '../../core/scheduler/length-work.ts';
 import type { Departed, Network } from '../network/network.ts';
-import { HandOff } from './hand-off-progress.ts';
+import { HandOffProgress } from './hand-off-progress.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 type Event = LengthEvent;
@@ -35,7 +35,7 @@ export class Streams {
   readonly #delivery: Delivery;
   readonly #blockTokens: number | undefined;
   /** Prompts on their way, by sender and request. */
-  readonly #handOffs = new Map<string, HandOff>();
+  readonly #handOffs = new Map<string, HandOffProgress>();
   /** Chunks whose activations are on their way, by the names of their streams. */
   readonly #passed = new Map<string, { readonly id: string } & Activations>();
   /** Blocks that are there when a prefix has arrived, by receiver and request. */
@@ -59,7 +59,7 @@ export class Streams {
     const { id, to, step, held, range, table } = effect;
     const last = held !== undefined;
     const end = effect.from + effect.tokens;
-    const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOff(from, to, id);
+    const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOffProgress(from, to, id);
     this.#handOffs.set(`${from} ${id}`, handOff);
     handOff.held = held ?? nothingHeld;
     const begin = handOff.beginOf(effect.from, end);

@@ -5,7 +5,7 @@ import { admissionKinds, placementKinds, RooflineCost } from '../../core/router/
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';
-import { Dice } from '../lending/dice.ts';
+import { Prng } from '../lending/dice.ts';
 import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
 import { type RequestWorld, withLending } from './lending-worlds.ts';
 
@@ -71,7 +71,7 @@ export const requestHandlers: readonly string[] = [
   ].map((message) => `lost ${message}`),
   ...['enlist', 'enlisted', 'release', 'reserve', 'started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
   ...[
-    ...['cancel', 'ended', 'journal', 'letGo', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
     ...['started', 'submit', 'taken', 'tokens', 'unable'],
   ].map((message) => `late ${message}`),
   ...[
@@ -85,7 +85,7 @@ function anyTime(kind: Fault['kind'], changes: Partial<Fault>): Fault {
   return { ...nothing, instances: undefined, factor: 4, kind, ...changes };
 }
 
-function planOf(seed: number, dice: Dice): FaultPlan {
+function planOf(seed: number, dice: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
   const outage = { forUs: 500_000 };
   const all = [
@@ -100,7 +100,7 @@ function planOf(seed: number, dice: Dice): FaultPlan {
   return { seed, times, faults: all.filter(() => dice.chance(0.7)) };
 }
 
-function instancesOf(dice: Dice, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
+function instancesOf(dice: Prng, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
   const nic = { bytesPerSecond: 10 ** dice.between(6, 9), us: dice.between(10, 2_000) };
   const machine = {
     ...({ cost, blockTokens, eviction: 'lru', coalesce: dice.chance(0.8), blocks: dice.between(20, 40) } as const),
@@ -114,7 +114,7 @@ function instancesOf(dice: Dice, rechecks: boolean, tokensMax: number): readonly
   return [...of('prefill', dice.between(1, 3)), ...of('decode', dice.between(1, 3))];
 }
 
-function traceOf(dice: Dice): readonly TraceRequest[] {
+function traceOf(dice: Prng): readonly TraceRequest[] {
   const trace: TraceRequest[] = [];
   for (let atUs = dice.around(60_000); atUs < chaosUs; atUs += dice.around(60_000)) {
     const index = trace.length;
@@ -129,17 +129,17 @@ function traceOf(dice: Dice): readonly TraceRequest[] {
 }
 
 /** Where there are enough instances, groups compute some of the prompts. */
-function pipelineOf({ instances }: SimulationConfig, dice: Dice): SimulationConfig['pipeline'] {
+function pipelineOf({ instances }: SimulationConfig, dice: Prng): SimulationConfig['pipeline'] {
   const prefills = instances.filter(({ role }) => role === 'prefill').length;
   return prefills < 2 ? undefined : { members: dice.between(2, prefills), tokensOver: dice.between(0, 60) };
 }
 
 export function requestWorld(seed: number): RequestWorld {
-  const dice = new Dice(seed, 5);
+  const dice = new Prng(seed, 5);
   const admission = dice.chance(0.3) ? admissionKinds[dice.between(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
   // Groups are worth it only where steps are short beside prompts.
-  const groups = new Dice(seed, 7);
+  const groups = new Prng(seed, 7);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
     instances: instancesOf(dice, admission !== 'none', grouped ? 32 : 128),
@@ -155,10 +155,10 @@ export function requestWorld(seed: number): RequestWorld {
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
   const even = { config: { ...config, pipeline }, trace: traceOf(dice) };
-  const world = withMore(withUnequal(even, new Dice(seed, 11)), new Dice(seed, 8));
-  const lends = new Dice(seed, 9);
+  const world = withMore(withUnequal(even, new Prng(seed, 11)), new Prng(seed, 8));
+  const lends = new Prng(seed, 9);
   const lending = lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
-  return withStores(lending, new Dice(seed, 10));
+  return withStores(lending, new Prng(seed, 10));
 }
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
@@ -167,7 +167,7 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
 };
 
 /** In some worlds members of groups compute at different speeds. */
-function withUnequal({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+function withUnequal({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
   if (config.pipeline === undefined || !dice.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => ({
     ...spec,
@@ -177,7 +177,7 @@ function withUnequal({ config, trace }: RequestWorld, dice: Dice): RequestWorld 
 }
 
 /** Some worlds have one or the other of all else that instances do. */
-function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+function withMore({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
   const ssd = dice.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
   const ssdBlocks = ssd === undefined ? 0 : dice.between(10, 80);
   const instances = config.instances.map(({ machine, ...spec }) => {
@@ -206,7 +206,7 @@ function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
 }
 
 /** In some worlds stores keep what the others compute; they neither lend nor borrow. */
-function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+function withStores({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
   const [first] = config.instances;
   if (first === undefined || !dice.chance(0.4)) return { config, trace };
   const stores = Array.from({ length: dice.between(1, 2) }, (_, i) => ({
@@ -227,7 +227,7 @@ function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
 }
 
 /** In some worlds prompts are preempted while they leave: some come before others, memory is short and the way is long. */
-function withHaste({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+function withHaste({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
   if (config.pipeline !== undefined || !dice.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => {
     const limits = { ...machine.limits, tokensMax: dice.between(32, 48) };
@@ -247,13 +247,13 @@ function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
 }
 
 export function hastyWorld(seed: number): RequestWorld {
-  return withHaste(requestWorld(seed), new Dice(seed, 12));
+  return withHaste(requestWorld(seed), new Prng(seed, 12));
 }
 
 /** Runs one seed to its end. Throws on the first broken rule. */
 export function runRequestChaos(seed: number): RequestCounts {
   const { config, trace } = hastyWorld(seed);
-  const dice = new Dice(seed, 6);
+  const dice = new Prng(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkPatience } });
   for (const request of trace) {
     simulation.arrive(request);

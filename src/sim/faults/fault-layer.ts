@@ -2,9 +2,9 @@
 
 import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
-import { Dice } from '../lending/dice.ts';
+import { Prng } from '../lending/dice.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
-import { Courier, type Party } from './faulty-network.ts';
+import { FaultyNetwork, type Party } from './faulty-network.ts';
 import { Injector } from './injector.ts';
 
 type ToInstance = LengthEvent;
@@ -21,7 +21,7 @@ export interface FaultyCluster {
   readonly tellInstance: (instance: InstanceIndex, event: ToInstance) => void;
   readonly tellConductor: (event: ToConductor) => void;
   /** All that it had is gone; what it was doing has never been. */
-  readonly clear: (instance: InstanceIndex, life: number) => void;
+  readonly clear: (instance: InstanceIndex, incarnation: number) => void;
   /** It runs. */
   readonly wake: (instance: InstanceIndex) => void;
   readonly slow: (instance: InstanceIndex, factor: number) => void;
@@ -39,10 +39,10 @@ export class FaultLayer {
   readonly times: FaultTimes;
   readonly injected = new Map<FaultName, number>();
   readonly #cluster: FaultyCluster;
-  readonly #courier: Courier;
+  readonly #courier: FaultyNetwork;
   readonly #injector: Injector;
   readonly #up: boolean[];
-  readonly #lives: number[];
+  readonly #incarnations: number[];
   #healed = false;
 
   constructor(plan: FaultPlan, cluster: FaultyCluster) {
@@ -51,9 +51,9 @@ export class FaultLayer {
     this.times = plan.times;
     this.#cluster = cluster;
     this.#up = Array.from({ length: instances }, () => true);
-    this.#lives = Array.from({ length: instances }, () => 0);
+    this.#incarnations = Array.from({ length: instances }, () => 0);
     const count = (fault: FaultName) => this.injected.set(fault, (this.injected.get(fault) ?? 0) + 1);
-    this.#courier = new Courier(new Dice(plan.seed, stream), plan.faults, later, count);
+    this.#courier = new FaultyNetwork(new Prng(plan.seed, stream), plan.faults, later, count);
     this.#injector = new Injector(plan, {
       instances,
       parties: [...managers, ...this.#up.keys()],
@@ -78,8 +78,8 @@ export class FaultLayer {
     return this.#up[instance];
   }
 
-  lifeOf(instance: InstanceIndex): number {
-    return this.#lives[instance];
+  incarnationOf(instance: InstanceIndex): number {
+    return this.#incarnations[instance];
   }
 
   /** Both run, and nothing stands between them. */
@@ -119,17 +119,17 @@ export class FaultLayer {
       this.#courier.send(from, to, latencyUs, () => this.#cluster.tellInstance(to, event));
       return;
     }
-    const lives = [this.#lives[from], this.#lives[to]];
+    const incarnations = [this.#incarnations[from], this.#incarnations[to]];
     this.#cluster.later(latencyUs, () => {
-      const same = this.#lives[from] === lives[0] && this.#lives[to] === lives[1];
+      const same = this.#incarnations[from] === incarnations[0] && this.#incarnations[to] === incarnations[1];
       if (same && this.#courier.canHear(from, to)) this.#cluster.tellInstance(to, event);
-      else if (event.kind === 'landed' && this.#lives[from] === lives[0])
+      else if (event.kind === 'landed' && this.#incarnations[from] === incarnations[0])
         this.#cluster.tellInstance(from, { kind: 'streamBroken', id: event.id, to });
       else if (event.kind === 'activations') {
         const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
-        if (this.#lives[from] === lives[0]) this.#cluster.tellInstance(from, broken);
-        if (this.#lives[to] === lives[1]) this.#cluster.tellInstance(to, broken);
-      } else if (event.kind === 'loaded' && this.#lives[to] === lives[1])
+        if (this.#incarnations[from] === incarnations[0]) this.#cluster.tellInstance(from, broken);
+        if (this.#incarnations[to] === incarnations[1]) this.#cluster.tellInstance(to, broken);
+      } else if (event.kind === 'loaded' && this.#incarnations[to] === incarnations[1])
         this.#cluster.tellInstance(to, { ...event, to: 0 });
     });
   }
@@ -137,8 +137,8 @@ export class FaultLayer {
   #crash(instance: InstanceIndex): boolean {
     if (!this.#up[instance]) return false;
     this.#up[instance] = false;
-    this.#lives[instance]++;
-    this.#cluster.clear(instance, this.#lives[instance]);
+    this.#incarnations[instance]++;
+    this.#cluster.clear(instance, this.#incarnations[instance]);
     this.#cluster.breakFlows((from, to) => from === instance || to === instance);
     return true;
   }

@@ -1,12 +1,12 @@
 // A network that loses, doubles, delays and cuts off what a conductor, a gManager and instances say to one another.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { Dice } from '../lending/dice.ts';
+import type { Prng } from '../lending/dice.ts';
 import type { Fault, FaultName } from './faults.ts';
 
 export type Party = 'conductor' | 'gmanager' | InstanceIndex;
 
-export class Courier {
-  readonly #dice: Dice;
+export class FaultyNetwork {
+  readonly #dice: Prng;
   readonly #later: (delayUs: number, action: () => void) => void;
   readonly #count: (fault: FaultName) => void;
   #faults: readonly Fault[];
@@ -15,7 +15,7 @@ export class Courier {
   #longestUs = 0;
 
   constructor(
-    dice: Dice,
+    dice: Prng,
     faults: readonly Fault[],
     later: (delayUs: number, action: () => void) => void,
     count: (fault: FaultName) => void,

@@ -1,6 +1,6 @@
 // Makes faults happen: at given times, or again and again by chance, all from the seed.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
-import { Dice } from '../lending/dice.ts';
+import { Prng } from '../lending/dice.ts';
 import type { Fault, FaultName, FaultPlan } from './faults.ts';
 import type { Party } from './faulty-network.ts';
 
@@ -27,14 +27,14 @@ const stream = 41;
 
 export class Injector {
   readonly #victim: Victim;
-  readonly #dice: Dice;
+  readonly #dice: Prng;
   /** How many faults hold an instance down, and make it slow. */
   readonly #slowed = new Map<InstanceIndex, number>();
   #over = false;
 
   constructor({ seed, faults }: FaultPlan, victim: Victim) {
     this.#victim = victim;
-    this.#dice = new Dice(seed, stream);
+    this.#dice = new Prng(seed, stream);
     for (const fault of faults) {
       if (fault.atUs !== undefined) victim.later(fault.atUs, () => this.#inject(fault, fault.forUs));
       else if (fault.everyUs !== undefined) this.#again(fault, fault.everyUs);

@@ -3,7 +3,7 @@ import { defaultLendingTimes } from '../../core/lending/times.ts';
 import { queryRowBytes } from '../../core/router/parts.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
-import type { Dice } from '../lending/dice.ts';
+import type { Prng } from '../lending/dice.ts';
 import type { Fault } from './faults.ts';
 
 export interface RequestWorld {
@@ -25,7 +25,7 @@ const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000, spreadUs: 800_000 };
 
 /** @param gmanager the fault that may be injected besides */
-export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanager: Fault): RequestWorld {
+export function withLending({ config, trace }: RequestWorld, dice: Prng, gmanager: Fault): RequestWorld {
   const blocks = dice.between(blocksMin, blocksMax);
   const lendable = Math.floor(blocks * lentShareMax);
   const { length } = config.instances;

@@ -11,7 +11,7 @@ interface Copy {
   readonly kind: BlocksToMove['purpose'];
   readonly blocks: number;
   /** Which starts of its two ends it is between. */
-  readonly lives: readonly number[];
+  readonly incarnations: readonly number[];
   /** Of those that leave home: where they are, by place. */
   readonly rows: number[];
 }
@@ -26,7 +26,7 @@ interface Delivery {
   readonly reaches: (a: number, b: number) => boolean;
   /** Is the creditor there, and the one that lent? */
   readonly answers: (debtor: number, creditor: number) => boolean;
-  readonly lifeOf: (instance: number) => number;
+  readonly incarnationOf: (instance: number) => number;
   /** May something else still be read from these rows of an instance's page table? */
   readonly reads: (instance: number, rows: readonly number[]) => boolean;
 }
@@ -53,9 +53,18 @@ export class BlockCopies {
   }
 
   start(nowUs: number, debtor: number, { move, from, to, sources, targets, purpose: kind }: BlocksToMove): void {
-    const { lifeOf, reaches, answers } = this.#delivery;
+    const { incarnationOf, reaches, answers } = this.#delivery;
     const name = nameOf(debtor, move);
-    const copy = { debtor, move, from, to, kind, blocks: targets.length, lives: [lifeOf(from), lifeOf(to)], rows: [] };
+    const copy = {
+      debtor,
+      move,
+      from,
+      to,
+      kind,
+      blocks: targets.length,
+      incarnations: [incarnationOf(from), incarnationOf(to)],
+      rows: [],
+    };
     const news = newsOf(copy, (a, b) => (a === debtor ? !answers(a, b) : !reaches(a, b)));
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
@@ -106,12 +115,13 @@ export class BlockCopies {
     const copy = this.#copies.get(name);
     if (copy === undefined) return;
     this.#copies.delete(name);
-    const { debtor, move, from, to, lives } = copy;
-    const { lifeOf, reaches, tell, later } = this.#delivery;
-    const life = lifeOf(debtor);
+    const { debtor, move, from, to, incarnations } = copy;
+    const { incarnationOf, reaches, tell, later } = this.#delivery;
+    const incarnation = incarnationOf(debtor);
     later(to === debtor ? us : 2 * us, () => {
-      if (lifeOf(debtor) !== life) return;
-      const arrived = lifeOf(from) === lives[0] && lifeOf(to) === lives[1] && reaches(to, debtor);
+      if (incarnationOf(debtor) !== incarnation) return;
+      const arrived =
+        incarnationOf(from) === incarnations[0] && incarnationOf(to) === incarnations[1] && reaches(to, debtor);
       if (arrived) this.#tellMoved(copy);
       else tell(0, debtor, { kind: 'moveBroken', move });
     });
@@ -120,10 +130,10 @@ export class BlockCopies {
   /** Once nothing else reads where it was. */
   #tellMoved(copy: Copy): void {
     const { debtor, move, rows, from } = copy;
-    const { lifeOf, reads, tell, later } = this.#delivery;
-    const life = lifeOf(debtor);
+    const { incarnationOf, reads, tell, later } = this.#delivery;
+    const incarnation = incarnationOf(debtor);
     if (from !== debtor || !reads(debtor, rows)) tell(0, debtor, { kind: 'moved', move });
-    else later(releaseUs, () => lifeOf(debtor) === life && this.#tellMoved(copy));
+    else later(releaseUs, () => incarnationOf(debtor) === incarnation && this.#tellMoved(copy));
   }
 
   /** Connections between such instances have ended: who used one, and what it hears. */

@@ -1,7 +1,7 @@
 // Chaos runs of lending: one seed makes one world, its loads and its faults; any broken rule throws.
 import type { LendingMessageKind, MessageFate } from '../../core/lending/messages.ts';
 import { defaultLendingTimes } from '../../core/lending/times.ts';
-import { Dice } from './dice.ts';
+import { Prng } from './dice.ts';
 import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
 import { type LendingCounts, LendingWorld } from './world.ts';
 
@@ -30,7 +30,7 @@ export const handlers: Readonly<Record<MessageFate, readonly LendingMessageKind[
 };
 
 export function createLendingWorld(seed: number, faults: LendingFaults | undefined): LendingWorld {
-  const dice = new Dice(seed, 3);
+  const dice = new Prng(seed, 3);
   return new LendingWorld({
     seed,
     instances: dice.between(3, 5),
@@ -58,7 +58,7 @@ export function createLendingWorld(seed: number, faults: LendingFaults | undefin
 /** Runs one seed to its end. Throws on the first broken rule. */
 export function runLendingChaos(seed: number, faults: LendingFaults = roughFaults): LendingCounts {
   const world = createLendingWorld(seed, faults);
-  injectFaults(world, faults, new Dice(seed, 4));
+  injectFaults(world, faults, new Prng(seed, 4));
   world.run(chaosUs);
   world.network.heal();
   world.patient = true;
@@ -97,7 +97,7 @@ const lookUs = 200_000;
 
 /** The last thing to go wrong: one that has the turn dies, while others wait for it and all are there. */
 function killHolder(world: LendingWorld): void {
-  for (const node of world.nodes) if (node.life === undefined) world.start(node);
+  for (const node of world.nodes) if (node.incarnation === undefined) world.start(node);
   for (let waited = 0; waited < looksMax; waited++) {
     const { holder } = world.gmanager.turns;
     if (aliveIn(world) <= aliveMin) return;
@@ -114,18 +114,18 @@ function awaitTurns(world: LendingWorld): void {
   const { waiting } = world;
   world.run(turnsUs);
   if (aliveIn(world) < aliveMin) return;
-  for (const [life, number] of world.waiting)
-    if (waiting.get(life) === number)
+  for (const [incarnation, number] of world.waiting)
+    if (waiting.get(incarnation) === number)
       throw new Error(
-        `Lending broken: life ${life.number} gathers memory for ${turnsUs / 1e6} s, and nothing is wrong`,
+        `Lending broken: life ${incarnation.number} gathers memory for ${turnsUs / 1e6} s, and nothing is wrong`,
       );
 }
 
 function aliveIn({ nodes }: LendingWorld): number {
-  return nodes.filter(({ life }) => life !== undefined).length;
+  return nodes.filter(({ incarnation }) => incarnation !== undefined).length;
 }
 
-function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Dice): void {
+function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Prng): void {
   const { agenda, nodes } = world;
   const every = (meanUs: number, inject: () => void) => {
     agenda.after(dice.around(meanUs), () => {
@@ -142,7 +142,7 @@ function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Dice): v
   });
   every(faults.crashUsMean, () => {
     const node = anyNode();
-    if (node.life === undefined) return;
+    if (node.incarnation === undefined) return;
     world.count('crash');
     world.crash(node);
     if (dice.chance(faults.deathRatio)) return;

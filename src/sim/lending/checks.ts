@@ -10,17 +10,17 @@ import type { LendingNode } from './node.ts';
 export interface LendingParty {
   readonly instance: number;
   readonly skewUs: number;
-  readonly life: { readonly number: number; readonly rmanager: RManager } | undefined;
+  readonly incarnation: { readonly number: number; readonly rmanager: RManager } | undefined;
 }
 
 /** Every block that a debtor may use now is lent to it, under that loan, by the life that it knows. */
 export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void {
   for (const node of nodes) {
-    for (const debt of node.life?.rmanager.debts ?? []) {
+    for (const debt of node.incarnation?.rmanager.debts ?? []) {
       if (debt.state !== 'held' || debt.leaseEndUs <= nowUs + node.skewUs) continue;
-      const creditor = nodes[debt.creditor].life;
-      if (creditor?.number !== debt.creditorLife) continue;
-      const lent = creditor.rmanager.creditor.blocksOf(node.instance, node.life?.number ?? 0, debt.number);
+      const creditor = nodes[debt.creditor].incarnation;
+      if (creditor?.number !== debt.creditorIncarnation) continue;
+      const lent = creditor.rmanager.creditor.blocksOf(node.instance, node.incarnation?.number ?? 0, debt.number);
       for (const blocks of [debt.idle, debt.used.keys(), debt.frozen.keys()]) {
         for (const block of blocks) {
           if (lent?.has(block) !== true)
@@ -34,25 +34,25 @@ export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void 
 }
 
 /** What those who run were promised is theirs: it is not to be vacated. */
-export function checkPromises({ instance, life }: LendingParty, rblocks: readonly number[]): void {
+export function checkPromises({ instance, incarnation }: LendingParty, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
-    const place = life?.rmanager.find(rblock);
-    if (place?.kind === 'remote' && life?.rmanager.debtor.find(place.loan)?.firm === true)
+    const place = incarnation?.rmanager.find(rblock);
+    if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.firm === true)
       throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was promised`);
   }
 }
 
 /** By loan: what a debtor was promised, and how much of it it may keep. */
-export function promised({ life }: LendingParty): ReadonlyMap<number, number> {
+export function promised({ incarnation }: LendingParty): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
-  for (const { number, firm, keep } of life?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
+  for (const { number, firm, keep } of incarnation?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
   return kept;
 }
 
 /** `before`: what was `promised` when a recall came. Throws when that took some of it. */
-export function checkRecall({ instance, life }: LendingParty, before: ReadonlyMap<number, number>): void {
+export function checkRecall({ instance, incarnation }: LendingParty, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
-    const debt = life?.rmanager.debtor.find(loan);
+    const debt = incarnation?.rmanager.debtor.find(loan);
     if (debt?.firm === true && debt.keep < keep)
       throw new Error(`Lending broken: instance ${instance} heeds a recall of loan ${loan}, which was promised`);
   }
@@ -61,14 +61,14 @@ export function checkRecall({ instance, life }: LendingParty, before: ReadonlyMa
 /** rBlocks at creditors that no settlement has frozen: a commit leaves them where they are, so that each debt falls by what was prepared, once. */
 export function unfrozen(node: LendingNode): readonly number[] {
   const rblocks: number[] = [];
-  for (const { used } of node.life?.rmanager.debts ?? []) rblocks.push(...used.values());
+  for (const { used } of node.incarnation?.rmanager.debts ?? []) rblocks.push(...used.values());
   return rblocks;
 }
 
 /** `before`: what was `unfrozen` when a commit came. Throws when it took one of those home. */
 export function checkCommit(node: LendingNode, before: readonly number[]): void {
   for (const rblock of before) {
-    const kind = node.life?.rmanager.find(rblock)?.kind ?? 'remote';
+    const kind = node.incarnation?.rmanager.find(rblock)?.kind ?? 'remote';
     if (kind !== 'remote')
       throw new Error(`Lending broken: instance ${node.instance} settled rBlock ${rblock}, which was not prepared`);
   }
@@ -76,29 +76,37 @@ export function checkCommit(node: LendingNode, before: readonly number[]): void 
 
 /** Who waits for whose answer. A request is to be answered in the step that heard it: then nobody ever waits for one who waits. */
 export class Waits {
-  readonly #waits = new Map<string, { readonly debtor: number; readonly creditor: number; readonly life: number }>();
+  readonly #waits = new Map<
+    string,
+    { readonly debtor: number; readonly creditor: number; readonly incarnation: number }
+  >();
 
   /** `envelope` was heard and answered with `effects`. */
-  heard({ from, fromLife, to, message }: Envelope, effects: readonly LendingEffect[]): void {
+  heard({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
     if (message.kind === 'borrow' && typeof from === 'number' && typeof to === 'number') {
       const answered = effects.some((effect) => effect.kind === 'met' && effect.fate !== 'lost');
       if (!answered)
-        this.#waits.set(`${from} ${fromLife} ${message.loan}`, { debtor: from, creditor: to, life: fromLife });
+        this.#waits.set(`${from} ${fromIncarnation} ${message.loan}`, {
+          debtor: from,
+          creditor: to,
+          incarnation: fromIncarnation,
+        });
     }
     for (const effect of effects) {
       if (effect.kind !== 'send') continue;
-      const { to: debtor, toLife, message: answer } = effect.envelope;
-      if (answer.kind === 'lend' || answer.kind === 'refuse') this.#waits.delete(`${debtor} ${toLife} ${answer.loan}`);
+      const { to: debtor, toIncarnation, message: answer } = effect.envelope;
+      if (answer.kind === 'lend' || answer.kind === 'refuse')
+        this.#waits.delete(`${debtor} ${toIncarnation} ${answer.loan}`);
     }
   }
 
   /** Throws when a cycle of instances wait for one another. Requests of the dead, and those given up, wait no more. */
   check(nodes: readonly LendingNode[]): void {
     const waits = new Map<number, number>();
-    for (const [key, { debtor, creditor, life }] of this.#waits) {
+    for (const [key, { debtor, creditor, incarnation }] of this.#waits) {
       const loan = Number(key.split(' ')[2]);
-      const current = nodes[debtor].life;
-      const asks = current?.number === life && current.rmanager.debtor.find(loan)?.state === 'asked';
+      const current = nodes[debtor].incarnation;
+      const asks = current?.number === incarnation && current.rmanager.debtor.find(loan)?.state === 'asked';
       if (asks) waits.set(debtor, creditor);
       else this.#waits.delete(key);
     }
@@ -115,11 +123,11 @@ export class Waits {
 /** Everything said has been heard: the ledger equals the loans, both sides of each agree, and the dead hold nothing. */
 export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager): void {
   for (const memory of memories) {
-    for (const { instance: creditor, life } of nodes) {
-      const totals = life?.rmanager.creditor.totals ?? [];
+    for (const { instance: creditor, incarnation } of nodes) {
+      const totals = incarnation?.rmanager.creditor.totals ?? [];
       for (const { instance: debtor } of nodes) {
         const lent = totals.find((total) => total.debtor === debtor && total.memory === memory)?.blocks ?? 0;
-        const debts = nodes[debtor].life?.rmanager.debtor.totals ?? [];
+        const debts = nodes[debtor].incarnation?.rmanager.debtor.totals ?? [];
         const owed = debts.find((debt) => debt.creditor === creditor && debt.memory === memory)?.blocks ?? 0;
         const known = ledger.lent(creditor, debtor, memory);
         if (lent !== owed || lent !== known)
@@ -133,9 +141,9 @@ export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager
 
 /** Every sequence has ended: nothing is lent, borrowed, staged or in use. */
 export function checkEmpty(nodes: readonly LendingNode[]): void {
-  for (const { instance, life } of nodes) {
-    if (life === undefined) continue;
-    const { rmanager, memory } = life;
+  for (const { instance, incarnation } of nodes) {
+    if (incarnation === undefined) continue;
+    const { rmanager, memory } = incarnation;
     const left = [...rmanager.debts].length + rmanager.creditor.totals.length + rmanager.table.size;
     const pages = memory.heldPages;
     if (left + pages > 0)

@@ -7,14 +7,14 @@ import type { Envelope, LendingEffect } from '../../core/lending/messages.ts';
 import type { LengthInstance, StepCostModel } from '../../core/scheduler/length-work.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../engine/event-heap.ts';
-import { Actions } from '../engine/event-queue.ts';
+import { EventQueue } from '../engine/event-queue.ts';
 import type { SimulatedExecutor } from '../engine/executor.ts';
 import type { Departed } from '../network/network.ts';
 import { BlockCopies } from './block-copies.ts';
 import { checkAtRest, checkLoans, type LendingParty } from './checks.ts';
 import type { ClusterLendingConfig, Debt, ToldEvent as Event, LendingCounts, LendingHost } from './lending-host.ts';
 import { isPaidBack, Progress } from './progress.ts';
-import { Guests } from './remote-attention.ts';
+import { RemoteAttention } from './remote-attention.ts';
 
 /** The cluster that lends. */
 interface Lenders {
@@ -28,7 +28,7 @@ const restLeases = 15;
 
 export class ClusterLending {
   readonly counts: LendingCounts = { loans: 0, recalls: 0, refusals: 0, settlements: 0, queries: 0 };
-  readonly guests: Guests;
+  readonly guests: RemoteAttention;
   readonly #config: ClusterLendingConfig;
   readonly #host: LendingHost;
   readonly #checking: boolean;
@@ -37,7 +37,7 @@ export class ClusterLending {
   /** Keys: wakes of instances, then of the gManager, then what is on its way. */
   readonly #heap = new EventHeap();
   readonly #wakeUs: Float64Array;
-  readonly #posts: Actions;
+  readonly #posts: EventQueue;
   readonly #copies: BlockCopies;
   readonly #busy: Uint8Array;
   /** (instances): since when the step that runs waits in vain. */
@@ -53,7 +53,7 @@ export class ClusterLending {
     this.#config = config;
     this.#host = host;
     const { instances, executors, network, streams } = host;
-    this.#posts = new Actions(this.#heap, instances.length + 1);
+    this.#posts = new EventQueue(this.#heap, instances.length + 1);
     const { hostTokenUs = costs.map(() => 0) } = config;
     const hostBlockUs = hostTokenUs.map((us) => us * cluster.blockTokens);
     this.#copies = new BlockCopies(network, blockBytes, hostBlockUs, {
@@ -61,14 +61,14 @@ export class ClusterLending {
       later: (us, action) => this.#posts.at(this.#nowUs + us, action),
       reaches: (a, b) => this.#reaches(a, b),
       answers: (debtor, creditor) => this.#answers(debtor, creditor),
-      lifeOf: (instance) => this.#lifeOf(instance),
+      incarnationOf: (instance) => this.#incarnationOf(instance),
       reads: (instance, rows) => streams.reads(this.#nowUs, instance, rows),
     });
     this.#wakeUs = new Float64Array(instances.length + 1).fill(Number.POSITIVE_INFINITY);
     this.#busy = new Uint8Array(instances.length);
     this.#strandedUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     const { layers, queryRowBytes: rowBytes } = config;
-    this.guests = new Guests({
+    this.guests = new RemoteAttention({
       costs,
       hostTokenUs,
       link: (from, to) => ({
@@ -146,8 +146,8 @@ export class ClusterLending {
     return this.#host.faults()?.reaches(a, b) ?? true;
   }
 
-  #lifeOf(instance: number): number {
-    return this.#host.faults()?.lifeOf(instance) ?? 0;
+  #incarnationOf(instance: number): number {
+    return this.#host.faults()?.incarnationOf(instance) ?? 0;
   }
 
   /** When the next of its own events is due. */
@@ -213,12 +213,12 @@ export class ClusterLending {
     else if (effect.kind === 'stopMove') this.#copies.stop(nowUs, instance, effect.move);
   }
 
-  #send({ from, to, message, ...lives }: Envelope): void {
+  #send({ from, to, message, ...incarnations }: Envelope): void {
     if (message.kind === 'lend') this.counts.loans++;
     if (message.kind === 'refuse') this.counts.refusals++;
     if (message.kind === 'recall') this.counts.recalls++;
     if (message.kind === 'query') this.counts.queries++;
-    const envelope = { from, to, message, ...lives };
+    const envelope = { from, to, message, ...incarnations };
     const { network } = this.#host;
     const faults = this.#host.faults();
     const [one, other] = [typeof from === 'number' ? from : to, typeof to === 'number' ? to : from] as [number, number];
@@ -254,7 +254,11 @@ export class ClusterLending {
     if (this.#host.faults() === undefined) return true;
     if (!this.#reaches(debtor, creditor)) return false;
     for (const debt of this.#host.instances[debtor].borrower?.rmanager.debts ?? [])
-      if (debt.creditor === creditor && debt.used.size > 0 && debt.creditorLife !== this.#lifeOf(creditor) + 1)
+      if (
+        debt.creditor === creditor &&
+        debt.used.size > 0 &&
+        debt.creditorIncarnation !== this.#incarnationOf(creditor) + 1
+      )
         return false;
     return true;
   }
@@ -285,9 +289,9 @@ export class ClusterLending {
 
   /** It is for the life that there is now. */
   #put(us: number, to: number, event: Event, before: () => void = () => {}): void {
-    const life = this.#lifeOf(to);
+    const incarnation = this.#incarnationOf(to);
     this.#posts.at(this.#nowUs + us, () => {
-      if (this.#lifeOf(to) !== life) return;
+      if (this.#incarnationOf(to) !== incarnation) return;
       before();
       this.#host.tell(this.#nowUs, to, event);
     });
@@ -348,10 +352,10 @@ export class ClusterLending {
     return instances.map(({ borrower }, instance) => ({
       instance,
       skewUs: 0,
-      life:
+      incarnation:
         borrower === undefined || faults?.isUp(instance) === false
           ? undefined
-          : { number: this.#lifeOf(instance) + 1, rmanager: borrower.rmanager },
+          : { number: this.#incarnationOf(instance) + 1, rmanager: borrower.rmanager },
     }));
   }
 

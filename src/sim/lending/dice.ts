@@ -1,7 +1,7 @@
 // Random choices of a world, each a function of (seed, how many were made before).
 import { counterUniform } from '../../util/counter-random.ts';
 
-export class Dice {
+export class Prng {
   readonly #seed: number;
   readonly #stream: number;
   #count = 0;

@@ -46,7 +46,7 @@ export interface LendingHost {
   /** What leaves of prompts. */
   readonly streams: Pick<Streams, 'reads'>;
   /** Undefined: nothing goes wrong. */
-  faults(): Pick<FaultLayer, 'isUp' | 'lifeOf' | 'reaches' | 'aboutMemory'> | undefined;
+  faults(): Pick<FaultLayer, 'isUp' | 'incarnationOf' | 'reaches' | 'aboutMemory'> | undefined;
   nowUs(): number;
   setNowUs(nowUs: number): void;
   /** An instance hears it at that time. */

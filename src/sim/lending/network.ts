@@ -1,12 +1,12 @@
 // A network that loses, doubles, delays and cuts off what lending machines say.
 import type { Envelope, Party } from '../../core/lending/messages.ts';
 import type { Agenda } from './agenda.ts';
-import type { Dice } from './dice.ts';
+import type { Prng } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 
 export class LendingNetwork {
   readonly #agenda: Agenda;
-  readonly #dice: Dice;
+  readonly #dice: Prng;
   readonly #deliver: (envelope: Envelope) => void;
   readonly #count: (fault: FaultName) => void;
   #faults: LendingFaults | undefined;
@@ -15,7 +15,7 @@ export class LendingNetwork {
   /** @param faults undefined: nothing goes wrong */
   constructor(
     agenda: Agenda,
-    dice: Dice,
+    dice: Prng,
     faults: LendingFaults | undefined,
     deliver: (envelope: Envelope) => void,
     count: (fault: FaultName) => void,

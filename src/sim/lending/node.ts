@@ -3,7 +3,7 @@ import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-
 import type { LendingEffect, RManagerEvent } from '../../core/lending/messages.ts';
 import { RManager } from '../../core/lending/rmanager.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
-import type { Dice } from './dice.ts';
+import type { Prng } from './dice.ts';
 import { Workload } from './workload.ts';
 
 export interface NodeConfig {
@@ -17,7 +17,7 @@ export interface NodeConfig {
 }
 
 /** What one life has. All of it is gone after a crash. */
-export interface Life {
+export interface Incarnation {
   readonly number: number;
   readonly rmanager: RManager;
   readonly memory: InstanceMemory;
@@ -31,49 +31,50 @@ export class LendingNode {
   /** Its clock differs from the world's by so much. */
   readonly skewUs: number;
   readonly #config: NodeConfig;
-  readonly #dice: Dice;
-  #lives = 0;
-  life: Life | undefined;
+  readonly #dice: Prng;
+  #incarnations = 0;
+  incarnation: Incarnation | undefined;
   /** It does nothing until then. */
   slowUntilUs = 0;
 
-  constructor(instance: number, config: NodeConfig, dice: Dice) {
+  constructor(instance: number, config: NodeConfig, dice: Prng) {
     this.instance = instance;
     this.#config = config;
     this.#dice = dice;
     this.skewUs = dice.between(0, 1_000_000_000);
   }
 
-  start(): Life {
+  start(): Incarnation {
     const { deviceBlocks, hostBlocks, stagingBlocks, policy, times, longChance } = this.#config;
     const groups = [{ layers: 2, window: undefined }];
     const device = { pages: deviceBlocks * 2, blockTokens: 32, groups, eviction: 'lru' } as const;
     const memory = new InstanceMemory(device, hostBlocks);
-    const number = ++this.#lives;
+    const number = ++this.#incarnations;
     const { instance } = this;
     const memories = memory.lending;
-    const rmanager = new RManager({ instance, life: number, memories, policy, times, stagingBlocks });
+    const rmanager = new RManager({ instance, incarnation: number, memories, policy, times, stagingBlocks });
     const workload = new Workload(memory, rmanager, this.#dice, {
       lowWaterBlocks: policy.lowWaterBlocks,
       longChance,
     });
-    this.life = { number, rmanager, memory, workload, fetched: new Set() };
-    return this.life;
+    this.incarnation = { number, rmanager, memory, workload, fetched: new Set() };
+    return this.incarnation;
   }
 
   step(nowUs: number, event: RManagerEvent): readonly LendingEffect[] {
-    return this.life?.rmanager.step(nowUs + this.skewUs, event) ?? [];
+    return this.incarnation?.rmanager.step(nowUs + this.skewUs, event) ?? [];
   }
 
   /** When it wants to be woken, in the world's time. */
   get nextUs(): number {
-    const own = this.life === undefined ? Number.POSITIVE_INFINITY : this.life.rmanager.nextUs - this.skewUs;
+    const own =
+      this.incarnation === undefined ? Number.POSITIVE_INFINITY : this.incarnation.rmanager.nextUs - this.skewUs;
     return Math.max(own, this.slowUntilUs);
   }
 
   check(): void {
-    if (this.life === undefined) return;
-    const { rmanager, memory, workload, fetched } = this.life;
+    if (this.incarnation === undefined) return;
+    const { rmanager, memory, workload, fetched } = this.incarnation;
     for (const [rblock, { kind }] of rmanager.table.entries()) {
       if (kind === 'staged' && !fetched.has(rblock))
         throw new Error(`Lending broken: rBlock ${rblock} left its creditor before its contents were copied`);

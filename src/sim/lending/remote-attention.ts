@@ -50,7 +50,7 @@ export interface GuestNews {
  * Guests take no more than their bound of a busy creditor's time, and their debtor waits; of an idle one they have all, by their blocks. What
  * they take changes only with the rows and keys that a debtor's steps see there, not with every token: so runs of equal steps stay equal.
  */
-export class Guests {
+export class RemoteAttention {
   readonly #config: GuestsConfig;
   /** By debtor, then creditor. */
   readonly #loads: (readonly GuestLoad[])[];

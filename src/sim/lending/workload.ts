@@ -2,7 +2,7 @@
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { Gathering, Growth } from '../../core/lending/messages.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
-import type { Dice } from './dice.ts';
+import type { Prng } from './dice.ts';
 
 interface Growing {
   /** Blocks that it ends with. */
@@ -28,7 +28,7 @@ const gatheredStays = 5;
 export class Workload {
   readonly #memory: InstanceMemory;
   readonly #rmanager: RManager;
-  readonly #dice: Dice;
+  readonly #dice: Prng;
   /** Below so many available blocks at home, sequences grow abroad. */
   readonly #reserveBlocks: number;
   readonly #longChance: number;
@@ -45,7 +45,7 @@ export class Workload {
   constructor(
     memory: InstanceMemory,
     rmanager: RManager,
-    dice: Dice,
+    dice: Prng,
     { lowWaterBlocks, longChance }: { readonly lowWaterBlocks: number; readonly longChance: number },
   ) {
     this.#longChance = longChance;

@@ -15,10 +15,10 @@ import {
   unfrozen,
   Waits,
 } from './checks.ts';
-import { Dice } from './dice.ts';
+import { Prng } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
-import { LendingNode, type Life, type NodeConfig } from './node.ts';
+import { type Incarnation, LendingNode, type NodeConfig } from './node.ts';
 
 export interface LendingWorldConfig extends NodeConfig {
   readonly seed: number;
@@ -70,7 +70,7 @@ export class LendingWorld {
   readonly nodes: readonly LendingNode[];
   readonly #config: LendingWorldConfig;
   readonly #waits = new Waits();
-  readonly #dice: Dice;
+  readonly #dice: Prng;
   /** The last is the one that is addressed; others may still speak. */
   #gmanagers: GManager[] = [];
   #epoch = 0;
@@ -82,13 +82,13 @@ export class LendingWorld {
 
   constructor(config: LendingWorldConfig) {
     this.#config = config;
-    this.#dice = new Dice(config.seed, 1);
+    this.#dice = new Prng(config.seed, 1);
     const count = (fault: FaultName) => this.count(fault);
-    const dice = new Dice(config.seed, 2);
+    const dice = new Prng(config.seed, 2);
     this.network = new LendingNetwork(this.agenda, dice, config.faults, (envelope) => this.#deliver(envelope), count);
     this.nodes = Array.from(
       { length: config.instances },
-      (_, i) => new LendingNode(i, config, new Dice(config.seed, 100 + i)),
+      (_, i) => new LendingNode(i, config, new Prng(config.seed, 100 + i)),
     );
     this.startGManager();
     for (const node of this.nodes) this.start(node);
@@ -117,10 +117,10 @@ export class LendingWorld {
   hold(): void {
     this.#loading = false;
     for (const node of this.nodes) {
-      const { life } = node;
-      this.#whenAwake(node, life, () => {
-        life?.workload.dismiss();
-        const { gathered = 0, gatherings = 0 } = life?.workload.demand ?? {};
+      const { incarnation } = node;
+      this.#whenAwake(node, incarnation, () => {
+        incarnation?.workload.dismiss();
+        const { gathered = 0, gatherings = 0 } = incarnation?.workload.demand ?? {};
         this.#follow(node, node.step(this.agenda.nowUs, { ...noGrowth, gathered, gatherings }));
       });
     }
@@ -132,10 +132,10 @@ export class LendingWorld {
   }
 
   /** Who waits for memory that no instance has alone, each with its number. */
-  get waiting(): ReadonlyMap<Life, number> {
-    const waiting = new Map<Life, number>();
-    for (const { life } of this.nodes)
-      if (life?.workload.waits !== undefined) waiting.set(life, life.workload.waits.number);
+  get waiting(): ReadonlyMap<Incarnation, number> {
+    const waiting = new Map<Incarnation, number>();
+    for (const { incarnation } of this.nodes)
+      if (incarnation?.workload.waits !== undefined) waiting.set(incarnation, incarnation.workload.waits.number);
     return waiting;
   }
 
@@ -145,7 +145,7 @@ export class LendingWorld {
 
   endAll(): void {
     for (const node of this.nodes) {
-      node.life?.workload.endAll();
+      node.incarnation?.workload.endAll();
       this.#wake(node);
     }
   }
@@ -178,13 +178,13 @@ export class LendingWorld {
   }
 
   start(node: LendingNode): void {
-    const life = node.start();
+    const incarnation = node.start();
     this.#wake(node);
-    this.#grow(node, life);
+    this.#grow(node, incarnation);
   }
 
   crash(node: LendingNode): void {
-    node.life = undefined;
+    node.incarnation = undefined;
   }
 
   /** It hears and does nothing for so long, then all at once. */
@@ -200,7 +200,7 @@ export class LendingWorld {
       return;
     }
     const node = this.nodes[envelope.to];
-    this.#whenAwake(node, node.life, () => {
+    this.#whenAwake(node, node.incarnation, () => {
       const staying = envelope.message.kind === 'commit' ? unfrozen(node) : [];
       const kept = envelope.message.kind === 'recall' ? promised(node) : nothingPromised;
       const effects = node.step(this.agenda.nowUs, { kind: 'message', envelope });
@@ -212,12 +212,12 @@ export class LendingWorld {
   }
 
   /** Does it now, or once the instance is quick again; not at all when that life is over. */
-  #whenAwake(node: LendingNode, life: Life | undefined, action: () => void): void {
-    if (life === undefined || node.life !== life) return;
+  #whenAwake(node: LendingNode, incarnation: Incarnation | undefined, action: () => void): void {
+    if (incarnation === undefined || node.incarnation !== incarnation) return;
     if (node.slowUntilUs <= this.agenda.nowUs) {
       this.#touched.add(node);
       action();
-    } else this.agenda.at(node.slowUntilUs, () => this.#whenAwake(node, life, action));
+    } else this.agenda.at(node.slowUntilUs, () => this.#whenAwake(node, incarnation, action));
   }
 
   #wakeGManager(gmanager: GManager): void {
@@ -229,37 +229,37 @@ export class LendingWorld {
   }
 
   #wake(node: LendingNode): void {
-    const { life } = node;
-    if (life === undefined) return;
+    const { incarnation } = node;
+    if (incarnation === undefined) return;
     this.agenda.at(node.nextUs, () => {
-      if (node.life !== life || node.nextUs > this.agenda.nowUs) return;
-      this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, { kind: 'tick' })));
+      if (node.incarnation !== incarnation || node.nextUs > this.agenda.nowUs) return;
+      this.#whenAwake(node, incarnation, () => this.#follow(node, node.step(this.agenda.nowUs, { kind: 'tick' })));
     });
   }
 
   /** Carries out what an instance's machine asks for. */
   #follow(node: LendingNode, effects: readonly LendingEffect[]): void {
-    const { life } = node;
-    if (life === undefined) return;
+    const { incarnation } = node;
+    if (incarnation === undefined) return;
     for (const effect of effects) {
       if (effect.kind === 'lost') {
         this.counts.lostBlocks += effect.rblocks.length;
-        life.workload.lose(effect.rblocks);
+        incarnation.workload.lose(effect.rblocks);
       } else if (effect.kind === 'vacate') {
         checkPromises(node, effect.rblocks);
         this.counts.vacatedBlocks += effect.rblocks.length;
         this.agenda.after(vacateUs, () =>
-          this.#whenAwake(node, life, () => {
-            life.workload.vacate(effect.rblocks);
+          this.#whenAwake(node, incarnation, () => {
+            incarnation.workload.vacate(effect.rblocks);
             this.#wake(node);
           }),
         );
       } else if (effect.kind === 'fetch') {
         const { settlement, rblocks } = effect;
-        for (const rblock of rblocks) life.fetched.delete(rblock);
+        for (const rblock of rblocks) incarnation.fetched.delete(rblock);
         this.agenda.after(fetchUs, () =>
-          this.#whenAwake(node, life, () => {
-            for (const rblock of rblocks) life.fetched.add(rblock);
+          this.#whenAwake(node, incarnation, () => {
+            for (const rblock of rblocks) incarnation.fetched.add(rblock);
             this.#follow(node, node.step(this.agenda.nowUs, { kind: 'fetched', settlement }));
           }),
         );
@@ -289,39 +289,39 @@ export class LendingWorld {
     this.counts.met.set(key, (this.counts.met.get(key) ?? 0) + 1);
   }
 
-  #grow(node: LendingNode, life: Life): void {
+  #grow(node: LendingNode, incarnation: Incarnation): void {
     const { growUs, loadPeriodUs, instances } = this.#config;
     this.agenda.after(growUs, () => {
-      if (node.life !== life || !this.#loading) return;
-      this.#grow(node, life);
-      this.#whenAwake(node, life, () => {
+      if (node.incarnation !== incarnation || !this.#loading) return;
+      this.#grow(node, incarnation);
+      this.#whenAwake(node, incarnation, () => {
         if (!this.#loading) return;
         const phase = this.agenda.nowUs / loadPeriodUs + node.instance / instances;
-        const { gatherings, holds } = life.workload;
-        const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
-        this.counts.gatherings += life.workload.gatherings - gatherings;
-        this.counts.holds += life.workload.holds - holds;
-        if (this.#dice.chance(0.02)) this.#cancel(life);
+        const { gatherings, holds } = incarnation.workload;
+        const blocks = incarnation.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
+        this.counts.gatherings += incarnation.workload.gatherings - gatherings;
+        this.counts.holds += incarnation.workload.holds - holds;
+        if (this.#dice.chance(0.02)) this.#cancel(incarnation);
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
-        const growth = { kind: 'growth', blocksPerSecond, ...life.workload.demand } as const;
+        const growth = { kind: 'growth', blocksPerSecond, ...incarnation.workload.demand } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });
     });
   }
 
-  #cancel({ workload }: Life): void {
+  #cancel({ workload }: Incarnation): void {
     if (!this.patient && workload.waits !== undefined) workload.dismiss();
     else workload.cancelOne();
   }
 
   /** Now and then a creditor's step takes longer for a guest than it should, and there is room at home for what it has there. */
   #loadGuests(node: LendingNode): void {
-    const debts = [...(node.life?.rmanager.debts ?? [])];
+    const debts = [...(node.incarnation?.rmanager.debts ?? [])];
     const [debt] = debts;
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
-    const room = node.life?.memory.lending.device.figures.available ?? 0;
+    const room = node.incarnation?.memory.lending.device.figures.available ?? 0;
     if (debt === undefined || held > room || there.some(({ firm }) => firm) || !this.#dice.chance(0.03)) return;
     const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#dice.between(50, 400) } as const;
     this.#follow(node, node.step(this.agenda.nowUs, load));

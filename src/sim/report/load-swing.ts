@@ -4,7 +4,7 @@ import type { PoolLoads } from '../../core/router/admission/admission-controller
 /** Looked at so often. */
 const intervalUs = 1_000_000;
 
-export class Swing {
+export class LoadSwing {
   #nextUs = 0;
   #count = 0;
   #mean = 0;

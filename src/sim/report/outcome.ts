@@ -11,9 +11,9 @@ import type { ByteKind } from '../network/network.ts';
 import type { Retries } from '../workload/retries.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
-import { Swing } from './load-swing.ts';
+import { LoadSwing } from './load-swing.ts';
 import type { MigrationFigures } from './migration-figures.ts';
-import { Audit } from './prediction-audit.ts';
+import { PredictionAudit } from './prediction-audit.ts';
 
 export interface Latency {
   readonly mean: number;
@@ -30,10 +30,10 @@ interface InstanceFigures {
 export class Outcome {
   readonly ttftUs = new Histogram();
   readonly tbtUs = new Histogram();
-  readonly predictedTtft = new Audit();
-  readonly predictedTbt = new Audit();
-  readonly predictedOutputs = new Audit();
-  readonly swing = new Swing();
+  readonly predictedTtft = new PredictionAudit();
+  readonly predictedTbt = new PredictionAudit();
+  readonly predictedOutputs = new PredictionAudit();
+  readonly swing = new LoadSwing();
   /** Undefined: who is refused does not come again. */
   retries: Retries | undefined;
   /** Of requests that name one. */
@@ -79,7 +79,7 @@ export class Outcome {
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
 
-  told(effect: Extract<ConductorEffect, { kind: 'roleSwitched' | 'pinTold' }>): void {
+  told(effect: Extract<ConductorEffect, { kind: 'roleSwitched' | 'pinUpdated' }>): void {
     if (effect.kind === 'roleSwitched') this.roleSwitches++;
     else this.pins[effect.state.kind]++;
   }

@@ -20,7 +20,7 @@ export interface AuditFigures {
   readonly errorMsP90: number;
 }
 
-export class Audit {
+export class PredictionAudit {
   #predictedUs = 0;
   #actualUs = 0;
   readonly #errorUs = new Histogram();

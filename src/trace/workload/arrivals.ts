@@ -1,5 +1,5 @@
 // When requests come: evenly, by chance, or in bursts.
-import type { Chance } from './chance.ts';
+import type { Prng } from './chance.ts';
 
 export type Arrivals =
   /** Independent of one another. */
@@ -17,13 +17,13 @@ export type Arrivals =
 /** Times in whole microseconds, from 0 on. */
 export class ArrivalClock {
   readonly #arrivals: Arrivals;
-  readonly #chance: Chance;
+  readonly #chance: Prng;
   #count = 0;
   #nowUs = 0;
   /** What is left of the phase with arrivals. */
   #onUs = 0;
 
-  constructor(arrivals: Arrivals, chance: Chance) {
+  constructor(arrivals: Arrivals, chance: Prng) {
     this.#arrivals = arrivals;
     this.#chance = chance;
     if (arrivals.kind === 'bursts') this.#onUs = this.#phaseUs(arrivals.onSeconds);

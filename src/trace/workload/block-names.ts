@@ -2,7 +2,7 @@
 
 import { exactExp, exactLog } from '../../util/exact-math.ts';
 import { Int32List } from '../../util/int32-list.ts';
-import type { Chance } from './chance.ts';
+import type { Prng } from './chance.ts';
 
 export interface Prefixes {
   /** How many different prefixes there are. */
@@ -17,14 +17,14 @@ export interface Prefixes {
 export class BlockNames {
   readonly #blockTokens: number;
   readonly #prefixes: Prefixes | undefined;
-  readonly #chance: Chance;
+  readonly #chance: Prng;
   /** (families): probability of this one or one before it. */
   readonly #upTo: Float64Array;
   /** (families): names so far of the prefix, which grows when a longer prompt comes. */
   readonly #families: readonly Int32List[];
   #next = 0;
 
-  constructor(prefixes: Prefixes | undefined, blockTokens: number, chance: Chance) {
+  constructor(prefixes: Prefixes | undefined, blockTokens: number, chance: Prng) {
     this.#blockTokens = blockTokens;
     this.#prefixes = prefixes;
     this.#chance = chance;

@@ -3,7 +3,7 @@ import { counterUniform } from '../../util/counter-random.ts';
 import { exactLog } from '../../util/exact-math.ts';
 
 /** Pure of (seed, stream, how many were drawn), with the same bits on any machine. */
-export class Chance {
+export class Prng {
   readonly #seed: number;
   readonly #stream: number;
   #drawn = 0;

@@ -2,7 +2,7 @@
 import type { TraceRequest } from '../request.ts';
 import { ArrivalClock, type Arrivals } from './arrivals.ts';
 import { BlockNames, type Prefixes } from './block-names.ts';
-import { Chance } from './chance.ts';
+import { Prng } from './chance.ts';
 import { type DrawnLengths, drawer, type Lengths, type LengthTable, meanOf } from './lengths.ts';
 import { type Conversation, TurnQueue } from './turn-queue.ts';
 
@@ -53,7 +53,7 @@ export class WorkloadGenerator {
   readonly #drawPair: () => Pair;
   readonly #phases: Phases | undefined;
   readonly #names: BlockNames;
-  readonly #turnChance: Chance;
+  readonly #turnChance: Prng;
   readonly #drawNew: () => number;
   readonly #turns = new TurnQueue();
   readonly #blockTokens: number;
@@ -65,12 +65,12 @@ export class WorkloadGenerator {
     this.#blockTokens = blockTokens;
     const { arrivals, sessions } = workload;
     const requestsPerSecond = arrivals.requestsPerSecond / (sessions?.turns ?? 1);
-    this.#clock = new ArrivalClock({ ...arrivals, requestsPerSecond }, new Chance(seed, streams.arrivals));
-    this.#phases = workload.phases && new Phases(workload.phases, new Chance(seed, streams.lengths));
+    this.#clock = new ArrivalClock({ ...arrivals, requestsPerSecond }, new Prng(seed, streams.arrivals));
+    this.#phases = workload.phases && new Phases(workload.phases, new Prng(seed, streams.lengths));
     this.#drawPair =
-      this.#phases?.draw ?? pairDrawer(workload, new Chance(seed, streams.lengths), new Chance(seed, streams.kinds));
-    this.#names = new BlockNames(workload.prefixes, blockTokens, new Chance(seed, streams.families));
-    this.#turnChance = new Chance(seed, streams.turns);
+      this.#phases?.draw ?? pairDrawer(workload, new Prng(seed, streams.lengths), new Prng(seed, streams.kinds));
+    this.#names = new BlockNames(workload.prefixes, blockTokens, new Prng(seed, streams.families));
+    this.#turnChance = new Prng(seed, streams.turns);
     this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnChance);
     this.#firstUs = this.#arrivalUs();
   }
@@ -140,7 +140,7 @@ class Phases {
   readonly #round = { seconds: 0, length: 0 };
   #current = 0;
 
-  constructor(phases: readonly Phase[], chance: Chance) {
+  constructor(phases: readonly Phase[], chance: Prng) {
     this.#phases = phases;
     for (const { seconds, times } of phases) {
       this.#round.seconds += seconds;
@@ -170,20 +170,20 @@ class Phases {
   }
 }
 
-function pairDrawer({ lengths, long }: Workload, chance: Chance, kinds: Chance): () => Pair {
+function pairDrawer({ lengths, long }: Workload, chance: Prng, kinds: Prng): () => Pair {
   const drawShort = lengths.kind === 'drawn' ? pairOf(lengths, chance) : rowsOf(lengths, chance);
   if (long === undefined) return drawShort;
   const drawLong = pairOf(long.lengths, chance);
   return () => (kinds.uniform() < long.share ? drawLong() : drawShort());
 }
 
-function pairOf({ input, output }: DrawnLengths, chance: Chance): () => Pair {
+function pairOf({ input, output }: DrawnLengths, chance: Prng): () => Pair {
   const drawInput = drawer(input, chance);
   const drawOutput = drawer(output, chance);
   return () => ({ input: drawInput(), output: drawOutput() });
 }
 
-function rowsOf({ input, output }: LengthTable, chance: Chance): () => Pair {
+function rowsOf({ input, output }: LengthTable, chance: Prng): () => Pair {
   return () => {
     const row = chance.whole(0, input.length - 1);
     return { input: input[row], output: output[row] };

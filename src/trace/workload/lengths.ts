@@ -1,6 +1,6 @@
 // How many tokens prompts and outputs have.
 import { exactExp, exactLog } from '../../util/exact-math.ts';
-import type { Chance } from './chance.ts';
+import type { Prng } from './chance.ts';
 
 /** Tokens, at least 1. */
 export type Lengths =
@@ -39,7 +39,7 @@ export function parseLengths(text: string): Lengths | undefined {
 }
 
 /** A function that draws one length. */
-export function drawer(lengths: Lengths, chance: Chance): () => number {
+export function drawer(lengths: Lengths, chance: Prng): () => number {
   switch (lengths.kind) {
     case 'fixed':
       return () => lengths.tokens;

@@ -5,7 +5,7 @@ import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
 import { BlockPool } from '../../../src/core/kvcache/block-pool.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
-import { JournalRecorder } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { EvictionKind } from '../../../src/core/kvcache/eviction.ts';
 import { blocksFor } from '../../../src/core/kvcache/layer-groups.ts';
@@ -174,7 +174,7 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 60 }), fc.integer({ min: 6, max: 12 }), (operations, capacity) => {
-        const journal = new JournalRecorder(0);
+        const journal = new KvEventLog(0);
         const index = new PrefixIndex({ instances: 1, blocks: capacity, remembered: 0 });
         const cache = new BlockCache({
           pages: capacity * 3 + 2,

@@ -1,7 +1,7 @@
 // An instance's word about its cache: journals that a reader follows, through losses too, to what the instance holds.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import type { BlockSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import type { KvSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
@@ -50,8 +50,8 @@ class Reader {
     this.tell({ kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) }, lossy);
   }
 
-  tell(event: InstanceEvent<LengthRequest, undefined>, lossy: number): BlockSnapshot | undefined {
-    let snapshot: BlockSnapshot | undefined;
+  tell(event: InstanceEvent<LengthRequest, undefined>, lossy: number): KvSnapshot | undefined {
+    let snapshot: KvSnapshot | undefined;
     let next: InstanceEffect<undefined, LengthRequest> | undefined;
     for (const effect of this.#instance.step(this.#nowUs, event)) {
       if (effect.kind === 'runStep') next = effect;
@@ -69,8 +69,8 @@ class Reader {
     return snapshot;
   }
 
-  catchUp(): BlockSnapshot {
-    const snapshot = this.tell({ kind: 'tellBlocks' }, 0);
+  catchUp(): KvSnapshot {
+    const snapshot = this.tell({ kind: 'requestSnapshot' }, 0);
     if (snapshot === undefined) throw new Error('no snapshot');
     this.index.restore(0, snapshot);
     this.snapshots++;
@@ -109,7 +109,7 @@ test('whoever applies its journals, and asks where some are lost, knows what it 
 
 test('an instance that nobody asked to keep a journal says so', () => {
   const world = new World();
-  expect(world.instance.step(0, { kind: 'tellBlocks' })).toEqual([
+  expect(world.instance.step(0, { kind: 'requestSnapshot' })).toEqual([
     { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
   ]);
 });

@@ -2,11 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { BlockChain } from '../../../src/core/kvcache/block-chain.ts';
-import {
-  type BlockJournal,
-  type BlockSnapshot,
-  JournalRecorder,
-} from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { type KvEventBatch, KvEventLog, type KvSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { ReplicaTable } from '../../../src/core/kvcache/events/replica-table.ts';
 import { scramble } from '../../../src/util/scramble.ts';
@@ -20,18 +16,18 @@ function chainOf(names: readonly number[]): BlockChain {
   return { blocks: names.length, words: wordsOf(names) };
 }
 
-function copy(journal: BlockJournal): BlockJournal {
+function copy(journal: KvEventBatch): KvEventBatch {
   return { ...journal, words: journal.words.slice(), stored: journal.stored.slice() };
 }
 
 /** An instance as a plain set of blocks, with the journals that it has sent. */
 class Holder {
   readonly blocks = new Set<number>();
-  readonly sent: BlockJournal[] = [];
-  life = 0;
-  #recorder = new JournalRecorder(0);
+  readonly sent: KvEventBatch[] = [];
+  incarnation = 0;
+  #recorder = new KvEventLog(0);
 
-  change(names: readonly number[]): BlockJournal | undefined {
+  change(names: readonly number[]): KvEventBatch | undefined {
     for (const name of names) {
       const stored = !this.blocks.delete(name);
       if (stored) this.blocks.add(name);
@@ -45,10 +41,10 @@ class Holder {
 
   restart(): void {
     this.blocks.clear();
-    this.#recorder = new JournalRecorder(++this.life);
+    this.#recorder = new KvEventLog(++this.incarnation);
   }
 
-  snapshot(): BlockSnapshot {
+  snapshot(): KvSnapshot {
     return this.#recorder.snapshot(wordsOf([...this.blocks]));
   }
 }
@@ -92,7 +88,7 @@ describe('the prefix index', () => {
       fc.property(fc.array(action, { minLength: 5, maxLength: 60 }), (actions) => {
         const holders = Array.from({ length: 10 }, () => new Holder());
         const index = new PrefixIndex({ instances: 10, blocks: 4, remembered: 4 });
-        const tell = (instance: number, journal: BlockJournal | undefined) => {
+        const tell = (instance: number, journal: KvEventBatch | undefined) => {
           if (journal === undefined) return;
           met[index.apply(instance, journal)]++;
         };
@@ -120,7 +116,7 @@ describe('the prefix index', () => {
         }
         expectAll(index, holders, names);
         for (const [i, holder] of holders.entries())
-          expect(index.apply(i, copy(holder.change([3, 5]) as BlockJournal))).toBe('applied');
+          expect(index.apply(i, copy(holder.change([3, 5]) as KvEventBatch))).toBe('applied');
         expectAll(index, holders, names);
       }),
       { numRuns: 150 },
@@ -131,34 +127,34 @@ describe('the prefix index', () => {
   test('asks for a snapshot at a gap, and again only when it does not come', () => {
     const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
     const holder = new Holder();
-    index.apply(0, holder.change([1]) as BlockJournal);
+    index.apply(0, holder.change([1]) as KvEventBatch);
     holder.change([2]);
-    const verdicts = Array.from({ length: 65 }, (_, i) => index.apply(0, holder.change([10 + i]) as BlockJournal));
+    const verdicts = Array.from({ length: 65 }, (_, i) => index.apply(0, holder.change([10 + i]) as KvEventBatch));
     expect(verdicts.flatMap((verdict, i) => (verdict === 'gap' ? [i] : []))).toEqual([0, 64]);
     expect(index.held(0)).toBe(1);
     expect(index.restore(0, holder.snapshot())).toBe(true);
     expect(index.held(0)).toBe(67);
-    expect(index.apply(0, holder.change([1]) as BlockJournal)).toBe('applied');
+    expect(index.apply(0, holder.change([1]) as KvEventBatch)).toBe('applied');
     expect(index.held(0)).toBe(66);
   });
 
   test('takes a snapshot that nobody waits for, where it tells what no journal brought', () => {
     const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
     const holder = new Holder();
-    index.apply(0, holder.change([1, 2]) as BlockJournal);
+    index.apply(0, holder.change([1, 2]) as KvEventBatch);
     holder.change([2, 3, 4]);
     expect(index.restore(0, holder.snapshot())).toBe(true);
     expect(index.held(0)).toBe(3);
     expect(index.restore(0, holder.snapshot())).toBe(false);
     holder.change([4]);
-    expect(index.apply(0, holder.change([5]) as BlockJournal)).toBe('gap');
+    expect(index.apply(0, holder.change([5]) as KvEventBatch)).toBe('gap');
   });
 
   test('tells blocks that were evicted from those that never were, as long as it remembers', () => {
     const index = new PrefixIndex({ instances: 2, blocks: 100, remembered: 100 });
     const holder = new Holder();
-    index.apply(1, holder.change([1, 2]) as BlockJournal);
-    index.apply(1, holder.change([2]) as BlockJournal);
+    index.apply(1, holder.change([1, 2]) as KvEventBatch);
+    index.apply(1, holder.change([2]) as KvEventBatch);
     expect([0, 1, 2].map((i) => index.fate(chainOf([1, 2, 3]), i))).toEqual(['held', 'evicted', 'never seen']);
   });
 });

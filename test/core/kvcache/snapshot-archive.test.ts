@@ -1,19 +1,15 @@
 // What an instance holds, told by a copy in a store and the journals since: whatever becomes of the store, gateways come to know it.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import {
-  type BlockJournal,
-  type BlockSnapshot,
-  JournalRecorder,
-} from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { type KvEventBatch, KvEventLog, type KvSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import {
   type ArchiveLimits,
-  BlockArchive,
   journalWeight,
+  SnapshotArchive,
   tailsMax,
 } from '../../../src/core/kvcache/events/snapshot-archive.ts';
-import { BlockCatchUp, type CatchUpEvent } from '../../../src/core/kvcache/events/snapshot-catch-up.ts';
+import { type CatchUpEvent, SnapshotCatchUp } from '../../../src/core/kvcache/events/snapshot-catch-up.ts';
 
 const limits: ArchiveLimits = { changesMin: 40, blocksMax: 100, refreshUs: 1000e6, retryUs: 1e6, retryUsMax: 4e6 };
 const times = { readUs: 3e6, askAgainUs: 10e6 };
@@ -21,9 +17,9 @@ const names = 40;
 const wordsOf = (blocks: Iterable<number>) => Uint32Array.from([...blocks].flatMap((name) => [name + 1, name, 0, 0]));
 
 interface Told {
-  readonly journals: readonly BlockJournal[];
+  readonly journals: readonly KvEventBatch[];
   readonly stored?: number;
-  readonly blocks?: BlockSnapshot | undefined;
+  readonly blocks?: KvSnapshot | undefined;
 }
 
 interface Read {
@@ -33,7 +29,7 @@ interface Read {
 
 /** Its link is in order and whole: what was said and not heard yet is in queues. */
 class Gateway {
-  readonly catchUp = new BlockCatchUp(times);
+  readonly catchUp = new SnapshotCatchUp(times);
   readonly index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
   readonly inbox: Told[] = [];
   readonly asks: boolean[] = [];
@@ -47,8 +43,8 @@ class Gateway {
     for (const effect of this.catchUp.step(nowUs, event)) {
       if (effect.kind === 'ask') this.asks.push(effect.unread);
       else if (effect.kind === 'read') this.reads.push(effect);
-      else if (effect.kind === 'snapshot') this.index.restore(0, { ...effect.snapshot, life: 1 });
-      else if (this.index.apply(0, { ...effect.journal, life: 1 }) === 'gap')
+      else if (effect.kind === 'snapshot') this.index.restore(0, { ...effect.snapshot, incarnation: 1 });
+      else if (this.index.apply(0, { ...effect.journal, incarnation: 1 }) === 'gap')
         this.feed(nowUs, { kind: 'wanted', instance: 0 });
     }
   }
@@ -58,11 +54,11 @@ class World {
   readonly met = { listings: 0, writes: 0, stored: 0, listed: 0, read: 0, unread: 0 };
   readonly gateways: Gateway[] = [];
   readonly blocks = new Set<number>();
-  readonly #recorder = new JournalRecorder(1);
-  readonly #archive = new BlockArchive<Gateway>(limits);
+  readonly #recorder = new KvEventLog(1);
+  readonly #archive = new SnapshotArchive<Gateway>(limits);
   nowUs = 0;
-  store: BlockSnapshot | undefined;
-  writing: BlockSnapshot | undefined;
+  store: KvSnapshot | undefined;
+  writing: KvSnapshot | undefined;
   listing = false;
 
   join(): void {
@@ -154,10 +150,10 @@ class World {
     }
   }
 
-  #feed(event: Parameters<BlockArchive<Gateway>['step']>[1]): ReadonlySet<Gateway> {
+  #feed(event: Parameters<SnapshotArchive<Gateway>['step']>[1]): ReadonlySet<Gateway> {
     const told = new Set<Gateway>();
     for (const effect of this.#archive.step(this.nowUs, event)) {
-      if (effect.kind === 'tellBlocks') told.add(effect.gateway);
+      if (effect.kind === 'requestSnapshot') told.add(effect.gateway);
       if (effect.kind === 'tellStored') effect.gateway.inbox.push({ journals: effect.journals, stored: effect.number });
       if (effect.kind === 'list') {
         // One at a time.
@@ -171,13 +167,13 @@ class World {
         this.met.writes++;
       }
       this.met.stored += Number(effect.kind === 'tellStored');
-      this.met.listed += Number(effect.kind === 'tellBlocks');
+      this.met.listed += Number(effect.kind === 'requestSnapshot');
     }
     return told;
   }
 }
 
-const nothing = { life: 1, number: 0, changes: 0, words: new Uint32Array(), stored: new Uint8Array() };
+const nothing = { incarnation: 1, number: 0, changes: 0, words: new Uint32Array(), stored: new Uint8Array() };
 const often = ['change', 'change', 'list', 'told', 'told', 'ask', 'read', 'written'] as const;
 const action = fc.record({
   what: fc.constantFrom(
@@ -251,15 +247,15 @@ test('a copy that is not there is told over the link, and written again', () => 
 });
 
 test('what fails is tried again ever later, a copy grows old, and whoever was replaced writes no more', () => {
-  const archive = new BlockArchive<string>(limits);
-  const blocks = { life: 1, number: 0, blocks: 0, words: new Uint32Array() };
+  const archive = new SnapshotArchive<string>(limits);
+  const blocks = { incarnation: 1, number: 0, blocks: 0, words: new Uint32Array() };
   const heard = { kind: 'heard', journals: [], blocks } as const;
   const kinds = (nowUs: number, event: Parameters<typeof archive.step>[1]) =>
     archive.step(nowUs, event).map(({ kind }) => kind);
   expect(kinds(0, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);
   expect(kinds(0, { kind: 'asked', gateway: 'h', unread: false })).toEqual([]);
   expect(kinds(0, { kind: 'gone', gateway: 'h' })).toEqual([]);
-  expect(kinds(0, heard)).toEqual(['tellBlocks', 'write']);
+  expect(kinds(0, heard)).toEqual(['requestSnapshot', 'write']);
   expect(kinds(0, { kind: 'unwritten' })).toEqual([]);
   for (const [atUs, waitsUs] of [
     [0, 1e6],
@@ -270,9 +266,9 @@ test('what fails is tried again ever later, a copy grows old, and whoever was re
     if (atUs > 0) archive.step(atUs, { kind: 'unwritten' });
     expect(archive.nextUs).toBe(atUs + waitsUs);
     expect(kinds(atUs + waitsUs - 1, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);
-    expect(kinds(atUs + waitsUs - 1, heard)).toEqual(['tellBlocks']);
+    expect(kinds(atUs + waitsUs - 1, heard)).toEqual(['requestSnapshot']);
     expect(kinds(atUs + waitsUs, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);
-    expect(kinds(atUs + waitsUs, heard)).toEqual(['tellBlocks', 'write']);
+    expect(kinds(atUs + waitsUs, heard)).toEqual(['requestSnapshot', 'write']);
   }
   expect(archive.nextUs).toBe(Number.POSITIVE_INFINITY);
   archive.step(12e6, { kind: 'written' });
@@ -281,14 +277,14 @@ test('what fails is tried again ever later, a copy grows old, and whoever was re
   expect(kinds(1012e6, heard)).toEqual(['write']);
   archive.step(1012e6, { kind: 'replaced' });
   expect(kinds(1020e6, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);
-  expect(kinds(1020e6, heard)).toEqual(['tellBlocks']);
+  expect(kinds(1020e6, heard)).toEqual(['requestSnapshot']);
   expect(archive.nextUs).toBe(Number.POSITIVE_INFINITY);
 });
 
 test('one copy is read at a time, and not for ever', () => {
-  const catchUp = new BlockCatchUp(times);
+  const catchUp = new SnapshotCatchUp(times);
   const feed = (nowUs: number, event: CatchUpEvent) => catchUp.step(nowUs, event);
-  const journal = (number: number): BlockJournal => ({ ...nothing, number });
+  const journal = (number: number): KvEventBatch => ({ ...nothing, number });
   for (const instance of [0, 1]) {
     const unread = false;
     expect(feed(0, { kind: 'wanted', instance })).toEqual([{ kind: 'ask', instance, unread }]);
@@ -307,7 +303,7 @@ test('one copy is read at a time, and not for ever', () => {
     { kind: 'read', instance: 0, ticket: 2, number: 2 },
   ]);
   // Too late, of nobody any more; then of a copy before the one that was named.
-  const late = { life: 1, number: 9, blocks: 0, words: new Uint32Array() };
+  const late = { incarnation: 1, number: 9, blocks: 0, words: new Uint32Array() };
   expect(feed(4e6, { kind: 'read', ticket: 1, snapshot: late })).toEqual([]);
   expect(feed(4e6, { kind: 'read', ticket: 2, snapshot: { ...late, number: 1 } })).toEqual([
     { kind: 'ask', instance: 0, unread: true },
@@ -319,17 +315,17 @@ test('one copy is read at a time, and not for ever', () => {
 });
 
 test('one too large for the store is refused once, and looked at again when as much has changed as there is, or somebody asks', () => {
-  const archive = new BlockArchive<string>(limits);
+  const archive = new SnapshotArchive<string>(limits);
   const kinds = (nowUs: number, event: Parameters<typeof archive.step>[1]) =>
     archive.step(nowUs, event).map(({ kind }) => kind);
   let number = 0;
   const journal = (changes: number) => ({ ...nothing, number: ++number, changes: changes - journalWeight });
   const heard = (changes: number) => ({ kind: 'heard', journals: [journal(changes)], blocks: undefined }) as const;
   const listed = (blocks: number) =>
-    ({ kind: 'heard', journals: [], blocks: { life: 1, number, blocks, words: new Uint32Array() } }) as const;
+    ({ kind: 'heard', journals: [], blocks: { incarnation: 1, number, blocks, words: new Uint32Array() } }) as const;
   const asked = { kind: 'asked', gateway: 'g', unread: false } as const;
   expect(kinds(0, asked)).toEqual(['list']);
-  expect(kinds(0, listed(100))).toEqual(['tellBlocks', 'write']);
+  expect(kinds(0, listed(100))).toEqual(['requestSnapshot', 'write']);
   archive.step(0, { kind: 'written' });
   expect(kinds(1e6, heard(101))).toEqual(['list']);
   expect(archive.step(1e6, listed(101))).toEqual([{ kind: 'refused', blocks: 101 }]);
@@ -341,16 +337,16 @@ test('one too large for the store is refused once, and looked at again when as m
   expect(kinds(2000e6, heard(9))).toEqual(['list']);
   expect(kinds(2000e6, listed(120))).toEqual([]);
   expect(kinds(2000e6, asked)).toEqual(['list']);
-  expect(kinds(2000e6, listed(110))).toEqual(['tellBlocks']);
+  expect(kinds(2000e6, listed(110))).toEqual(['requestSnapshot']);
   expect(kinds(2000e6, asked)).toEqual(['list']);
-  expect(kinds(2000e6, listed(99))).toEqual(['tellBlocks', 'write']);
+  expect(kinds(2000e6, listed(99))).toEqual(['requestSnapshot', 'write']);
   archive.step(2000e6, { kind: 'written' });
   expect(kinds(2000e6, asked)).toEqual(['tellStored']);
   expect(kinds(2000e6, heard(101))).toEqual(['list']);
   expect(kinds(2000e6, listed(101))).toEqual(['refused']);
   // A write that failed before is not tried again for it.
   expect(kinds(2000e6, asked)).toEqual(['list']);
-  expect(kinds(2000e6, listed(99))).toEqual(['tellBlocks', 'write']);
+  expect(kinds(2000e6, listed(99))).toEqual(['requestSnapshot', 'write']);
   expect(kinds(2000e6, { kind: 'unwritten' })).toEqual([]);
   expect(kinds(2001e6, { kind: 'wake' })).toEqual(['list']);
   expect(kinds(2001e6, listed(101))).toEqual(['refused']);

@@ -5,7 +5,7 @@ import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
-import { type Landing, landPrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
+import { type PrefixReceiveBuffer, receivePrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
 import type { SsdBlock } from '../../../src/core/kvcache/tiers/tier-moves.ts';
 import { scramble } from '../../../src/util/scramble.ts';
 
@@ -30,7 +30,7 @@ const contentOf = (name: number, layer: number): string => `${name}/${layer}`;
 interface Read {
   readonly path: string;
   readonly chain: BlockChain;
-  readonly landing: Landing;
+  readonly landing: PrefixReceiveBuffer;
   readonly from: number;
   readonly to: number;
   readonly blocks: readonly SsdBlock[];
@@ -121,7 +121,7 @@ class World {
     const chain = chainOf(path);
     const from = lower?.inHost(chain, 0, chain.blocks) ?? 0;
     const to = lower?.inHostOrOnSsd(chain, from, chain.blocks) ?? 0;
-    const landing = to > from ? landPrefix(this.cache, chain, from, to, () => true) : undefined;
+    const landing = to > from ? receivePrefix(this.cache, chain, from, to, () => true) : undefined;
     if (landing === undefined || lower === undefined) return;
     this.#reads.push({ path, chain, landing, from, ...lower.readSsd(chain, from, to, landing) });
   }

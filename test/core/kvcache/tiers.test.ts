@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
-import { JournalRecorder } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { BlockTier } from '../../../src/core/kvcache/tiers/block-tier.ts';
@@ -126,7 +126,7 @@ test('a slot that waits for its contents is not found, not evicted, and can be g
 
 interface World {
   readonly cache: BlockCache;
-  readonly journal: JournalRecorder;
+  readonly journal: KvEventLog;
   readonly index: PrefixIndex;
 }
 
@@ -138,7 +138,7 @@ function worldOf(device: number, hostBlocks: number, ssdBlocks: number, eviction
     blockTokens,
     tiers: { hostBlocks, ssdBlocks },
   });
-  const journal = new JournalRecorder(0);
+  const journal = new KvEventLog(0);
   cache.tell(journal);
   return { cache, journal, index: new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 }) };
 }

@@ -1,10 +1,10 @@
 // Whose turn it is to gather memory: the first who asked, until its prompt is let in.
 import { describe, expect, it } from 'vitest';
-import { Turns } from '../../../src/core/lending/manager/borrow-queue.ts';
+import { BorrowQueue } from '../../../src/core/lending/manager/borrow-queue.ts';
 
 describe('turns', () => {
   it('go in the order in which prompts asked', () => {
-    const turns = new Turns();
+    const turns = new BorrowQueue();
     turns.hear(2, 1, 7);
     turns.hear(0, 1, 3);
     turns.hear(2, 1, 7);
@@ -14,7 +14,7 @@ describe('turns', () => {
   });
 
   it('send an instance whose next prompt gathers to the end', () => {
-    const turns = new Turns();
+    const turns = new BorrowQueue();
     turns.hear(1, 1, 0);
     turns.hear(4, 1, 0);
     turns.hear(1, 1, 1);
@@ -22,7 +22,7 @@ describe('turns', () => {
   });
 
   it('pass over an instance that is forgotten, and heed no earlier life', () => {
-    const turns = new Turns();
+    const turns = new BorrowQueue();
     turns.hear(1, 2, 5);
     turns.hear(3, 1, 0);
     turns.hear(1, 1, undefined);

@@ -181,8 +181,8 @@ export class BorrowWorld {
   #checkLoans(): void {
     const parties = this.instances.map(({ borrower }, instance) => {
       if (borrower === undefined) throw new Error('Nobody borrows');
-      const life = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
-      return { instance, skewUs: 0, life };
+      const incarnation = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
+      return { instance, skewUs: 0, incarnation };
     });
     checkLoans(this.nowUs, parties);
   }

@@ -5,7 +5,14 @@ import { createLendingWorld } from '../../../src/sim/lending/chaos.ts';
 import { roughFaults } from '../../../src/sim/lending/faults.ts';
 
 const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, gathers: false, prior: false, closedBelow: 1 };
-const sent = (message: unknown, more: object = {}) => ({ from: 0, fromLife: 1, to: 2, toLife: 1, message, ...more });
+const sent = (message: unknown, more: object = {}) => ({
+  from: 0,
+  fromIncarnation: 1,
+  to: 2,
+  toIncarnation: 1,
+  message,
+  ...more,
+});
 
 it('takes every message that the machines send, through JSON', () => {
   const kinds = new Set<string>();
@@ -30,7 +37,7 @@ it.each([
   [sent({ kind: 'constructor' }), 'message.kind must be one of'],
   [sent(null), 'message.kind must be one of'],
   [sent(borrow, { from: 'conductor' }), 'from must be an integer'],
-  [sent(borrow, { fromLife: 0.5 }), 'fromLife must be an integer'],
+  [sent(borrow, { fromIncarnation: 0.5 }), 'fromLife must be an integer'],
   [sent({ kind: 'lend', loan: 1, blocks: [1, 'x'], leaseUs: 9, guestPermille: 1 }), 'message.blocks[1] must be'],
   [sent({ kind: 'abort', settlement: { epoch: 1 } }), 'message.settlement.number must be'],
   [[], ' must be an object'],

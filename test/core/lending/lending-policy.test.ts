@@ -69,7 +69,7 @@ describe('creditor choice', () => {
   it('does not offer a refuser before its next heartbeat with space', () => {
     const ledger = ledgerOf(0, 12);
     ledger.hear(0, 1, 1, report(4, 12));
-    ledger.refuse({ instance: 1, life: 1, memory: 'device', sequence: 4 });
+    ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 4 });
     expect(named(ledger, 0, 10)).toEqual([]);
     ledger.hear(1, 1, 1, report(5, 0));
     expect(named(ledger, 0, 10)).toEqual([]);
@@ -79,7 +79,7 @@ describe('creditor choice', () => {
     ledger.hear(3, 1, 1, report(6, 12));
     expect(named(ledger, 0, 10)).toEqual([1]);
     // A refusal that is older than what was heard since is out of date.
-    ledger.refuse({ instance: 1, life: 1, memory: 'device', sequence: 5 });
+    ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 5 });
     expect(named(ledger, 0, 10)).toEqual([1]);
   });
 });

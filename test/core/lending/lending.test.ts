@@ -26,9 +26,9 @@ class Member {
   readonly table = new BlockTable(1);
   readonly rmanager: RManager;
 
-  constructor(instance: number, life: number) {
+  constructor(instance: number, incarnation: number) {
     const memories = this.memory.lending;
-    this.rmanager = new RManager({ instance, life, memories, policy, times, stagingBlocks: 16 });
+    this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks: 16 });
   }
 
   /** Its own sequence takes all but `blocks`. */
@@ -211,7 +211,7 @@ describe('a turn', () => {
     town.run(times.silentUs / 1_000 + 1);
     const turn = { number: 1, blocks: 24 };
     const query = { kind: 'query', query: 1, memory: 'device', blocks: 0, turn, prior: false, refusals: [] } as const;
-    const envelope = { from: 2, fromLife: 1, to: 'gmanager', toLife: undefined, message: query } as const;
+    const envelope = { from: 2, fromIncarnation: 1, to: 'gmanager', toIncarnation: undefined, message: query } as const;
     town.gmanager.step(town.nowUs, { kind: 'message', envelope });
     const [{ rmanager }] = town.members;
     rmanager.step(town.nowUs, { ...noGrowth, turn });

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import type { MoveNumber } from '../../../src/core/lending/debtor/block-moves.ts';
-import { AwayMoves } from '../../../src/core/lending/debtor/remote-block-mover.ts';
+import { RemoteBlockMover } from '../../../src/core/lending/debtor/remote-block-mover.ts';
 import { spill } from '../../../src/core/lending/debtor/spill.ts';
 import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
 import { RManager } from '../../../src/core/lending/rmanager.ts';
@@ -24,7 +24,7 @@ function home() {
   const memories = { device: cache.lending, host: LendingMemory.alone(0, 1) };
   const rmanager = new RManager({
     instance: 0,
-    life: 1,
+    incarnation: 1,
     memories,
     policy,
     times: defaultLendingTimes,
@@ -38,9 +38,12 @@ function home() {
     leaseUs: 5e6,
     guestPermille: 300,
   } as const;
-  rmanager.step(0, { kind: 'message', envelope: { from: 1, fromLife: 1, to: 0, toLife: 1, message: lend } });
+  rmanager.step(0, {
+    kind: 'message',
+    envelope: { from: 1, fromIncarnation: 1, to: 0, toIncarnation: 1, message: lend },
+  });
   const started: MoveNumber[] = [];
-  const moves = new AwayMoves(
+  const moves = new RemoteBlockMover(
     { instance: 0, rangeBlocks, cache, rmanager, fetched: () => {}, spreadUs: 0 },
     { start: ({ move }) => void started.push(move), fill: () => {}, stop: () => {}, copyHome: () => {} },
   );

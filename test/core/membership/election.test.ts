@@ -8,13 +8,13 @@ import {
   type OfficeRecord,
   defaultElectionTimes as times,
 } from '../../../src/core/membership/election.ts';
-import { Dice } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/sim/lending/dice.ts';
 
 interface Member {
   readonly election: Election;
   readonly skewUs: number;
   up: boolean;
-  life: number;
+  incarnation: number;
 }
 
 /** A record, its members, and what is under way between them; the world's time moves in steps of 10 ms. */
@@ -25,20 +25,20 @@ class World {
   revision = 0;
   #lost = false;
   readonly members: Member[];
-  readonly #random: Dice;
+  readonly #random: Prng;
   faulty: boolean;
   #agenda: { readonly atUs: number; readonly act: () => void }[] = [];
 
   constructor(seed: number, count: number, faulty: boolean) {
-    this.#random = new Dice(seed, 1);
+    this.#random = new Prng(seed, 1);
     this.faulty = faulty;
     this.members = Array.from({ length: count }, (_, i) => this.#member(i, 0));
   }
 
-  #member(index: number, life: number): Member {
+  #member(index: number, incarnation: number): Member {
     const skewMs = this.#random.between(0, 1e6);
     const past = { lost: this.#lost, originMs: -skewMs };
-    return { election: new Election(`m${index}.${life}`, past), skewUs: skewMs * 1000, up: true, life };
+    return { election: new Election(`m${index}.${incarnation}`, past), skewUs: skewMs * 1000, up: true, incarnation };
   }
 
   run(untilUs: number): void {
@@ -94,7 +94,7 @@ class World {
 
   crash(index: number): void {
     this.members[index].up = false;
-    this.members[index] = this.#member(index, this.members[index].life + 1);
+    this.members[index] = this.#member(index, this.members[index].incarnation + 1);
   }
 
   check(): void {
@@ -157,7 +157,7 @@ test('at most one holds it at any time and epochs grow, whatever is lost, late o
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 1, max: 5 }), (seed, count) => {
       const world = new World(seed, count, true);
-      const random = new Dice(seed, 2);
+      const random = new Prng(seed, 2);
       for (let i = 0; i < 6; i++) {
         world.run(world.nowUs + random.between(0, 10_000_000));
         world.crash(random.between(0, count - 1));

@@ -8,15 +8,15 @@ function members(refuses?: (announcement: Announcement) => string | undefined) {
   const membership = new Membership({ silentUs: 3 * second, ...(refuses && { refuses }) });
   const tell = (atS: number, event: MembershipEvent<Announcement>) =>
     membership.step(atS * second, event).map((effect) => {
-      if (effect.kind === 'joined') return `joined ${effect.member.name}.${effect.member.life}`;
+      if (effect.kind === 'joined') return `joined ${effect.member.name}.${effect.member.incarnation}`;
       return effect.kind === 'lost'
-        ? `${effect.name}.${effect.life} ${effect.why}`
+        ? `${effect.name}.${effect.incarnation} ${effect.why}`
         : `refused ${effect.name}: ${effect.why}`;
     });
   return {
     membership,
-    say: (atS: number, name: string, life: number, number: number) =>
-      tell(atS, { kind: 'announced', announcement: { name, life, number } }),
+    say: (atS: number, name: string, incarnation: number, number: number) =>
+      tell(atS, { kind: 'announced', announcement: { name, incarnation, number } }),
     wake: (atS: number) => tell(atS, { kind: 'wake' }),
     tell,
   };
@@ -69,7 +69,7 @@ describe('membership', () => {
   test('a clock that was set back keeps nobody out for long', () => {
     const { say, wake, tell } = members();
     say(0, 'a', 5, 1);
-    tell(1, { kind: 'left', name: 'a', life: 5 });
+    tell(1, { kind: 'left', name: 'a', incarnation: 5 });
     expect(say(6.9, 'a', 4, 1)).toEqual([]);
     expect(say(7, 'a', 4, 2)).toEqual(['joined a.4']);
     expect(wake(10)).toEqual(['a.4 fell silent']);
@@ -78,9 +78,9 @@ describe('membership', () => {
   test('who says that it goes is lost at once and does not come back in that life', () => {
     const { say, tell } = members();
     say(0, 'a', 1, 1);
-    expect(tell(1, { kind: 'left', name: 'a', life: 0 })).toEqual([]);
-    expect(tell(1, { kind: 'left', name: 'a', life: 1 })).toEqual(['a.1 left']);
-    expect(tell(1, { kind: 'left', name: 'a', life: 1 })).toEqual([]);
+    expect(tell(1, { kind: 'left', name: 'a', incarnation: 0 })).toEqual([]);
+    expect(tell(1, { kind: 'left', name: 'a', incarnation: 1 })).toEqual(['a.1 left']);
+    expect(tell(1, { kind: 'left', name: 'a', incarnation: 1 })).toEqual([]);
     expect(say(1.1, 'a', 1, 2)).toEqual([]);
     expect(say(1.2, 'a', 2, 1)).toEqual(['joined a.2']);
   });
@@ -88,8 +88,8 @@ describe('membership', () => {
   test('after a break both begin anew with the next announcement', () => {
     const { say, tell } = members();
     say(0, 'a', 1, 1);
-    expect(tell(0, { kind: 'broken', name: 'a', life: 1 })).toEqual(['a.1 lost the thread']);
-    expect(tell(0, { kind: 'broken', name: 'a', life: 1 })).toEqual([]);
+    expect(tell(0, { kind: 'broken', name: 'a', incarnation: 1 })).toEqual(['a.1 lost the thread']);
+    expect(tell(0, { kind: 'broken', name: 'a', incarnation: 1 })).toEqual([]);
     expect(say(0.5, 'a', 1, 2)).toEqual(['joined a.1']);
   });
 
@@ -106,7 +106,7 @@ describe('membership', () => {
   });
 
   test('who cannot be one of us is refused once for each of its lives', () => {
-    const { membership, say, wake } = members(({ life }) => (life < 3 ? 'too old' : undefined));
+    const { membership, say, wake } = members(({ incarnation }) => (incarnation < 3 ? 'too old' : undefined));
     expect(say(0, 'a', 1, 1)).toEqual(['refused a: too old']);
     expect(say(0.5, 'a', 1, 2)).toEqual([]);
     expect(wake(9)).toEqual([]);
@@ -118,7 +118,7 @@ describe('membership', () => {
   test('those that are away are remembered in bounded memory, those that are there always', () => {
     const { membership, say, tell } = members();
     say(0, 'there', 1, 1);
-    for (let i = 0; i < 3_000; i++) tell(0, { kind: 'left', name: `gone-${i}`, life: 1 });
+    for (let i = 0; i < 3_000; i++) tell(0, { kind: 'left', name: `gone-${i}`, incarnation: 1 });
     expect(membership.has('there', 1)).toBe(true);
     expect(say(1, 'gone-2999', 1, 1)).toEqual([]);
     expect(say(1, 'gone-0', 1, 1)).toEqual(['joined gone-0.1']);

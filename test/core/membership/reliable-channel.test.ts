@@ -2,24 +2,24 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
-  Link,
-  type LinkConfig,
-  type LinkEffect,
-  type LinkEvent,
+  type ChannelConfig,
+  type ChannelEffect,
+  type ChannelEvent,
+  ReliableChannel,
 } from '../../../src/core/membership/reliable-channel.ts';
 
-const small: LinkConfig = { partBytesMax: 3, messageBytesMax: 64, keptBytesMax: 1_000 };
+const small: ChannelConfig = { partBytesMax: 3, messageBytesMax: 64, keptBytesMax: 1_000 };
 const message = (...bytes: number[]) => Uint8Array.from(bytes);
 
 /** Two ends, and what is under way between them. */
 class Pair {
-  readonly ends: readonly [Link, Link];
+  readonly ends: readonly [ReliableChannel, ReliableChannel];
   readonly heard: readonly [number[][], number[][]] = [[], []];
   readonly broken: string[] = [];
-  readonly #way: [LinkEvent[], LinkEvent[]] = [[], []];
+  readonly #way: [ChannelEvent[], ChannelEvent[]] = [[], []];
 
   constructor(config = small) {
-    this.ends = [new Link(config), new Link(config)];
+    this.ends = [new ReliableChannel(config), new ReliableChannel(config)];
   }
 
   send(from: 0 | 1, bytes: Uint8Array): void {
@@ -52,11 +52,11 @@ class Pair {
     }
   }
 
-  #tell(end: 0 | 1, event: LinkEvent): void {
+  #tell(end: 0 | 1, event: ChannelEvent): void {
     for (const effect of this.ends[end].step(event)) this.#carryOut(end, effect);
   }
 
-  #carryOut(end: 0 | 1, effect: LinkEffect): void {
+  #carryOut(end: 0 | 1, effect: ChannelEffect): void {
     if (effect.kind === 'publish') this.#way[end].push({ kind: 'part', part: effect.part });
     if (effect.kind === 'ask') this.#way[end].push({ kind: 'again', from: effect.from });
     if (effect.kind === 'deliver') this.heard[end].push([...effect.message]);
@@ -101,7 +101,7 @@ describe('a link', () => {
   });
 
   test('asks once for what is missing, and again with the next tally or when much more has come without it', () => {
-    const link = new Link(small);
+    const link = new ReliableChannel(small);
     const part = (number: number) => ({ kind: 'part', part: { number, last: true, bytes: message(1) } }) as const;
     expect(link.step(part(2))).toEqual([{ kind: 'ask', from: 1 }]);
     expect(link.step(part(3))).toEqual([]);
@@ -114,7 +114,7 @@ describe('a link', () => {
   });
 
   test('takes an asking that comes late or twice for what it is: the part was heard since', () => {
-    const link = new Link(small);
+    const link = new ReliableChannel(small);
     const say = (byte: number) => link.step({ kind: 'send', message: message(byte) });
     for (const byte of [1, 2, 3]) say(byte);
     const numbers = (from: number) =>
@@ -127,10 +127,10 @@ describe('a link', () => {
   });
 
   test('is broken when the other side cannot have what it tells or asks for, or never takes anything', () => {
-    const impossible = new Link(small);
+    const impossible = new ReliableChannel(small);
     expect(impossible.step({ kind: 'tally', sent: 0, heard: 1 })).toMatchObject([{ kind: 'broken' }]);
     expect(impossible.step({ kind: 'send', message: message(1) })).toEqual([]);
-    const ahead = new Link(small);
+    const ahead = new ReliableChannel(small);
     ahead.step({ kind: 'send', message: message(1) });
     expect(ahead.step({ kind: 'again', from: 3 })).toMatchObject([{ kind: 'broken' }]);
     const pair = new Pair();

@@ -67,7 +67,7 @@ test('a member that alone still has a part does not keep it where nothing was he
   let number = 0;
   /** Those members report it at that time, and everybody reports. */
   const tries = (nowUs: number, having: readonly number[]) => {
-    const report = { life: 0, number: ++number, journal: 0 };
+    const report = { incarnation: 0, number: ++number, journal: 0 };
     const requests = [{ id: '0', outputs: 0, awaited: false }];
     for (const instance of instances.keys()) {
       const own = having.includes(instance) ? requests : [];

@@ -1,7 +1,7 @@
 // The conductor machine: answers at once, counts to the end, passes cancels on, drains.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { JournalRecorder } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
@@ -226,7 +226,7 @@ test('with a real instance behind it, no history loses a request or answers one 
 });
 
 test('places by what instances tell of their caches, and asks for all of it when something was lost', () => {
-  const journals = new JournalRecorder(0);
+  const journals = new KvEventLog(0);
   const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
   const machine = new Conductor({
     size: sizeOf,

@@ -16,7 +16,7 @@ class Cluster {
   readonly told = new Map<string, GenerationEvent[]>();
   /** Events that the conductor has heard, by the lists that they stand in. */
   readonly #passed = new Map<readonly GenerationEvent[], number>();
-  #life = 0;
+  #incarnation = 0;
 
   constructor(instances: number, triesMax: number, patience?: Patience) {
     this.worlds = Array.from({ length: instances }, () => new World({ pages: 60 }));
@@ -61,7 +61,7 @@ class Cluster {
 
   join(instance: number): void {
     this.worlds[instance] = new World({ pages: 60 });
-    this.tell({ kind: 'instanceJoined', instance, life: ++this.#life });
+    this.tell({ kind: 'instanceJoined', instance, incarnation: ++this.#incarnation });
   }
 
   finishAll(): void {
@@ -154,7 +154,7 @@ test('whom nobody reports is tried again; who does not report is given up, and w
   const cluster = new Cluster(2, 9, { silentUs: 1_000_000, timeoutUs: 60_000_000 });
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
     const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
-    cluster.tell({ kind: 'report', instance, report: { life: 0, number, journal: 0, requests: named } }, nowUs);
+    cluster.tell({ kind: 'report', instance, report: { incarnation: 0, number, journal: 0, requests: named } }, nowUs);
   };
   cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
   report(0, 1, ['plain'], 200_000);

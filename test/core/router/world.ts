@@ -178,7 +178,7 @@ export class World {
       case 'ignored':
         this.ignored.push(effect.message);
         break;
-      case 'pinTold':
+      case 'pinUpdated':
         this.pins.push([effect.id, effect.state]);
         break;
       case 'fault':

@@ -135,7 +135,7 @@ describe('the conductor', () => {
       size: ({ prompt, maxTokens }) => ({ promptTokens: prompt.length, outputTokensMax: maxTokens }),
     });
   const told = (c: Conductor<GenerationRequest>, instance: number, id: string, state: PinState) =>
-    c.step(1, { kind: 'pinTold', instance, id, state });
+    c.step(1, { kind: 'pinUpdated', instance, id, state });
   const held: PinState = { kind: 'pinned', tokens: 128, untilUs: 9 };
 
   it('sends a pin to one instance, there again when it is repeated, and passes on what becomes of it', () => {
@@ -143,7 +143,7 @@ describe('the conductor', () => {
     expect(c.step(0, pinOf('a'))).toEqual([{ ...pinOf('a'), instance: 0 }]);
     c.step(0, { kind: 'submit', request: request('r', prefix) });
     expect(c.step(1, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 0 }]);
-    expect(told(c, 0, 'a', held)).toEqual([{ kind: 'pinTold', id: 'a', instance: 0, state: held }]);
+    expect(told(c, 0, 'a', held)).toEqual([{ kind: 'pinUpdated', id: 'a', instance: 0, state: held }]);
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toEqual([{ kind: 'unpin', instance: 0, id: 'a' }]);
     expect(told(c, 0, 'a', { kind: 'unpinned' })).toHaveLength(1);
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toMatchObject([{ kind: 'ignored' }]);
@@ -155,12 +155,12 @@ describe('the conductor', () => {
     c.step(0, pinOf('a'));
     expect(told(c, 0, 'a', refused('memory'))).toEqual([{ ...pinOf('a'), instance: 1 }]);
     expect(told(c, 1, 'a', refused('length'))).toEqual([
-      { kind: 'pinTold', id: 'a', instance: 1, state: refused('memory') },
+      { kind: 'pinUpdated', id: 'a', instance: 1, state: refused('memory') },
     ]);
     c.step(1, pinOf('b'));
     c.step(1, { kind: 'instanceLost', instance: 1 });
     expect(told(c, 0, 'b', refused('length'))).toEqual([
-      { kind: 'pinTold', id: 'b', instance: 0, state: refused('length') },
+      { kind: 'pinUpdated', id: 'b', instance: 0, state: refused('length') },
     ]);
   });
 
@@ -169,7 +169,7 @@ describe('the conductor', () => {
     expect(told(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
     c.step(0, pinOf('a'));
     expect(c.step(1, { kind: 'instanceLost', instance: 0 })).toEqual([
-      { kind: 'pinTold', id: 'a', instance: 0, state: { kind: 'unpinned' } },
+      { kind: 'pinUpdated', id: 'a', instance: 0, state: { kind: 'unpinned' } },
     ]);
     expect(c.step(2, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 1 }]);
   });

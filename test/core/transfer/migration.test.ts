@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import { Fleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
+import { StandbyFleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
 import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
@@ -48,17 +48,17 @@ describe('an instance whose request outgrows it', () => {
     const outgrows = { kind: 'outgrows', id: '0', tokens: (blocks + 1) * blockTokens };
     expect(small.grow()).toContainEqual(outgrows);
     expect(small.tell({ kind: 'wake' }, reportUs)).toContainEqual(outgrows);
-    small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
     expect(small.tell({ kind: 'wake' }, 2 * reportUs)).not.toContainEqual(outgrows);
   });
 
   it('asks there for room for all that it has, once, and lets go when it is taken', () => {
     const small = new Small();
     small.grow();
-    const effects = small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    const effects = small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
     const [reserve] = effects.flatMap((effect) => (effect.kind === 'send' ? [effect.message] : []));
     expect(reserve).toMatchObject({ kind: 'reserve', id: '0', tokens: blocks * blockTokens + 1 });
-    expect(small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 })).toEqual([]);
+    expect(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 })).toEqual([]);
     const streamed = small.tell({ kind: 'peer', from: 3, message: { kind: 'reserved', id: '0' } });
     expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, held: [] }]);
     small.tell({ kind: 'peer', from: 3, message: { kind: 'taken', id: '0' } });
@@ -68,9 +68,9 @@ describe('an instance whose request outgrows it', () => {
 
   it('has nothing to do where it has ended, and tells the other side when it is cancelled on its way', () => {
     const small = new Small();
-    expect(sent(small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 }))).toEqual([]);
+    expect(sent(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 }))).toEqual([]);
     small.grow();
-    small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
     expect(sent(small.tell({ kind: 'cancel', id: '0' }))).toEqual(['release 3']);
     expect(small.instance.snapshot().pages.used).toBe(0);
   });
@@ -84,7 +84,7 @@ describe('the fleet', () => {
       if (effect.kind === 'startInstance') said.push(`start ${effect.instance}`);
     };
     const divert = (id: string, from: number, to: number) => said.push(`${id}: ${from} to ${to}`);
-    return new Fleet(
+    return new StandbyFleet(
       [{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))],
       { push, divert },
     );

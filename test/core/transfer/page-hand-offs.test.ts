@@ -6,8 +6,8 @@ import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/token-work.ts';
-import { parcelsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
-import { Unsent } from '../../../src/runtime/transfer/in-flight-pages.ts';
+import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
+import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
 import { baseConfig, expectedOutput, promptOf, request } from '../router/world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
@@ -43,7 +43,7 @@ class PageWorld {
   readonly landings = new Map<string, Landing>();
   readonly sending = new Map<string, Landing>();
   /** What may still be read of what leaves. */
-  readonly unsent = new Unsent({
+  readonly unsent = new InFlightPages({
     left: (id) => this.sending.get(id)?.parcels.length ?? 0,
     stop: (id) => void this.sending.get(id)?.parcels.splice(0),
     givenUp: () => [],
@@ -199,7 +199,7 @@ class PageWorld {
         const from = this.unsent.beginOf(effect.id, effect.from, end);
         if (from === end && effect.held === undefined) break;
         const part = { ...effect, from, tokens: end - from };
-        const numbers = parcelsOf(part, { groups: this.groups, layers }, instance.pools);
+        const numbers = pageDescriptorsOf(part, { groups: this.groups, layers }, instance.pools);
         for (let i = 0; i < numbers.length; i += 3)
           landing.parcels.push({
             from: at,

@@ -6,7 +6,7 @@ import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
 import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
 import { PrefixOffers } from '../../../src/core/transfer/prefix-fetch/prefix-offers.ts';
-import { KeepingWorth } from '../../../src/core/transfer/prefix-fetch/replication-worth.ts';
+import { ReplicationWorth } from '../../../src/core/transfer/prefix-fetch/replication-worth.ts';
 
 /** Of one prefix each: shorter ones are the beginnings of longer ones. */
 function chainOf(name: number, blocks: number): BlockChain {
@@ -37,7 +37,7 @@ function world(hostBlocks: number) {
     ...{ spares: () => true, contents: false, nowUs: () => clock.nowUs, cost: { predictUs: () => 0 } },
     ...{ batcher: { arrived: () => {}, recompute: () => {} }, start: undefined },
   };
-  const moves = new PrefixMoves<never, never>(cache, owner, { keeps: true, journalLife: 3 });
+  const moves = new PrefixMoves<never, never>(cache, owner, { keeps: true, journalIncarnation: 3 });
   /** What it asks for next: of whom, under which name, from which block to which. */
   const asked = () => {
     moves.advance(clock.nowUs, []);
@@ -177,7 +177,7 @@ describe('an instance', () => {
   });
 
   it('learns what copying takes, and now and then tries what did not seem to be worth it', () => {
-    const worth = new KeepingWorth();
+    const worth = new ReplicationWorth();
     expect(worth.isWorth(10, 1)).toBe(true);
     worth.copied(10, 1000);
     worth.copied(0, 1e9);

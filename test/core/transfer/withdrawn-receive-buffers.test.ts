@@ -1,8 +1,8 @@
 // Memory for prompts that land, asked for, given up and asked for again: whatever is doubled, late or lost, the last asking counts and nothing stays kept.
 import { describe, expect, it } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
-import { Arrivals } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
-import type { LandingMemory } from '../../../src/core/transfer/hand-off/receive-memory.ts';
+import { KvReceiver } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
+import type { ReceiveMemory } from '../../../src/core/transfer/hand-off/receive-memory.ts';
 import { runRequestChaos } from '../../../src/sim/faults/chaos.ts';
 
 interface Request {
@@ -13,7 +13,7 @@ interface Request {
 function decoder(capacityTokens: number) {
   const granted = new Map<string, number>();
   const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);
-  const memory: LandingMemory = {
+  const memory: ReceiveMemory = {
     fits: (tokens) => tokens <= capacityTokens,
     take: (id, tokens) => {
       if (used() + tokens > capacityTokens) return false;
@@ -25,7 +25,7 @@ function decoder(capacityTokens: number) {
     check: (tokens) => expect(used()).toBe(tokens),
   };
   let effects: InstanceEffect<never, Request>[] = [];
-  const arrivals = new Arrivals<Request>(memory, (effect) => effects.push(effect));
+  const arrivals = new KvReceiver<Request>(memory, (effect) => effects.push(effect));
   /** What is said back to instance 7. */
   const said = (): readonly unknown[] => {
     const all = effects.map((effect) => (effect.kind === 'send' ? effect.message : effect));

@@ -1,6 +1,6 @@
 // A link that a test can slow down, let hang and cut: a proxy in front of a server on this machine.
 import { createServer, connect as dial, type Socket } from 'node:net';
-import { Dice } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/sim/lending/dice.ts';
 
 type Pairs = Set<readonly [Socket, Socket]>;
 interface State {
@@ -14,7 +14,7 @@ interface State {
 const resendMs = 200;
 
 /** One way of a connection: what comes leaves in order, when its time has come. */
-function pass(from: Socket, to: Socket, state: State, dice: Dice): void {
+function pass(from: Socket, to: Socket, state: State, dice: Prng): void {
   const queue: { readonly dueMs: number; readonly bytes: Buffer }[] = [];
   const leave = (): void => {
     while (queue.length > 0 && (queue[0]?.dueMs ?? 0) <= performance.now()) to.write(queue.shift()?.bytes ?? '');
@@ -48,7 +48,7 @@ export class TcpProxy {
   static async start(target: string | (() => string)): Promise<TcpProxy> {
     const state: State = { delayMs: 0, lossRatio: 0, hangs: false, cut: false };
     const pairs: Pairs = new Set();
-    const dice = new Dice(1, 2);
+    const dice = new Prng(1, 2);
     const server = createServer((inner) => {
       if (state.cut) {
         inner.destroy();

@@ -21,14 +21,14 @@ afterEach(async () => {
 
 const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, uniform: () => 0.5 };
 
-async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
+async function lender(bus: Bus, name: string, incarnation = 1, identity = 'same') {
   const inside = new MemoryHub();
   const [threads, thread] = [inside.connect(), inside.connect()];
   const links = await LenderLinks.open({
     bus,
     threads,
     name,
-    life,
+    incarnation,
     manager,
     lost: false,
     onTaken: () => {},
@@ -82,13 +82,19 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
     prior: false,
     refusals: [],
   } as const;
-  const answers = (heard: readonly unknown[], fromLife: number): boolean =>
+  const answers = (heard: readonly unknown[], fromIncarnation: number): boolean =>
     heard.some(
       (each) =>
-        JSON.stringify(each).includes('"candidates"') && JSON.stringify(each).includes(`"fromLife":${fromLife}`),
+        JSON.stringify(each).includes('"candidates"') && JSON.stringify(each).includes(`"fromLife":${fromIncarnation}`),
     );
   const ask = ({ instance, thread }: (typeof members)[number]): void => {
-    const envelope = { from: instance, fromLife: 5, to: 'gmanager', toLife: undefined, message: query } as const;
+    const envelope = {
+      from: instance,
+      fromIncarnation: 5,
+      to: 'gmanager',
+      toIncarnation: undefined,
+      message: query,
+    } as const;
     say(thread, 'manager', [ownAddress], envelope);
   };
   // Until the other process has read the record it does not know whom to ask.
@@ -128,16 +134,16 @@ it('have the number that they had when they come again, with a higher life; who 
   const bus = new MemoryHub().connect();
   const [a, b] = [await takePlace(bus, 'a', 10, false), await takePlace(bus, 'b', 10, false)];
   expect([a, b]).toEqual([
-    { instance: 0, life: 10 },
-    { instance: 1, life: 10 },
+    { instance: 0, incarnation: 10 },
+    { instance: 1, incarnation: 10 },
   ]);
   // A clock was set back.
   const again = await takePlace(bus, 'a', 3, false);
-  expect(again).toEqual({ instance: 0, life: 11 });
+  expect(again).toEqual({ instance: 0, incarnation: 11 });
   await leavePlace(bus, 'a', a);
-  expect(await takePlace(bus, 'c', 1, false)).toEqual({ instance: 2, life: 1 });
+  expect(await takePlace(bus, 'c', 1, false)).toEqual({ instance: 2, incarnation: 1 });
   await leavePlace(bus, 'a', again);
-  expect(await takePlace(bus, 'd', 1, false)).toEqual({ instance: 0, life: 12 });
+  expect(await takePlace(bus, 'd', 1, false)).toEqual({ instance: 0, incarnation: 12 });
 });
 
 const placesOf = async (bus: Bus) => {
@@ -164,8 +170,8 @@ it('say their numbers again when the record is lost, and end where somebody else
   await lose(bus, 'lenders');
   sayMissing(bus);
   await until(async () => (await placesOf(bus))?.length === 2);
-  expect(await placesOf(bus)).toEqual([{ name: '', life: 0 }, before?.[1]]);
-  const own = { version: wireVersion, life: 10, number: 1, identity: 'same', lendableBlocks: 1, door: 'host:1' };
+  expect(await placesOf(bus)).toEqual([{ name: '', incarnation: 0 }, before?.[1]]);
+  const own = { version: wireVersion, incarnation: 10, number: 1, identity: 'same', lendableBlocks: 1, door: 'host:1' };
   const take = async (name: string, heard: readonly object[]) => {
     vi.useFakeTimers({ toFake: ['setTimeout'] });
     try {
@@ -179,8 +185,8 @@ it('say their numbers again when the record is lost, and end where somebody else
       vi.useRealTimers();
     }
   };
-  expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toEqual({ instance: 2, life: 1 });
-  expect(await take('d', [])).toEqual({ instance: 0, life: 1 });
+  expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toEqual({ instance: 2, incarnation: 1 });
+  expect(await take('d', [])).toEqual({ instance: 0, incarnation: 1 });
   const keptToo = keepPlace(busA, 'a', a, () => taken.push('a'));
   sayMissing(bus);
   await until(async () => taken.length > 0);
@@ -225,7 +231,7 @@ it('take no number twice where their record alone was lost while all were connec
     const before = await placesOf(bus);
     await lose(bus, 'lenders');
     expect(await opened('c')).toBe(2);
-    expect(await placesOf(bus)).toEqual([...(before ?? []), { name: 'c', life: 1 }]);
+    expect(await placesOf(bus)).toEqual([...(before ?? []), { name: 'c', incarnation: 1 }]);
     expect(await opened('d')).toBe(3);
   } finally {
     vi.useRealTimers();

@@ -4,16 +4,16 @@ import { createTokenInstance } from '../../../src/core/scheduler/token-work.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { LenderWire } from '../../../src/runtime/lending/lender-wire.ts';
 import { LiveLending } from '../../../src/runtime/lending/live-lending.ts';
-import type { GuestRooms } from '../../../src/runtime/lending/remote-attention.ts';
+import type { RemoteAttentionServers } from '../../../src/runtime/lending/remote-attention.ts';
 import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
-import { StepWords } from '../../../src/runtime/threads/step-interrupt.ts';
+import { StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
 import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
 import { simulatedEnds } from '../../contract/simulated-messenger.ts';
 import { baseConfig, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
 /** What guests are said to have come to, and how often somebody asked. */
-class ScriptedRooms implements GuestRooms {
+class ScriptedRooms implements RemoteAttentionServers {
   seconds = 0;
   restSeconds = 0;
   looks = 0;
@@ -84,8 +84,8 @@ it('is looked at when steps have run', async () => {
   const run = {
     run: (plan: Parameters<FakeEngine['run']>[0]) => ({ kind: 'done', result: engine.run(plan) }) as const,
   };
-  const place = { bus: inner, address: '0', life: 1 };
-  const abort = new StepWords().polled;
+  const place = { bus: inner, address: '0', incarnation: 1 };
+  const abort = new StepInterrupt().polled;
   new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
   say(outer, 'order', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;

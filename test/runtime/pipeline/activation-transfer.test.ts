@@ -1,8 +1,8 @@
 // Rows between members of a group: whole, each once, in any order of events, and no room kept for what is unwanted, came to nothing, or whose other side is gone.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { RowMemory, RowsWire } from '../../../src/runtime/pipeline/activation-memory.ts';
-import { LiveRows } from '../../../src/runtime/pipeline/activation-transfer.ts';
+import type { ActivationMemory, ActivationWire } from '../../../src/runtime/pipeline/activation-memory.ts';
+import { ActivationTransfer } from '../../../src/runtime/pipeline/activation-transfer.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 
 const columns = 3;
@@ -24,8 +24,8 @@ interface Parcels {
 
 /** A member with pages of its own; what its steps leave is copied as soon as they have. */
 class End {
-  readonly rows: LiveRows;
-  readonly told: RowsWire[] = [];
+  readonly rows: ActivationTransfer;
+  readonly told: ActivationWire[] = [];
   /** Chunks that it has heard of, by their first tokens. */
   readonly heard: number[] = [];
   readonly #pool = new Float32Array((roomsOut + roomsIn) * chunkPages * pageValues);
@@ -65,11 +65,11 @@ class End {
       wayTo: () => 'thread',
     };
     Object.defineProperty(messenger, 'nextStep', { get: () => this.#ran + 1 });
-    const memory: RowMemory = {
+    const memory: ActivationMemory = {
       ...{ pool: 1, roomsOut, roomsIn, chunkPages, pageValues, columns },
       write: (pages, rows) => this.#leave(pages, rows),
     };
-    this.rows = new LiveRows(memory, messenger, (_, wire) => this.told.push(wire));
+    this.rows = new ActivationTransfer(memory, messenger, (_, wire) => this.told.push(wire));
   }
 
   #leave(pages: Int32Array, rows: Float32Array): void {

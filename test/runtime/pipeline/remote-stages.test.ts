@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import type { InstanceIndex } from '../../../src/core/protocol/events.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import { StagesBetween } from '../../../src/runtime/pipeline/remote-stages.ts';
+import { RemoteStages } from '../../../src/runtime/pipeline/remote-stages.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import { settled } from '../bus/settled.ts';
 
@@ -14,8 +14,8 @@ afterEach(() => {
 function member(hub: MemoryHub, name: string) {
   const told: ToThread[] = [];
   const known = new Map<string, InstanceIndex>();
-  const stages = new StagesBetween({
-    ...{ bus: hub.connect(), name, life: 1, layers: 2, log: () => {} },
+  const stages = new RemoteStages({
+    ...{ bus: hub.connect(), name, incarnation: 1, layers: 2, log: () => {} },
     thread: { send: (message) => void told.push(message) },
     met: (index, other) => void known.set(other, index),
     expect: () => undefined,

@@ -33,14 +33,14 @@ interface BusMembers {
   /** Of the model that all have. */
   readonly root: BlockRoot;
   /** Of whoever was started last: each has a higher one than those before. */
-  readonly life: number;
+  readonly incarnation: number;
   instance(bus: Bus, name: string, choices?: InstanceChoices): Promise<JoinedInstance>;
   gateway(bus: Bus, choices?: GatewayChoices): Promise<ClusterGateway>;
   /** To be done when the test ends, before what was said earlier. */
   closes(close: () => unknown): void;
 }
 
-let lives = 0;
+let incarnations = 0;
 
 /** To be called where a file's tests are defined. */
 export function busMembers(): BusMembers {
@@ -51,11 +51,11 @@ export function busMembers(): BusMembers {
   });
   return {
     root,
-    get life() {
-      return lives;
+    get incarnation() {
+      return incarnations;
     },
     instance: async (bus, name, { role = 'mixed', roleSwitch = false, transport, settings } = {}) => {
-      const own = { bus, name, life: ++lives, role, roleSwitch, root, vocabSize, log: () => {} };
+      const own = { bus, name, incarnation: ++incarnations, role, roleSwitch, root, vocabSize, log: () => {} };
       const pages = { ...pagesHere, transport };
       const joined = await joinCluster({
         ...own,
@@ -68,7 +68,7 @@ export function busMembers(): BusMembers {
     },
     gateway: async (bus, { name = 'g', timeoutS = 60, traces = false, pipeline, log = () => {} } = {}) => {
       const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
-      const own = { bus, name, life: ++lives, agreement, traces, pipeline, log };
+      const own = { bus, name, incarnation: ++incarnations, agreement, traces, pipeline, log };
       const cluster = new ClusterGateway({ ...own, queueMax: 64, admission: everyone, timeoutUs: timeoutS * 1e6 });
       closing.push(() => cluster.close());
       return cluster;

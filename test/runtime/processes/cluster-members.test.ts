@@ -200,7 +200,7 @@ describe('a cluster over a bus', () => {
     const own = {
       bus,
       name: 'c',
-      life: 1,
+      incarnation: 1,
       role: 'mixed',
       pages: pagesHere,
       vocabSize,
@@ -218,14 +218,18 @@ describe('a cluster over a bus', () => {
     );
     await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
     for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
-      for (const subject of ['beat.instance', 'leave.instance', `link.g1.${members.life - 1}.a.${members.life}`])
+      for (const subject of [
+        'beat.instance',
+        'leave.instance',
+        `link.g1.${members.incarnation - 1}.a.${members.incarnation}`,
+      ])
         bus.publish(subject, payload);
     }
     expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({
       message: 'Cannot generate: token 100000 is not of the model: it has 100000',
     });
     for (let number = 1; number <= 3; number++)
-      bus.publish('beat.instance', encode({ version: 7, name: 'old', life: 1, number }));
+      bus.publish('beat.instance', encode({ version: 7, name: 'old', incarnation: 1, number }));
     expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
     expect(log.filter((line) => line.startsWith('Refused'))).toEqual([
       `Refused old: it speaks version 7, this process ${version}`,

@@ -1,6 +1,6 @@
 // A bus that loses, doubles and delays frames of links, by a seed; announcements and records it leaves alone.
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
-import { Dice } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/sim/lending/dice.ts';
 
 export interface BusFaults {
   /** Shares of frames. */
@@ -10,7 +10,7 @@ export interface BusFaults {
 }
 
 export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFaults): Bus {
-  const dice = new Dice(seed, 1);
+  const dice = new Prng(seed, 1);
   const held: (() => void)[] = [];
   return {
     ...bus,

@@ -1,12 +1,12 @@
 // Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../../src/core/kvcache/events/snapshot-archive.ts';
-import { defaultLinkConfig } from '../../../src/core/membership/reliable-channel.ts';
+import { defaultChannelConfig } from '../../../src/core/membership/reliable-channel.ts';
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { readSnapshot, SnapshotWriter, snapshotBytesMax } from '../../../src/runtime/snapshots/snapshot-store.ts';
-import { ArchivedBlocks, toldOf } from '../../../src/runtime/snapshots/snapshot-writer.ts';
-import type { BlockSnapshot } from '../../../src/runtime/threads/thread-protocol.ts';
+import { ArchiveDriver, toldOf } from '../../../src/runtime/snapshots/snapshot-writer.ts';
+import type { KvSnapshot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 
 let bus: Bus;
@@ -16,8 +16,8 @@ beforeAll(() => {
 afterAll(() => bus.close());
 
 /** 40,000 blocks take three parts. */
-function snapshotOf(number: number, blocks: number): BlockSnapshot {
-  return { life: 1, number, blocks, words: new Uint32Array(4 * blocks).fill(number) };
+function snapshotOf(number: number, blocks: number): KvSnapshot {
+  return { incarnation: 1, number, blocks, words: new Uint32Array(4 * blocks).fill(number) };
 }
 
 /** Does something before a write. */
@@ -37,8 +37,8 @@ function meddling(act: (key: string) => Promise<unknown> | undefined): Snapshots
   };
 }
 
-const numberRead = async (name: string, life: number, number: number) =>
-  (await readSnapshot(bus.snapshots, name, life, number))?.number;
+const numberRead = async (name: string, incarnation: number, number: number) =>
+  (await readSnapshot(bus.snapshots, name, incarnation, number))?.number;
 
 test('comes out as it went in, however large, until a later one is there', async () => {
   const writer = new SnapshotWriter(bus.snapshots, 'a', 7);
@@ -99,7 +99,7 @@ test('is read again when it was overwritten meanwhile', async () => {
 });
 
 test('a later start of the instance overwrites, and the earlier one does not write over it', async () => {
-  const [earlier, later] = [1, 2].map((life) => new SnapshotWriter(bus.snapshots, 'twice', life));
+  const [earlier, later] = [1, 2].map((incarnation) => new SnapshotWriter(bus.snapshots, 'twice', incarnation));
   expect(await earlier?.write(snapshotOf(8, 40_000))).toBe('written');
   expect(await later?.write(snapshotOf(1, 1))).toBe('written');
   expect(await numberRead('twice', 1, 0)).toBeUndefined();
@@ -136,8 +136,8 @@ test('who leaves does not wait for a store that is out of reach', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
   try {
     const put: Snapshots['put'] = () => new Promise(() => {});
-    const blocks = new ArchivedBlocks<string>({
-      ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', life: 1 },
+    const blocks = new ArchiveDriver<string>({
+      ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', incarnation: 1 },
       list: () => {},
       tellStored: () => {},
       log: () => {},
@@ -168,8 +168,8 @@ test('one that is too large is not written, and is said to be so once', () => {
   let puts = 0;
   const put: Snapshots['put'] = async () => ++puts;
   let lists = 0;
-  const blocks = new ArchivedBlocks<string>({
-    ...{ snapshots: { ...bus.snapshots, put }, name: 'large', life: 1 },
+  const blocks = new ArchiveDriver<string>({
+    ...{ snapshots: { ...bus.snapshots, put }, name: 'large', incarnation: 1 },
     list: () => lists++,
     tellStored: () => {},
     log: (line) => log.push(line),
@@ -191,10 +191,10 @@ test('what gateways are told of a listing has room in one message of a link: wha
   expect(toldOf(few)).toBe(few);
   const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);
   const listing = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
-  expect(encode(listing).length).toBeGreaterThan(defaultLinkConfig.messageBytesMax);
+  expect(encode(listing).length).toBeGreaterThan(defaultChannelConfig.messageBytesMax);
   const told = toldOf(listing);
-  expect(encode(told).length).toBeLessThan(0.8 * defaultLinkConfig.messageBytesMax);
-  expect(told).toMatchObject({ life: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
+  expect(encode(told).length).toBeLessThan(0.8 * defaultChannelConfig.messageBytesMax);
+  expect(told).toMatchObject({ incarnation: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
   expect(told.words.length).toBe(4 * told.blocks);
   expect([told.words[0], told.words.at(-1)]).toEqual([0, 4 * told.blocks - 1]);
   expect(toldOf({ ...listing, onSsd: 9 }).onSsd).toBe(0);

@@ -7,13 +7,13 @@ import { Conductor } from '../../../src/core/router/conductor.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { TokenProgress } from '../../../src/core/router/token-progress.ts';
 import { batchLimits } from '../../../src/core/scheduler/token-limits.ts';
-import { Conducting, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
+import { ConductorDriver, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
 import { everyone, liveRequest } from './instances.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const nothing = { events: [], prefilled: [], letGo: [], pins: [], journals: [], blocks: undefined };
 
-class Instances extends Conducting {
+class Instances extends ConductorDriver {
   /** Tries that somebody has, with who. */
   readonly forwarded = new Map<string, number>();
   protected readonly reach: Reach = {
@@ -23,7 +23,7 @@ class Instances extends Conducting {
     pin: () => {},
     unpin: () => {},
   };
-  #life = 1;
+  #incarnation = 1;
 
   constructor() {
     const placement = new TokenPlacement(new Uint32Array(4));
@@ -69,7 +69,7 @@ class Instances extends Conducting {
   kill(instance: number): void {
     for (const [id, at] of this.forwarded) if (at === instance) this.forwarded.delete(id);
     this.feed({ kind: 'instanceLost', instance });
-    this.feed({ kind: 'instanceJoined', instance, life: ++this.#life, capacityTokens: 1000 });
+    this.feed({ kind: 'instanceJoined', instance, incarnation: ++this.#incarnation, capacityTokens: 1000 });
   }
 }
 

@@ -3,9 +3,9 @@ import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, life } = workerData;
+const { settings, seat, address, incarnation } = workerData;
 const bus = new MemoryBus(seat);
-const tell = (message) => say(bus, 'said', [address, life], message);
+const tell = (message) => say(bus, 'said', [address, incarnation], message);
 
 if (settings.failure === 'unable') tell({ kind: 'unable', message: 'Cannot read model: no such file' });
 else if (settings.failure === 'early exit') process.exit(3);
@@ -13,6 +13,6 @@ else {
   const pages = { total: 0, used: 0, cached: 0, free: 0 };
   const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
   const snapshot = { ready: true, waiting: 0, running: 0, pages };
-  listen(bus, 'order', [address, life], () => process.exit(4));
+  listen(bus, 'order', [address, incarnation], () => process.exit(4));
   tell({ kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
 }

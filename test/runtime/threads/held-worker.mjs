@@ -3,22 +3,22 @@ import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, life } = workerData;
+const { settings, seat, address, incarnation } = workerData;
 const { dies, words } = settings;
 const [heardOfEnd, startedEarly] = [0, 1];
 /** Twice as long as one that died is waited with. */
 const heldMs = 1_000;
 
 const bus = new MemoryBus(seat);
-if (life > 1 && Atomics.load(words, heardOfEnd) === 0) Atomics.store(words, startedEarly, 1);
+if (incarnation > 1 && Atomics.load(words, heardOfEnd) === 0) Atomics.store(words, startedEarly, 1);
 listen(bus, 'gone', ['*', '*'], () => Atomics.store(words, heardOfEnd, 1));
-listen(bus, 'order', [address, life], ({ kind }) => {
+listen(bus, 'order', [address, incarnation], ({ kind }) => {
   if (kind === 'close') void bus.close();
   if (kind !== 'submit') return;
-  if (dies && life === 1) process.exit(4);
+  if (dies && incarnation === 1) process.exit(4);
   Atomics.wait(words, heardOfEnd, 0, heldMs);
 });
 const pages = { total: 0, used: 0, cached: 0, free: 0 };
 const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const snapshot = { ready: true, waiting: 0, running: 0, pages };
-say(bus, 'said', [address, life], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
+say(bus, 'said', [address, incarnation], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });

@@ -6,7 +6,7 @@ import type { StepOutcome } from '../../../src/kernel/backend.ts';
 import type { MemoryBus } from '../../../src/runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
-import { jobsWord, StepWords } from '../../../src/runtime/threads/step-interrupt.ts';
+import { jobsWord, StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
 import type { FromInstance, ToInstance } from '../../../src/runtime/threads/thread-protocol.ts';
 import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
 import type { Step } from '../../../src/util/step.ts';
@@ -23,7 +23,7 @@ beforeEach(() => {
 afterEach(() => outer.close());
 const send = (message: ToInstance): void => say(outer, 'order', name, message);
 const onSaid = (hear: (message: FromInstance) => void) => listen(outer, 'said', name, hear);
-const place = () => ({ bus: inner, address: name[0], life: name[1] });
+const place = () => ({ bus: inner, address: name[0], incarnation: name[1] });
 
 /** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
 class ScriptedEngine {
@@ -61,7 +61,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
       }
     });
   });
-  new InstanceLoop(machine, engine, place(), new StepWords().polled, () => {}).start();
+  new InstanceLoop(machine, engine, place(), new StepInterrupt().polled, () => {}).start();
   send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
   send({ kind: 'submit', request: kept });
   await ended;
@@ -91,7 +91,7 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
       if (ends.length === 2) resolve();
     });
   });
-  new InstanceLoop(machine, engine, place(), new StepWords().polled, () => {}).start();
+  new InstanceLoop(machine, engine, place(), new StepInterrupt().polled, () => {}).start();
   send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   await ended;
   expect(ends).toEqual(['now', 'job']);
@@ -105,7 +105,7 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
 });
 
 test('whoever comes when a step is about to begin stops it, if it is to stop for him', async () => {
-  const abort = new StepWords().polled;
+  const abort = new StepInterrupt().polled;
   const outcomes: string[] = [];
   const engine = new ScriptedEngine(() => outcomes.push(Atomics.load(abort, 0) === 0 ? 'done' : 'aborted'));
   const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
@@ -121,7 +121,7 @@ test('whoever comes when a step is about to begin stops it, if it is to stop for
     // The last time that it looks before the job's second step.
     if (outcomes.length !== 1 || ++looks !== 2) return;
     send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
-    new StepWords(abort).comes('request');
+    new StepInterrupt(abort).comes('request');
   };
   const bus = {
     drain,

@@ -13,7 +13,7 @@ test('a thread that hears nothing is ended when too much waits for it', async ()
     entry: new URL('./held-worker.mjs', import.meta.url),
     data: {
       settings: { dies: false, words: new Int32Array(new SharedArrayBuffer(8)) },
-      ...{ address: '0', life: 1, role: 'mixed', lands: false, peers: 'none' },
+      ...{ address: '0', incarnation: 1, role: 'mixed', lands: false, peers: 'none' },
       ...{ pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
     },
     ...{ hub, bus, log: (line: string) => void lines.push(line), onEvents: () => {}, backlogBytesMax: 2 ** 16 },

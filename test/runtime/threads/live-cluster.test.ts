@@ -23,16 +23,17 @@ describe('InstanceThread', () => {
     listen(other, 'gone', ['*', '*'], (_, name) => gone.push(name));
     const logged: string[] = [];
     const data = {
-      ...({ settings: { failure: 'late exit' }, address: '3', role: 'mixed', life: 2, peers: 'none' } as const),
+      ...({ settings: { failure: 'late exit' }, address: '3', role: 'mixed', incarnation: 2, peers: 'none' } as const),
       ...{ lands: false, pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
     };
     const log = (line: string): void => void logged.push(line);
     const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onEvents: () => {} });
     await thread.ready;
-    for (const life of [1, 2, 3]) say(other, 'said', ['3', life], { kind: 'log', message: `of life ${life}` });
+    for (const incarnation of [1, 2, 3])
+      say(other, 'said', ['3', incarnation], { kind: 'log', message: `of life ${incarnation}` });
     await other.flush();
     expect([logged, gone]).toEqual([['of life 2'], []]);
-    thread.send({ kind: 'tellBlocks' });
+    thread.send({ kind: 'requestSnapshot' });
     await thread.ended;
     await other.flush();
     expect(gone).toEqual([['3', '2']]);

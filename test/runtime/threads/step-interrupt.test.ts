@@ -3,21 +3,21 @@ import { Worker } from 'node:worker_threads';
 import { expect, test, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
-import { type Comer, type StepManner, StepWords } from '../../../src/runtime/threads/step-interrupt.ts';
+import { type InterruptReason, StepInterrupt, type StepManner } from '../../../src/runtime/threads/step-interrupt.ts';
 import { everyone, liveRequest } from './instances.ts';
 
-const isStopped = ({ polled }: StepWords): boolean => polled[0] !== 0;
-const comers: readonly Comer[] = ['request', 'end'];
+const isStopped = ({ polled }: StepInterrupt): boolean => polled[0] !== 0;
+const comers: readonly InterruptReason[] = ['request', 'end'];
 
-test.each<StepManner & { readonly stops: readonly Comer[] }>([
+test.each<StepManner & { readonly stops: readonly InterruptReason[] }>([
   { jobs: false, waits: false, stops: [] },
   { jobs: true, waits: false, stops: ['request'] },
   { jobs: false, waits: true, stops: ['request', 'end'] },
   { jobs: true, waits: true, stops: ['request', 'end'] },
 ])('a step stops for whoever comes while it runs, and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
   for (const comer of comers) {
-    const words = new StepWords();
-    const other = new StepWords(words.polled);
+    const words = new StepInterrupt();
+    const other = new StepInterrupt(words.polled);
     // Before it is listened for: whoever it is has been heard.
     other.comes(comer);
     words.hears();
@@ -35,7 +35,7 @@ test.each<StepManner & { readonly stops: readonly Comer[] }>([
 });
 
 test('rows that are there end the wait, and nobody stops what is computed then', () => {
-  const words = new StepWords();
+  const words = new StepInterrupt();
   words.hears();
   words.begins({ jobs: false, waits: true });
   // As the kernels do it.
@@ -47,8 +47,8 @@ test('rows that are there end the wait, and nobody stops what is computed then',
 test('whoever comes while a step begins is overlooked at no point of either', () => {
   for (const outer of ['comes', 'begins'] as const)
     for (let point = 0; point < 8; point++) {
-      const words = new StepWords();
-      const other = new StepWords(words.polled);
+      const words = new StepInterrupt();
+      const other = new StepInterrupt(words.polled);
       words.hears();
       const comes = (): void => other.comes('end');
       const begins = (): void => words.begins({ jobs: false, waits: true });
@@ -79,7 +79,7 @@ test('a thread that waits over and over is left waiting by none of those who com
   const [come, heard, missed] = [0, 1, 2];
   const hub = new MemoryHub();
   const bus = hub.connect();
-  const words = new StepWords();
+  const words = new StepInterrupt();
   const { seat, ports, drop } = hub.seat();
   const workerData = { seat, polled: words.polled, rounds, counts };
   const ready = new Promise<void>((resolve) => bus.subscribe('ready', () => resolve()));

@@ -150,10 +150,14 @@ describe('SSD below an instance', () => {
     for (const [i, prompt] of prompts.entries())
       expected.set(String(prompt), (await answerOf(alone, liveRequest(`a${i}`, prompt, 4))).tokens);
     const hits: number[] = [];
-    for (let life = 0; life < 4; life++) {
+    for (let incarnation = 0; incarnation < 4; incarnation++) {
       // Each begins with others, and dies after so many answers; the last one ends by itself.
-      const turned = requests.map((_, i) => requests[(i + 3 * life) % requests.length]);
-      const answers = await childAnswers(own, turned, life === 3 ? Number.POSITIVE_INFINITY : 2 + ((life * 5) % 7));
+      const turned = requests.map((_, i) => requests[(i + 3 * incarnation) % requests.length]);
+      const answers = await childAnswers(
+        own,
+        turned,
+        incarnation === 3 ? Number.POSITIVE_INFINITY : 2 + ((incarnation * 5) % 7),
+      );
       for (const { prompt, tokens, tiers } of answers) {
         expect(tokens).toEqual(expected.get(String(prompt)));
         expect(tiers.moved.badBlocks).toBe(0);

@@ -4,7 +4,7 @@ import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, life, abort } = workerData;
+const { settings, seat, address, incarnation, abort } = workerData;
 const { does, state } = settings;
 const [waiting, stopped, late] = [1, 2, 3];
 /** Five times as long as rows are waited for. */
@@ -32,7 +32,7 @@ function wait() {
   Atomics.store(state, 0, heardOfEnd ? stopped : late);
 }
 
-listen(bus, 'order', [address, life], ({ kind }) => {
+listen(bus, 'order', [address, incarnation], ({ kind }) => {
   if (kind === 'close') void bus.close();
   if (kind !== 'submit') return;
   if (does === 'waits') wait();
@@ -43,4 +43,4 @@ listen(bus, 'order', [address, life], ({ kind }) => {
 const pages = { total: 0, used: 0, cached: 0, free: 0 };
 const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const snapshot = { ready: true, waiting: 0, running: 0, pages };
-say(bus, 'said', [address, life], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
+say(bus, 'said', [address, incarnation], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });

@@ -48,7 +48,7 @@ class Pair {
     const data = {
       ...{
         settings: { ...liveSettings, instances: 1 },
-        life: 1,
+        incarnation: 1,
         lands: false,
         peers: 'threads' as const,
         address: ownAddress,

@@ -1,8 +1,8 @@
 // What leaves for a landing, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
 import { describe, expect, it } from 'vitest';
-import { Unsent } from '../../../src/runtime/transfer/in-flight-pages.ts';
+import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
-import type { LandingHandle, Messenger } from '../../../src/runtime/transfer/messenger.ts';
+import type { Messenger, ReceiveBufferHandle } from '../../../src/runtime/transfer/messenger.ts';
 
 /** Parcels of one layer: page i goes to place i. */
 const parcels = (from: number, end: number) =>
@@ -10,18 +10,18 @@ const parcels = (from: number, end: number) =>
 
 /** Counts what may still be read, says when it is told to stop, and gives up what it is told to. */
 function counting() {
-  const left = new Map<LandingHandle, number>();
-  const stopped: LandingHandle[] = [];
-  const lost: LandingHandle[] = [];
+  const left = new Map<ReceiveBufferHandle, number>();
+  const stopped: ReceiveBufferHandle[] = [];
+  const lost: ReceiveBufferHandle[] = [];
   const messenger = {
     givenUp: () => lost.splice(0),
-    left: (landing: LandingHandle) => left.get(landing) ?? 0,
-    stop: (landing: LandingHandle) => {
+    left: (landing: ReceiveBufferHandle) => left.get(landing) ?? 0,
+    stop: (landing: ReceiveBufferHandle) => {
       stopped.push(landing);
       left.delete(landing);
     },
   };
-  const giveUp = (landing: LandingHandle) => {
+  const giveUp = (landing: ReceiveBufferHandle) => {
     left.delete(landing);
     lost.push(landing);
   };
@@ -32,7 +32,7 @@ describe('what leaves for a landing', () => {
   /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
   function leaving(arrived: number) {
     const { left, stopped, giveUp, messenger } = counting();
-    const unsent = new Unsent(messenger);
+    const unsent = new InFlightPages(messenger);
     for (const [from, end] of [
       [0, 4],
       [4, 8],

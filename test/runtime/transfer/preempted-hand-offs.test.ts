@@ -1,10 +1,10 @@
 // A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or somebody else's.
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { LandingLayout } from '../../../src/core/kvcache/receive-pages.ts';
+import { ReceiveLayout } from '../../../src/core/kvcache/receive-pages.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { createTokenInstance } from '../../../src/core/scheduler/token-work.ts';
-import { parcelsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
+import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';
 import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
@@ -122,7 +122,7 @@ const ways = [
 describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it leaves', () => {
   it.each(ways)('is read from its own pages alone, and lands whole: $way', async ({ create }) => {
     const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
-    const layout = new LandingLayout(shape.groups, promptTokens, pageTokens);
+    const layout = new ReceiveLayout(shape.groups, promptTokens, pageTokens);
     const landing = receiver.open(Int32Array.from({ length: layout.places }, (_, place) => place));
     const hear = (kind: 'reserved' | 'taken') => {
       const wire = {
@@ -151,7 +151,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     while (receiver.landed().length === 0) await new Promise((resolve) => setImmediate(resolve));
     const [leaving] = [...machine.roster.sequences()];
     const table = leaving?.sequence.table ?? expect.unreachable();
-    const sent = parcelsOf(
+    const sent = pageDescriptorsOf(
       { from: 0, tokens: promptTokens, promptTokens, table, range: undefined },
       shape,
       machine.pools,

@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ports.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
-import { type AboutPrefix, PrefixesBetween } from '../../../src/runtime/transfer/remote-prefixes.ts';
+import { type AboutPrefix, RemotePrefixes } from '../../../src/runtime/transfer/remote-prefixes.ts';
 import { settled } from '../bus/settled.ts';
 
 const closing: (() => void)[] = [];
@@ -24,9 +24,17 @@ class NotedThread {
   }
 }
 
-function member(hub: MemoryHub, name: string, life = 1, keeps = false) {
+function member(hub: MemoryHub, name: string, incarnation = 1, keeps = false) {
   const thread = new NotedThread();
-  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, keeps, met: () => {}, log: () => {} });
+  const prefixes = new RemotePrefixes({
+    bus: hub.connect(),
+    name,
+    incarnation,
+    thread,
+    keeps,
+    met: () => {},
+    log: () => {},
+  });
   closing.push(() => prefixes.close());
   prefixes.start();
   return { thread, prefixes };
@@ -44,7 +52,10 @@ async function pair() {
   const hub = new MemoryHub();
   const [a, b] = [member(hub, 'a'), member(hub, 'b', 2)];
   await settled();
-  const [toB = 0, toA = 0] = [a.prefixes.indexOf({ name: 'b', life: 2 }), b.prefixes.indexOf({ name: 'a', life: 1 })];
+  const [toB = 0, toA = 0] = [
+    a.prefixes.indexOf({ name: 'b', incarnation: 2 }),
+    b.prefixes.indexOf({ name: 'a', incarnation: 1 }),
+  ];
   return { a, b, toB, toA };
 }
 
@@ -79,7 +90,7 @@ describe('prefixes between processes', () => {
     b.prefixes.close();
     await settled();
     expect(a.thread.told).toEqual([{ kind: 'peerSays', from: toB, wire: { kind: 'gone' } }]);
-    expect(a.prefixes.indexOf({ name: 'b', life: 2 })).toBeUndefined();
+    expect(a.prefixes.indexOf({ name: 'b', incarnation: 2 })).toBeUndefined();
     a.prefixes.send(toB, fetches('g.1.1/r'));
     expect(a.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toB, wire: says('missing', 'g.1.1/r') });
     a.prefixes.send(toB, says('unwanted', 'g.1.1/r'));
@@ -88,7 +99,7 @@ describe('prefixes between processes', () => {
 
   it('are not asked of another start of the same name', async () => {
     const { a } = await pair();
-    expect(a.prefixes.indexOf({ name: 'b', life: 3 })).toBeUndefined();
-    expect(a.prefixes.indexOf({ name: 'a', life: 1 })).toBeUndefined();
+    expect(a.prefixes.indexOf({ name: 'b', incarnation: 3 })).toBeUndefined();
+    expect(a.prefixes.indexOf({ name: 'a', incarnation: 1 })).toBeUndefined();
   });
 });

@@ -3,8 +3,8 @@ import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ports.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
-import { PromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
-import { type Leaving, PromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
+import { RemotePromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
+import { type Leaving, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
 import { settled } from '../bus/settled.ts';
 import { liveRequest } from '../threads/instances.ts';
 
@@ -14,12 +14,12 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-const gateway = { name: 'g', life: 1, session: 2 };
+const gateway = { name: 'g', incarnation: 1, session: 2 };
 const leaving = (id: string): Leaving => ({
   ...{ kind: 'reserve', id: `g.1.1/${id}`, gateway },
   request: liveRequest(id, [1, 2, 3], 4),
 });
-const decoder = { name: 'd', life: 7 };
+const decoder = { name: 'd', incarnation: 7 };
 
 class NotedThread {
   readonly told: ToThread[] = [];
@@ -31,8 +31,8 @@ class NotedThread {
 function prefills(hub: MemoryHub) {
   const thread = new NotedThread();
   const taken: RequestId[] = [];
-  const own = { bus: hub.connect(), name: 'p', life: 3, log: () => {} };
-  const out = new PromptsOut({ ...own, thread, met: () => {}, taken: (id) => taken.push(id) });
+  const own = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
+  const out = new RemotePromptsOut({ ...own, thread, met: () => {}, taken: (id) => taken.push(id) });
   closing.push(() => out.close());
   return { out, thread, taken };
 }
@@ -41,7 +41,7 @@ function decodes(hub: MemoryHub, knows = true) {
   const thread = new NotedThread();
   const fates: string[] = [];
   const own = { bus: hub.connect(), ...decoder, log: () => {} };
-  const into = new PromptsIn({
+  const into = new RemotePromptsIn({
     ...{ ...own, thread },
     expect: ({ gateway: { session }, request }) => (knows ? `g.1.${session}/${request.id}` : undefined),
     landed: (here) => fates.push(`landed ${here}`),
@@ -130,7 +130,7 @@ describe('prompts between processes', () => {
     const hub = new MemoryHub();
     const [p, d] = [prefills(hub), decodes(hub)];
     p.out.start();
-    const [to, nowhere] = [p.out.add(leaving('r'), decoder), p.out.add(leaving('s'), { name: 'd', life: 8 })];
+    const [to, nowhere] = [p.out.add(leaving('r'), decoder), p.out.add(leaving('s'), { name: 'd', incarnation: 8 })];
     p.out.send(to, asks('g.1.1/r'));
     p.out.send(nowhere, asks('g.1.1/s'));
     d.into.start();

@@ -19,16 +19,16 @@ import { liveRequest } from '../threads/instances.ts';
 const order = {
   kind: 'submit',
   request: liveRequest('r1', [1, 2, 3], 7),
-  decodeAt: { name: 'b', life: 3, session: 1 },
-  prefix: { name: 'c', life: 4, blocks: 5, patienceUs: 6.5 },
+  decodeAt: { name: 'b', incarnation: 3, session: 1 },
+  prefix: { name: 'c', incarnation: 4, blocks: 5, patienceUs: 6.5 },
   group: {
     members: [
-      { name: 'a', life: 2, session: 1 },
-      { name: 'e', life: 5, session: 2 },
+      { name: 'a', incarnation: 2, session: 1 },
+      { name: 'e', incarnation: 5, session: 2 },
     ],
     layers: [2, 4],
     chunkTokens: 128,
-    prefix: { blocks: 5, patienceUs: 7.5, of: { name: 'c', life: 4 } },
+    prefix: { blocks: 5, patienceUs: 7.5, of: { name: 'c', incarnation: 4 } },
   },
 } as const satisfies Order;
 const logprobs = {
@@ -51,7 +51,9 @@ const turn: Turn = {
     ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],
     ['p2', { kind: 'unpinned' }],
   ],
-  journals: [{ life: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) }],
+  journals: [
+    { incarnation: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) },
+  ],
   blocks: undefined,
 };
 
@@ -89,7 +91,7 @@ describe('messages', () => {
     [submitted({ id: 'x'.repeat(300) }), 'request.id'],
     [submitted({ maxTokens: -1 }), 'request.maxTokens'],
     [submitted({ surprise: 1 }), 'surprise'],
-    [{ ...order, decodeAt: { name: 'a.b', life: 3, session: 1 } }, 'decodeAt.name'],
+    [{ ...order, decodeAt: { name: 'a.b', incarnation: 3, session: 1 } }, 'decodeAt.name'],
     [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
     [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
     [{ kind: 'format' }, 'kind'],
@@ -100,7 +102,7 @@ describe('messages', () => {
 
   test.each([
     [{ ...turn, journals: [{ ...turn.journals[0], changes: 2 }] }, 'journals.0'],
-    [{ ...turn, blocks: { life: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'blocks'],
+    [{ ...turn, blocks: { incarnation: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'blocks'],
     [
       { ...turn, events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]] },
       'events.0',
@@ -111,8 +113,14 @@ describe('messages', () => {
   });
 
   const handOffs: readonly HandOffWire[] = [
-    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', life: 1, session: 2 }, request: order.request },
-    { kind: 'reserve', id: 'r2', gateway: { name: 'g', life: 1, session: 2 }, request: order.request, asking: 1 },
+    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', incarnation: 1, session: 2 }, request: order.request },
+    {
+      kind: 'reserve',
+      id: 'r2',
+      gateway: { name: 'g', incarnation: 1, session: 2 },
+      request: order.request,
+      asking: 1,
+    },
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', asking: 1 },
     { kind: 'withdraw', id: 'r1', asking: 0 },
@@ -149,7 +157,7 @@ describe('messages', () => {
   });
 
   test('who speaks another version is refused', () => {
-    expect(() => readInstance(encode({ version: 1, name: 'a', life: 1, number: 1 }))).toThrow('version');
+    expect(() => readInstance(encode({ version: 1, name: 'a', incarnation: 1, number: 1 }))).toThrow('version');
     const frame = encodeFrame({ kind: 'over', session: 1 });
     frame[0] = wireVersion + 1;
     expect(() => decodeFrame(frame)).toThrow(`its version is ${wireVersion + 1}, ours is ${wireVersion}`);

@@ -18,10 +18,10 @@ it('forgets what an instance had, when what it has since said is missing for too
   });
   const { chain } = new LengthRequest(requestOf(0, 0, 100, 1), blockTokens, new Float64Pool());
   const report = (nowUs: number, instance: number, number: number, journal: number) =>
-    conductor.step(nowUs, { kind: 'report', instance, report: { life: 0, number, journal, requests: [] } });
+    conductor.step(nowUs, { kind: 'report', instance, report: { incarnation: 0, number, journal, requests: [] } });
   for (const instance of [0, 1]) {
-    conductor.step(0, { kind: 'instanceJoined', instance, life: 0 });
-    const snapshot = { life: 0, number: 1, blocks: chain.blocks, words: chain.words };
+    conductor.step(0, { kind: 'instanceJoined', instance, incarnation: 0 });
+    const snapshot = { incarnation: 0, number: 1, blocks: chain.blocks, words: chain.words };
     conductor.step(0, { kind: 'snapshot', instance, snapshot });
   }
   const isNamed = (instance: number, block: number) => conductor.names(instance, chain.words, block * digestWords);
@@ -43,7 +43,7 @@ it('forgets what an instance had, when what it has since said is missing for too
   conductor.step(1.25 * silentUs, {
     kind: 'snapshot',
     instance: 1,
-    snapshot: { life: 0, number: 2, blocks: 3, words: chain.words },
+    snapshot: { incarnation: 0, number: 2, blocks: 3, words: chain.words },
   });
   expect(named()).toEqual([6, 3]);
   expect(report(1.5 * silentUs, 1, ++number, 2)).not.toContainEqual(asked);

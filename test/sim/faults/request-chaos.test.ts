@@ -8,10 +8,10 @@ import {
   requestWorld,
   runRequestChaos,
 } from '../../../src/sim/faults/chaos.ts';
-import { Courier } from '../../../src/sim/faults/faulty-network.ts';
+import { FaultyNetwork } from '../../../src/sim/faults/faulty-network.ts';
 import type { RequestWorld } from '../../../src/sim/faults/lending-worlds.ts';
 import { parseFault } from '../../../src/sim/faults/parse.ts';
-import { Dice } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/sim/lending/dice.ts';
 
 it('holds every rule over many seeds, each fault injected and handlers run', () => {
   const sum = runRequestChaos(1);
@@ -61,8 +61,8 @@ it('is the same with equal steps run one by one where some come before others', 
 });
 
 it('parts and joins by each partition for itself', () => {
-  const courier = new Courier(
-    new Dice(1, 1),
+  const courier = new FaultyNetwork(
+    new Prng(1, 1),
     [],
     () => {},
     () => {},

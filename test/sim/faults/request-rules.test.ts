@@ -1,24 +1,20 @@
 // The rules of requests, each broken on purpose: a run with its checks on says which, and the same run ends well as it is.
 import { afterEach, describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import {
-  type BlockJournal,
-  type BlockListener,
-  JournalRecorder,
-} from '../../../src/core/kvcache/events/kv-event-log.ts';
-import { CacheJournal } from '../../../src/core/kvcache/events/kv-event-publisher.ts';
+import { type BlockListener, type KvEventBatch, KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventPublisher } from '../../../src/core/kvcache/events/kv-event-publisher.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { BlockMoves, type Move } from '../../../src/core/lending/debtor/block-moves.ts';
 import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import { type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
-import { Gate, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
+import { AdmissionController, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
 import { overloaded } from '../../../src/core/router/admission/queue-admission.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { Instance } from '../../../src/core/scheduler/instance.ts';
 import type { LengthEvent, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
-import { Roster } from '../../../src/core/scheduler/request-table.ts';
-import { Performer } from '../../../src/sim/engine/effect-runner.ts';
+import { RequestTable } from '../../../src/core/scheduler/request-table.ts';
+import { EffectRunner } from '../../../src/sim/engine/effect-runner.ts';
 import { Simulation, type SimulationConfig } from '../../../src/sim/engine/simulation.ts';
 import { requestWorld } from '../../../src/sim/faults/chaos.ts';
 import type { TraceRequest } from '../../../src/trace/request.ts';
@@ -119,7 +115,7 @@ function isEnd(effect: ConductorEffect<LengthRequest>, id: string): boolean {
 
 /** Every request would be refused, as this one is. */
 function refuseAll(cause: (verdict: Verdict) => Parameters<typeof refusal>[0]): void {
-  tamper<never[], Verdict>(Gate, 'look', (look, ...question) => {
+  tamper<never[], Verdict>(AdmissionController, 'look', (look, ...question) => {
     const verdict = look(...question);
     return { ...verdict, refusal: refusal(cause(verdict), 1000) };
   });
@@ -166,7 +162,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     'bytes of a cancelled request that go on',
     slowLink,
     () =>
-      tamper<[number, number, Effects[number]], void>(Performer, 'perform', (perform, nowUs, index, effect) => {
+      tamper<[number, number, Effects[number]], void>(EffectRunner, 'perform', (perform, nowUs, index, effect) => {
         if (effect.kind !== 'stopStream') perform(nowUs, index, effect);
       }),
     /holds request 3, which is cancelled/,
@@ -181,7 +177,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     'an index that does not forget',
     coupled,
     () =>
-      tamper<[number, BlockJournal], unknown>(PrefixIndex, 'apply', (apply, instance, journal) =>
+      tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, journal) =>
         apply(instance, { ...journal, stored: journal.stored.map(() => 1) }),
       ),
     /the index names block .* though the instance has told of its loss/,
@@ -189,14 +185,14 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   [
     'an instance that keeps what it has lost to itself',
     alone,
-    () => tamper<[boolean], unknown>(CacheJournal, 'changes', () => undefined),
+    () => tamper<[boolean], unknown>(KvEventPublisher, 'changes', () => undefined),
     /has lost 64 blocks and told of none/,
   ],
   [
     'a journal that tells of losses as if they were gains',
     coupled,
     () =>
-      tamper<[Uint32Array, number, boolean, number], void>(JournalRecorder, 'record', (record, words, at, _, depth) =>
+      tamper<[Uint32Array, number, boolean, number], void>(KvEventLog, 'record', (record, words, at, _, depth) =>
         record(words, at, true, depth),
       ),
     /the index names block .* though the instance has told of its loss/,
@@ -253,7 +249,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   [
     'a refusal where it decodes, for gaps that nobody minds',
     rechecked,
-    () => tamper<[number], number>(Roster, 'tbtUsMax', () => 10),
+    () => tamper<[number], number>(RequestTable, 'tbtUsMax', () => 10),
     /was refused for its tbt over 10 us: it may be 30000 us/,
   ],
 ];

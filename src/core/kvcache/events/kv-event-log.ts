@@ -2,9 +2,9 @@
 import { digestWords } from '../../../util/blake2s.ts';
 
 /** Changes in the order in which they came. */
-export interface BlockJournal {
+export interface KvEventBatch {
   /** Counts the starts of the instance: with each one its cache is empty and its numbers begin anew. */
-  readonly life: number;
+  readonly incarnation: number;
   /** 1, 2, 3... in each life. */
   readonly number: number;
   readonly changes: number;
@@ -18,8 +18,8 @@ export interface BlockJournal {
 export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
 
 /** All blocks that an instance holds. */
-export interface BlockSnapshot {
-  readonly life: number;
+export interface KvSnapshot {
+  readonly incarnation: number;
   /** Of the last journal before it; 0: none. */
   readonly number: number;
   readonly blocks: number;
@@ -42,14 +42,14 @@ export interface TierListener extends BlockListener {
 }
 
 /** Gathers changes for the next journal, in arrays that are used again for the one after. */
-export class JournalRecorder implements TierListener {
-  readonly #life: number;
+export class KvEventLog implements TierListener {
+  readonly #incarnation: number;
   #number = 0;
   #changes = 0;
   #words = new Uint32Array(64 * digestWords);
   #stored = new Uint8Array(64);
-  constructor(life: number) {
-    this.#life = life;
+  constructor(incarnation: number) {
+    this.#incarnation = incarnation;
   }
 
   /** The block of the digest at `words[at..at+4]` was stored or removed. */
@@ -78,15 +78,26 @@ export class JournalRecorder implements TierListener {
   }
 
   /** What changed since the last journal. Its arrays are valid until the next change. */
-  take(): BlockJournal {
+  take(): KvEventBatch {
     const changes = this.#changes;
     this.#changes = 0;
-    return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
+    return {
+      incarnation: this.#incarnation,
+      number: ++this.#number,
+      changes,
+      words: this.#words,
+      stored: this.#stored,
+    };
   }
 
   /** Of all blocks, once all changes have been told. @param onSsd the last so many are on SSD alone */
-  snapshot(words: Uint32Array, onSsd = 0): BlockSnapshot {
-    const snapshot = { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
+  snapshot(words: Uint32Array, onSsd = 0): KvSnapshot {
+    const snapshot = {
+      incarnation: this.#incarnation,
+      number: this.#number,
+      blocks: words.length / digestWords,
+      words,
+    };
     return onSsd === 0 ? snapshot : { ...snapshot, onSsd };
   }
 

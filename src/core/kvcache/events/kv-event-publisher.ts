@@ -3,7 +3,7 @@
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceConfig } from '../../scheduler/instance-config.ts';
 import type { BlockCache } from '../block-cache.ts';
-import { type BlockListener, JournalRecorder, type TierListener } from './kv-event-log.ts';
+import { type BlockListener, KvEventLog, type TierListener } from './kv-event-log.ts';
 
 type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
@@ -12,17 +12,17 @@ type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 /** Changes of the cache that go untold at most, while no request has anything to tell. */
 export const changesMax = 64;
 
-export class CacheJournal {
+export class KvEventPublisher {
   readonly #cache: BlockCache;
-  readonly #recorder: JournalRecorder | undefined;
+  readonly #recorder: KvEventLog | undefined;
 
   /** `journalLife`: undefined: nobody asks. `witness` hears of every change at once. What is on SSD from before is held from now on, and told. */
   constructor(
     cache: BlockCache,
-    { journalLife, witness, contents }: Pick<InstanceConfig, 'journalLife' | 'witness' | 'contents'>,
+    { journalIncarnation, witness, contents }: Pick<InstanceConfig, 'journalIncarnation' | 'witness' | 'contents'>,
   ) {
     this.#cache = cache;
-    this.#recorder = journalLife === undefined ? undefined : new JournalRecorder(journalLife);
+    this.#recorder = journalIncarnation === undefined ? undefined : new KvEventLog(journalIncarnation);
     cache.tell(witness === undefined ? this.#recorder : besides(witness, this.#recorder));
     if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
   }

@@ -1,7 +1,7 @@
 // What every instance of a cluster holds of a prompt: fed by their journals, asked before each placement.
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockChain } from '../block-chain.ts';
-import { type BlockJournal, type BlockSnapshot, blockChange } from './kv-event-log.ts';
+import { blockChange, type KvEventBatch, type KvSnapshot } from './kv-event-log.ts';
 import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
@@ -50,7 +50,7 @@ export class PrefixIndex {
   readonly #table: ReplicaTable;
   /** Of its blocks, those that an instance has on SSD alone. */
   readonly #sunk: ReplicaTable;
-  readonly #life: Float64Array;
+  readonly #incarnation: Float64Array;
   /** (instances): the last journal that is in. */
   readonly #number: Float64Array;
   /** (instances): journals that came while a snapshot is awaited; 0: none is. */
@@ -59,7 +59,7 @@ export class PrefixIndex {
   constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
     this.#table = new ReplicaTable(instances, blocks, remembered);
     this.#sunk = new ReplicaTable(instances, 0, 0);
-    this.#life = new Float64Array(instances);
+    this.#incarnation = new Float64Array(instances);
     this.#number = new Float64Array(instances);
     this.#missed = new Int32Array(instances);
   }
@@ -79,10 +79,10 @@ export class PrefixIndex {
     return this.#table.held[instance];
   }
 
-  apply(instance: number, journal: BlockJournal): JournalVerdict {
-    const { life, number, changes, words, stored } = journal;
-    if (life > this.#life[instance]) this.#begin(instance, life);
-    if (life < this.#life[instance] || number <= this.#number[instance]) return 'stale';
+  apply(instance: number, journal: KvEventBatch): JournalVerdict {
+    const { incarnation, number, changes, words, stored } = journal;
+    if (incarnation > this.#incarnation[instance]) this.#begin(instance, incarnation);
+    if (incarnation < this.#incarnation[instance] || number <= this.#number[instance]) return 'stale';
     if (this.#missed[instance] > 0 || number > this.#number[instance] + 1) {
       const missed = this.#missed[instance];
       this.#missed[instance] = missed + 1;
@@ -100,11 +100,11 @@ export class PrefixIndex {
   }
 
   /** Takes a snapshot in place of all that is known of the instance; false when it is older than that, or is in already. */
-  restore(instance: number, { life, number, blocks, words, onSsd = 0 }: BlockSnapshot): boolean {
-    const known = this.#life[instance];
+  restore(instance: number, { incarnation, number, blocks, words, onSsd = 0 }: KvSnapshot): boolean {
+    const known = this.#incarnation[instance];
     const isNews = number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
-    if (life < known || (life === known && !isNews)) return false;
-    this.#begin(instance, life);
+    if (incarnation < known || (incarnation === known && !isNews)) return false;
+    this.#begin(instance, incarnation);
     for (let i = 0; i < blocks; i++) this.#table.add(words, i * digestWords, instance);
     for (let i = blocks - onSsd; i < blocks; i++) this.#sunk.add(words, i * digestWords, instance);
     this.#number[instance] = number;
@@ -113,25 +113,27 @@ export class PrefixIndex {
 
   /** The instance is gone with all it had: what its life still says is late. */
   drop(instance: number): void {
-    this.#begin(instance, this.#life[instance] + 1);
+    this.#begin(instance, this.#incarnation[instance] + 1);
   }
 
   /** The instance is there in this life, though it may have been thought lost: nothing of it is known before a snapshot. */
-  join(instance: number, life: number): void {
-    this.#begin(instance, life);
+  join(instance: number, incarnation: number): void {
+    this.#begin(instance, incarnation);
     this.#missed[instance] = 1;
   }
 
   /** Has the instance told of more than is in, up to journal `number` of this life? */
-  isBehind(instance: number, life: number, number: number): boolean {
-    const known = this.#life[instance];
-    return life > known || (life === known && (this.#missed[instance] > 0 || number > this.#number[instance]));
+  isBehind(instance: number, incarnation: number, number: number): boolean {
+    const known = this.#incarnation[instance];
+    return (
+      incarnation > known || (incarnation === known && (this.#missed[instance] > 0 || number > this.#number[instance]))
+    );
   }
 
-  #begin(instance: number, life: number): void {
+  #begin(instance: number, incarnation: number): void {
     this.#table.drop(instance);
     this.#sunk.drop(instance);
-    this.#life[instance] = life;
+    this.#incarnation[instance] = incarnation;
     this.#number[instance] = 0;
     this.#missed[instance] = 0;
   }

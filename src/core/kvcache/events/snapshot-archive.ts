@@ -1,5 +1,5 @@
 // When an instance keeps a copy of what its cache holds where all can read it, and what it tells those who ask: that copy, and the journals since.
-import type { BlockJournal, BlockSnapshot } from './kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from './kv-event-log.ts';
 
 export interface ArchiveLimits {
   /** Changes of the cache that no copy is written for, where the copy before has fewer blocks. */
@@ -29,7 +29,7 @@ export const tailsMax = 4;
 /** One write is under way at a time, and answered once; so is one listing. */
 export type ArchiveEvent<Gateway> =
   /** A turn of the instance's own thread: blocks are an answer to `list`. */
-  | { readonly kind: 'heard'; readonly journals: readonly BlockJournal[]; readonly blocks: BlockSnapshot | undefined }
+  | { readonly kind: 'heard'; readonly journals: readonly KvEventBatch[]; readonly blocks: KvSnapshot | undefined }
   /** `unread`: the copy that it was told of was not there. */
   | { readonly kind: 'asked'; readonly gateway: Gateway; readonly unread: boolean }
   | { readonly kind: 'gone'; readonly gateway: Gateway }
@@ -43,16 +43,16 @@ export type ArchiveEvent<Gateway> =
 export type ArchiveEffect<Gateway> =
   /** The thread is to tell all that it holds. */
   | { readonly kind: 'list' }
-  | { readonly kind: 'write'; readonly snapshot: BlockSnapshot }
+  | { readonly kind: 'write'; readonly snapshot: KvSnapshot }
   /** The copy of that number, and all journals since that have been heard. */
   | {
       readonly kind: 'tellStored';
       readonly gateway: Gateway;
       readonly number: number;
-      readonly journals: readonly BlockJournal[];
+      readonly journals: readonly KvEventBatch[];
     }
   /** What the thread has just listed. */
-  | { readonly kind: 'tellBlocks'; readonly gateway: Gateway }
+  | { readonly kind: 'requestSnapshot'; readonly gateway: Gateway }
   /** No copy of so many is written, unlike before. */
   | { readonly kind: 'refused'; readonly blocks: number };
 
@@ -65,13 +65,13 @@ interface Copy {
  * Journals come in order and without gaps, whatever becomes of copies; a listing stands after those before it. What is kept is bounded: the journals since the
  * copy, a few times as much as the copy itself.
  */
-export class BlockArchive<Gateway> {
+export class SnapshotArchive<Gateway> {
   readonly #limits: ArchiveLimits;
   #stored: (Copy & { readonly atUs: number }) | undefined;
   /** Useful while the journals since are kept. */
   #writing: (Copy & { readonly useful: boolean }) | undefined;
   /** Since the copy that is stored, or else the one that is being written; empty where there is none. */
-  #tail: BlockJournal[] = [];
+  #tail: KvEventBatch[] = [];
   /** Of the tail; where there is none, of all journals since there was one. */
   #weight = 0;
   #listing = false;
@@ -89,7 +89,7 @@ export class BlockArchive<Gateway> {
   }
 
   /** Journals that are kept. */
-  get tail(): readonly BlockJournal[] {
+  get tail(): readonly KvEventBatch[] {
     return this.#tail;
   }
 
@@ -150,9 +150,9 @@ export class BlockArchive<Gateway> {
     this.#effects.push({ kind: 'list' });
   }
 
-  #listed(nowUs: number, snapshot: BlockSnapshot): void {
+  #listed(nowUs: number, snapshot: KvSnapshot): void {
     this.#listing = false;
-    for (const gateway of this.#waiting) this.#effects.push({ kind: 'tellBlocks', gateway });
+    for (const gateway of this.#waiting) this.#effects.push({ kind: 'requestSnapshot', gateway });
     this.#waiting.clear();
     if (this.#replaced || this.#writing !== undefined || nowUs < this.#retryUs) return;
     const { number, blocks } = snapshot;
@@ -176,7 +176,7 @@ export class BlockArchive<Gateway> {
     this.#trim();
   }
 
-  #keep(journal: BlockJournal): void {
+  #keep(journal: KvEventBatch): void {
     const base = this.#base;
     if (base !== undefined && journal.number <= base.number) return;
     this.#weight += weightOf(journal);
@@ -233,6 +233,6 @@ export class BlockArchive<Gateway> {
   }
 }
 
-function weightOf({ changes }: BlockJournal): number {
+function weightOf({ changes }: KvEventBatch): number {
   return changes + journalWeight;
 }

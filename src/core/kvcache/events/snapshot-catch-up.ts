@@ -1,7 +1,7 @@
 // How a gateway comes to know what instances hold that it has heard too little of: copies that they keep, journals since, and their own listing where that fails.
 
 import type { InstanceIndex } from '../../protocol/events.ts';
-import type { BlockJournal, BlockSnapshot } from './kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from './kv-event-log.ts';
 
 export interface CatchUpTimes {
   /** What has not been read by then is not waited for. */
@@ -22,12 +22,12 @@ export type CatchUpEvent =
   | {
       readonly kind: 'told';
       readonly instance: InstanceIndex;
-      readonly journals: readonly BlockJournal[];
+      readonly journals: readonly KvEventBatch[];
       readonly stored?: number | undefined;
-      readonly blocks?: BlockSnapshot | undefined;
+      readonly blocks?: KvSnapshot | undefined;
     }
   /** Undefined: there is none, or none that can be used. */
-  | { readonly kind: 'read'; readonly ticket: number; readonly snapshot: BlockSnapshot | undefined }
+  | { readonly kind: 'read'; readonly ticket: number; readonly snapshot: KvSnapshot | undefined }
   /** It is there no more, or anew: what was said before counts no more. */
   | { readonly kind: 'gone'; readonly instance: InstanceIndex }
   | { readonly kind: 'wake' };
@@ -38,8 +38,8 @@ export type CatchUpEffect =
   /** The instance's copy of that number, or a later one of the same life. */
   | { readonly kind: 'read'; readonly instance: InstanceIndex; readonly ticket: number; readonly number: number }
   /** To the conductor. */
-  | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
-  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: BlockJournal };
+  | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
+  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch };
 
 interface Asked {
   readonly kind: 'asked';
@@ -50,12 +50,12 @@ interface Named {
   readonly kind: 'named';
   readonly number: number;
   /** Since the copy, in order. */
-  readonly journals: BlockJournal[];
+  readonly journals: KvEventBatch[];
   changes: number;
 }
 
 /** Copies are read one after another, so that one of them is in memory at most. The conductor drops what it knows, and says when something is missing. */
-export class BlockCatchUp {
+export class SnapshotCatchUp {
   readonly #times: CatchUpTimes;
   /** Of whom something is missing, in the order in which their copies are read. */
   readonly #missing = new Map<InstanceIndex, Asked | Named>();
@@ -129,7 +129,7 @@ export class BlockCatchUp {
     if (known.changes > changesMax) this.#giveUp(nowUs, instance);
   }
 
-  #read(nowUs: number, instance: InstanceIndex, snapshot: BlockSnapshot | undefined): void {
+  #read(nowUs: number, instance: InstanceIndex, snapshot: KvSnapshot | undefined): void {
     this.#reading = undefined;
     const known = this.#missing.get(instance);
     if (known?.kind !== 'named') return;
@@ -154,7 +154,7 @@ export class BlockCatchUp {
     if (known?.kind === 'named') this.#pass(instance, known.journals);
   }
 
-  #pass(instance: InstanceIndex, journals: readonly BlockJournal[]): void {
+  #pass(instance: InstanceIndex, journals: readonly KvEventBatch[]): void {
     for (const journal of journals) this.#effects.push({ kind: 'journal', instance, journal });
   }
 

@@ -5,7 +5,7 @@ import type { BlockChain } from '../block-chain.ts';
 import type { BlockId } from '../block-pool.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
 import type { EvictionKind } from '../eviction.ts';
-import type { Landing } from '../prefix-transfer.ts';
+import type { PrefixReceiveBuffer } from '../prefix-transfer.ts';
 import { BlockTier, type SlotId } from './block-tier.ts';
 import { type BegunWrites, SsdWrites } from './ssd-writes.ts';
 import { digestAt, type SsdBlock, type TierMoves } from './tier-moves.ts';
@@ -225,7 +225,7 @@ export class LowerTiers implements BlockListener {
    * Those of the chain's blocks `from..to` that SSD has and host memory has not, or all where they come to the pool: they are being read until
    * `readOfSsd`. Contents go where there is `room` for the block in host memory; they end where a block was lost to make that room.
    */
-  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot' | 'inPool'>): SsdRead {
+  readSsd(chain: BlockChain, from: number, to: number, room: Pick<PrefixReceiveBuffer, 'slot' | 'inPool'>): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;

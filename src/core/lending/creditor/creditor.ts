@@ -23,7 +23,7 @@ interface Loan {
 
 interface Debtor {
   readonly instance: InstanceId;
-  life: number;
+  incarnation: number;
   readonly loans: Map<LoanNumber, Loan>;
   /** Loans that are over, as far as the debtor might still speak of them. */
   readonly closed: Set<LoanNumber>;
@@ -116,9 +116,9 @@ export class Creditor {
   }
 
   /** Blocks of a loan, for checkers; undefined when there is none. */
-  blocksOf(debtor: InstanceId, life: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
+  blocksOf(debtor: InstanceId, incarnation: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
     const known = this.#debtors.get(debtor);
-    return known?.life === life ? known.loans.get(loan)?.blocks : undefined;
+    return known?.incarnation === incarnation ? known.loans.get(loan)?.blocks : undefined;
   }
 
   /** When the next lease or a hold ends. */
@@ -148,12 +148,12 @@ export class Creditor {
   }
 
   /** `sequence` of our last heartbeat. */
-  borrow({ from, fromLife }: Envelope, message: Said<'borrow'>, sequence: number): void {
-    const debtor = this.#debtor(from as InstanceId, fromLife, message.closedBelow);
+  borrow({ from, fromIncarnation }: Envelope, message: Said<'borrow'>, sequence: number): void {
+    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
     const known = debtor.loans.get(message.loan);
     if (known !== undefined) {
       this.#out.met('doubled', 'borrow');
-      this.#lend(from as InstanceId, fromLife, known);
+      this.#lend(from as InstanceId, fromIncarnation, known);
       return;
     }
     if (message.loan < debtor.closedBelow || debtor.closed.has(message.loan)) {
@@ -167,7 +167,7 @@ export class Creditor {
     const makesRoom = message.gathers && (this.#hold === undefined || this.#hold.debtor === from);
     if (makesRoom && count < message.blocks) this.#makeRoom(from as InstanceId, memory, message.blocks - count);
     if (count < (message.gathers ? Math.min(message.blocks, this.#policy.loanBlocksMin) : 1)) {
-      this.#out.send(from, fromLife, { kind: 'refuse', loan: message.loan, memory, sequence });
+      this.#out.send(from, fromIncarnation, { kind: 'refuse', loan: message.loan, memory, sequence });
       return;
     }
     const granted: BlockId[] = [];
@@ -188,7 +188,7 @@ export class Creditor {
     };
     debtor.loans.set(message.loan, loan);
     this.#out.push({ kind: 'granted', debtor: debtor.instance, memory, blocks: granted });
-    this.#lend(from as InstanceId, fromLife, loan);
+    this.#lend(from as InstanceId, fromIncarnation, loan);
   }
 
   /** While room is made for one, others get nothing. */
@@ -204,8 +204,8 @@ export class Creditor {
     this.recall(memory, blocks, debtor);
   }
 
-  renew({ from, fromLife }: Envelope, message: Said<'renew'>): void {
-    const debtor = this.#debtor(from as InstanceId, fromLife, message.closedBelow);
+  renew({ from, fromIncarnation }: Envelope, message: Said<'renew'>): void {
+    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
     if (message.stamp <= debtor.stamp) {
       this.#out.met(message.stamp === debtor.stamp ? 'doubled' : 'late', 'renew');
       return;
@@ -216,7 +216,7 @@ export class Creditor {
     if (message.sated && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
-    this.#out.send(from, fromLife, {
+    this.#out.send(from, fromIncarnation, {
       kind: 'renewed',
       stamp: message.stamp,
       loans: renewed.map((loan) => ({ loan: loan.number, keep: loan.keep, guestPermille: this.#bound(loan) })),
@@ -232,8 +232,8 @@ export class Creditor {
   }
 
   /** Takes back what is still lent of it; a block that is not was given back before. Always answered, or it would be said for ever. */
-  takeBack({ from, fromLife }: Envelope, message: Said<'return'>): void {
-    const debtor = this.#debtor(from as InstanceId, fromLife, message.closedBelow);
+  takeBack({ from, fromIncarnation }: Envelope, message: Said<'return'>): void {
+    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
     const loan = debtor.loans.get(message.loan);
     const blocks = (message.blocks ?? [...(loan?.blocks ?? [])]).filter((block) => loan?.blocks.has(block));
     if (loan === undefined) this.#out.met(debtor.closed.has(message.loan) ? 'doubled' : 'late', 'return');
@@ -242,7 +242,7 @@ export class Creditor {
     if (loan?.blocks.size === 0) this.#close(debtor, loan);
     // Given up before it was heard of: it must not be granted when it comes after all.
     if (message.blocks === undefined && message.loan >= debtor.closedBelow) debtor.closed.add(message.loan);
-    this.#out.send(from, fromLife, { kind: 'returned', loan: message.loan, blocks: message.blocks });
+    this.#out.send(from, fromIncarnation, { kind: 'returned', loan: message.loan, blocks: message.blocks });
   }
 
   /** Sees to it that at least `blocks` of a memory have been asked back or are here again, as far as nobody was promised them. */
@@ -251,12 +251,12 @@ export class Creditor {
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
       [...debtor.loans.values()]
         .filter((loan) => loan.memory === memory && !loan.firm && instance !== except)
-        .map((loan) => ({ instance, life: debtor.life, loan })),
+        .map((loan) => ({ instance, incarnation: debtor.incarnation, loan })),
     );
     for (const { loan } of loans) missing -= Math.max(0, loan.blocks.size - loan.keep);
     // The largest first: few debtors are disturbed.
     loans.sort((a, b) => b.loan.blocks.size - a.loan.blocks.size || a.instance - b.instance);
-    for (const { instance, life, loan } of loans) {
+    for (const { instance, incarnation, loan } of loans) {
       if (missing <= 0) return;
       const kept = Math.min(loan.keep, loan.blocks.size);
       const count = Math.min(upToUnits(missing, this.#policy), kept);
@@ -264,14 +264,14 @@ export class Creditor {
       missing -= count;
       loan.keep = kept - count;
       loan.recallEndUs = Math.min(loan.recallEndUs, this.#out.nowUs + this.#times.recallUs);
-      this.#out.send(instance, life, { kind: 'recall', loan: loan.number, keep: loan.keep });
+      this.#out.send(instance, incarnation, { kind: 'recall', loan: loan.number, keep: loan.keep });
     }
   }
 
-  #debtor(instance: InstanceId, life: number, closedBelow: LoanNumber): Debtor {
+  #debtor(instance: InstanceId, incarnation: number, closedBelow: LoanNumber): Debtor {
     let debtor = this.#debtors.get(instance);
     if (debtor === undefined) {
-      debtor = { instance, life, loans: new Map(), closed: new Set(), closedBelow: 0, stamp: 0 };
+      debtor = { instance, incarnation, loans: new Map(), closed: new Set(), closedBelow: 0, stamp: 0 };
       this.#debtors.set(instance, debtor);
     }
     if (closedBelow > debtor.closedBelow) {
@@ -281,8 +281,8 @@ export class Creditor {
     return debtor;
   }
 
-  #lend(to: InstanceId, life: number, loan: Loan): void {
-    this.#out.send(to, life, {
+  #lend(to: InstanceId, incarnation: number, loan: Loan): void {
+    this.#out.send(to, incarnation, {
       kind: 'lend',
       loan: loan.number,
       blocks: loan.granted,

@@ -5,7 +5,7 @@ interface Waiting {
 }
 
 /** One hold keeps a prompt out, not two: who waits when one ends is let in during the next. */
-export class Entry {
+export class AdmissionHold {
   /** The hold that was met last, and who came before the one before it ended. */
   #hold: number | undefined;
   #passUpTo = -1;

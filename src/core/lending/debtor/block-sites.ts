@@ -1,5 +1,5 @@
 // Where a block lies that is in no table, as copies and steps name the place.
-import type { OutsideRows } from '../../kvcache/remote-block-rows.ts';
+import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
 import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
 import type { InstanceId } from '../terms.ts';
 import { type BlockSite, lentName } from './block-moves.ts';
@@ -7,13 +7,13 @@ import type { StagedBlocks } from './staged-blocks.ts';
 
 export class BlockSites {
   readonly #instance: InstanceId;
-  readonly #outside: OutsideRows;
+  readonly #outside: PageTableRows;
   readonly #staged: StagedBlocks;
   readonly #find: (rblock: RBlockId) => RBlockPlace | undefined;
 
   constructor(
     instance: InstanceId,
-    outside: OutsideRows,
+    outside: PageTableRows,
     staged: StagedBlocks,
     find: (rblock: RBlockId) => RBlockPlace | undefined,
   ) {

@@ -5,7 +5,7 @@ interface ReachConfig {
   readonly hostBlocks?: number | undefined;
 }
 
-export class Reach {
+export class BorrowLimit {
   readonly #hostBlocks: number;
   /** Of its own host memory too. */
   #blocks: number;

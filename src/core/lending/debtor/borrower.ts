@@ -3,17 +3,17 @@
 import type { StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepNumber } from '../../protocol/events.ts';
-import type { Fates } from '../../protocol/message-counts.ts';
+import type { MessageCounts } from '../../protocol/message-counts.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstGathering } from '../../scheduler/batching/over-capacity.ts';
-import type { KeptBlocks, Overflow, Relief } from '../../scheduler/batching/overflow-memory.ts';
+import type { KeptBlocks, OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import { LentPages } from '../creditor/lent-pages.ts';
 import { LendingMemory } from '../lending-memory.ts';
 import type { Envelope, LendingEffect, LoanNumber, RManagerEvent, SettlementId } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
-import { Entry } from './admission-hold.ts';
-import { Reach, slackBlocks } from './borrow-limit.ts';
+import { AdmissionHold } from './admission-hold.ts';
+import { BorrowLimit, slackBlocks } from './borrow-limit.ts';
 import {
   type BorrowerEffect,
   type BorrowerEvent,
@@ -21,35 +21,35 @@ import {
   type BorrowingTotals,
   isForBorrower,
 } from './borrower-terms.ts';
-import { Outlook } from './memory-forecast.ts';
-import { AwayMoves } from './remote-block-mover.ts';
-import type { AwayLayout } from './remote-layout.ts';
-import type { SpreadMatch } from './remote-prefix-cache.ts';
+import { MemoryForecast } from './memory-forecast.ts';
+import { RemoteBlockMover } from './remote-block-mover.ts';
+import type { RemoteLayout } from './remote-layout.ts';
+import type { RemotePrefixMatch } from './remote-prefix-cache.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
 
 /** Which start of its instance it belongs to, and who counts what messages met. */
 interface Owner {
-  readonly journalLife?: number | undefined;
-  readonly fates?: Fates | undefined;
+  readonly journalIncarnation?: number | undefined;
+  readonly fates?: MessageCounts | undefined;
 }
 
 /** Tables of sequences change between two steps only. */
-export class Borrower implements Overflow {
+export class Borrower implements OverflowMemory {
   readonly gathers = true;
   readonly rmanager: RManager;
   readonly stalls = new Stalls();
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
-  readonly #fates: Fates | undefined;
+  readonly #fates: MessageCounts | undefined;
   readonly #host: LendingMemory;
   readonly #push: (effect: BorrowerEffect) => void;
-  readonly #moves: AwayMoves;
+  readonly #moves: RemoteBlockMover;
   readonly #lent: LentPages;
-  readonly #outlook: Outlook;
-  readonly #entry = new Entry();
-  readonly #reach: Reach;
+  readonly #outlook: MemoryForecast;
+  readonly #entry = new AdmissionHold();
+  readonly #reach: BorrowLimit;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
@@ -58,19 +58,19 @@ export class Borrower implements Overflow {
     const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
     this.#fates = owner.fates;
     this.#config = config;
-    this.#reach = new Reach(config);
+    this.#reach = new BorrowLimit(config);
     this.#cache = cache;
     this.#push = push;
     this.#lent = new LentPages(cache, config.hostFirstPage !== undefined, push);
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
     // gManager and creditors count lives from 1.
-    const life = (owner.journalLife ?? 0) + 1;
-    this.rmanager = new RManager({ instance, life, memories, policy, times, stagingBlocks });
+    const incarnation = (owner.journalIncarnation ?? 0) + 1;
+    this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
     const fetched = (settlement: SettlementId, all: boolean) =>
       this.#hear({ kind: all ? 'fetched' : 'unfetched', settlement });
-    this.#moves = new AwayMoves(
+    this.#moves = new RemoteBlockMover(
       { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, spreadUs: times.spreadUs },
       {
         start: (part) => push({ kind: 'moveBlocks', ...part }),
@@ -80,7 +80,7 @@ export class Borrower implements Overflow {
       },
     );
     const outBlocks = () => this.#moves.outBlocks;
-    this.#outlook = new Outlook({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
+    this.#outlook = new MemoryForecast({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
   }
 
   /** The batcher whose sequences it moves. */
@@ -236,7 +236,7 @@ export class Borrower implements Overflow {
   }
 
   /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
-  layoutOf(sequence: Sequence): AwayLayout | undefined {
+  layoutOf(sequence: Sequence): RemoteLayout | undefined {
     return this.#moves.layoutOf(sequence);
   }
 
@@ -263,7 +263,7 @@ export class Borrower implements Overflow {
   }
 
   /** What goes before it must be here, and no more of it. */
-  #match(sequence: Sequence): SpreadMatch | undefined {
+  #match(sequence: Sequence): RemotePrefixMatch | undefined {
     const { cache } = this.#moves;
     const { landed, arriving, copier, chain, known } = sequence;
     // What leaves for another instance does so from here.

@@ -16,7 +16,7 @@ export interface Right {
 export class Debt {
   readonly number: LoanNumber;
   readonly creditor: InstanceId;
-  readonly creditorLife: number;
+  readonly creditorIncarnation: number;
   readonly memory: Memory;
   /** When it was first asked for: the creditor granted it later than this. */
   readonly askedUs: number;
@@ -41,10 +41,10 @@ export class Debt {
   /** Those of `used` that the instance was asked to vacate. */
   readonly vacating = new Set<BlockId>();
 
-  constructor(number: LoanNumber, creditor: InstanceId, creditorLife: number, memory: Memory, askedUs: number) {
+  constructor(number: LoanNumber, creditor: InstanceId, creditorIncarnation: number, memory: Memory, askedUs: number) {
     this.number = number;
     this.creditor = creditor;
-    this.creditorLife = creditorLife;
+    this.creditorIncarnation = creditorIncarnation;
     this.memory = memory;
     this.askedUs = askedUs;
   }

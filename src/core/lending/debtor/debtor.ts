@@ -74,19 +74,26 @@ export class Debtor {
   }
 
   /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
-  ask(creditor: InstanceId, creditorLife: number, memory: Memory, blocks: number, right: Right): Debt {
-    const debt = new Debt(this.#nextLoan++, creditor, creditorLife, memory, this.#out.nowUs);
+  ask(creditor: InstanceId, creditorIncarnation: number, memory: Memory, blocks: number, right: Right): Debt {
+    const debt = new Debt(this.#nextLoan++, creditor, creditorIncarnation, memory, this.#out.nowUs);
     debt.right = right;
-    if (right.gathers) this.#asked.set(creditor, creditorLife);
+    if (right.gathers) this.#asked.set(creditor, creditorIncarnation);
     this.#debts.set(debt.number, debt);
     this.askAgain(debt, blocks);
     this.#renewAtUs = Math.min(this.#renewAtUs, this.#out.nowUs + this.#times.renewUs);
     return debt;
   }
 
-  askAgain({ number, creditor, creditorLife, memory, right }: Debt, blocks: number): void {
+  askAgain({ number, creditor, creditorIncarnation, memory, right }: Debt, blocks: number): void {
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, creditorLife, { kind: 'borrow', loan: number, memory, blocks, ...right, closedBelow });
+    this.#out.send(creditor, creditorIncarnation, {
+      kind: 'borrow',
+      loan: number,
+      memory,
+      blocks,
+      ...right,
+      closedBelow,
+    });
   }
 
   /** Whatever it may hold goes back. */
@@ -103,13 +110,18 @@ export class Debtor {
   }
 
   /** True when it answers the loan that was asked for. */
-  lent({ from, fromLife }: Envelope, message: Said<'lend'>): boolean {
+  lent({ from, fromIncarnation }: Envelope, message: Said<'lend'>): boolean {
     const debt = this.#of(from, message.loan);
     if (debt === undefined) {
       const over = message.loan < this.#nextLoan;
       this.#out.met(over ? 'late' : 'orphan', 'lend');
       const { loan } = message;
-      this.#out.send(from, fromLife, { kind: 'return', loan, blocks: undefined, closedBelow: this.#closedBelow() });
+      this.#out.send(from, fromIncarnation, {
+        kind: 'return',
+        loan,
+        blocks: undefined,
+        closedBelow: this.#closedBelow(),
+      });
       return false;
     }
     if (debt.state !== 'asked') {
@@ -152,11 +164,16 @@ export class Debtor {
     }
   }
 
-  recalled({ from, fromLife }: Envelope, { loan, keep }: Said<'recall'>): void {
+  recalled({ from, fromIncarnation }: Envelope, { loan, keep }: Said<'recall'>): void {
     const debt = this.#of(from, loan);
     if (debt === undefined) {
       this.#out.met('orphan', 'recall');
-      this.#out.send(from, fromLife, { kind: 'return', loan, blocks: undefined, closedBelow: this.#closedBelow() });
+      this.#out.send(from, fromIncarnation, {
+        kind: 'return',
+        loan,
+        blocks: undefined,
+        closedBelow: this.#closedBelow(),
+      });
     } else if (keep === debt.keep) this.#out.met('doubled', 'recall');
     else if (debt.firm) this.#out.met('late', 'recall');
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
@@ -271,19 +288,20 @@ export class Debtor {
       const group = creditors.get(debt.creditor) ?? [];
       if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
     }
-    for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorLife, debts);
+    for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorIncarnation, debts);
     if (this.#isSated) this.#tellOthers(creditors);
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
   /** Those that were asked and have lent nothing. */
   #tellOthers(creditors: ReadonlyMap<InstanceId, unknown>): void {
-    for (const [creditor, life] of this.#asked) if (!creditors.has(creditor)) this.#renew(creditor, life, []);
+    for (const [creditor, incarnation] of this.#asked)
+      if (!creditors.has(creditor)) this.#renew(creditor, incarnation, []);
     this.#asked.clear();
     this.#isSated = false;
   }
 
-  #renew(creditor: InstanceId, life: number, debts: readonly Debt[]): void {
+  #renew(creditor: InstanceId, incarnation: number, debts: readonly Debt[]): void {
     const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
     if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
@@ -296,7 +314,7 @@ export class Debtor {
     const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
     const sated = this.#isSated || firm.length > 0;
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, life, { kind: 'renew', stamp, loans, firm, sated, closedBelow });
+    this.#out.send(creditor, incarnation, { kind: 'renew', stamp, loans, firm, sated, closedBelow });
   }
 
   #flushReturns(debt: Debt, due: boolean): void {
@@ -308,10 +326,10 @@ export class Debtor {
     debt.said = debt.returning.size;
   }
 
-  #sendReturn({ number, creditor, creditorLife, state, returning }: Debt): void {
+  #sendReturn({ number, creditor, creditorIncarnation, state, returning }: Debt): void {
     const blocks = state === 'closing' ? undefined : [...returning];
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, creditorLife, { kind: 'return', loan: number, blocks, closedBelow });
+    this.#out.send(creditor, creditorIncarnation, { kind: 'return', loan: number, blocks, closedBelow });
   }
 
   #keep(debt: Debt, keep: number): void {

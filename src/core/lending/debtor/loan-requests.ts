@@ -27,7 +27,7 @@ type Stage =
 const spentRounds = 10;
 
 /** One loan is asked for at a time: device memory first, then, if its own is not enough, host memory. */
-export class Asking {
+export class LoanRequests {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #debtor: Debtor;
@@ -132,7 +132,7 @@ export class Asking {
     if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
   }
 
-  refused({ from, fromLife }: Envelope, message: Said<'refuse'>): void {
+  refused({ from, fromIncarnation }: Envelope, message: Said<'refuse'>): void {
     const stage = this.#stage;
     if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
       const debt = this.#debtor.find(message.loan);
@@ -144,7 +144,7 @@ export class Asking {
     this.#refusedLoan = message.loan;
     this.#refusals.push({
       instance: from as number,
-      life: fromLife,
+      incarnation: fromIncarnation,
       memory: message.memory,
       sequence: message.sequence,
     });
@@ -189,7 +189,7 @@ export class Asking {
       return;
     }
     const [first, ...others] = creditors;
-    const debt = this.#debtor.ask(first.instance, first.life, this.#memory, blocks, {
+    const debt = this.#debtor.ask(first.instance, first.incarnation, this.#memory, blocks, {
       gathers: this.hasTurn || this.#prior,
       prior: this.#prior && !this.hasTurn,
     });

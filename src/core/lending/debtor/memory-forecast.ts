@@ -4,7 +4,7 @@ import type { StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstGathering, gatheredCount, pagesPromised } from '../../scheduler/batching/over-capacity.ts';
-import { DemandTeller } from '../demand-report.ts';
+import { DemandReporter } from '../demand-report.ts';
 import type { Gathering, Growth } from '../messages.ts';
 
 interface Home {
@@ -15,9 +15,9 @@ interface Home {
   readonly outBlocks: () => number;
 }
 
-export class Outlook {
+export class MemoryForecast {
   readonly #home: Home;
-  readonly #teller = new DemandTeller();
+  readonly #teller = new DemandReporter();
   /** Nothing runs, and a prompt waits. */
   starves = false;
   /** How often one was let in that no memory here could hold. */

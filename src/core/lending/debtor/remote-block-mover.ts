@@ -17,9 +17,9 @@ import {
   type OutMove,
 } from './block-moves.ts';
 import { BlockSites } from './block-sites.ts';
-import { type AwayBlocks, AwayBook } from './remote-blocks.ts';
-import { type AwayLayout, awayLayout } from './remote-layout.ts';
-import { SpreadCache, type SpreadMatch, worthKeeping } from './remote-prefix-cache.ts';
+import { type RemoteBlockMap, RemoteBlockRegistry } from './remote-blocks.ts';
+import { type RemoteLayout, remoteLayout } from './remote-layout.ts';
+import { RemotePrefixCache, type RemotePrefixMatch, worthKeeping } from './remote-prefix-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
@@ -34,9 +34,9 @@ interface Parts {
 }
 
 /** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
-export class AwayMoves {
-  readonly book = new AwayBook();
-  readonly cache: SpreadCache;
+export class RemoteBlockMover {
+  readonly book = new RemoteBlockRegistry();
+  readonly cache: RemotePrefixCache;
   readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
@@ -54,7 +54,7 @@ export class AwayMoves {
     this.#staged = new StagedBlocks(outside, driver);
     this.#moves = new BlockMoves(driver);
     this.#sites = new BlockSites(parts.instance, outside, this.#staged, (rblock) => parts.rmanager.find(rblock));
-    this.cache = new SpreadCache(parts.rangeBlocks, parts.spreadUs, (rblock) => this.#free(rblock));
+    this.cache = new RemotePrefixCache(parts.rangeBlocks, parts.spreadUs, (rblock) => this.#free(rblock));
     const { book, cache } = this;
     const [moves, sites, staged] = [this.#moves, this.#sites, this.#staged];
     this.copies = new SettlementCopies({ book, moves, sites, staged, outside, cache, fetched: parts.fetched });
@@ -118,7 +118,7 @@ export class AwayMoves {
   }
 
   /** A sequence starts with what another has left: its table has what comes before. */
-  adopt(sequence: Sequence, match: SpreadMatch): void {
+  adopt(sequence: Sequence, match: RemotePrefixMatch): void {
     const away = this.book.open(sequence);
     sequence.sharedBlocks = match.firstBlock;
     sequence.awayFrom = match.firstBlock;
@@ -176,11 +176,11 @@ export class AwayMoves {
   }
 
   /** Where the next step finds what the sequence has outside its table; undefined: it has nothing there. */
-  layoutOf(sequence: Sequence): AwayLayout | undefined {
+  layoutOf(sequence: Sequence): RemoteLayout | undefined {
     const away = this.book.all.get(sequence);
     if (away === undefined || away.rblocks.size === 0) return undefined;
     const sites = away.inOrder.map((rblock) => this.#sites.of(rblock));
-    return awayLayout(this.#parts.instance, sequence.awayFrom, sites);
+    return remoteLayout(this.#parts.instance, sequence.awayFrom, sites);
   }
 
   /** Their contents are gone. */
@@ -277,7 +277,7 @@ export class AwayMoves {
   }
 
   /** Those that were to go from this block on stay: what is away has no gaps. False where it is none of theirs. */
-  #dropFrom(away: AwayBlocks, rblock: RBlockId): boolean {
+  #dropFrom(away: RemoteBlockMap, rblock: RBlockId): boolean {
     const from = away.outs.findIndex(({ rblocks }) => rblocks.includes(rblock));
     if (from < 0) return false;
     const dropped = away.outs.slice(from);
@@ -317,7 +317,7 @@ export class AwayMoves {
   }
 
   /** Its blocks at home are free. */
-  #takeOut(out: OutMove, away: AwayBlocks): void {
+  #takeOut(out: OutMove, away: RemoteBlockMap): void {
     const { sequence, first, rblocks } = out;
     this.#moves.end(out);
     away.changed();

@@ -11,7 +11,7 @@ export interface Outside {
 }
 
 /** Of one sequence: they follow one another. */
-export class AwayBlocks {
+export class RemoteBlockMap {
   /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
   readonly rblocks = new Map<RBlockId, number>();
   /** Table blocks on their way out, or to be once they are computed: in their order. */
@@ -62,8 +62,8 @@ export class AwayBlocks {
 export type Holder = Sequence | 'cache';
 
 /** Who holds what. */
-export class AwayBook {
-  readonly all = new Map<Sequence, AwayBlocks>();
+export class RemoteBlockRegistry {
+  readonly all = new Map<Sequence, RemoteBlockMap>();
   /** Of rBlocks in use, those on their way to be used included. */
   readonly holders = new Map<RBlockId, Holder>();
 
@@ -75,14 +75,14 @@ export class AwayBook {
     return blocks;
   }
 
-  open(sequence: Sequence): AwayBlocks {
-    const away = this.all.get(sequence) ?? new AwayBlocks();
+  open(sequence: Sequence): RemoteBlockMap {
+    const away = this.all.get(sequence) ?? new RemoteBlockMap();
     this.all.set(sequence, away);
     return away;
   }
 
   /** Those of the sequence that holds the rBlock. */
-  of(rblock: RBlockId): AwayBlocks | undefined {
+  of(rblock: RBlockId): RemoteBlockMap | undefined {
     const holder = this.holders.get(rblock);
     return holder === undefined || holder === 'cache' ? undefined : this.all.get(holder);
   }

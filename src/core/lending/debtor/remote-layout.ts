@@ -13,7 +13,7 @@ export interface RemoteBlocks {
   readonly blocks: readonly BlockId[];
 }
 
-export interface AwayLayout {
+export interface RemoteLayout {
   /** The first block that is not in the table; those that are come before it and behind the last of these. */
   readonly firstBlock: number;
   /** Rows of the page table; `away` where it is at a creditor. */
@@ -22,7 +22,7 @@ export interface AwayLayout {
 }
 
 /** @param sites of the blocks from `firstBlock` on */
-export function awayLayout(own: InstanceId, firstBlock: number, sites: readonly BlockSite[]): AwayLayout {
+export function remoteLayout(own: InstanceId, firstBlock: number, sites: readonly BlockSite[]): RemoteLayout {
   const rows = new Int32Array(sites.length).fill(elsewhere);
   const remote: { creditor: InstanceId; firstBlock: number; blocks: BlockId[] }[] = [];
   let last: InstanceId = own;

@@ -5,7 +5,7 @@ import type { BlockChain } from '../../kvcache/block-chain.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockId } from '../rblock-table.ts';
 import type { RManager } from '../rmanager.ts';
-import type { AwayBlocks } from './remote-blocks.ts';
+import type { RemoteBlockMap } from './remote-blocks.ts';
 
 interface SpreadPrefix {
   /** Blocks before those that lie elsewhere: where home has them in its index still, the prefix is of use. */
@@ -18,13 +18,13 @@ interface SpreadPrefix {
 }
 
 /** What is elsewhere of a prompt's beginning. */
-export interface SpreadMatch {
+export interface RemotePrefixMatch {
   readonly prefix: SpreadPrefix;
   readonly firstBlock: number;
   readonly blocks: number;
 }
 
-export class SpreadCache {
+export class RemotePrefixCache {
   readonly #rangeBlocks: number;
   readonly #keepUs: number;
   /** Its place is wanted, or nobody wants it. */
@@ -65,8 +65,8 @@ export class SpreadCache {
   }
 
   /** The longest beginning of the chain's first `blocksMax` blocks that ends with whole ranges elsewhere. */
-  find(chain: BlockChain, blocksMax: number): SpreadMatch | undefined {
-    let best: SpreadMatch | undefined;
+  find(chain: BlockChain, blocksMax: number): RemotePrefixMatch | undefined {
+    let best: RemotePrefixMatch | undefined;
     for (const prefix of this.#prefixes) {
       const { firstBlock } = prefix;
       const blocks = this.#blocksAlike(prefix, chain, Math.min(blocksMax, chain.blocks));
@@ -89,7 +89,7 @@ export class SpreadCache {
   }
 
   /** They are a sequence's again; what it does not go on with is given up. */
-  take({ prefix, blocks }: SpreadMatch): readonly RBlockId[] {
+  take({ prefix, blocks }: RemotePrefixMatch): readonly RBlockId[] {
     this.#cutTo(prefix, blocks);
     const { rblocks } = prefix;
     this.#forget(prefix);
@@ -104,7 +104,7 @@ export class SpreadCache {
     this.#cutTo(prefix, range * this.#rangeBlocks);
   }
 
-  drop({ prefix }: Pick<SpreadMatch, 'prefix'>): void {
+  drop({ prefix }: Pick<RemotePrefixMatch, 'prefix'>): void {
     this.#cutTo(prefix, 0);
   }
 
@@ -162,7 +162,7 @@ interface Lender {
 /** Of what a sequence has elsewhere, whole ranges from the first on that lie still, outside device memory here. */
 export function worthKeeping(
   { chain, awayFrom }: Sequence,
-  { broken, over, inOrder }: AwayBlocks,
+  { broken, over, inOrder }: RemoteBlockMap,
   { rangeBlocks, rmanager }: Lender,
 ): readonly RBlockId[] {
   if (broken || over.size > 0) return [];

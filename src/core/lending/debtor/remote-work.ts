@@ -12,7 +12,7 @@ import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { InstanceId } from '../terms.ts';
 import type { Debt } from './debt.ts';
-import type { AwayBlocks } from './remote-blocks.ts';
+import type { RemoteBlockMap } from './remote-blocks.ts';
 
 export type { QueryLink };
 export { attentionUs, besideGuestsUs, distributedUs, guestUs, partialsUs };
@@ -42,7 +42,7 @@ interface Lending {
 /** By creditor, the instance itself for its own host memory; undefined when no planned row sees a key elsewhere. */
 export function remoteWork(
   planned: readonly { readonly sequence: Sequence }[],
-  away: ReadonlyMap<Sequence, AwayBlocks>,
+  away: ReadonlyMap<Sequence, RemoteBlockMap>,
   { instance, table, debts, blockTokens }: Lending,
 ): readonly RemoteWork[] | undefined {
   const work = new Map<InstanceId, Counts>();

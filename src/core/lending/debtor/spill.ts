@@ -3,14 +3,14 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { AwayMoves } from './remote-block-mover.ts';
+import type { RemoteBlockMover } from './remote-block-mover.ts';
 
 interface Home {
   readonly batcher: Pick<Batcher, 'running' | 'pagesAhead' | 'disown'> & {
     readonly room: Pick<Batcher['room'], 'isOverlong'>;
   };
   readonly cache: BlockCache;
-  readonly moves: AwayMoves;
+  readonly moves: RemoteBlockMover;
   readonly rangeBlocks: number;
   readonly lowWaterBlocks: number;
   /** Borrowed blocks that nobody uses. */

@@ -1,12 +1,12 @@
 // Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
 
 import type { BlockId } from '../../kvcache/block-pool.ts';
-import type { OutsideRows, PageRow } from '../../kvcache/remote-block-rows.ts';
+import type { PageRow, PageTableRows } from '../../kvcache/remote-block-rows.ts';
 import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
 import type { MoveDriver } from './block-moves.ts';
 
 export class StagedBlocks {
-  readonly #outside: OutsideRows;
+  readonly #outside: PageTableRows;
   readonly #driver: Pick<MoveDriver, 'copyHome'>;
   readonly #rows = new Map<RBlockId, PageRow>();
   /** They have a place at home, which has not taken their contents in. */
@@ -14,7 +14,7 @@ export class StagedBlocks {
   /** Rows that nobody wants: a step that is planned may still name them. */
   #dropped: PageRow[] = [];
 
-  constructor(outside: OutsideRows, driver: Pick<MoveDriver, 'copyHome'>) {
+  constructor(outside: PageTableRows, driver: Pick<MoveDriver, 'copyHome'>) {
     this.#outside = outside;
     this.#driver = driver;
   }

@@ -5,7 +5,7 @@ import type { InstanceId } from '../terms.ts';
 export type TurnNumber = number;
 
 interface Ticket {
-  readonly life: number;
+  readonly incarnation: number;
   readonly number: TurnNumber;
 }
 
@@ -13,7 +13,7 @@ interface Ticket {
  * One gathers at a time, so no two hold what the other needs, and the first who asked is the first served. Rebuilt from heartbeats, as the
  * ledger is: only the order among those who waited is lost with its keeper.
  */
-export class Turns {
+export class BorrowQueue {
   readonly #queue = new Map<InstanceId, Ticket>();
 
   get holder(): InstanceId | undefined {
@@ -25,11 +25,15 @@ export class Turns {
   }
 
   /** An instance has such a prompt, or (undefined) none: another prompt than before goes to the end of the queue. */
-  hear(instance: InstanceId, life: number, number: TurnNumber | undefined): void {
+  hear(instance: InstanceId, incarnation: number, number: TurnNumber | undefined): void {
     const known = this.#queue.get(instance);
-    if (known !== undefined && (life < known.life || (life === known.life && number === known.number))) return;
+    if (
+      known !== undefined &&
+      (incarnation < known.incarnation || (incarnation === known.incarnation && number === known.number))
+    )
+      return;
     this.#queue.delete(instance);
-    if (number !== undefined) this.#queue.set(instance, { life, number });
+    if (number !== undefined) this.#queue.set(instance, { incarnation, number });
   }
 
   forget(instances: readonly InstanceId[]): void {

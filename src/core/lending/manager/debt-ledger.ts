@@ -8,10 +8,10 @@ export interface LedgerEdge {
 }
 
 /** How a heartbeat stands to those heard before. */
-export type Hearing = 'new' | 'gap' | 'doubled' | 'late' | 'orphan';
+export type HeartbeatVerdict = 'new' | 'gap' | 'doubled' | 'late' | 'orphan';
 
 interface Entry {
-  life: number;
+  incarnation: number;
   report: LendingReport;
   heardUs: number;
   /** Offered to a debtor since the last heartbeat, so that competing debtors are sent elsewhere. */
@@ -34,14 +34,14 @@ export class DebtLedger {
   }
 
   /** `late`, `doubled` and `orphan` (of an earlier life) change nothing; `gap`: heartbeats before this one are missing. */
-  hear(nowUs: number, instance: InstanceId, life: number, report: LendingReport): Hearing {
+  hear(nowUs: number, instance: InstanceId, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
-    if (known === undefined || life > known.life) {
-      const entry = { life, report, heardUs: nowUs, promised: new Map(), refusedAt: new Map() };
+    if (known === undefined || incarnation > known.incarnation) {
+      const entry = { incarnation, report, heardUs: nowUs, promised: new Map(), refusedAt: new Map() };
       this.#entries.set(instance, entry);
       return 'new';
     }
-    if (life < known.life) return 'orphan';
+    if (incarnation < known.incarnation) return 'orphan';
     const last = known.report.sequence;
     if (report.sequence <= last) return report.sequence === last ? 'doubled' : 'late';
     known.report = report;
@@ -61,14 +61,14 @@ export class DebtLedger {
   }
 
   /** The life of an instance that is known. */
-  life(instance: InstanceId): number | undefined {
-    return this.#entries.get(instance)?.life;
+  incarnation(instance: InstanceId): number | undefined {
+    return this.#entries.get(instance)?.incarnation;
   }
 
   /** A refusal corrects the view at once. One of an earlier life, or from before the last heartbeat, is out of date. */
-  refuse({ instance, life, memory, sequence }: Refusal): void {
+  refuse({ instance, incarnation, memory, sequence }: Refusal): void {
     const entry = this.#entries.get(instance);
-    if (entry === undefined || entry.life !== life || entry.report.sequence > sequence) return;
+    if (entry === undefined || entry.incarnation !== incarnation || entry.report.sequence > sequence) return;
     entry.refusedAt.set(memory, sequence);
   }
 
@@ -91,9 +91,9 @@ export class DebtLedger {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
     if (blocks === 0) return [];
     const able: Candidate[] = [];
-    for (const [instance, { life }] of this.#entries) {
+    for (const [instance, { incarnation }] of this.#entries) {
       const lendable = this.lendable(instance, memory, debtor);
-      if (instance !== debtor && lendable > 0) able.push({ instance, life, blocks: lendable });
+      if (instance !== debtor && lendable > 0) able.push({ instance, incarnation, blocks: lendable });
     }
     const whole = able.filter((candidate) => candidate.blocks >= blocks);
     const chosen = (whole.length > 0 ? whole : able)
@@ -119,7 +119,11 @@ export class DebtLedger {
   candidatesInTurn(debtor: InstanceId, memory: Memory, blocks: number, round: number): readonly Candidate[] {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
     const all = [...this.#entries]
-      .map(([instance, { life }]) => ({ instance, life, inTime: this.#lendableInTime(instance, memory, debtor) }))
+      .map(([instance, { incarnation }]) => ({
+        instance,
+        incarnation,
+        inTime: this.#lendableInTime(instance, memory, debtor),
+      }))
       .filter(({ instance, inTime }) => instance !== debtor && inTime > 0)
       .sort(
         (a, b) =>
@@ -130,11 +134,11 @@ export class DebtLedger {
     const ready: Candidate[] = [];
     const others: Candidate[] = [];
     let sum = 0;
-    for (const { instance, life, inTime } of all) {
+    for (const { instance, incarnation, inTime } of all) {
       if (sum >= blocks) break;
       sum += inTime;
       const lendable = this.lendable(instance, memory, debtor);
-      (lendable > 0 ? ready : others).push({ instance, life, blocks: lendable });
+      (lendable > 0 ? ready : others).push({ instance, incarnation, blocks: lendable });
     }
     const first = others.length === 0 ? 0 : round % others.length;
     return [...ready, ...others.slice(first), ...others.slice(0, first)].slice(0, candidatesMax);

@@ -2,9 +2,9 @@
 
 import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../messages.ts';
 import { Outbox } from '../outbox.ts';
-import { Coordinator, type CoordinatorConfig } from '../settlement/settlement-coordinator.ts';
+import { type CoordinatorConfig, SettlementCoordinator } from '../settlement/settlement-coordinator.ts';
 import type { InstanceId } from '../terms.ts';
-import { Turns } from './borrow-queue.ts';
+import { BorrowQueue } from './borrow-queue.ts';
 import { DebtLedger } from './debt-ledger.ts';
 
 export interface GManagerConfig extends CoordinatorConfig {
@@ -15,24 +15,24 @@ export interface GManagerConfig extends CoordinatorConfig {
 }
 
 interface Asker {
-  readonly life: number;
+  readonly incarnation: number;
   readonly query: number;
 }
 
 /** Starts with nothing: after one heartbeat of each instance it knows what there is to know. */
 export class GManager {
   readonly ledger: DebtLedger;
-  readonly turns = new Turns();
+  readonly turns = new BorrowQueue();
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
-  readonly #coordinator: Coordinator;
+  readonly #coordinator: SettlementCoordinator;
   readonly #askers = new Map<InstanceId, Asker>();
 
   constructor(config: GManagerConfig) {
     this.#config = config;
     this.#out = new Outbox('gmanager', config.epoch);
     this.ledger = new DebtLedger(config.distance);
-    this.#coordinator = new Coordinator(config, this.ledger, this.#out);
+    this.#coordinator = new SettlementCoordinator(config, this.ledger, this.#out);
   }
 
   /** When a `tick` is due, if nothing comes before. */
@@ -52,25 +52,25 @@ export class GManager {
   }
 
   #hear(envelope: Envelope): void {
-    const { from, fromLife, toLife, message } = envelope;
-    if (from === 'gmanager' || (toLife !== undefined && toLife !== this.#out.life)) {
+    const { from, fromIncarnation, toIncarnation, message } = envelope;
+    if (from === 'gmanager' || (toIncarnation !== undefined && toIncarnation !== this.#out.incarnation)) {
       this.#out.met('orphan', message.kind);
       return;
     }
-    const life = this.ledger.life(from) ?? 0;
-    if (fromLife < life) {
+    const incarnation = this.ledger.incarnation(from) ?? 0;
+    if (fromIncarnation < incarnation) {
       this.#out.met('orphan', message.kind);
       return;
     }
     switch (message.kind) {
       case 'heartbeat': {
-        const hearing = this.ledger.hear(this.#out.nowUs, from, fromLife, message.report);
-        if (hearing === 'new' || hearing === 'gap') this.turns.hear(from, fromLife, message.report.turn);
+        const hearing = this.ledger.hear(this.#out.nowUs, from, fromIncarnation, message.report);
+        if (hearing === 'new' || hearing === 'gap') this.turns.hear(from, fromIncarnation, message.report.turn);
         if (hearing !== 'new') this.#out.met(hearing === 'gap' ? 'lost' : hearing, 'heartbeat');
         break;
       }
       case 'query':
-        this.#query(from, fromLife, message);
+        this.#query(from, fromIncarnation, message);
         break;
       case 'prepared':
         this.#coordinator.prepared(envelope, message.settlement);
@@ -90,22 +90,23 @@ export class GManager {
   }
 
   /** A doubled query is answered again: the promise that goes with it is replaced, not added to. */
-  #query(from: InstanceId, life: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
+  #query(from: InstanceId, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
     const last = this.#askers.get(from);
-    if (last !== undefined && last.life === life && message.query <= last.query) {
+    if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
       this.#out.met(message.query === last.query ? 'doubled' : 'late', 'query');
       if (message.query < last.query) return;
     }
-    this.#askers.set(from, { life, query: message.query });
+    this.#askers.set(from, { incarnation, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
     const { query, memory, blocks, turn, prior } = message;
     // Of whom no heartbeat was heard nobody would notice the silence: that its last words come late must not keep the turn for the dead.
-    if (turn !== undefined && this.ledger.life(from) !== undefined) this.turns.hear(from, life, turn.number);
+    if (turn !== undefined && this.ledger.incarnation(from) !== undefined)
+      this.turns.hear(from, incarnation, turn.number);
     const held = this.turns.holder === from ? turn : undefined;
     const creditors =
       held !== undefined || (prior && blocks > 0)
         ? this.ledger.candidatesInTurn(from, memory, held?.blocks ?? blocks, query)
         : this.ledger.candidates(from, memory, blocks);
-    this.#out.send(from, life, { kind: 'candidates', query, creditors, turn: held?.number });
+    this.#out.send(from, incarnation, { kind: 'candidates', query, creditors, turn: held?.number });
   }
 }

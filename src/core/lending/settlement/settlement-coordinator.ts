@@ -8,7 +8,7 @@ import { findCycle } from './debt-cycles.ts';
 
 interface Member {
   readonly instance: InstanceId;
-  readonly life: number;
+  readonly incarnation: number;
   readonly creditor: InstanceId;
   /** Its vote while it is being prepared; its acknowledgement once it is decided. */
   answered: boolean;
@@ -38,7 +38,7 @@ export interface CoordinatorConfig {
  * What is not known to be committed is aborted: so an abort need not be kept, and a gManager that starts anew can answer those in doubt.
  * An instance is in one settlement at a time.
  */
-export class Coordinator {
+export class SettlementCoordinator {
   readonly #config: CoordinatorConfig;
   readonly #ledger: DebtLedger;
   readonly #out: Outbox;
@@ -69,12 +69,14 @@ export class Coordinator {
     for (const memory of memories) this.#seek(memory);
   }
 
-  prepared({ from, fromLife }: Envelope, id: SettlementId): void {
+  prepared({ from, fromIncarnation }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
-    const member = running?.members.find(({ instance, life }) => instance === from && life === fromLife);
+    const member = running?.members.find(
+      ({ instance, incarnation }) => instance === from && incarnation === fromIncarnation,
+    );
     if (running === undefined || member === undefined) {
-      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'prepared');
-      this.#out.send(from, fromLife, { kind: 'abort', settlement: id });
+      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'prepared');
+      this.#out.send(from, fromIncarnation, { kind: 'abort', settlement: id });
       return;
     }
     if (running.stage === 'committed' || member.answered) {
@@ -90,7 +92,8 @@ export class Coordinator {
 
   declined({ from }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
-    if (running?.stage !== 'preparing') this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'declined');
+    if (running?.stage !== 'preparing')
+      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'declined');
     else this.#abort(running, from as InstanceId);
   }
 
@@ -98,7 +101,7 @@ export class Coordinator {
     const running = this.#find(id);
     const member = running?.members.find(({ instance }) => instance === from);
     if (running?.stage !== 'committed' || member === undefined) {
-      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'settled');
+      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'settled');
       return;
     }
     if (member.answered) this.#out.met('doubled', 'settled');
@@ -107,16 +110,16 @@ export class Coordinator {
   }
 
   /** A member in doubt asks: an answer is owed whatever became of it, unless it is not decided yet. */
-  outcome({ from, fromLife }: Envelope, id: SettlementId): void {
+  outcome({ from, fromIncarnation }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
     if (running === undefined) {
-      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'outcome');
-      this.#out.send(from, fromLife, { kind: 'abort', settlement: id });
-    } else if (running.stage === 'committed') this.#out.send(from, fromLife, { kind: 'commit', settlement: id });
+      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'outcome');
+      this.#out.send(from, fromIncarnation, { kind: 'abort', settlement: id });
+    } else if (running.stage === 'committed') this.#out.send(from, fromIncarnation, { kind: 'commit', settlement: id });
   }
 
   #find({ epoch, number }: SettlementId): Settlement | undefined {
-    return epoch === this.#out.life ? this.#running.get(number) : undefined;
+    return epoch === this.#out.incarnation ? this.#running.get(number) : undefined;
   }
 
   #seek(memory: Memory): void {
@@ -127,12 +130,12 @@ export class Coordinator {
     if (cycle === undefined) return;
     const members = cycle.members.map((instance, i) => ({
       instance,
-      life: this.#ledger.life(instance) ?? 0,
+      incarnation: this.#ledger.incarnation(instance) ?? 0,
       creditor: cycle.members[(i + 1) % cycle.members.length],
       answered: false,
     }));
     const settlement: Settlement = {
-      settlement: { epoch: this.#out.life, number: ++this.#number },
+      settlement: { epoch: this.#out.incarnation, number: ++this.#number },
       memory,
       blocks: Math.min(cycle.blocks, blocksMax),
       members,
@@ -154,7 +157,8 @@ export class Coordinator {
     }
     // One that is gone, or in a new life, has nothing to settle any more.
     for (const member of running.members) {
-      if (running.stage === 'committed' && this.#ledger.life(member.instance) !== member.life) member.answered = true;
+      if (running.stage === 'committed' && this.#ledger.incarnation(member.instance) !== member.incarnation)
+        member.answered = true;
     }
     if (running.members.every(({ answered }) => answered)) this.#running.delete(running.settlement.number);
     else this.#say(running);
@@ -163,17 +167,17 @@ export class Coordinator {
   #say(running: Settlement): void {
     const { settlement, memory, blocks, members, stage } = running;
     running.sayAtUs = this.#out.nowUs + this.#config.times.doubtUs;
-    for (const { instance, life, creditor, answered } of members) {
+    for (const { instance, incarnation, creditor, answered } of members) {
       if (answered) continue;
-      if (stage === 'committed') this.#out.send(instance, life, { kind: 'commit', settlement });
-      else this.#out.send(instance, life, { kind: 'prepare', settlement, creditor, memory, blocks });
+      if (stage === 'committed') this.#out.send(instance, incarnation, { kind: 'commit', settlement });
+      else this.#out.send(instance, incarnation, { kind: 'prepare', settlement, creditor, memory, blocks });
     }
   }
 
   #abort({ settlement, members }: Settlement, except?: InstanceId): void {
     this.#running.delete(settlement.number);
-    for (const { instance, life } of members) {
-      if (instance !== except) this.#out.send(instance, life, { kind: 'abort', settlement });
+    for (const { instance, incarnation } of members) {
+      if (instance !== except) this.#out.send(instance, incarnation, { kind: 'abort', settlement });
     }
   }
 }

@@ -1,20 +1,20 @@
 // What a settlement brings home, copied to the staging buffer before places are given back: one settlement at a time.
-import type { OutsideRows } from '../../kvcache/remote-block-rows.ts';
+import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
 import type { BlockMoves, BlockSite, Move } from '../debtor/block-moves.ts';
 import type { BlockSites } from '../debtor/block-sites.ts';
-import type { AwayBook } from '../debtor/remote-blocks.ts';
-import type { SpreadCache } from '../debtor/remote-prefix-cache.ts';
+import type { RemoteBlockRegistry } from '../debtor/remote-blocks.ts';
+import type { RemotePrefixCache } from '../debtor/remote-prefix-cache.ts';
 import type { StagedBlocks } from '../debtor/staged-blocks.ts';
 import type { SettlementId } from '../messages.ts';
 import type { RBlockId } from '../rblock-table.ts';
 
 interface Parts {
-  readonly book: AwayBook;
+  readonly book: RemoteBlockRegistry;
   readonly moves: BlockMoves;
   readonly sites: BlockSites;
   readonly staged: StagedBlocks;
-  readonly outside: OutsideRows;
-  readonly cache: SpreadCache;
+  readonly outside: PageTableRows;
+  readonly cache: RemotePrefixCache;
   /** All contents of a settlement are staged, or never will be. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;
 }

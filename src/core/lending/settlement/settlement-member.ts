@@ -37,7 +37,7 @@ export interface SettlerParts {
  * Contents that wait for a place take the first that is freed at home, and recall what the instance has lent: so they come home even when
  * another member never heard of the commit.
  */
-export class Settler {
+export class SettlementMember {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #parts: SettlerParts;

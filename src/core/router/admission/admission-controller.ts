@@ -6,7 +6,7 @@ import type { Refusal } from '../../protocol/refusals.ts';
 import type { InstanceRole } from '../request-router.ts';
 import { type AdmissionKind, type Loads, overload } from './admission.ts';
 import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
-import { type Coming, type DecodeMember, DecodePool, type Decoding, idleDecode } from './decode-pool.ts';
+import { type DecodeArrival, type DecodeMember, DecodePool, type Decoding, idleDecode } from './decode-pool.ts';
 import { ErrorBound } from './error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from './inline-prefill.ts';
 import { refusedLate } from './queue-admission.ts';
@@ -39,7 +39,7 @@ export interface Prediction {
 }
 
 /** An accepted request that decodes somewhere, until it ends. */
-export interface Gated {
+export interface AdmissionResult {
   readonly slo: Slo | undefined;
   readonly decoding: Decoding;
   /** Until it decodes, as it was said to the request, and for each token. */
@@ -84,7 +84,7 @@ const unpredicted: DecodeMember = {
 };
 
 /** Without a configuration everything is taken, and the instance with the fewest requests decodes. */
-export class Gate<Request> {
+export class AdmissionController<Request> {
   readonly #config: AdmissionConfig<Request> | undefined;
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
@@ -201,8 +201,8 @@ export class Gate<Request> {
     nowUs: number,
     request: Request,
     { slo, predicted }: Pick<Verdict, 'slo' | 'predicted'>,
-    coming: Pick<Coming, 'member' | 'tokens'>,
-  ): Gated {
+    coming: Pick<DecodeArrival, 'member' | 'tokens'>,
+  ): AdmissionResult {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     const joinsUs = nowUs + this.#joinsAfterUs(predicted?.ttftUs ?? 0);
     const config = this.#config;
@@ -218,7 +218,7 @@ export class Gate<Request> {
     };
   }
 
-  joined(nowUs: number, { decoding, slo, predicted }: Gated): void {
+  joined(nowUs: number, { decoding, slo, predicted }: AdmissionResult): void {
     const { joined, addedUs } = decoding;
     if (joined) return;
     this.#pool.joined(nowUs, decoding);
@@ -231,19 +231,19 @@ export class Gate<Request> {
   }
 
   /** It decodes there from now on. */
-  move({ decoding }: Gated, member: InstanceIndex): void {
+  move({ decoding }: AdmissionResult, member: InstanceIndex): void {
     this.#pool.move(decoding, member);
   }
 
   /** It is about to end: what it was like is learned. */
-  ending(nowUs: number, { kind, decoding, predicted, outputTokens }: Gated, event: GenerationEvent): void {
+  ending(nowUs: number, { kind, decoding, predicted, outputTokens }: AdmissionResult, event: GenerationEvent): void {
     if (event.kind === 'finished' && kind !== undefined)
       this.#forecast.ended(kind, outputTokens(), nowUs - decoding.joinsUs);
     if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#predicts && predicted !== undefined)
       this.#forecast.came(predicted.decodeLoad, true);
   }
 
-  ended({ decoding }: Gated): void {
+  ended({ decoding }: AdmissionResult): void {
     this.#pool.remove(decoding);
   }
 

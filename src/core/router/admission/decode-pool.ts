@@ -14,7 +14,7 @@ export interface DecodeMember {
 }
 
 /** A request on its way to an instance that decodes. */
-export interface Coming {
+export interface DecodeArrival {
   /** Index of the instance. */
   readonly member: number;
   readonly tokens: number;
@@ -27,7 +27,7 @@ export interface Coming {
 }
 
 /** A request that decodes, or is to. */
-export interface Decoding extends Coming {
+export interface Decoding extends DecodeArrival {
   readonly addedUs: number;
   member: number;
   /** When it joins: predicted, until it has. */
@@ -122,7 +122,7 @@ export class DecodePool {
     return best;
   }
 
-  add(nowUs: number, coming: Coming): Decoding {
+  add(nowUs: number, coming: DecodeArrival): Decoding {
     const decoding = { ...coming, addedUs: nowUs, joined: false };
     this.#decoding.add(decoding);
     this.#tally(decoding, 1);

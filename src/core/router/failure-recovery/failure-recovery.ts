@@ -4,13 +4,13 @@ import type { ConductorEffect } from '../../protocol/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
-import { heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked, tryName } from '../attempts.ts';
-import type { Dispatch } from '../request-router.ts';
+import { attemptName, heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked } from '../attempts.ts';
+import type { RequestRouter } from '../request-router.ts';
 import type { InstanceReport } from './instance-health.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
-  { kind: 'instanceLost' | 'instanceJoined' | 'report' | 'letGo' | 'wake' }
+  { kind: 'instanceLost' | 'instanceJoined' | 'report' | 'released' | 'wake' }
 >;
 
 /** The conductor, as its rescue sees it. */
@@ -26,16 +26,16 @@ const stopped = 'the instance stopped';
  * Instances report at equal distances which requests they have. From that follows everything else: what nobody reports was lost and is tried
  * elsewhere, what is reported and not wanted is cancelled, who does not report is gone.
  */
-export class Rescue<Request extends { readonly id: RequestId }> {
+export class FailureRecovery<Request extends { readonly id: RequestId }> {
   readonly #retries: RetryConfig<Request> | undefined;
-  readonly #dispatch: Dispatch<Request>;
+  readonly #dispatch: RequestRouter<Request>;
   readonly #requests: ReadonlyMap<RequestId, Tracked<Request>>;
   readonly #owner: Owner<Request>;
   #lookUs = 0;
 
   constructor(
     retries: RetryConfig<Request> | undefined,
-    dispatch: Dispatch<Request>,
+    dispatch: RequestRouter<Request>,
     requests: ReadonlyMap<RequestId, Tracked<Request>>,
     owner: Owner<Request>,
   ) {
@@ -61,9 +61,9 @@ export class Rescue<Request extends { readonly id: RequestId }> {
       case 'report':
         this.#report(nowUs, event.instance, event.report);
         break;
-      case 'letGo': {
+      case 'released': {
         const tracked = this.#dispatch.find(event.id, event.instance);
-        if (tracked === undefined) this.#dispatch.fate(event.id, 'letGo');
+        if (tracked === undefined) this.#dispatch.fate(event.id, 'released');
         else this.#retry(nowUs, tracked, event.why);
         break;
       }
@@ -94,10 +94,10 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   /** An instance is there, with nothing that is known. */
   #join(
     nowUs: number,
-    { instance, life, capacityTokens, role }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
+    { instance, incarnation, capacityTokens, role }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
   ): void {
-    if (!this.#dispatch.watch.join(nowUs, instance, life)) {
-      this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${life} is over`);
+    if (!this.#dispatch.watch.join(nowUs, instance, incarnation)) {
+      this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${incarnation} is over`);
       return;
     }
     this.#retryAt(nowUs, instance, none);
@@ -116,7 +116,9 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     const verdict = this.#dispatch.watch.hear(nowUs, instance, report);
     if (verdict === 'late' || verdict === 'orphan') {
       this.#dispatch.fates?.met(verdict, 'report');
-      this.#ignore(`report: of instance ${instance}, life ${report.life}, number ${report.number}: it is ${verdict}`);
+      this.#ignore(
+        `report: of instance ${instance}, life ${report.incarnation}, number ${report.number}: it is ${verdict}`,
+      );
       return;
     }
     if (verdict === 'newborn') this.#retryAt(nowUs, instance, new Set(report.requests.map(({ id }) => id)));
@@ -180,7 +182,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   }
 
   #tryNext(nowUs: number, tracked: Tracked<Request>, why: string): void {
-    const request = tracked.progress?.resume(tryName(tracked.id, tracked.tries));
+    const request = tracked.progress?.resume(attemptName(tracked.id, tracked.tries));
     if (request === undefined) return;
     const proposal = this.#dispatch.proposals.of(nowUs, request);
     this.#dispatch.explain(nowUs, request.id, proposal);

@@ -4,7 +4,7 @@ import type { RequestId } from '../../protocol/ports.ts';
 
 /** What an instance says of itself at equal distances. Late and doubled ones change nothing; after a lost one the next says all. */
 export interface InstanceReport {
-  readonly life: number;
+  readonly incarnation: number;
   /** 1, 2, 3... in each life. */
   readonly number: number;
   /** The last journal that has left. */
@@ -25,16 +25,21 @@ export type ReportVerdict = 'late' | 'orphan' | 'newborn' | 'back' | 'known';
 
 interface Watched {
   up: boolean;
-  life: number | undefined;
+  incarnation: number | undefined;
   number: number;
   heardUs: number;
 }
 
-export class Watch {
+export class InstanceHealth {
   readonly #instances: readonly Watched[];
 
   constructor(instances: number) {
-    this.#instances = Array.from({ length: instances }, () => ({ up: true, life: undefined, number: 0, heardUs: 0 }));
+    this.#instances = Array.from({ length: instances }, () => ({
+      up: true,
+      incarnation: undefined,
+      number: 0,
+      heardUs: 0,
+    }));
   }
 
   isUp(instance: InstanceIndex): boolean {
@@ -42,28 +47,38 @@ export class Watch {
   }
 
   /** Undefined until it has spoken. */
-  lifeOf(instance: InstanceIndex): number | undefined {
-    return this.#instances[instance].life;
+  incarnationOf(instance: InstanceIndex): number | undefined {
+    return this.#instances[instance].incarnation;
   }
 
-  hear(nowUs: number, instance: InstanceIndex, { life, number }: InstanceReport): ReportVerdict {
+  hear(nowUs: number, instance: InstanceIndex, { incarnation, number }: InstanceReport): ReportVerdict {
     const watched = this.#instances[instance];
-    if (watched.life !== undefined && life < watched.life) return 'orphan';
-    if (life === watched.life && number <= watched.number) return 'late';
-    const verdict = life !== watched.life && watched.life !== undefined ? 'newborn' : watched.up ? 'known' : 'back';
+    if (watched.incarnation !== undefined && incarnation < watched.incarnation) return 'orphan';
+    if (incarnation === watched.incarnation && number <= watched.number) return 'late';
+    const verdict =
+      incarnation !== watched.incarnation && watched.incarnation !== undefined
+        ? 'newborn'
+        : watched.up
+          ? 'known'
+          : 'back';
     watched.up = true;
-    watched.life = life;
+    watched.incarnation = incarnation;
     watched.number = number;
     watched.heardUs = nowUs;
     return verdict;
   }
 
   /** It is there, with nothing; false when that cannot be. */
-  join(nowUs: number, instance: InstanceIndex, life: number): boolean {
+  join(nowUs: number, instance: InstanceIndex, incarnation: number): boolean {
     const watched = this.#instances[instance];
-    if (watched === undefined || life < (watched.life ?? 0) || (life === watched.life && watched.up)) return false;
+    if (
+      watched === undefined ||
+      incarnation < (watched.incarnation ?? 0) ||
+      (incarnation === watched.incarnation && watched.up)
+    )
+      return false;
     watched.up = true;
-    watched.life = life;
+    watched.incarnation = incarnation;
     watched.number = 0;
     watched.heardUs = nowUs;
     return true;

@@ -29,7 +29,7 @@ interface Owner<Request> {
  * A request that outgrows its instance is promised the room that it may come to at a bigger one: at one that runs, else at one that starts, else the
  * smallest that fits is started. Who finds no room waits for it, in order. What was started stays.
  */
-export class Fleet<Request> {
+export class StandbyFleet<Request> {
   readonly #standbys: readonly Standby[];
   readonly #owner: Owner<Request>;
   /** Those that have found no room, in the order of asking. */

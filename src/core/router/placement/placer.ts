@@ -5,13 +5,13 @@ import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { type SsdConfig, SsdTimes } from '../../cost/ssd-times.ts';
 import { type TransferConfig, TransferTimes } from '../../cost/transfer-times.ts';
 import type { BlockChain } from '../../kvcache/block-chain.ts';
-import type { BlockJournal, BlockSnapshot } from '../../kvcache/events/kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from '../../kvcache/events/kv-event-log.ts';
 import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
 import type { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import type { GroupPrefix, InstanceIndex, PrefixFetch } from '../../protocol/events.ts';
-import { type BlockCounts, blockFates, type MissReasons, type Placed } from '../placed.ts';
+import { type BlockCounts, blockFates, type MissReasons, type PlacementRecords } from '../placed.ts';
 import type { BlockFates, Considered } from '../request-trace.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
 import { PrefillQueues } from './prefill-queues.ts';
@@ -226,7 +226,7 @@ export class Placer<Request> {
       decodeAt,
       share,
     }: { readonly decodeAt?: InstanceIndex | undefined; readonly share?: GroupShare | undefined } = {},
-  ): Placed {
+  ): PlacementRecords {
     const { instance, from, fetchedBlocks, readyUs } = decision;
     const { blockTokens = 1 } = this.#config ?? plain;
     const prefillUs = share?.workUs ?? decision.prefillUs;
@@ -250,7 +250,7 @@ export class Placer<Request> {
    *
    * @param overtaken its first tokens came before this word
    */
-  started(nowUs: number, placed: Placed, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
+  started(nowUs: number, placed: PlacementRecords, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its keys and values leave as they are computed: they stand before what is asked for from now on.
     if (decodeAt !== undefined && !overtaken) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
@@ -272,7 +272,7 @@ export class Placer<Request> {
   }
 
   /** Its first token came. */
-  prefilled(nowUs: number, placed: Placed): void {
+  prefilled(nowUs: number, placed: PlacementRecords): void {
     if (placed.prefillUs === undefined) return;
     const { instance, computing, prefillUs, readyUs } = placed;
     if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs);
@@ -282,12 +282,12 @@ export class Placer<Request> {
   }
 
   /** A member of a group has done its share. */
-  sharePrefilled({ computing, prefillUs }: Placed, member: InstanceIndex): void {
+  sharePrefilled({ computing, prefillUs }: PlacementRecords, member: InstanceIndex): void {
     if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs);
   }
 
   /** It ended, or was cancelled. */
-  ended({ instance, helpers, computing, prefillUs }: Placed): void {
+  ended({ instance, helpers, computing, prefillUs }: PlacementRecords): void {
     this.#view.requests[instance]--;
     for (const helper of helpers) this.#view.requests[helper]--;
     if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs);
@@ -307,10 +307,10 @@ export class Placer<Request> {
   }
 
   /** It takes requests (again). What it holds, its life says. */
-  joined(instance: InstanceIndex, life: number | undefined): void {
+  joined(instance: InstanceIndex, incarnation: number | undefined): void {
     this.#view.up[instance] = Number(this.#takesPrompts[instance]);
     this.#checked = false;
-    if (life !== undefined) this.#index?.join(instance, life);
+    if (incarnation !== undefined) this.#index?.join(instance, incarnation);
   }
 
   /** Is the instance known to hold the block of the digest at `words[at..at+4]`? Never where nothing is asked. */
@@ -319,18 +319,18 @@ export class Placer<Request> {
   }
 
   /** Has it told more than is known? */
-  isBehind(instance: InstanceIndex, life: number, journal: number): boolean {
-    return this.#index?.isBehind(instance, life, journal) === true;
+  isBehind(instance: InstanceIndex, incarnation: number, journal: number): boolean {
+    return this.#index?.isBehind(instance, incarnation, journal) === true;
   }
 
   /** After a `gap` the instance is to tell all that it holds. */
-  journal(instance: InstanceIndex, journal: BlockJournal): JournalVerdict {
+  journal(instance: InstanceIndex, journal: KvEventBatch): JournalVerdict {
     this.#checked = false;
     return this.#index?.apply(instance, journal) ?? 'applied';
   }
 
   /** False when it is out of date. */
-  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): boolean {
+  snapshot(instance: InstanceIndex, snapshot: KvSnapshot): boolean {
     this.#checked = false;
     return this.#index?.restore(instance, snapshot) ?? true;
   }

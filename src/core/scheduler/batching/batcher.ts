@@ -2,12 +2,12 @@
 
 import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { Claims } from './block-claims.ts';
+import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
 import { FairShares } from './fair-shares.ts';
-import { Room } from './free-capacity.ts';
+import { FreeCapacity } from './free-capacity.ts';
 import { KnownPrefixes } from './known-prefixes.ts';
-import type { Overflow } from './overflow-memory.ts';
+import type { OverflowMemory } from './overflow-memory.ts';
 import { RankedList } from './ranked-list.ts';
 import { RowPlanner } from './row-planner.ts';
 import { outranks, type Sequence } from './sequence.ts';
@@ -22,27 +22,27 @@ import { WaitingList } from './waiting-list.ts';
 export class Batcher {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
-  readonly room: Room;
+  readonly room: FreeCapacity;
   readonly #planner: RowPlanner;
   readonly #shares: FairShares | undefined;
   readonly #waiting: WaitingList;
   readonly #running = new RankedList();
   readonly #parked = new Set<Sequence>();
-  readonly #claims: Claims;
+  readonly #claims: BlockClaims;
   readonly #prefixes: KnownPrefixes;
-  readonly #overflow: Overflow | undefined;
+  readonly #overflow: OverflowMemory | undefined;
   readonly #admitted: Sequence[] = [];
   #preemptions = 0;
 
   /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
-  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: Overflow) {
+  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: OverflowMemory) {
     this.#cache = cache;
     this.#overflow = overflow;
     this.#shares = limits.byArrival === true ? undefined : new FairShares();
     this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
-    this.room = new Room(cache, limits, overflow);
-    this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
+    this.room = new FreeCapacity(cache, limits, overflow);
+    this.#claims = new BlockClaims(limits.sequencesMax, cache.blockTokens);
     this.#prefixes = new KnownPrefixes(cache, this.#claims);
     const lists = { running: this.#running, waiting: this.#waiting };
     this.#planner = new RowPlanner(

@@ -4,7 +4,7 @@ import { DigestTable } from '../../../util/digest-table.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
 /** A claim is a running sequence's promise to compute a block. Claims go as blocks are committed or their owner stops running. */
-export class Claims {
+export class BlockClaims {
   readonly #table = new DigestTable();
   /** Owners by slot. */
   readonly #owners: (Sequence | undefined)[];

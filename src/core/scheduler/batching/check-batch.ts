@@ -1,11 +1,11 @@
 // The invariants of a batcher: every block reference, claim and place in a list belongs to a sequence that should have it.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { Claims } from './block-claims.ts';
+import type { BlockClaims } from './block-claims.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
 interface Batch {
   readonly cache: BlockCache;
-  readonly claims: Claims;
+  readonly claims: BlockClaims;
   readonly running: readonly Sequence[];
   readonly waiting: readonly Sequence[];
   readonly parked: ReadonlySet<Sequence>;

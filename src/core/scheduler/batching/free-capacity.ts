@@ -2,17 +2,17 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
 import { firstBackground } from './batch-jobs-budget.ts';
-import type { Overflow } from './overflow-memory.ts';
+import type { OverflowMemory } from './overflow-memory.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
 
 /** A sequence counts with what it will hold at once until its known tokens are computed; whoever is alone has room. */
-export class Room {
+export class FreeCapacity {
   readonly #cache: BlockCache;
   readonly #limits: BatchLimits;
-  readonly #overflow: Overflow | undefined;
+  readonly #overflow: OverflowMemory | undefined;
 
-  constructor(cache: BlockCache, limits: BatchLimits, overflow: Overflow | undefined) {
+  constructor(cache: BlockCache, limits: BatchLimits, overflow: OverflowMemory | undefined) {
     this.#cache = cache;
     this.#limits = limits;
     this.#overflow = overflow;

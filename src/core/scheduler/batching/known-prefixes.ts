@@ -1,6 +1,6 @@
 // What a sequence that waits would find of its prefix, or will find soon.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { Claims } from './block-claims.ts';
+import type { BlockClaims } from './block-claims.ts';
 import type { Sequence } from './sequence.ts';
 
 /** How far behind a long prompt short ones are looked for. */
@@ -8,9 +8,9 @@ export const lookAhead = 32;
 
 export class KnownPrefixes {
   readonly #cache: BlockCache;
-  readonly #claims: Claims;
+  readonly #claims: BlockClaims;
 
-  constructor(cache: BlockCache, claims: Claims) {
+  constructor(cache: BlockCache, claims: BlockClaims) {
     this.#cache = cache;
     this.#claims = claims;
   }

@@ -1,9 +1,9 @@
 // Of an instance's sequences, those that no memory here could hold: who waits, and who runs.
-import type { Room } from './free-capacity.ts';
+import type { FreeCapacity } from './free-capacity.ts';
 import type { Sequence } from './sequence.ts';
 
 interface Batch {
-  readonly room: Room;
+  readonly room: FreeCapacity;
   readonly running: readonly Sequence[];
   readonly waiting: readonly Sequence[];
 }

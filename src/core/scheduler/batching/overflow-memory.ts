@@ -10,7 +10,7 @@ export interface KeptBlocks {
   readonly blocks: number;
 }
 
-export interface Overflow {
+export interface OverflowMemory {
   /** What no memory here could hold is promised all that it may come to before it starts, here or elsewhere. */
   readonly gathers: boolean;
   /** Pages elsewhere that blocks of sequences can go to. */

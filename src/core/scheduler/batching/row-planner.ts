@@ -3,9 +3,9 @@
 import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './batch-jobs-budget.ts';
-import type { Room } from './free-capacity.ts';
+import type { FreeCapacity } from './free-capacity.ts';
 import { type KnownPrefixes, lookAhead } from './known-prefixes.ts';
-import type { Overflow } from './overflow-memory.ts';
+import type { OverflowMemory } from './overflow-memory.ts';
 import type { RankedList } from './ranked-list.ts';
 import type { Sequence } from './sequence.ts';
 import { type BatchLimits, StepBudget } from './step-budget.ts';
@@ -18,8 +18,8 @@ interface Parts {
   readonly cache: BlockCache;
   readonly limits: BatchLimits;
   readonly cost: StepPredictor;
-  readonly overflow: Overflow | undefined;
-  readonly room: Room;
+  readonly overflow: OverflowMemory | undefined;
+  readonly room: FreeCapacity;
   readonly prefixes: KnownPrefixes;
   readonly running: RankedList;
   readonly waiting: WaitingList;
@@ -41,8 +41,8 @@ export class RowPlanner {
   readonly #blockTokens: number;
   readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
-  readonly #overflow: Overflow | undefined;
-  readonly #room: Room;
+  readonly #overflow: OverflowMemory | undefined;
+  readonly #room: FreeCapacity;
   readonly #prefixes: KnownPrefixes;
   readonly #running: RankedList;
   readonly #waiting: WaitingList;

@@ -1,7 +1,7 @@
 // A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
 import { type BlockChain, KnownPrefix } from '../../kvcache/block-chain.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
-import type { LandedPrompt } from '../../kvcache/receive-pages.ts';
+import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 
 /** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
 export interface SequenceContent {
@@ -73,7 +73,7 @@ export class Sequence {
   /** Leading tokens whose keys and values lie ready to be loaded when it starts; they are lost when it is preempted. */
   landed = 0;
   /** The pages that they lie in, where those are of the pool. */
-  landedPages: LandedPrompt | undefined;
+  landedPages: ReceivedPrompt | undefined;
   /** Leading prompt rows whose log-probabilities have been reported. */
   scored = 0;
   /** Rows of the step that is planned or in flight: positions computed..computed+planned-1. */

@@ -3,10 +3,10 @@
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { HandOffMessage, InstanceIndex, StepNumber } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ports.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
-import { Arrivals } from './kv-receiver.ts';
-import { Departures } from './kv-sender.ts';
-import type { LandingMemory } from './receive-memory.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import { KvReceiver } from './kv-receiver.ts';
+import { KvSender } from './kv-sender.ts';
+import type { ReceiveMemory } from './receive-memory.ts';
 
 export interface HandOffConfig {
   /** Keys and values leave layer by layer while the rest is computed; else when all is. */
@@ -26,25 +26,25 @@ interface Owner<Request, S> {
   readonly push: Push<Request>;
   readonly isLive: (id: RequestId) => boolean;
   /** Which start of the instance this is, where others know. */
-  readonly life: number | undefined;
+  readonly incarnation: number | undefined;
   readonly promptTokens: (request: Request) => number;
-  readonly memory: LandingMemory;
+  readonly memory: ReceiveMemory;
   /** Prompts may have blocks at other instances while they are computed. */
   readonly lends: boolean;
   /** The other side has the prompt, or will not have it. */
   readonly settled: (served: S, declined: boolean) => void;
 }
 
-export class HandOffs<Request, S extends Served> {
-  readonly departures: Departures<Request, S>;
-  readonly arrivals: Arrivals<Request>;
+export class HandOffs<Request, S extends RunningRequest> {
+  readonly departures: KvSender<Request, S>;
+  readonly arrivals: KvReceiver<Request>;
   readonly #owner: Owner<Request, S>;
 
   /** @param config undefined where there is no other instance */
   constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
     // What moves to creditors as it is computed leaves before.
-    this.departures = new Departures(config?.layerWise !== false || owner.lends, owner.push);
-    this.arrivals = new Arrivals(owner.memory, owner.push);
+    this.departures = new KvSender(config?.layerWise !== false || owner.lends, owner.push);
+    this.arrivals = new KvReceiver(owner.memory, owner.push);
     this.#owner = owner;
   }
 
@@ -53,8 +53,8 @@ export class HandOffs<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'reserve':
-        if (message.life !== undefined && message.life !== this.#owner.life)
-          return `request ${id} is meant for life ${message.life}`;
+        if (message.incarnation !== undefined && message.incarnation !== this.#owner.incarnation)
+          return `request ${id} is meant for life ${message.incarnation}`;
         if (this.#owner.isLive(id)) {
           this.arrivals.confirm(message.senders ?? [from], id);
           return `request ${id} is live already`;

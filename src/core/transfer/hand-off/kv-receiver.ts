@@ -1,10 +1,10 @@
 // Prompts computed elsewhere that go on here.
-import type { LandedPrompt } from '../../kvcache/receive-pages.ts';
+import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 import type { InstanceIndex, PeerMessage } from '../../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
 import { RecentIds } from '../../scheduler/recent-ids.ts';
 import type { Push } from './hand-offs.ts';
-import type { LandingMemory } from './receive-memory.ts';
+import type { ReceiveMemory } from './receive-memory.ts';
 
 /** A prompt on its way in. */
 interface Arrival<Request> {
@@ -23,8 +23,8 @@ interface Arrival<Request> {
 }
 
 /** Prompts computed elsewhere land in memory set aside and stay there until they are loaded: it is granted in the order of asking, as much as there is. */
-export class Arrivals<Request> {
-  readonly #memory: LandingMemory;
+export class KvReceiver<Request> {
+  readonly #memory: ReceiveMemory;
   readonly #push: Push<Request>;
   readonly #arrivals = new Map<RequestId, Arrival<Request>>();
   /** Landed, in order, and not yet looked at. */
@@ -33,7 +33,7 @@ export class Arrivals<Request> {
   /** Askings that were given up. */
   readonly #withdrawn = new RecentIds();
 
-  constructor(memory: LandingMemory, push: Push<Request>) {
+  constructor(memory: ReceiveMemory, push: Push<Request>) {
     this.#memory = memory;
     this.#push = push;
   }
@@ -109,7 +109,7 @@ export class Arrivals<Request> {
   }
 
   /** The pages that it has landed in, where they are of the pool. */
-  pagesOf(id: RequestId): LandedPrompt | undefined {
+  pagesOf(id: RequestId): ReceivedPrompt | undefined {
     return this.#memory.landed(id);
   }
 

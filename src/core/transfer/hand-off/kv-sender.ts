@@ -3,13 +3,13 @@
 import type { LayerRange } from '../../cost/step-shape.ts';
 import type { InstanceIndex, PeerMessage, StepNumber } from '../../protocol/events.ts';
 import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { Push } from './hand-offs.ts';
 
 /** Who decodes, and which start of it is meant, where that is known. */
 export interface DecodeLeg {
   readonly to: InstanceIndex;
-  readonly life: number | undefined;
+  readonly incarnation: number | undefined;
   /** It does not start before it has memory there: where memory is borrowed nobody holds some while waiting for this. */
   readonly first?: boolean | undefined;
 }
@@ -20,7 +20,7 @@ interface Departure<Request, S> {
   readonly served: S;
   readonly to: InstanceIndex;
   /** Which start of the other side is meant, where that is known. */
-  readonly toLife: number | undefined;
+  readonly toIncarnation: number | undefined;
   /** Whose keys and values go. */
   readonly tokens: number;
   /** Instances that send a range of the layers each, and which this one sends; undefined: all. */
@@ -52,7 +52,7 @@ const nothingHeld: readonly GenerationEvent[] = [];
  * stream go to others (it is preempted, or takes equal blocks for its own), or are written once more (a step that did not count), the stream is
  * halted; it goes on from where it was.
  */
-export class Departures<Request, S extends Served> {
+export class KvSender<Request, S extends RunningRequest> {
   /** Keys and values leave while the rest is computed; else when all is. */
   readonly #layerWise: boolean;
   readonly #push: Push<Request>;
@@ -82,14 +82,22 @@ export class Departures<Request, S extends Served> {
   add(
     request: Request,
     served: S,
-    { to, life, first = false }: DecodeLeg,
+    { to, incarnation, first = false }: DecodeLeg,
     group?: { readonly senders: readonly InstanceIndex[]; readonly range: LayerRange },
   ): void {
     const { length: tokens } = served.sequence;
     const asks = group === undefined || group.range.index === 0;
     const parts = { senders: group?.senders, range: group?.range };
     const state = { asks, first, asked: !asks, granted: false, asking: 0, streamed: 0, told: [], held: undefined };
-    const departure: Departure<Request, S> = { request, served, to, toLife: life, tokens, ...parts, ...state };
+    const departure: Departure<Request, S> = {
+      request,
+      served,
+      to,
+      toIncarnation: incarnation,
+      tokens,
+      ...parts,
+      ...state,
+    };
     this.#departures.set(served.id, departure);
     served.sequence.copier = {
       get waits() {
@@ -141,10 +149,10 @@ export class Departures<Request, S extends Served> {
   }
 
   #reserve(departure: Departure<Request, S>): void {
-    const { request, served, senders, toLife: life } = departure;
+    const { request, served, senders, toIncarnation: incarnation } = departure;
     const tokens = departure.tokens > served.sequence.promptLength ? departure.tokens : undefined;
     const asking = departure.asking === 0 ? undefined : departure.asking;
-    this.#send(departure, { kind: 'reserve', id: served.id, request, life, tokens, senders, asking });
+    this.#send(departure, { kind: 'reserve', id: served.id, request, incarnation, tokens, senders, asking });
   }
 
   #withdraw(departure: Departure<Request, S>, asking: number): void {
@@ -309,6 +317,6 @@ export class Departures<Request, S extends Served> {
 }
 
 /** What its client hears first of a prompt, once it is computed. */
-export function startOf({ sequence }: Served): GenerationEvent {
+export function startOf({ sequence }: RunningRequest): GenerationEvent {
   return { kind: 'started', cachedTokens: sequence.cachedTokens ?? 0 };
 }

@@ -2,7 +2,7 @@
 
 import type { LayerGroup } from '../../../util/step.ts';
 import { pageTokens } from '../../../util/step.ts';
-import { LandingLayout } from '../../kvcache/receive-pages.ts';
+import { ReceiveLayout } from '../../kvcache/receive-pages.ts';
 import { StagePages } from '../../pipeline/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 
@@ -21,7 +21,7 @@ interface PageTable {
 }
 
 /** What both ends know of the model. @param layers in the order of computation */
-export interface ParcelShape {
+export interface PageShape {
   readonly groups: readonly LayerGroup[];
   readonly layers: readonly LayerPlace[];
 }
@@ -30,12 +30,12 @@ export interface ParcelShape {
  * (parcels, 3): layer, in the order of computation; page of the sender; place in the landing. Layer after layer; whole pages, those that fill
  * later too. Of groups with a window only what the first token of output sees. Of a range of the layers, these are numbered from its first.
  */
-export function parcelsOf(
+export function pageDescriptorsOf(
   { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
-  { groups, layers }: ParcelShape,
+  { groups, layers }: PageShape,
   pools: readonly PageTable[],
 ): Int32Array {
-  const layout = new LandingLayout(groups, promptTokens, pageTokens);
+  const layout = new ReceiveLayout(groups, promptTokens, pageTokens);
   // A page that is full, or as full as it will be, is not sent again.
   const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
   const parcels: number[] = [];
@@ -60,10 +60,10 @@ export function parcelsOf(
 /** Of those pages the ones that are not full: they may be written while they are sent, and are sent again then. */
 export function fillingPages(
   stream: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
-  shape: ParcelShape,
+  shape: PageShape,
   pools: readonly PageTable[],
 ): Int32Array {
   const end = stream.from + stream.tokens;
   const tokens = stream.tokens === 0 ? 0 : end % pageTokens;
-  return parcelsOf({ ...stream, from: end - tokens, tokens }, shape, pools).filter((_, i) => i % 3 === 1);
+  return pageDescriptorsOf({ ...stream, from: end - tokens, tokens }, shape, pools).filter((_, i) => i % 3 === 1);
 }

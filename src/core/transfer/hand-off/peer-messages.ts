@@ -1,17 +1,17 @@
 // Who at an instance hears what the others say, and what comes from them.
 
-import type { Stages } from '../../pipeline/pipeline-prefill.ts';
+import type { PipelinePrefill } from '../../pipeline/pipeline-prefill.ts';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../../protocol/events.ts';
-import type { Fates } from '../../protocol/message-counts.ts';
+import type { MessageCounts } from '../../protocol/message-counts.ts';
 import type { RequestId } from '../../protocol/ports.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { PrefixMoves } from '../prefix-fetch/prefix-moves.ts';
 import type { HandOffs } from './hand-offs.ts';
 
-export interface Peers<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export interface Peers<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
   readonly handOffs: HandOffs<Request, S>;
   readonly prefixes: PrefixMoves<Request, S>;
-  readonly stages: Stages<Request, S, Plan, Result>;
+  readonly stages: PipelinePrefill<Request, S, Plan, Result>;
 }
 
 export type PeerEvent<Request> = Extract<
@@ -22,7 +22,7 @@ export type PeerEvent<Request> = Extract<
 >;
 
 /** Returns what to log of an event that changed nothing. @param step in flight */
-export function hearPeers<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
+export function handlePeerEvent<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>(
   peers: Peers<Request, S, Plan, Result>,
   event: PeerEvent<Request>,
   step: StepNumber | undefined,
@@ -44,10 +44,10 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
 }
 
 /** What was not answered may be lost: it is said again. */
-export function askAgain(
+export function resendUnanswered(
   { handOffs, stages }: { readonly handOffs: { readonly departures: Asking }; readonly stages: Asking },
   mover: { askAgain(): void } | undefined,
-  fates: Fates | undefined,
+  fates: MessageCounts | undefined,
 ): void {
   const [reserves, enlists] = [handOffs.departures.askAgain(), stages.askAgain()];
   fates?.met('lost', 'reserve', reserves);
@@ -74,7 +74,7 @@ export function concernsPrefixes<Request>(event: InstanceEvent<Request, never>):
   );
 }
 
-function hearMessage<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
+function hearMessage<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>(
   { handOffs, prefixes, stages }: Peers<Request, S, Plan, Result>,
   from: InstanceIndex,
   message: PeerMessage<Request>,

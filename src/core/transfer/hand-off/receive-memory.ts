@@ -1,6 +1,6 @@
 // Where prompts computed elsewhere land until they are loaded: counted in tokens, or in pages of the pool.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type LandedPrompt, LandingLayout } from '../../kvcache/receive-pages.ts';
+import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 import type { HandOffConfig } from './hand-offs.ts';
@@ -15,17 +15,17 @@ interface Landed {
 }
 
 /** @param config undefined where there is no other instance */
-export function landingMemory(
+export function createReceiveMemory(
   config: Pick<HandOffConfig, 'landingPages' | 'landingTokens'> | undefined,
   cache: BlockCache,
   { push, lands }: Landed,
-): LandingMemory {
+): ReceiveMemory {
   if (config?.landingPages !== undefined) return new PageLanding(cache, push);
   const capacityTokens = config?.landingTokens ?? 0;
   return new TokenLanding(capacityTokens, (tokens) => lands(tokens, capacityTokens));
 }
 
-export interface LandingMemory {
+export interface ReceiveMemory {
   /** Could so many tokens ever land? */
   fits(tokens: number): boolean;
   /** False when there is no room now. */
@@ -33,13 +33,13 @@ export interface LandingMemory {
   /** It has room no more; `tokens` as when it was taken. */
   give(id: RequestId, tokens: number): void;
   /** The pages that a prompt has landed in, where they are of the pool. */
-  landed(id: RequestId): LandedPrompt | undefined;
+  landed(id: RequestId): ReceivedPrompt | undefined;
   /** Throws unless what is in use is what `tokens` were granted. */
   check(tokens: number): void;
 }
 
 /** Memory of its own (the host's): what is loaded from it is copied. */
-class TokenLanding implements LandingMemory {
+class TokenLanding implements ReceiveMemory {
   readonly #capacityTokens: number;
   readonly #uses: (tokens: number) => void;
   #usedTokens = 0;
@@ -80,10 +80,10 @@ class TokenLanding implements LandingMemory {
 }
 
 /** Pages of the pool, set aside: blocks take in what has landed without a copy. The driver opens them to the sender, and closes them. */
-class PageLanding implements LandingMemory {
+class PageLanding implements ReceiveMemory {
   readonly #cache: BlockCache;
   readonly #push: (effect: LandingEffect) => void;
-  readonly #prompts = new Map<RequestId, LandedPrompt>();
+  readonly #prompts = new Map<RequestId, ReceivedPrompt>();
 
   constructor(cache: BlockCache, push: (effect: LandingEffect) => void) {
     this.#cache = cache;
@@ -110,7 +110,7 @@ class PageLanding implements LandingMemory {
     this.#push({ kind: 'closeLanding', id });
   }
 
-  landed(id: RequestId): LandedPrompt | undefined {
+  landed(id: RequestId): ReceivedPrompt | undefined {
     return this.#prompts.get(id);
   }
 
@@ -118,7 +118,7 @@ class PageLanding implements LandingMemory {
     // The block cache accounts for every page.
   }
 
-  #layout(tokens: number): LandingLayout {
-    return new LandingLayout(this.#cache.groups, tokens, this.#cache.blockTokens);
+  #layout(tokens: number): ReceiveLayout {
+    return new ReceiveLayout(this.#cache.groups, tokens, this.#cache.blockTokens);
   }
 }

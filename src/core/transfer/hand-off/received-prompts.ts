@@ -2,23 +2,28 @@
 
 import type { RequestId } from '../../protocol/ports.ts';
 import type { DecodeCheck } from '../../scheduler/decode-slo-check.ts';
-import type { Emit, Served, Work } from '../../scheduler/executor-work.ts';
-import type { Roster } from '../../scheduler/request-table.ts';
+import type { Emit, Executor, RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RequestTable } from '../../scheduler/request-table.ts';
 import type { HandOffs } from './hand-offs.ts';
 
-export interface Landing<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+export interface ReceivedPromptsContext<
+  Request extends { readonly id: RequestId },
+  S extends RunningRequest,
+  Plan,
+  Result,
+> {
   /** The last look; undefined: all are taken. */
   readonly check: DecodeCheck<Request, S> | undefined;
   readonly capacityTokens: number;
   readonly handOffs: HandOffs<Request, S>;
-  readonly roster: Roster<S>;
-  readonly work: Work<Request, S, Plan, Result>;
+  readonly roster: RequestTable<S>;
+  readonly work: Executor<Request, S, Plan, Result>;
   readonly emit: Emit;
   readonly nextArrival: () => number;
 }
 
-export function takeLanded<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
-  parts: Landing<Request, S, Plan, Result>,
+export function admitReceived<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>(
+  parts: ReceivedPromptsContext<Request, S, Plan, Result>,
 ): void {
   const { check, capacityTokens, roster, work, emit, nextArrival } = parts;
   const { arrivals } = parts.handOffs;

@@ -3,7 +3,7 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import type { Overflow, Relief } from '../../scheduler/batching/overflow-memory.ts';
+import type { OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { DecodeLeg } from '../hand-off/kv-sender.ts';
 import { type MigrationPolicy, mayOutgrow, outgrowing } from './outgrowing.ts';
@@ -40,7 +40,7 @@ export interface MigrationTotals {
  * A sequence that has no room to grow and may outgrow the memory here waits for a bigger instance, instead of taking blocks from others. When
  * that one is there it stops between two steps, and all of its keys and values are copied.
  */
-export class Mover implements Overflow {
+export class RequestMigrator implements OverflowMemory {
   readonly gathers = false;
   readonly pagesInHand = 0;
   readonly slackPages = 0;

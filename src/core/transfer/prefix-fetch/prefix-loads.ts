@@ -3,18 +3,18 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import {
-  type Landing,
-  landInPool,
-  landPrefix,
-  type PoolLanding,
+  type PoolReceiveBuffer,
+  type PrefixReceiveBuffer,
   prefixHere,
+  receiveInPool,
+  receivePrefix,
   type Spares,
 } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, PrefixFetch } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { EarlyStart } from './early-start.ts';
 
 /** Where blocks are that are not in the instance's own memory. */
@@ -51,7 +51,7 @@ interface Part extends LoadPart {
 interface Load<S> {
   readonly served: S;
   /** Room for what comes. */
-  readonly landing: Landing;
+  readonly landing: PrefixReceiveBuffer;
   /** Blocks that are here. */
   here: number;
   /** In the order of their blocks. */
@@ -61,7 +61,7 @@ interface Load<S> {
   /** When all is predicted to be here. */
   readonly comesUs: number;
   /** Its request may start before all is here. */
-  readonly early: PoolLanding | undefined;
+  readonly early: PoolReceiveBuffer | undefined;
   /** Its request has started, and it will not come, or nobody wants it any more. */
   vain: boolean;
 }
@@ -72,7 +72,7 @@ type Patience = Pick<PrefixFetch, 'patienceUs' | 'transferUs'>;
 /** The instance, as its loads see it. */
 interface Owner<S> {
   /** Get it: it is answered by `arrive`. */
-  readonly ask: (served: S, part: LoadPart, landing: Landing) => void;
+  readonly ask: (served: S, part: LoadPart, landing: PrefixReceiveBuffer) => void;
   /** It is not wanted any more. */
   readonly stop: (served: S, part: LoadPart) => void;
   readonly spares: Spares;
@@ -99,7 +99,7 @@ const ahead = 4;
  * With `start` it may be let in while its blocks come to the pool: the step waits for them, and they are cache when it has run. If they do not
  * come, the request is computed without them.
  */
-export class PrefixLoads<S extends Served> {
+export class PrefixLoads<S extends RunningRequest> {
   readonly #cache: BlockCache;
   readonly #owner: Owner<S>;
   readonly #wishes = new Map<Sequence, Wish<S>>();
@@ -178,8 +178,8 @@ export class PrefixLoads<S extends Served> {
     const { spares, start } = this.#owner;
     const end = parts[parts.length - 1].to;
     const lands = start !== undefined && (isFirst || this.#cache.lower === undefined);
-    const early = lands ? landInPool(this.#cache, chain, { own, onSsd, to: end }, spares) : undefined;
-    const landing = early ?? landPrefix(this.#cache, chain, own, end, spares);
+    const early = lands ? receiveInPool(this.#cache, chain, { own, onSsd, to: end }, spares) : undefined;
+    const landing = early ?? receivePrefix(this.#cache, chain, own, end, spares);
     if (landing === undefined) return;
     this.#wishes.delete(sequence);
     const { patienceUs, transferUs = 0 } = patience;
@@ -351,7 +351,7 @@ export class PrefixLoads<S extends Served> {
 const nothing: readonly AwaitedBlocks[] = [];
 
 /** Its request runs behind what comes. */
-function hasStarted<S extends Served>({ served: { sequence } }: Load<S>): boolean {
+function hasStarted<S extends RunningRequest>({ served: { sequence } }: Load<S>): boolean {
   return sequence.state === 'running' && sequence.arriving !== undefined;
 }
 

@@ -4,14 +4,14 @@ import { digestWords } from '../../../util/blake2s.ts';
 import type { StepPredictor } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockChain } from '../../kvcache/block-chain.ts';
-import type { Landing, Spares } from '../../kvcache/prefix-transfer.ts';
+import type { PrefixReceiveBuffer, Spares } from '../../kvcache/prefix-transfer.ts';
 import type { SlotId } from '../../kvcache/tiers/block-tier.ts';
 import type { SsdBlock } from '../../kvcache/tiers/tier-moves.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from '../../protocol/events.ts';
 import type { RequestId, StoreSnapshot } from '../../protocol/ports.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { InstanceConfig } from '../../scheduler/instance-config.ts';
 import type { Push } from '../hand-off/hand-offs.ts';
 import type { EarlyStart } from './early-start.ts';
@@ -19,12 +19,12 @@ import { type LoadPart, type LoadSource, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
-import { PrefixTakes } from './prefix-stores.ts';
+import { PrefixStore } from './prefix-stores.ts';
 
 type MoveEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' }>;
 
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
-type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalLife'>;
+type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalIncarnation'>;
 
 /** The instance, as what moves sees it. */
 interface Owner<Request> {
@@ -40,12 +40,12 @@ interface Owner<Request> {
   readonly readUs?: InstanceConfig['ssdReadUs'];
 }
 
-export class PrefixMoves<Request, S extends Served> {
+export class PrefixMoves<Request, S extends RunningRequest> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly offers: PrefixOffers;
   /** Undefined: it is no store. */
-  readonly takes: PrefixTakes | undefined;
+  readonly takes: PrefixStore | undefined;
   readonly #push: Push<Request>;
   readonly #contents: boolean;
   readonly #nowUs: () => number;
@@ -80,11 +80,11 @@ export class PrefixMoves<Request, S extends Served> {
       readUs,
     });
     if (config.keeps !== true) return;
-    this.takes = new PrefixTakes(cache, {
+    this.takes = new PrefixStore(cache, {
       ask: (name, chain, part, landing) => this.#fetch(name, chain, part, landing),
       stop: (name, source) => this.#unwant(name, source),
       spares,
-      life: config.journalLife ?? 0,
+      incarnation: config.journalIncarnation ?? 0,
     });
   }
 
@@ -189,7 +189,7 @@ export class PrefixMoves<Request, S extends Served> {
     this.takes?.check();
   }
 
-  #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: Landing): void {
+  #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: PrefixReceiveBuffer): void {
     const { lower } = this.#cache;
     if (source === 'ssd') {
       const read = lower?.readSsd(sequence.chain, from, to, landing) ?? { blocks: [], to };
@@ -204,7 +204,7 @@ export class PrefixMoves<Request, S extends Served> {
     this.#fetch(id, sequence.chain, { source, from, to }, landing);
   }
 
-  #fetch(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, landing: Landing): void {
+  #fetch(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, landing: PrefixReceiveBuffer): void {
     const ahead = landing.inPool ? from : undefined;
     if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to), ahead });
     const chain = { blocks: to, words: words.slice(0, to * digestWords) };

@@ -8,9 +8,9 @@ import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { Served } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { PrefixSends } from './prefix-sends.ts';
-import { KeepingWorth } from './replication-worth.ts';
+import { ReplicationWorth } from './replication-worth.ts';
 
 /** An instance that keeps what others have computed. */
 export interface Store {
@@ -36,7 +36,7 @@ interface Owner {
  */
 export class PrefixOffers {
   readonly #owner: Owner;
-  readonly #worth = new KeepingWorth();
+  readonly #worth = new ReplicationWorth();
   #stores: readonly Store[] = [];
   /** What a store has asked for, by store and name: since when. */
   readonly #asked = new Map<string, number>();
@@ -51,7 +51,7 @@ export class PrefixOffers {
   }
 
   /** All of it that is computed is cache here. */
-  offer({ id, sequence }: Served): void {
+  offer({ id, sequence }: RunningRequest): void {
     if (this.#stores.length === 0 || this.#owner.sends.size >= leavingMax) return;
     const blocks = computedBlocks(sequence, this.#owner.blockTokens);
     if (blocks <= sequence.offeredBlocks || !this.#worth.isWorth(blocks, this.#computeUs(blocks))) return;

@@ -3,7 +3,7 @@
 import type { LayerRange } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockChain } from '../../kvcache/block-chain.ts';
-import { type HeldPrefix, holdPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type PinnedPrefix, pinPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
 import { pagesOfRange, stageLayers } from '../../pipeline/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex } from '../../protocol/events.ts';
@@ -25,7 +25,7 @@ interface Owner {
 }
 
 interface Sending {
-  readonly held: HeldPrefix;
+  readonly held: PinnedPrefix;
   readonly blocks: number;
 }
 
@@ -52,7 +52,7 @@ export class PrefixSends {
   send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
-    const held = this.#has(range) ? holdPrefix(this.#cache, chain, from, this.#owner.spares) : undefined;
+    const held = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#owner.spares) : undefined;
     if (held === undefined) {
       this.#owner.push({ kind: 'send', to, message: { kind: 'missing', id } });
       return true;

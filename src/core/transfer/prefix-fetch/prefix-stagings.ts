@@ -1,6 +1,6 @@
 // Prefixes that other instances ask for and SSD holds: read into host memory first.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type Landing, landPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
 import type { SlotId } from '../../kvcache/tiers/block-tier.ts';
 import type { SsdBlock } from '../../kvcache/tiers/tier-moves.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
@@ -9,7 +9,7 @@ import type { RequestId } from '../../protocol/ports.ts';
 import type { PrefixOrder } from './prefix-sends.ts';
 
 interface Staging {
-  readonly landing: Landing;
+  readonly landing: PrefixReceiveBuffer;
   /** Blocks `from..to` of the chain come, these from SSD. */
   readonly from: number;
   readonly to: number;
@@ -45,7 +45,7 @@ export class PrefixStagings {
     const end = lower.inHostOrOnSsd(wanted, here, wanted.blocks);
     if (end <= Math.max(here, this.#cache.match(wanted, wanted.blocks))) return false;
     const chain = { blocks: end, words: wanted.words };
-    const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
+    const landing = receivePrefix(this.#cache, chain, here, end, this.#owner.spares);
     if (landing === undefined) return false;
     const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
     const send = () => this.#owner.send(to, id, { chain, from, range });

@@ -3,7 +3,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockChain } from '../../kvcache/block-chain.ts';
-import { type Landing, landPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 import type { LoadPart } from './prefix-loads.ts';
@@ -17,7 +17,7 @@ interface Offer {
 
 /** Blocks `own..to` of the chain are on their way. */
 interface Take extends Offer {
-  readonly landing: Landing;
+  readonly landing: PrefixReceiveBuffer;
   readonly own: number;
   readonly to: number;
   readonly untilUs: number;
@@ -36,15 +36,20 @@ const patienceUsMax = 120_000_000;
 /** The store, as its takes see it. */
 interface Owner {
   /** Get it: answered by `arrive`. */
-  readonly ask: (name: RequestId, chain: BlockChain, part: LoadPart & { source: InstanceIndex }, room: Landing) => void;
+  readonly ask: (
+    name: RequestId,
+    chain: BlockChain,
+    part: LoadPart & { source: InstanceIndex },
+    room: PrefixReceiveBuffer,
+  ) => void;
   /** It is not wanted any more. */
   readonly stop: (name: RequestId, source: InstanceIndex) => void;
   readonly spares: Spares;
   /** Which start of the store it is: what is still under way of an earlier one has other names. */
-  readonly life: number;
+  readonly incarnation: number;
 }
 
-export class PrefixTakes {
+export class PrefixStore {
   readonly #cache: BlockCache;
   readonly #owner: Owner;
   #offers: Offer[] = [];
@@ -102,13 +107,13 @@ export class PrefixTakes {
     if (lower.host.expects(chain.words, own * digestWords)) return false;
     const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
     const to = Math.min(chain.blocks, own + most);
-    const landing = landPrefix(this.#cache, chain, own, to, this.#owner.spares);
+    const landing = receivePrefix(this.#cache, chain, own, to, this.#owner.spares);
     if (landing === undefined) {
       this.declined++;
       return true;
     }
     // No request is called like that: ids have no blanks.
-    const name = `take ${this.#owner.life}.${++this.#names}`;
+    const name = `take ${this.#owner.incarnation}.${++this.#names}`;
     this.#takes.set(name, { from, chain, taken, landing, own, to, untilUs: nowUs + this.#patienceUs });
     this.#owner.ask(name, chain, { source: from, from: own, to }, landing);
     return true;

@@ -6,7 +6,7 @@ const newShare = 1 / 4;
 const anyhowEach = 16;
 
 /** What a store was sent took about as long as having it sent back will. Until a copy has been made, one is worth it. */
-export class KeepingWorth {
+export class ReplicationWorth {
   #usPerBlock: number | undefined;
   #refused = 0;
 
