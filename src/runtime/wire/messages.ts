@@ -232,9 +232,10 @@ const instanceAnnouncement = z.strictObject({
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
 // Releases before version 12 sent `life`: their announcements are read, so that the log can name their version.
-const named = z
-  .object({ name: memberFields.name, incarnation: count.optional(), life: count.optional(), version: count.optional() })
-  .transform(({ life, ...rest }) => ({ ...rest, incarnation: rest.incarnation ?? life ?? 0 }));
+const named = z.preprocess(
+  (sent) => (typeof sent === 'object' && sent !== null && 'life' in sent ? { ...sent, incarnation: sent.life } : sent),
+  z.object({ name: memberFields.name, incarnation: count, version: count.optional() }),
+);
 const leave = z.strictObject({ name: memberFields.name, incarnation: count });
 
 /** Sends a part of a prompt, under that name. */

@@ -37,7 +37,7 @@ it.each([
   [sent({ kind: 'constructor' }), 'message.kind must be one of'],
   [sent(null), 'message.kind must be one of'],
   [sent(borrow, { from: 'conductor' }), 'from must be an integer'],
-  [sent(borrow, { fromIncarnation: 0.5 }), 'fromLife must be an integer'],
+  [sent(borrow, { fromIncarnation: 0.5 }), 'fromIncarnation must be an integer'],
   [sent({ kind: 'lend', loan: 1, blocks: [1, 'x'], leaseUs: 9, guestPermille: 1 }), 'message.blocks[1] must be'],
   [sent({ kind: 'abort', settlement: { epoch: 1 } }), 'message.settlement.number must be'],
   [[], ' must be an object'],
