@@ -182,16 +182,6 @@ export type ConductorEffect<Request = GenerationRequest> =
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly instance: InstanceIndex; readonly id: PinId }
-  /** The request goes on at `to`, which is there: tell its instance `migrate`. */
-  | {
-      readonly kind: 'migrate';
-      readonly instance: InstanceIndex;
-      readonly id: RequestId;
-      readonly to: InstanceIndex;
-      readonly incarnation: number | undefined;
-    }
-  /** Start an instance that is not there yet, and load the model: answer with `instanceJoined` when it serves. */
-  | { readonly kind: 'startInstance'; readonly instance: InstanceIndex }
   /** For the log. */
   | { readonly kind: 'roleSwitched'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** For whoever pinned it. */
@@ -204,3 +194,16 @@ export type ConductorEffect<Request = GenerationRequest> =
   /** Journals of the instance are missing: have it tell all blocks that it holds. */
   | { readonly kind: 'askBlocks'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };
+
+/** What a fleet of standby instances requires. Only the simulator has such a fleet: it is the baseline that lending is compared with. */
+export type StandbyEffect =
+  /** The request continues on `to`, which runs: send `migrate` to its instance. */
+  | {
+      readonly kind: 'migrate';
+      readonly instance: InstanceIndex;
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly incarnation: number | undefined;
+    }
+  /** Start the instance and load the model. Answer with `instanceJoined` when it serves. */
+  | { readonly kind: 'startInstance'; readonly instance: InstanceIndex };

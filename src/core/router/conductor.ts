@@ -1,6 +1,6 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 
-import type { ConductorEffect } from '../protocol/effects.ts';
+import type { ConductorEffect, StandbyEffect } from '../protocol/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../protocol/events.ts';
 import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
 import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
@@ -26,7 +26,7 @@ export interface ConductorConfig<Request> {
     readonly role?: InstanceRole;
     /** Not there until it joins, or reports. */
     readonly absent?: boolean;
-    /** Started when a request outgrows its instance, to go on there. */
+    /** In the simulator: started when a request outgrows its instance, to continue there (`takeStandbyEffects`). */
     readonly standby?: boolean;
   }[];
   /** Requests accepted and not ended, over all instances. */
@@ -175,6 +175,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     this.#dispatch.goHeld(nowUs);
     return this.#effects;
+  }
+
+  /** What the last steps require of standby instances; empty where the configuration has none. */
+  takeStandbyEffects(): readonly StandbyEffect[] {
+    return this.#dispatch.fleet.takeEffects();
   }
 
   #submit(nowUs: number, request: Request): void {

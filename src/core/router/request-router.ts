@@ -47,7 +47,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
-  readonly fleet: StandbyFleet<Request>;
+  readonly fleet: StandbyFleet;
   readonly proposals: RoutePlanner<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
@@ -91,7 +91,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
       ...{ size: config.size, placer: this.#placer, gate: this.#gate, roles: this.roles, jobs: this.jobs },
       capacityTokens: (i) => this.#instances[i].capacityTokens,
     });
-    this.fleet = new StandbyFleet(config.instances, { push, divert: (id, from, to) => this.#divert(id, from, to) });
+    this.fleet = new StandbyFleet(config.instances, { divert: (id, to) => this.#divert(id, to) });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
@@ -201,16 +201,16 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     return known;
   }
 
-  /** It goes on at another instance, which is there, once that has all of it. */
-  #divert(id: RequestId, from: InstanceIndex, to: InstanceIndex): void {
+  /** The request continues on another instance once that has received all of it. */
+  #divert(id: RequestId, to: InstanceIndex): { readonly incarnation: number | undefined } | undefined {
     const now = this.#tries.get(id)?.now;
-    if (now === undefined || now.joined) return;
+    if (now === undefined || now.joined) return undefined;
     if (now.decodeAt !== to) {
       now.decodeAt = to;
       this.#instances[to].requests++;
       if (now.decoding !== undefined) this.#gate.move(now.decoding, to);
     }
-    this.#push({ kind: 'migrate', instance: from, id, to, incarnation: this.watch.incarnationOf(to) });
+    return { incarnation: this.watch.incarnationOf(to) };
   }
 
   migrated(nowUs: number, { instance, id }: { instance: InstanceIndex; id: RequestId }): void {

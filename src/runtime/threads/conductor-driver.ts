@@ -18,6 +18,7 @@ import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
 import type { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { RequestLog } from '../../core/router/request-log.ts';
 import type { PinId, PinOrder } from '../../core/scheduler/pinning.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { EventsMessage } from './thread-protocol.ts';
@@ -273,6 +274,12 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         break;
       case 'ignored':
         log(effect.message);
+        break;
+      case 'placed':
+      case 'found':
+        break;
+      default:
+        assertNever(effect);
     }
   }
 

@@ -1,11 +1,12 @@
 // The conductor of a simulated cluster: it is told, what it asks for is carried out, and it is woken at its times.
 
-import type { ConductorEffect } from '../../core/protocol/effects.ts';
+import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
 import { createConductor } from './create-conductor.ts';
@@ -51,6 +52,7 @@ export class ConductorDriver {
     const effects = this.#conductor.step(nowUs, event);
     if (this.#checking) this.#conductor.check();
     for (const effect of effects) this.#perform(nowUs, effect);
+    for (const effect of this.#conductor.takeStandbyEffects()) this.#performStandby(effect);
     if (this.#faulty) this.#schedule(nowUs);
   }
 
@@ -110,15 +112,6 @@ export class ConductorDriver {
       case 'unpin':
         toInstance(effect.instance, effect);
         break;
-      case 'migrate':
-        toInstance(effect.instance, effect);
-        break;
-      case 'startInstance': {
-        const { instance } = effect;
-        const joined = { kind: 'instanceJoined', instance, incarnation: 0 } as const;
-        later(config.instances[instance].startUs ?? 0, () => this.#cluster.join(joined));
-        break;
-      }
       case 'roleSwitched':
       case 'pinUpdated':
         outcome.told(effect);
@@ -130,6 +123,24 @@ export class ConductorDriver {
       case 'ignored':
       case 'drained':
         break;
+      default:
+        assertNever(effect);
+    }
+  }
+
+  #performStandby(effect: StandbyEffect): void {
+    const { config, toInstance, later } = this.#cluster;
+    switch (effect.kind) {
+      case 'migrate':
+        toInstance(effect.instance, effect);
+        break;
+      case 'startInstance': {
+        const joined = { kind: 'instanceJoined', instance: effect.instance, incarnation: 0 } as const;
+        later(config.instances[effect.instance].startUs ?? 0, () => this.#cluster.join(joined));
+        break;
+      }
+      default:
+        assertNever(effect);
     }
   }
 }

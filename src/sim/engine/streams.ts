@@ -1,8 +1,9 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
+
+import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Activations, InstanceIndex } from '../../core/protocol/events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import type { BlockTable } from '../../core/router/parts.ts';
 import {
   type LayerRange,
   type LengthEvent,

@@ -1,7 +1,9 @@
 // Chaos runs of requests: one seed makes one cluster, what is asked of it and what goes wrong; any broken rule throws.
 
+import { RooflineCost } from '../../core/cost/roofline.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import { admissionKinds, placementKinds, RooflineCost } from '../../core/router/parts.ts';
+import { admissionKinds } from '../../core/router/admission/admission.ts';
+import { placementKinds } from '../../core/router/placement/placement.ts';
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';

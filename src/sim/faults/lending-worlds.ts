@@ -1,6 +1,7 @@
 // Chaos worlds whose instances lend memory to one another, with requests that no instance could hold alone.
+
+import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { defaultLendingTimes } from '../../core/lending/times.ts';
-import { queryRowBytes } from '../../core/router/parts.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Prng } from '../lending/dice.ts';

@@ -1,6 +1,7 @@
 // Messages about requests that outgrow their instance: said again, doubled, late, or about instances that are gone.
+
 import { describe, expect, it } from 'vitest';
-import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { StandbyFleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
 import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
@@ -76,50 +77,58 @@ describe('an instance whose request outgrows it', () => {
   });
 });
 
-describe('the fleet', () => {
-  const said: string[] = [];
-  const fleetOf = (...capacities: readonly number[]) => {
-    said.length = 0;
-    const push = (effect: ConductorEffect<unknown>) => {
-      if (effect.kind === 'startInstance') said.push(`start ${effect.instance}`);
-    };
-    const divert = (id: string, from: number, to: number) => said.push(`${id}: ${from} to ${to}`);
-    return new StandbyFleet(
-      [{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))],
-      { push, divert },
-    );
-  };
+/** The effects of a fleet so far, as text. */
+class SmallFleet extends StandbyFleet {
+  readonly #said: string[] = [];
 
-  it('answers one who asks again when the instance is there, and starts it once', () => {
-    const fleet = fleetOf(100);
+  constructor(...capacities: readonly number[]) {
+    super([{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))], {
+      divert: () => ({ incarnation: 0 }),
+    });
+  }
+
+  get said(): readonly string[] {
+    for (const effect of this.takeEffects())
+      this.#said.push(
+        effect.kind === 'startInstance'
+          ? `start ${effect.instance}`
+          : `${effect.id}: ${effect.instance} to ${effect.to}`,
+      );
+    return this.#said;
+  }
+}
+
+describe('the fleet', () => {
+  it('repeats a migrate order once the instance runs, and starts the instance once', () => {
+    const fleet = new SmallFleet(100);
     const move = { id: 'a', from: 0, tokens: 50 };
     fleet.outgrows(move);
     fleet.outgrows(move);
     fleet.joined(1);
     fleet.outgrows(move);
-    expect(said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
+    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
   });
 
-  it('starts an instance anew that was lost, for those who ask anew', () => {
-    const fleet = fleetOf(100);
+  it('restarts a lost instance for requests that ask again', () => {
+    const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 50 });
     fleet.joined(1);
     fleet.lost(1);
     fleet.outgrows({ id: 'a~2', from: 0, tokens: 60 });
     fleet.joined(1);
-    expect(said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
+    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
     expect(fleet.started).toBe(2);
   });
 
-  it('gives room that becomes free to whoever has waited longest', () => {
-    const fleet = fleetOf(100);
+  it('gives freed room to the request that has waited longest', () => {
+    const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 60 });
     fleet.joined(1);
     fleet.outgrows({ id: 'b', from: 0, tokens: 70 });
     fleet.outgrows({ id: 'c', from: 0, tokens: 30 });
-    expect(said).toEqual(['start 1', 'a: 0 to 1']);
+    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1']);
     fleet.left('a');
-    expect(said.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
+    expect(fleet.said.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
     fleet.check();
   });
 });

@@ -1,5 +1,5 @@
-// Bigger instances that are started when a request outgrows its own, and who goes on at which: the conductor's side of live migration.
-import type { ConductorEffect } from '../../protocol/effects.ts';
+// Standby instances that start when a request outgrows its own: the conductor's side of live migration, in the simulator.
+import type { StandbyEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ports.ts';
 
@@ -7,49 +7,56 @@ interface Standby {
   readonly instance: InstanceIndex;
   readonly capacityTokens: number;
   state: 'off' | 'starting' | 'up';
-  /** Tokens that each request that goes there may come to. */
+  /** Maximum length, in tokens, of each request that is placed here. */
   readonly promised: Map<RequestId, number>;
 }
 
-/** A request that goes on elsewhere. */
 interface Move {
   readonly id: RequestId;
   readonly from: InstanceIndex;
+  /** Maximum length of the request. */
   readonly tokens: number;
 }
 
-/** The conductor, as its fleet sees it. */
-interface Owner<Request> {
-  readonly push: (effect: ConductorEffect<Request>) => void;
-  /** The request goes on there, from now on. */
-  readonly divert: (id: RequestId, from: InstanceIndex, to: InstanceIndex) => void;
+interface StandbyHost {
+  /** Marks a request as decoding on `to` from now on. Undefined: the request has ended or has moved already. */
+  divert(id: RequestId, to: InstanceIndex): { readonly incarnation: number | undefined } | undefined;
 }
 
 /**
- * A request that outgrows its instance is promised the room that it may come to at a bigger one: at one that runs, else at one that starts, else the
- * smallest that fits is started. Who finds no room waits for it, in order. What was started stays.
+ * Reserves room for the maximum length of each request that outgrows its instance: on a running standby instance, else on one that starts,
+ * else the smallest that fits is started. Requests without room wait in order. A started instance is not stopped.
  */
-export class StandbyFleet<Request> {
+export class StandbyFleet {
   readonly #standbys: readonly Standby[];
-  readonly #owner: Owner<Request>;
-  /** Those that have found no room, in the order of asking. */
+  readonly #host: StandbyHost;
+  /** Requests without room, in the order of asking. */
   readonly #waiting = new Map<RequestId, Move>();
-  /** Those that have. */
+  /** Requests with reserved room. */
   readonly #moves = new Map<RequestId, Move & { readonly to: Standby }>();
-  /** Instances that have been started. */
+  #effects: StandbyEffect[] = [];
+  /** Number of instance starts. */
   started = 0;
 
   constructor(
     instances: readonly { readonly capacityTokens: number; readonly standby?: boolean | undefined }[],
-    owner: Owner<Request>,
+    host: StandbyHost,
   ) {
     this.#standbys = instances.flatMap(({ capacityTokens, standby }, instance) =>
       standby === true ? [{ instance, capacityTokens, state: 'off' as const, promised: new Map() }] : [],
     );
-    this.#owner = owner;
+    this.#host = host;
   }
 
-  /** A request may outgrow where it is. Said again: it is told again where it goes, once that is there. */
+  /** Effects since the last call, in order. */
+  takeEffects(): readonly StandbyEffect[] {
+    if (this.#effects.length === 0) return this.#effects;
+    const effects = this.#effects;
+    this.#effects = [];
+    return effects;
+  }
+
+  /** A request may outgrow its instance. Repeated for a placed request: its `migrate` is sent again once the target runs. */
   outgrows(move: Move): void {
     const known = this.#moves.get(move.id);
     if (known !== undefined) this.#order(known);
@@ -67,7 +74,7 @@ export class StandbyFleet<Request> {
     this.#place();
   }
 
-  /** What was to go on there is tried anew by whoever had it; it may be started again. */
+  /** The requests placed there are retried by their owners; the instance may be started again. */
   lost(instance: InstanceIndex): void {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
@@ -76,7 +83,7 @@ export class StandbyFleet<Request> {
     standby.promised.clear();
   }
 
-  /** Its try is over. */
+  /** The request's attempt is over. */
   left(id: RequestId): void {
     this.#waiting.delete(id);
     const move = this.#moves.get(id);
@@ -89,7 +96,7 @@ export class StandbyFleet<Request> {
   #place(): void {
     for (const move of this.#waiting.values()) {
       const to = this.#choose(move.tokens);
-      // A long one is not overtaken.
+      // Shorter requests do not overtake a long one.
       if (to === undefined) return;
       this.#waiting.delete(move.id);
       this.#moves.set(move.id, { ...move, to });
@@ -98,7 +105,7 @@ export class StandbyFleet<Request> {
       if (to.state !== 'off') continue;
       to.state = 'starting';
       this.started++;
-      this.#owner.push({ kind: 'startInstance', instance: to.instance });
+      this.#effects.push({ kind: 'startInstance', instance: to.instance });
     }
   }
 
@@ -109,10 +116,12 @@ export class StandbyFleet<Request> {
   }
 
   #order({ id, from, to }: Move & { readonly to: Standby }): void {
-    if (to.state === 'up') this.#owner.divert(id, from, to.instance);
+    const diverted = to.state === 'up' ? this.#host.divert(id, to.instance) : undefined;
+    if (diverted !== undefined)
+      this.#effects.push({ kind: 'migrate', instance: from, id, to: to.instance, ...diverted });
   }
 
-  /** Throws unless everybody is promised room that there is. */
+  /** Throws when an instance has promised more than its capacity. */
   check(): void {
     for (const standby of this.#standbys)
       if (roomOf(standby) < 0)
