@@ -1,6 +1,8 @@
-// The end of an exhaustive switch: the type check fails when a case is missing.
+// The end of a switch that handles every kind of a union.
 
-/** @throws Error naming the value that no case handles */
+/** Fails to compile while a kind is left. @throws Error that names the kind, if one that the types exclude is passed after all */
 export function assertNever(value: never): never {
-  throw new Error(`Unhandled case: ${JSON.stringify(value)}`);
+  const given: unknown = value;
+  const kind = typeof given === 'object' && given !== null && 'kind' in given ? given.kind : given;
+  throw new Error(`Unhandled kind: ${String(kind)}`);
 }
