@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { root } from '../scripts/root.mjs';
 import { expectedTsconfigs, roomsWithSources } from '../scripts/write-tsconfigs.mjs';
+import { proseBreaches, readPages, remaining } from './tidy/prose.ts';
 import { breachesOf } from './tidy/rules.ts';
 import { readSourceTree } from './tidy/source-tree.ts';
 
@@ -43,4 +44,14 @@ it('locks the optional packages of every platform, so that npm ci works on each'
   const entries: { optionalDependencies?: Record<string, string> }[] = Object.values(packages);
   const optional = entries.flatMap((entry) => Object.keys(entry.optionalDependencies ?? {}));
   expect(optional.filter((name) => packages[`node_modules/${name}`] === undefined)).toEqual([]);
+});
+
+it('speaks of no process, request or byte as of a person, and keeps Markdown narrow', () => {
+  const breaches = [...proseBreaches([...files, ...readPages(root)])];
+  const over = breaches.filter(([folder, found]) => found.length > (remaining[folder] ?? 0));
+  const report = over.map(([folder, found]) => [
+    `${folder}: ${found.length} breaches, at most ${remaining[folder] ?? 0}`,
+    ...found,
+  ]);
+  expect(report.flat().join('\n')).toBe('');
 });

@@ -1,4 +1,4 @@
-// The rules that the tree keeps: who may import whom, what pure rooms may not name, how long things may grow.
+// The rules of the tree: which room may import which, what pure rooms may not name, how long files and functions may be.
 import { builtinModules } from 'node:module';
 import { posix } from 'node:path';
 import { mayImport, rooms } from '../../scripts/rooms.mjs';

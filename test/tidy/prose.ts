@@ -1,0 +1,144 @@
+// The rules of plain English that a machine can check: words for people in comments and pages, and the width of Markdown lines.
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseSync } from 'oxc-parser';
+import type { SourceFile } from './source-tree.ts';
+
+export const markdownColumnsMax = 120;
+export const tableColumnsMax = 160;
+
+/** Pronouns for people. A process, a request or a byte is "which", "that", or has a name. */
+const peopleWords = /\b(?:who|whom|whose|whoever|whomever|nobody|somebody|anybody)\b/gi;
+
+/** True uses about people. Each is removed from the text before the words are counted. */
+const aboutPeople: readonly string[] = ['For whom:', 'people who', 'users who', 'readers who'];
+
+/**
+ * Breaches that remain in folders that are not clean yet. Each count is an upper bound and only goes down. To see the
+ * breaches of a folder, set its count to 0 and run this test.
+ */
+export const remaining: Readonly<Record<string, number>> = {
+  'CHANGELOG.md': 145,
+  'README.md': 40,
+  docs: 1576,
+  experiments: 1,
+  models: 17,
+  native: 96,
+  scripts: 5,
+  specs: 1,
+  'src/bench': 20,
+  'src/cli': 37,
+  'src/core': 519,
+  'src/engine': 4,
+  'src/gateway': 26,
+  'src/graph': 3,
+  'src/kernel': 15,
+  'src/models': 1,
+  'src/runtime': 219,
+  'src/sim': 103,
+  'src/text': 5,
+  'src/trace': 3,
+  'src/util': 12,
+  'src/weights': 16,
+  'test/bench': 3,
+  'test/cli': 5,
+  'test/contract': 1,
+  'test/core': 60,
+  'test/e2e': 14,
+  'test/engine': 5,
+  'test/fuzz': 1,
+  'test/gateway': 2,
+  'test/native': 20,
+  'test/runtime': 62,
+  'test/sim': 13,
+  'test/text': 1,
+  'test/weights': 3,
+  tools: 35,
+  web: 5,
+};
+
+/** Pages, and configuration with comments, that the source tree does not have. */
+export function readPages(root: string): readonly SourceFile[] {
+  const folders = ['docs', 'experiments', 'models', 'specs', 'tools'];
+  const below = folders
+    .filter((folder) => existsSync(join(root, folder)))
+    .flatMap((folder) => filesBelow(root, folder));
+  const paths = [...['README.md', 'CHANGELOG.md'].filter((path) => existsSync(join(root, path))), ...below];
+  return paths.map((path) => ({ path, text: readFileSync(join(root, path), 'utf8') }));
+}
+
+function filesBelow(root: string, folder: string): string[] {
+  return readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
+    .map((name) => `${folder}/${name.replaceAll('\\', '/')}`)
+    .filter((path) => /\.(md|yaml|mjs|cpp|py|sh)$/.test(path))
+    .sort();
+}
+
+/** Every breach of the rules of prose, one line each, by folder. */
+export function proseBreaches(files: readonly SourceFile[]): ReadonlyMap<string, readonly string[]> {
+  const breaches = new Map<string, string[]>();
+  for (const file of files) {
+    const found = [...wordBreaches(file), ...(file.path.endsWith('.md') ? widthBreaches(file) : [])];
+    if (found.length === 0) continue;
+    const folder = folderOf(file.path);
+    const list = breaches.get(folder) ?? [];
+    list.push(...found);
+    breaches.set(folder, list);
+  }
+  return breaches;
+}
+
+/** `src/core`, `native`, `README.md`: what the table above names. */
+function folderOf(path: string): string {
+  const [top, second] = path.split('/');
+  return top === 'src' || top === 'test' ? `${top}/${second?.includes('.') ? '' : second}` : `${top}`;
+}
+
+function wordBreaches(file: SourceFile): string[] {
+  return proseOf(file).flatMap(({ start, text }) => {
+    const rest = aboutPeople.reduce((kept, phrase) => kept.replaceAll(phrase, '-'.repeat(phrase.length)), text);
+    return [...rest.matchAll(peopleWords)].map(
+      ({ 0: word, index }) => `${file.path}:${lineAt(file.text, start + index)}: "${word}"`,
+    );
+  });
+}
+
+interface Prose {
+  /** Offset of `text` in its file. */
+  readonly start: number;
+  readonly text: string;
+}
+
+function proseOf({ path, text }: SourceFile): Prose[] {
+  if (path.endsWith('.md')) return [{ start: 0, text }];
+  if (/\.(ts|mjs)$/.test(path)) {
+    return parseSync(path, text).comments.map(({ start, end }) => ({ start, text: text.slice(start, end) }));
+  }
+  // Comments with the string literals before them, so that a mark of a comment within a string is none.
+  const token = /\.(yaml|py|sh)$/.test(path)
+    ? /(?<=^|\s)#.*$/gm
+    : /\/\/[^\n]*|\/\*[\s\S]*?\*\/|R"\(([\s\S]*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'/g;
+  return [...text.matchAll(token)]
+    .filter(([found]) => /^[/#]/.test(found))
+    .map((found) => ({ start: found.index, text: found[0] }));
+}
+
+function lineAt(text: string, offset: number): number {
+  return text.slice(0, offset).split('\n').length;
+}
+
+function widthBreaches({ path, text }: SourceFile): string[] {
+  let fenced = false;
+  return text.split('\n').flatMap((line, index) => {
+    if (/^\s*```/.test(line)) fenced = !fenced;
+    if (fenced || isLinkAlone(line)) return [];
+    const columnsMax = line.trimStart().startsWith('|') ? tableColumnsMax : markdownColumnsMax;
+    const columns = [...line].length;
+    return columns > columnsMax ? [`${path}:${index + 1}: ${columns} columns, at most ${columnsMax}`] : [];
+  });
+}
+
+/** A link or an image that cannot be broken. */
+function isLinkAlone(line: string): boolean {
+  return /^\s*(?:[-*] )?!?\[[^\]]*\]\([^)]*\)[.,;]?$/.test(line) || /^\s*\[[^\]]*\]: \S+$/.test(line);
+}
