@@ -164,8 +164,8 @@ function yieldToGateway(): void {
 }
 
 function serve(data: InstanceThreadData<InstanceSettings>): void {
-  const { seat, address, incarnation } = data;
-  const own = { bus: new MemoryBus(seat), address, incarnation };
+  const { endpoint, address, incarnation } = data;
+  const own = { bus: new MemoryBus(endpoint), address, incarnation };
   const post = (message: FromInstance): void => say(own.bus, 'said', [address, incarnation], message);
   try {
     yieldToGateway();

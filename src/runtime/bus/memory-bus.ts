@@ -1,219 +1,219 @@
-// A bus inside one process, over all of its threads: one end of it, on the thread that made it.
+// A bus inside one process across its threads: the endpoint of one thread.
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { assertNever } from '../../util/assert-never.ts';
 import { type Bus, checkSubject, type Records, type Snapshots, type Subject } from './bus.ts';
-import { askedRecords, type RecordAsk, tight } from './memory-records.ts';
-import { matches, SubjectFilter } from './subject-filter.ts';
+import { compact, type RecordRequest, recordsClient } from './memory-records.ts';
 
-/** The way to another end. */
-export interface Way {
-  readonly seat: number;
+/** The connection to another endpoint. */
+export interface PeerPort {
+  readonly id: number;
   readonly port: MessagePort;
-  /** Of that end. */
+  /** The other endpoint's backlog. */
   readonly backlog: Backlog;
 }
 
-/** One word: bytes that others have said to an end and that it has not read. Nobody is made to wait by it. */
+/** One element: bytes that were sent to an endpoint and that it has not read. Senders never block on it. */
 export type Backlog = Int32Array<SharedArrayBuffer>;
 
-/** What a hub deals a thread. */
-export interface Seat {
-  /** One word that all ends share: counts what is said. */
+/** What a thread needs to create its endpoint; transferable. */
+export interface BusEndpoint {
+  /** One Int32 that all endpoints share: the logical clock that counts publications. */
   readonly clock: SharedArrayBuffer;
-  /** Its own. */
+  /** The endpoint's own backlog. */
   readonly backlog: Backlog;
   readonly hub: MessagePort;
-  readonly peers: readonly Way[];
+  readonly peers: readonly PeerPort[];
 }
 
 /** To the hub. */
 export interface RecordCall {
   readonly call: number;
-  readonly ask: RecordAsk;
+  readonly request: RecordRequest;
 }
 
 /** From the hub. */
-export type HubWire =
-  | ({ readonly kind: 'joined' } & Way)
-  | { readonly kind: 'left'; readonly seat: number }
-  | { readonly kind: 'answer'; readonly call: number; readonly answer: unknown };
+export type HubMessage =
+  | ({ readonly kind: 'joined' } & PeerPort)
+  | { readonly kind: 'left'; readonly id: number }
+  | { readonly kind: 'response'; readonly call: number; readonly result: unknown };
 
 interface Message {
-  /** By the clock of the bus, which goes round. */
+  /** Logical time of the publication; the clock wraps around. */
   readonly at: number;
   readonly subject: Subject;
   readonly payload: Uint8Array;
 }
 
-/** From end to end. */
-type EndWire =
+/** Between endpoints. */
+type EndpointMessage =
   | Message
-  /** First of all: what is listened to. */
-  | { readonly kind: 'greeting'; readonly patterns: readonly Subject[] }
-  | { readonly kind: 'hears'; readonly pattern: Subject }
-  | { readonly kind: 'hearsNoMore'; readonly pattern: Subject }
+  /** The first message on a port: all current subscriptions. */
+  | { readonly kind: 'subscriptions'; readonly patterns: readonly Subject[] }
+  | { readonly kind: 'subscribe'; readonly pattern: Subject }
+  | { readonly kind: 'unsubscribe'; readonly pattern: Subject }
   | { readonly kind: 'ping' }
   | { readonly kind: 'pong' };
 
-interface Peer extends Pick<Way, 'port' | 'backlog'> {
+interface Peer extends Pick<PeerPort, 'port' | 'backlog'> {
   readonly interests: SubjectFilter;
-  /** What it will hear, if it wants to, once it has said what it wants; undefined: it has. */
-  waiting: Message[] | undefined;
-  /** What was read from its port last, until it is taken. */
-  inHand: EndWire | undefined;
-  /** Those who wait for its pongs, in order. */
-  readonly pings: (() => void)[];
+  /** Publications kept until the peer's subscriptions have arrived; undefined once they have. */
+  pending: Message[] | undefined;
+  /** The message read last from the port, until it is handled. */
+  current: EndpointMessage | undefined;
+  /** Callbacks of `flush` calls that wait for pongs, in order. */
+  readonly onPong: (() => void)[];
 }
 
-interface Listener {
+interface Subscription {
   readonly pattern: Subject;
   readonly words: readonly string[];
-  readonly hear: (payload: Uint8Array, subject: Subject) => void;
-  gone: boolean;
+  readonly handler: Parameters<Bus['subscribe']>[1];
+  cancelled: boolean;
 }
 
-interface Call {
-  readonly resolve: (answer: unknown) => void;
-  readonly reject: (error: Error) => void;
+interface PendingCall {
+  resolve(result: unknown): void;
+  reject(error: Error): void;
 }
 
 /**
- * Order: what one end publishes is heard in order by each other one, and what it publishes after it has heard something is heard after that. What
- * is published by somebody who knows, however it was told, that an end listens, reaches it; and all that an end said before it was dropped is heard
- * before anything that is published by one who knows of its end.
+ * Delivery is causally ordered: publications of one endpoint arrive in order, and a publication that follows a delivery is delivered after it
+ * everywhere. A subscription is effective for every publication that causally follows it. All publications of a dropped endpoint are
+ * delivered before any publication that causally follows the drop.
  */
 export class MemoryBus implements Bus {
-  readonly records: Records = askedRecords('records', (ask) => this.#ask(ask));
-  readonly snapshots: Snapshots = askedRecords('snapshots', (ask) => this.#ask(ask));
-  readonly lasting = true;
+  readonly records: Records = recordsClient('records', (request) => this.#request(request));
+  readonly snapshots: Snapshots = recordsClient('snapshots', (request) => this.#request(request));
+  readonly durable = true;
   readonly #hub: MessagePort;
   readonly #clock: Int32Array;
   readonly #backlog: Backlog;
   readonly #peers = new Map<number, Peer>();
-  readonly #listeners = new Set<Listener>();
+  readonly #subscriptions = new Set<Subscription>();
   readonly #interests = new SubjectFilter();
   readonly #watchers = new Set<(up: boolean) => void>();
-  readonly #calls = new Map<number, Call>();
-  /** Read from ports, or said here, and not heard yet. */
-  readonly #come: Message[] = [];
-  #willDeliver = false;
-  #called = 0;
+  readonly #calls = new Map<number, PendingCall>();
+  /** Received, or published here, and not yet delivered; ordered by logical time. */
+  readonly #queue: Message[] = [];
+  #deliveryScheduled = false;
+  #callCount = 0;
   #closed = false;
 
   /** Keeps its thread alive until it is closed. */
-  constructor({ clock, backlog, hub, peers }: Seat) {
+  constructor({ clock, backlog, hub, peers }: BusEndpoint) {
     this.#hub = hub;
     this.#backlog = backlog;
     this.#clock = new Int32Array(clock);
-    hub.on('message', (wire: HubWire) => {
-      this.#takeHub(wire);
+    hub.on('message', (message: HubMessage) => {
+      this.#handleHub(message);
       this.#deliver();
     });
-    for (const way of peers) this.#join(way);
+    for (const peer of peers) this.#join(peer);
   }
 
   publish(subject: Subject, payload: Uint8Array): void {
     checkSubject(subject, false);
     if (this.#closed) return;
-    // Who has come, or begun to listen, before what this thread has heard of.
-    this.#read();
+    // Learns of every peer and subscription that causally precedes this publication.
+    this.#readPorts();
     const at = Atomics.add(this.#clock, 0, 1);
-    const message = { at, subject, payload: tight(payload) };
+    const message = { at, subject, payload: compact(payload) };
     for (const peer of this.#peers.values()) {
-      if (peer.waiting !== undefined) peer.waiting.push({ at, subject, payload: new Uint8Array(payload) });
-      else if (peer.interests.want(subject)) say(peer, message);
+      if (peer.pending !== undefined) peer.pending.push({ at, subject, payload: new Uint8Array(payload) });
+      else if (peer.interests.has(subject)) send(peer, message);
     }
-    if (this.#interests.want(subject)) this.#queue({ at, subject, payload: new Uint8Array(payload) });
-    this.#deliverSoon();
+    if (this.#interests.has(subject)) this.#enqueue({ at, subject, payload: new Uint8Array(payload) });
+    this.#scheduleDelivery();
   }
 
-  subscribe(subject: Subject, hear: Listener['hear']): () => void {
+  subscribe(subject: Subject, handler: Subscription['handler']): () => void {
     checkSubject(subject, true);
     if (this.#closed) return () => {};
-    const listener: Listener = { pattern: subject, words: subject.split('.'), hear, gone: false };
-    if (!this.#listensTo(subject)) {
+    const subscription: Subscription = { pattern: subject, words: subject.split('.'), handler, cancelled: false };
+    if (!this.#isSubscribed(subject)) {
       this.#interests.add(subject);
-      this.#sayAll({ kind: 'hears', pattern: subject });
+      this.#broadcast({ kind: 'subscribe', pattern: subject });
     }
-    this.#listeners.add(listener);
+    this.#subscriptions.add(subscription);
     return () => {
-      listener.gone = true;
-      if (!this.#listeners.delete(listener) || this.#listensTo(subject)) return;
+      subscription.cancelled = true;
+      if (!this.#subscriptions.delete(subscription) || this.#isSubscribed(subject)) return;
       this.#interests.remove(subject);
-      this.#sayAll({ kind: 'hearsNoMore', pattern: subject });
+      this.#broadcast({ kind: 'unsubscribe', pattern: subject });
     };
   }
 
-  /** Listeners hear now what has come, though the thread has not returned to its event loop. */
+  /** Delivers synchronously what has arrived, for a thread that does not return to its event loop. */
   drain(): void {
     if (this.#closed) return;
-    this.#read();
+    this.#readPorts();
     this.#deliver();
   }
 
   async flush(): Promise<void> {
     if (this.#closed) throw new Error('Cannot flush the bus: it is closed');
-    this.#read();
-    this.#deliverSoon();
-    const answered = Array.from(this.#peers.values(), ({ port, pings }) => {
-      port.postMessage({ kind: 'ping' } satisfies EndWire);
-      return new Promise<void>((resolve) => pings.push(resolve));
+    this.#readPorts();
+    this.#scheduleDelivery();
+    const pongs = Array.from(this.#peers.values(), ({ port, onPong }) => {
+      port.postMessage({ kind: 'ping' } satisfies EndpointMessage);
+      return new Promise<void>((resolve) => onPong.push(resolve));
     });
-    await Promise.all(answered);
+    await Promise.all(pongs);
   }
 
-  watch(tell: (up: boolean) => void): () => void {
-    this.#watchers.add(tell);
-    tell(!this.#closed);
-    return () => this.#watchers.delete(tell);
+  watchConnection(onChange: (up: boolean) => void): () => void {
+    this.#watchers.add(onChange);
+    onChange(!this.#closed);
+    return () => this.#watchers.delete(onChange);
   }
 
   async close(): Promise<void> {
     if (this.#closed) return;
-    // What was said here before is heard first.
+    // Delivers earlier local publications first.
     await Promise.resolve();
     if (this.#closed) return;
     this.#closed = true;
     this.#hub.close();
-    for (const seat of [...this.#peers.keys()]) this.#leave(seat);
+    for (const id of [...this.#peers.keys()]) this.#leave(id);
     for (const { reject } of this.#calls.values()) reject(closedError());
-    for (const tell of this.#watchers) tell(false);
+    for (const onChange of this.#watchers) onChange(false);
   }
 
-  #listensTo(pattern: Subject): boolean {
-    for (const listener of this.#listeners) if (listener.pattern === pattern) return true;
+  #isSubscribed(pattern: Subject): boolean {
+    for (const subscription of this.#subscriptions) if (subscription.pattern === pattern) return true;
     return false;
   }
 
-  #sayAll(wire: EndWire): void {
-    for (const { port } of this.#peers.values()) port.postMessage(wire);
+  #broadcast(message: EndpointMessage): void {
+    for (const { port } of this.#peers.values()) port.postMessage(message);
   }
 
-  #join({ seat, port, backlog }: Way): void {
-    const peer: Peer = { port, backlog, interests: new SubjectFilter(), waiting: [], inHand: undefined, pings: [] };
-    this.#peers.set(seat, peer);
-    port.on('message', (wire: EndWire) => {
-      this.#receive(peer, wire);
-      this.#read();
+  #join({ id, port, backlog }: PeerPort): void {
+    const peer: Peer = { port, backlog, interests: new SubjectFilter(), pending: [], current: undefined, onPong: [] };
+    this.#peers.set(id, peer);
+    port.on('message', (message: EndpointMessage) => {
+      this.#receive(peer, message);
+      this.#readPorts();
       this.#deliver();
     });
-    // A port that is closing is not to be read.
-    port.on('close', () => this.#leave(seat));
-    // The one to the hub keeps the thread alive.
+    // A closing port must not be read.
+    port.on('close', () => this.#leave(id));
+    // Only the port to the hub keeps the thread alive.
     port.unref();
-    const patterns = new Set(Array.from(this.#listeners, ({ pattern }) => pattern));
-    port.postMessage({ kind: 'greeting', patterns: [...patterns] } satisfies EndWire);
+    const patterns = new Set(Array.from(this.#subscriptions, ({ pattern }) => pattern));
+    port.postMessage({ kind: 'subscriptions', patterns: [...patterns] } satisfies EndpointMessage);
   }
 
-  #leave(seat: number): void {
-    const peer = this.#peers.get(seat);
+  #leave(id: number): void {
+    const peer = this.#peers.get(id);
     if (peer === undefined) return;
-    this.#peers.delete(seat);
+    this.#peers.delete(id);
     peer.port.close();
-    for (const answered of peer.pings) answered();
+    for (const resolve of peer.onPong) resolve();
   }
 
-  /** What has come over ports: also what was said before something that has been read here, over another one. */
-  #read(): void {
+  /** Reads until all ports are empty, so that everything that causally precedes a message read here has been read too. */
+  #readPorts(): void {
     for (let more = true; more; ) {
       this.#readHub();
       more = false;
@@ -223,134 +223,174 @@ export class MemoryBus implements Bus {
 
   #readHub(): void {
     for (let got = receiveMessageOnPort(this.#hub); got !== undefined; got = receiveMessageOnPort(this.#hub))
-      this.#takeHub(got.message as HubWire);
+      this.#handleHub(got.message as HubMessage);
   }
 
-  /** Was there anything? */
+  /** Returns whether a message was read. */
   #readPeer(peer: Peer): boolean {
     let any = false;
     for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port)) {
-      this.#receive(peer, got.message as EndWire);
+      this.#receive(peer, got.message as EndpointMessage);
       any = true;
     }
     return any;
   }
 
-  /** Ports are read one by one: what was said first is heard first. */
-  #queue(message: Message): void {
-    const come = this.#come;
-    let place = come.length;
-    // Differences are right also where the clock has gone round.
-    while (place > 0 && ((come[place - 1].at - message.at) | 0) > 0) place--;
-    come.splice(place, 0, message);
+  /** Inserts by logical time, because ports are read one after another. */
+  #enqueue(message: Message): void {
+    const queue = this.#queue;
+    let place = queue.length;
+    // The difference is correct across a wrap of the clock.
+    while (place > 0 && ((queue[place - 1].at - message.at) | 0) > 0) place--;
+    queue.splice(place, 0, message);
   }
 
-  /** Whoever said it may have known of somebody who came or went. */
-  #receive(peer: Peer, wire: EndWire): void {
-    peer.inHand = wire;
+  /** Reads the hub first: joins and drops may causally precede the message. */
+  #receive(peer: Peer, message: EndpointMessage): void {
+    peer.current = message;
     this.#readHub();
-    this.#takeInHand(peer);
+    this.#handleCurrent(peer);
   }
 
-  #takeInHand(peer: Peer): void {
-    const { inHand } = peer;
-    peer.inHand = undefined;
-    if (inHand !== undefined) this.#take(peer, inHand);
+  #handleCurrent(peer: Peer): void {
+    const { current } = peer;
+    peer.current = undefined;
+    if (current !== undefined) this.#handlePeer(peer, current);
   }
 
-  #takeHub(wire: HubWire): void {
-    switch (wire.kind) {
+  #handleHub(message: HubMessage): void {
+    switch (message.kind) {
       case 'joined':
-        this.#join(wire);
+        this.#join(message);
         break;
       case 'left': {
-        const peer = this.#peers.get(wire.seat);
+        const peer = this.#peers.get(message.id);
         if (peer === undefined) break;
-        // Its last words.
-        this.#takeInHand(peer);
+        // The messages that it sent before it was dropped.
+        this.#handleCurrent(peer);
         this.#readPeer(peer);
-        this.#leave(wire.seat);
+        this.#leave(message.id);
         break;
       }
-      case 'answer':
-        this.#calls.get(wire.call)?.resolve(wire.answer);
-        this.#calls.delete(wire.call);
+      case 'response':
+        this.#calls.get(message.call)?.resolve(message.result);
+        this.#calls.delete(message.call);
+        break;
+      default:
+        assertNever(message);
     }
   }
 
-  #take(peer: Peer, wire: EndWire): void {
-    if (!('kind' in wire)) {
-      Atomics.sub(this.#backlog, 0, bytesOf(wire));
-      this.#queue(wire);
+  #handlePeer(peer: Peer, message: EndpointMessage): void {
+    if (!('kind' in message)) {
+      Atomics.sub(this.#backlog, 0, bytesOf(message));
+      this.#enqueue(message);
       return;
     }
-    switch (wire.kind) {
-      case 'greeting':
-        this.#greeted(peer, wire.patterns);
+    switch (message.kind) {
+      case 'subscriptions':
+        this.#onSubscriptions(peer, message.patterns);
         break;
-      case 'hears':
-        peer.interests.add(wire.pattern);
+      case 'subscribe':
+        peer.interests.add(message.pattern);
         break;
-      case 'hearsNoMore':
-        peer.interests.remove(wire.pattern);
+      case 'unsubscribe':
+        peer.interests.remove(message.pattern);
         break;
       case 'ping':
-        peer.port.postMessage({ kind: 'pong' } satisfies EndWire);
+        peer.port.postMessage({ kind: 'pong' } satisfies EndpointMessage);
         break;
       case 'pong':
-        peer.pings.shift()?.();
+        peer.onPong.shift()?.();
+        break;
+      default:
+        assertNever(message);
     }
   }
 
-  #greeted(peer: Peer, patterns: readonly Subject[]): void {
+  #onSubscriptions(peer: Peer, patterns: readonly Subject[]): void {
     for (const pattern of patterns) peer.interests.add(pattern);
-    const waiting = peer.waiting ?? [];
-    peer.waiting = undefined;
-    for (const message of waiting) if (peer.interests.want(message.subject)) say(peer, message);
+    const pending = peer.pending ?? [];
+    peer.pending = undefined;
+    for (const message of pending) if (peer.interests.has(message.subject)) send(peer, message);
   }
 
-  #deliverSoon(): void {
-    if (this.#willDeliver || this.#come.length === 0) return;
-    this.#willDeliver = true;
+  #scheduleDelivery(): void {
+    if (this.#deliveryScheduled || this.#queue.length === 0) return;
+    this.#deliveryScheduled = true;
     queueMicrotask(() => {
-      this.#willDeliver = false;
+      this.#deliveryScheduled = false;
       this.#deliver();
     });
   }
 
-  /** A listener may drain the bus: it hears the rest then. */
+  /** Re-entrant: a handler may call `drain`, which delivers the rest of the queue. */
   #deliver(): void {
-    for (let next = this.#come.shift(); next !== undefined && !this.#closed; next = this.#come.shift()) {
+    for (let next = this.#queue.shift(); next !== undefined && !this.#closed; next = this.#queue.shift()) {
       const { subject, payload } = next;
       const words = subject.split('.');
-      const listeners = [...this.#listeners].filter(
-        (listener) => listener.pattern === subject || matches(listener.words, words),
+      const matching = [...this.#subscriptions].filter(
+        (subscription) => subscription.pattern === subject || matches(subscription.words, words),
       );
-      for (const [i, listener] of listeners.entries())
-        if (!listener.gone) listener.hear(i + 1 === listeners.length ? payload : payload.slice(), subject);
+      for (const [i, subscription] of matching.entries())
+        if (!subscription.cancelled)
+          subscription.handler(i + 1 === matching.length ? payload : payload.slice(), subject);
     }
   }
 
-  async #ask(ask: RecordAsk): Promise<unknown> {
+  async #request(request: RecordRequest): Promise<unknown> {
     if (this.#closed) throw closedError();
-    const call = this.#called++;
-    this.#hub.postMessage({ call, ask } satisfies RecordCall);
+    const call = this.#callCount++;
+    this.#hub.postMessage({ call, request } satisfies RecordCall);
     return new Promise((resolve, reject) => this.#calls.set(call, { resolve, reject }));
   }
 }
 
-/** What a message takes besides its payload, about. */
+/** Estimated size of a message without its payload. */
 const messageBytes = 256;
 
 function bytesOf({ payload }: Message): number {
   return messageBytes + payload.length;
 }
 
-function say({ port, backlog }: Peer, message: Message): void {
+function send({ port, backlog }: Peer, message: Message): void {
   Atomics.add(backlog, 0, bytesOf(message));
-  port.postMessage(message satisfies EndWire);
+  port.postMessage(message satisfies EndpointMessage);
 }
 
 function closedError(): Error {
   return new Error('Cannot use the bus: it is closed');
+}
+
+/** The subscriptions of one endpoint: exact subjects, and patterns with wildcards. */
+class SubjectFilter {
+  readonly #exact = new Set<Subject>();
+  readonly #patterns = new Map<Subject, readonly string[]>();
+
+  add(pattern: Subject): void {
+    const words = pattern.split('.');
+    if (words.some((word) => word === '*' || word === '>')) this.#patterns.set(pattern, words);
+    else this.#exact.add(pattern);
+  }
+
+  remove(pattern: Subject): void {
+    this.#exact.delete(pattern);
+    this.#patterns.delete(pattern);
+  }
+
+  has(subject: Subject): boolean {
+    if (this.#exact.has(subject)) return true;
+    if (this.#patterns.size === 0) return false;
+    const words = subject.split('.');
+    for (const pattern of this.#patterns.values()) if (matches(pattern, words)) return true;
+    return false;
+  }
+}
+
+function matches(pattern: readonly string[], words: readonly string[]): boolean {
+  for (const [i, expected] of pattern.entries()) {
+    if (expected === '>') return words.length > i;
+    if (i >= words.length || (expected !== '*' && expected !== words[i])) return false;
+  }
+  return pattern.length === words.length;
 }

@@ -1,7 +1,7 @@
-// Records and snapshots of a bus inside one process: as its hub keeps them, and as its ends ask for them.
+// Records and snapshots of a bus inside one process: the store in the hub, and the client in each endpoint.
+import { assertNever } from '../../util/assert-never.ts';
 import { checkSubject, type Snapshots, type StoredRecord, type Subject } from './bus.ts';
 
-/** Records, or snapshots. */
 export type Bucket = 'records' | 'snapshots';
 
 interface Key {
@@ -9,64 +9,72 @@ interface Key {
   readonly key: Subject;
 }
 
-export type RecordAsk =
+export type RecordRequest =
   | ({ readonly kind: 'read' } & Key)
   | ({ readonly kind: 'write'; readonly value: Uint8Array; readonly revision: number | undefined } & Key)
   | ({ readonly kind: 'put'; readonly value: Uint8Array } & Key)
   | ({ readonly kind: 'remove'; readonly revision: number } & Key);
 
-interface Kept extends StoredRecord {
+interface Entry extends StoredRecord {
   readonly writtenMs: number;
 }
 
 export class MemoryRecords {
-  readonly #records = new Map<Subject, Kept>();
+  /** In the order of their last writes. */
+  readonly #entries = new Map<Subject, Entry>();
   readonly #keptMs: number;
   #revision = 0;
 
-  /** @param keptMs what was written before is forgotten */
+  /** @param keptMs an entry expires so long after its last write */
   constructor(keptMs: number) {
     this.#keptMs = keptMs;
   }
 
-  answer(ask: RecordAsk, nowMs: number): StoredRecord | number | boolean | undefined {
-    const { kind, key } = ask;
-    for (const [old, { writtenMs }] of this.#records) {
+  handle(request: RecordRequest, nowMs: number): StoredRecord | number | boolean | undefined {
+    const { key } = request;
+    for (const [old, { writtenMs }] of this.#entries) {
       if (nowMs - writtenMs < this.#keptMs) break;
-      this.#records.delete(old);
+      this.#entries.delete(old);
     }
-    const record = this.#records.get(key);
-    if (kind === 'read') return record && { value: record.value, revision: record.revision };
-    if (kind === 'put') return this.#put(key, ask.value, nowMs);
-    const isOther = record?.revision !== ask.revision;
-    if (kind === 'remove') return !isOther && this.#records.delete(key);
-    return isOther ? undefined : this.#put(key, ask.value, nowMs);
+    const entry = this.#entries.get(key);
+    switch (request.kind) {
+      case 'read':
+        return entry && { value: entry.value, revision: entry.revision };
+      case 'put':
+        return this.#put(key, request.value, nowMs);
+      case 'write':
+        return entry?.revision === request.revision ? this.#put(key, request.value, nowMs) : undefined;
+      case 'remove':
+        return entry?.revision === request.revision && this.#entries.delete(key);
+      default:
+        return assertNever(request);
+    }
   }
 
   #put(key: Subject, value: Uint8Array, writtenMs: number): number {
-    // Those that were written last are last.
-    this.#records.delete(key);
-    this.#records.set(key, { value, revision: ++this.#revision, writtenMs });
+    // Moves the key to the end.
+    this.#entries.delete(key);
+    this.#entries.set(key, { value, revision: ++this.#revision, writtenMs });
     return this.#revision;
   }
 }
 
-/** @param ask brings it to the hub, and back what was answered */
-export function askedRecords(bucket: Bucket, ask: (ask: RecordAsk) => Promise<unknown>): Snapshots {
-  const asks = async <T>(asked: RecordAsk): Promise<T> => {
-    checkSubject(asked.key, false);
-    return (await ask(asked)) as T;
+/** @param send sends a request to the hub, and resolves with its result */
+export function recordsClient(bucket: Bucket, send: (request: RecordRequest) => Promise<unknown>): Snapshots {
+  const call = async <T>(request: RecordRequest): Promise<T> => {
+    checkSubject(request.key, false);
+    return (await send(request)) as T;
   };
   return {
-    read: (key) => asks<StoredRecord | undefined>({ kind: 'read', bucket, key }),
+    read: (key) => call<StoredRecord | undefined>({ kind: 'read', bucket, key }),
     write: (key, value, revision) =>
-      asks<number | undefined>({ kind: 'write', bucket, key, value: tight(value), revision }),
-    put: (key, value) => asks<number>({ kind: 'put', bucket, key, value: tight(value) }),
-    remove: (key, revision) => asks<boolean>({ kind: 'remove', bucket, key, revision }),
+      call<number | undefined>({ kind: 'write', bucket, key, value: compact(value), revision }),
+    put: (key, value) => call<number>({ kind: 'put', bucket, key, value: compact(value) }),
+    remove: (key, revision) => call<boolean>({ kind: 'remove', bucket, key, revision }),
   };
 }
 
-/** Cloned with nothing beside it: a view's whole buffer would go with it. */
-export function tight(bytes: Uint8Array): Uint8Array {
+/** The bytes alone in their buffer: cloning a view copies its whole buffer. */
+export function compact(bytes: Uint8Array): Uint8Array {
   return bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes);
 }

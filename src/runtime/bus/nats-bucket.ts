@@ -1,42 +1,42 @@
-// Records in a key-value bucket of a NATS server, which is made anew where the server has lost it.
+// Records in a key-value bucket of a NATS server, which is created again if the server has lost it.
 import { JetStreamApiError } from '@nats-io/jetstream';
 import { type KV, Kvm } from '@nats-io/kv';
 import type { NatsConnection } from '@nats-io/transport-node';
 import { checkSubject, type Snapshots, type StoredRecord, type Subject } from './bus.ts';
 
-/** Of JetStream: the record has another revision than was expected. */
+/** JetStream's error code for an unexpected revision. */
 const wrongRevision = 10071;
-/** What the client calls it when nobody takes what is written. */
+/** The client's error name when no stream accepts a write. */
 const bucketGone = 'JetStreamNotEnabled';
-/** Of a key that never was. */
+/** The revision of a key that was never written. */
 const noRevision = 0;
 
 export class NatsBucket implements Snapshots {
   readonly #connection: NatsConnection;
   readonly #name: string;
   readonly #keptMs: number | undefined;
-  /** Undefined: it may not be there any more. */
+  /** Undefined: the bucket may be gone, and is opened before its next use. */
   #bucket: Promise<KV> | undefined;
 
-  /** @param keptMs undefined: what is written stays */
+  /** @param keptMs lifetime of an entry after its last write; undefined: unlimited */
   constructor(connection: NatsConnection, name: string, keptMs?: number) {
     this.#connection = connection;
     this.#name = name;
     this.#keptMs = keptMs;
   }
 
-  /** Makes the bucket if it is not there. @throws Error where the server keeps none */
+  /** Creates the bucket if it is absent. @throws Error if the server has no JetStream */
   open(): Promise<KV> {
     const options = this.#keptMs === undefined ? { history: 1 } : { history: 1, ttl: this.#keptMs };
     this.#bucket ??= new Kvm(this.#connection).create(this.#name, options).catch((error: unknown) => {
-      this.doubt();
+      this.invalidate();
       throw error;
     });
     return this.#bucket;
   }
 
-  /** It is looked for before it is used again. */
-  doubt(): void {
+  /** The next use opens the bucket again. */
+  invalidate(): void {
     this.#bucket = undefined;
   }
 
@@ -49,7 +49,7 @@ export class NatsBucket implements Snapshots {
   async write(key: Subject, value: Uint8Array, revision: number | undefined): Promise<number | undefined> {
     const written = await this.#writeIf(key, value, revision ?? noRevision);
     if (written !== undefined || revision !== undefined) return written;
-    // One that was removed has left the revision of its removal.
+    // A removed entry leaves the revision of its removal.
     const entry = await this.#use((bucket) => bucket.get(key));
     return entry === null || entry.operation === 'PUT' ? undefined : this.#writeIf(key, value, entry.revision);
   }
@@ -62,30 +62,30 @@ export class NatsBucket implements Snapshots {
   async remove(key: Subject, revision: number): Promise<boolean> {
     checkSubject(key, false);
     const removed = this.#use((bucket) => bucket.delete(key, { previousSeq: revision }).then(() => true));
-    return (await removed.catch(undefinedIfOther)) ?? false;
+    return (await removed.catch(undefinedIfConflict)) ?? false;
   }
 
   #writeIf(key: Subject, value: Uint8Array, previousSeq: number): Promise<number | undefined> {
     checkSubject(key, false);
-    return this.#use((bucket) => bucket.put(key, value, { previousSeq })).catch(undefinedIfOther);
+    return this.#use((bucket) => bucket.put(key, value, { previousSeq })).catch(undefinedIfConflict);
   }
 
-  /** Where the bucket is gone writes say so, and reads are not answered: once it is made anew they are tried again. */
-  async #use<T>(act: (bucket: KV) => Promise<T>): Promise<T> {
+  /** If the bucket is gone, a write fails and a read times out. A failed write is repeated once on a new bucket. */
+  async #use<T>(operation: (bucket: KV) => Promise<T>): Promise<T> {
     const bucket = await this.open();
     try {
-      return await act(bucket);
+      return await operation(bucket);
     } catch (error) {
       if (error instanceof JetStreamApiError || this.#connection.isClosed()) throw error;
-      this.doubt();
+      this.invalidate();
       if (!(error instanceof Error && error.name === bucketGone)) throw error;
-      return act(await this.open());
+      return operation(await this.open());
     }
   }
 }
 
-/** Somebody else was faster: that is an answer, not an error. */
-function undefinedIfOther(error: unknown): undefined {
+/** Undefined for a lost compare-and-set, which is a result and not an error. */
+function undefinedIfConflict(error: unknown): undefined {
   if (error instanceof JetStreamApiError && error.code === wrongRevision) return undefined;
   throw error;
 }

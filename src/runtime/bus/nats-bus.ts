@@ -5,13 +5,13 @@ import { NatsBucket } from './nats-bucket.ts';
 
 const reconnectWaitMs = 250;
 const connectTimeoutMs = 5_000;
-/** A server that leaves two of these unanswered is gone, though nothing said so: a link that was cut. */
+/** The connection counts as lost after two unanswered pings, which detects a cut link. */
 const pingMs = 2_000;
 
 /**
- * Clusters of different names share a server and do not hear each other. Comes back by itself when the server was away.
- * @param url nats://HOST:PORT, with a token or user:password before the host where the server wants one
- * @param log told when the connection breaks, and when it is back
+ * Clusters of different names share a server in isolation. The bus reconnects by itself after an outage.
+ * @param url nats://HOST:PORT, with a token or user:password before the host if the server requires one
+ * @param log receives a line when the connection breaks and when it is back
  * @throws Error in one line when the server cannot be reached, refuses, or keeps no records
  */
 export async function connectNats(
@@ -20,23 +20,23 @@ export async function connectNats(
   log: (message: string) => void = () => {},
 ): Promise<Bus> {
   checkSubject(cluster, false);
-  const connection = await connectOrSay(url);
+  const connection = await connectOrThrow(url);
   try {
     const records = new NatsBucket(connection, `kvasir-${cluster}`);
     const snapshots = new NatsBucket(connection, `kvasir-${cluster}-snapshots`, snapshotsKeptMs);
     await Promise.all([records.open(), snapshots.open()]);
     const bus = new NatsBus(connection, { records, snapshots }, cluster);
     void bus.follow((up) => {
-      log(up ? `NATS at ${shown(url)} is back` : `Lost NATS at ${shown(url)}: trying again until it is back`);
+      log(up ? `NATS at ${redacted(url)} is back` : `Lost NATS at ${redacted(url)}: reconnecting`);
     });
     return bus;
   } catch (error) {
     await connection.close();
-    throw new Error(`Cannot keep records on NATS at ${shown(url)}: is its JetStream on? ${said(error)}`);
+    throw new Error(`Cannot keep records on NATS at ${redacted(url)}: is its JetStream on? ${messageOf(error)}`);
   }
 }
 
-async function connectOrSay(url: string): Promise<NatsConnection> {
+async function connectOrThrow(url: string): Promise<NatsConnection> {
   try {
     return await connect({
       ...credentials(new URL(url)),
@@ -45,11 +45,11 @@ async function connectOrSay(url: string): Promise<NatsConnection> {
       timeout: connectTimeoutMs,
       pingInterval: pingMs,
       maxPingOut: 2,
-      // The process that asked decides what to do then.
+      // The caller handles a first failure.
       waitOnFirstConnect: false,
     });
   } catch (error) {
-    throw new Error(`Cannot connect to NATS at ${shown(url)}: ${said(error)}`);
+    throw new Error(`Cannot connect to NATS at ${redacted(url)}: ${messageOf(error)}`);
   }
 }
 
@@ -60,19 +60,19 @@ function credentials({ protocol, host, username, password }: URL): ConnectionOpt
   return pass === '' ? { servers: server, token: user } : { servers: server, user, pass };
 }
 
-/** Without its secrets. */
-function shown(url: string): string {
+/** The URL without its credentials. */
+function redacted(url: string): string {
   return url.replace(/\/\/[^/]*@/, '//');
 }
 
-function said(error: unknown): string {
+function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
 class NatsBus implements Bus {
   readonly records: Records;
   readonly snapshots: Snapshots;
-  readonly lasting = false;
+  readonly durable = false;
   readonly #buckets: readonly NatsBucket[];
   readonly #connection: NatsConnection;
   readonly #prefix: string;
@@ -94,16 +94,16 @@ class NatsBus implements Bus {
 
   publish(subject: Subject, payload: Uint8Array): void {
     checkSubject(subject, false);
-    // The client would keep it for later, when it is no longer true.
+    // The client would send it after the reconnection, when it is outdated.
     if (this.#up && !this.#isOver) this.#connection.publish(this.#prefix + subject, payload);
   }
 
-  subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void {
+  subscribe(subject: Subject, handler: (payload: Uint8Array, subject: Subject) => void): () => void {
     checkSubject(subject, true);
     if (this.#isOver) return () => {};
     const subscription = this.#connection.subscribe(this.#prefix + subject, {
       callback: (error, message) => {
-        if (error === null) hear(message.data, message.subject.slice(this.#prefix.length));
+        if (error === null) handler(message.data, message.subject.slice(this.#prefix.length));
       },
     });
     return () => subscription.unsubscribe();
@@ -114,10 +114,10 @@ class NatsBus implements Bus {
     await this.#connection.flush();
   }
 
-  watch(tell: (up: boolean) => void): () => void {
-    this.#watchers.add(tell);
-    tell(this.#up && !this.#connection.isClosed());
-    return () => this.#watchers.delete(tell);
+  watchConnection(onChange: (up: boolean) => void): () => void {
+    this.#watchers.add(onChange);
+    onChange(this.#up && !this.#connection.isClosed());
+    return () => this.#watchers.delete(onChange);
   }
 
   close(): Promise<void> {
@@ -125,19 +125,19 @@ class NatsBus implements Bus {
     return this.#closing;
   }
 
-  /** @param tell whenever the connection breaks or is back, though not when it is closed here */
-  async follow(tell: (up: boolean) => void): Promise<void> {
+  /** Follows the connection's state. @param onChange called when the connection breaks or is back, but not when this process closes it */
+  async follow(onChange: (up: boolean) => void): Promise<void> {
     for await (const { type } of this.#connection.status()) {
       if (type !== 'disconnect' && type !== 'reconnect') continue;
       const up = type === 'reconnect';
-      // A server that comes back may have lost its disk.
-      if (up) for (const bucket of this.#buckets) bucket.doubt();
-      if (up !== this.#up && this.#closing === undefined) tell(up);
-      this.#turn(up);
+      // The server may have lost its disk.
+      if (up) for (const bucket of this.#buckets) bucket.invalidate();
+      if (up !== this.#up && this.#closing === undefined) onChange(up);
+      this.#setUp(up);
     }
   }
 
-  /** While it closes the client throws at whoever speaks, and a timer may. */
+  /** A closing client throws on every use; timers may still call this bus. */
   get #isOver(): boolean {
     return this.#closing !== undefined || this.#connection.isClosed();
   }
@@ -145,19 +145,19 @@ class NatsBus implements Bus {
   async #end(): Promise<void> {
     if (this.#connection.isClosed()) return;
     const down = new Promise<void>((resolve) => {
-      this.watch((up) => {
+      this.watchConnection((up) => {
         if (!up) resolve();
       });
     });
-    // Draining waits for the server, which may be gone, or go now.
+    // Draining waits for the server, which may be gone or go meanwhile.
     if (this.#up) await Promise.race([down, this.#connection.drain().catch(() => {})]);
     if (!this.#connection.isClosed()) await this.#connection.close();
-    this.#turn(false);
+    this.#setUp(false);
   }
 
-  #turn(up: boolean): void {
+  #setUp(up: boolean): void {
     if (this.#up === up) return;
     this.#up = up;
-    for (const tell of this.#watchers) tell(up);
+    for (const onChange of this.#watchers) onChange(up);
   }
 }

@@ -23,7 +23,7 @@ export interface Place {
 
 /** Has it been lost by itself? Whoever is in it announces itself, and says its number again. */
 export async function arePlacesLost(bus: Bus): Promise<boolean> {
-  if (bus.lasting || (await bus.records.read(key)) !== undefined) return false;
+  if (bus.durable || (await bus.records.read(key)) !== undefined) return false;
   return isHeard(bus, 'beat.lender', lostListenMs);
 }
 

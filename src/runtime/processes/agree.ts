@@ -40,7 +40,7 @@ async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
     const { agreement, hashKey = drawnNow.hashKey } = known ?? {};
     const fresh = { ...drawnNow, hashKey };
     // What nobody has lost, nobody has written.
-    const nobody = stored === undefined ? bus.lasting : agreement === undefined;
+    const nobody = stored === undefined ? bus.durable : agreement === undefined;
     let others = nobody ? false : undefined;
     let verdict = agree(agreement, own, fresh, others);
     if (verdict.kind === 'listen') {

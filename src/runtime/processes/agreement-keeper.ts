@@ -67,7 +67,7 @@ export class AgreementKeeper {
     const bus = this.#bus;
     const log = (line: string): void => this.#log(line);
     const upholding = whenDoubtful(bus, { what: "the cluster's record", check: () => this.#check(), log });
-    bus.watch((up) => {
+    bus.watchConnection((up) => {
       // It is checked when the connection is back.
       if (!up) clearTimeout(this.#mending);
     });

@@ -91,7 +91,7 @@ export class ClusterGateway extends ConductorDriver {
     });
     this.#options = options;
     this.#blocks = this.#catchUp(options);
-    this.#unwatch = bus.watch((up) => {
+    this.#unwatch = bus.watchConnection((up) => {
       this.#isConnected = up;
     });
     this.#station = new PeerSession<InstanceAnnouncement>({

@@ -100,7 +100,7 @@ export class PeerSession<Theirs extends Announcement> {
       bus.subscribe(`${hears}.${name}.${incarnation}.*.*`, (payload, subject) =>
         this.#try('frame', () => this.#hearFrame(subject, payload)),
       ),
-      bus.watch((up) => this.#connect(up)),
+      bus.watchConnection((up) => this.#connect(up)),
     );
     this.#beat = setInterval(() => this.#tell(), beatMs);
     this.announce();

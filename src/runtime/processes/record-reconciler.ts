@@ -45,7 +45,7 @@ export interface RecordReconciler {
 /** Calls `check` whenever records may have been lost, one call at a time, and again ever later where it fails. Ends with the bus. */
 export function whenDoubtful(bus: Bus, record: RecordReconciler): Upholding {
   const upholder = new Upholder(record);
-  const stops = [bus.subscribe(missing, () => upholder.doubt()), bus.watch((up) => upholder.connect(up))];
+  const stops = [bus.subscribe(missing, () => upholder.doubt()), bus.watchConnection((up) => upholder.connect(up))];
   return {
     check: () => upholder.doubt(),
     stop: () => {

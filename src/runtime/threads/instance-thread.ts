@@ -2,7 +2,7 @@
 import { Worker } from 'node:worker_threads';
 import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
-import type { DealtSeat, MemoryHub } from '../bus/memory-hub.ts';
+import type { EndpointHandle, MemoryHub } from '../bus/memory-hub.ts';
 import { type InterruptReason, StepInterrupt } from './step-interrupt.ts';
 import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToThread } from './thread-protocol.ts';
 import { listen, say } from './thread-wires.ts';
@@ -13,7 +13,7 @@ export interface InstanceThreadOptions {
   /** Of the process, and its end on this thread. */
   readonly hub: MemoryHub;
   readonly bus: MemoryBus;
-  readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'seat'>;
+  readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'endpoint'>;
   readonly log: (message: string) => void;
   readonly onEvents: (message: EventsMessage) => void;
   /** What may wait for it to hear, in bytes: a thread that lets more gather is ended. */
@@ -28,7 +28,7 @@ export class InstanceThread {
   readonly #words = new StepInterrupt();
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
-  readonly #dealt: DealtSeat;
+  readonly #endpoint: EndpointHandle;
   readonly #backlogBytesMax: number;
   readonly #log: (message: string) => void;
   #isCutOff = false;
@@ -45,20 +45,20 @@ export class InstanceThread {
     });
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
-    this.#dealt = hub.seat();
+    this.#endpoint = hub.createEndpoint();
     this.#backlogBytesMax = backlogBytesMax ?? defaultChannelConfig.keptBytesMax;
     this.#log = log;
-    const { seat, ports } = this.#dealt;
-    const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, seat };
+    const { endpoint, transferList } = this.#endpoint;
+    const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, endpoint };
     const stop = listen(bus, 'said', this.#name, (message) => this.#hear(message, log, onEvents));
-    this.#worker = new Worker(entry, { workerData, transferList: [...ports] });
+    this.#worker = new Worker(entry, { workerData, transferList: [...transferList] });
     this.#worker.once('error', (error) => {
       log(`Instance thread failed: ${error.stack ?? error.message}`);
       this.#isUnable(error);
     });
     this.#ended = new Promise((resolve) => {
       this.#worker.once('exit', (code) => {
-        this.#dealt.drop();
+        this.#endpoint.drop();
         // Its last words.
         bus.drain();
         stop();
@@ -86,16 +86,16 @@ export class InstanceThread {
     // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
     const comer = comerOf(message);
     if (comer !== undefined) this.#words.comes(comer);
-    if (this.#dealt.backlogBytes > this.#backlogBytesMax) this.#cutOff();
+    if (this.#endpoint.backlogBytes > this.#backlogBytesMax) this.#cutOff();
   }
 
   /** It hears nothing: nobody says anything to it any more, and it ends with its step, which stops. */
   #cutOff(): void {
     if (this.#isCutOff) return;
     this.#isCutOff = true;
-    const { backlogBytes } = this.#dealt;
+    const { backlogBytes } = this.#endpoint;
     this.#log(`Instance thread ended: ${backlogBytes} bytes waited for it to hear, ${this.#backlogBytesMax} may`);
-    this.#dealt.drop();
+    this.#endpoint.drop();
     this.interrupt();
     void this.#worker.terminate();
   }

@@ -7,7 +7,7 @@ import type { InstanceRole } from '../../core/router/conductor.ts';
 import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
 import type { TokenInstanceConfig } from '../../core/scheduler/token-work.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
-import type { Seat } from '../bus/memory-bus.ts';
+import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { PagesPlace } from '../transfer/messenger.ts';
 
@@ -113,7 +113,7 @@ export interface InstanceDescription {
 export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   /** On the bus of the process, and what the instance is called there. */
-  readonly seat: Seat;
+  readonly endpoint: BusEndpoint;
   readonly address: string;
   /** Of its StepWords. */
   readonly abort: Int32Array;

@@ -1,9 +1,9 @@
-// A thread with an end of a bus, which does what the test's thread tells it and answers at once: `threaded-bus.ts` is the other side.
+// A thread with an endpoint of a bus, which carries out calls of the test's thread and answers each at once; `threaded-bus.ts` is the other side.
 import { parentPort, workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 
-const { seat, answered } = workerData;
-const bus = new MemoryBus(seat);
+const { endpoint, answered } = workerData;
+const bus = new MemoryBus(endpoint);
 const stops = new Map();
 
 const calls = {
@@ -11,14 +11,14 @@ const calls = {
   subscribe: (subject, number) => {
     stops.set(
       number,
-      bus.subscribe(subject, (payload, on) => parentPort.postMessage({ kind: 'heard', number, payload, on })),
+      bus.subscribe(subject, (payload, on) => parentPort.postMessage({ kind: 'delivered', number, payload, on })),
     );
   },
   stop: (number) => stops.get(number)(),
-  watch: (number) => {
+  watchConnection: (number) => {
     stops.set(
       number,
-      bus.watch((up) => parentPort.postMessage({ kind: 'watched', number, up })),
+      bus.watchConnection((up) => parentPort.postMessage({ kind: 'connection', number, up })),
     );
   },
   ask: (bucket, how, ...args) => bus[bucket][how](...args),
@@ -27,7 +27,7 @@ const calls = {
   exit: () => process.exit(3),
 };
 
-/** What could be said at once: the one who asked waits for it. */
+/** The synchronous answer, for which the calling thread waits. */
 function answer(message) {
   workerData.answers.postMessage(message);
   Atomics.add(answered, 0, 1);

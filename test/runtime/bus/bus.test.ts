@@ -1,4 +1,4 @@
-// The contract of a bus, held by every kind of it; and what only NATS can show: a server that dies and comes back.
+// The contract of a bus for every implementation, and for NATS also the death and return of its server.
 import { Kvm } from '@nats-io/kv';
 import { connect as dial } from '@nats-io/transport-node';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -10,39 +10,39 @@ import { connectNats } from '../../../src/runtime/bus/nats-bus.ts';
 import { NatsServer, natsInstalled } from './nats-server.ts';
 import { ThreadedBus } from './threaded-bus.ts';
 
-/** Of a snapshot, in one record. */
+/** Size of one part of a snapshot. */
 const partBytes = 256 * 1024;
 const bytes = (text: string) => new TextEncoder().encode(text);
 const text = (value: Uint8Array) => new TextDecoder().decode(value);
 
-/** Resolves with the first `count` messages heard. */
-function hear(bus: Bus, subject: string, count: number): Promise<readonly string[]> {
+/** Resolves with the first `count` messages on the subject. */
+function collect(bus: Bus, subject: string, count: number): Promise<readonly string[]> {
   return new Promise((resolve) => {
-    const heard: string[] = [];
+    const received: string[] = [];
     const stop = bus.subscribe(subject, (payload, on) => {
-      heard.push(`${on} ${text(payload)}`);
-      if (heard.length < count) return;
+      received.push(`${on} ${text(payload)}`);
+      if (received.length < count) return;
       stop();
-      resolve(heard);
+      resolve(received);
     });
   });
 }
 
 function whenUp(bus: Bus, wanted: boolean): Promise<void> {
   return new Promise((resolve) => {
-    const stop = bus.watch((up) => {
+    const stop = bus.watchConnection((up) => {
       if (up === wanted) queueMicrotask(() => resolve(stop()));
     });
   });
 }
 
 function testBus(connect: () => Promise<Bus>): void {
-  test('messages reach those who listen, in order, by words and wildcards', async () => {
+  test('delivers messages in order to subscriptions with exact subjects and wildcards', async () => {
     const [a, b] = await Promise.all([connect(), connect()]);
-    const exact = hear(b, 'beat.one', 2);
-    const word = hear(b, 'beat.*', 3);
-    const all = hear(b, 'beat.>', 4);
-    const own = hear(a, 'beat.one', 2);
+    const exact = collect(b, 'beat.one', 2);
+    const word = collect(b, 'beat.*', 3);
+    const all = collect(b, 'beat.>', 4);
+    const own = collect(a, 'beat.one', 2);
     await Promise.all([a.flush(), b.flush()]);
     a.publish('beat.one', bytes('1'));
     a.publish('beat.two.deep', bytes('2'));
@@ -56,15 +56,15 @@ function testBus(connect: () => Promise<Bus>): void {
     await Promise.all([a.close(), b.close()]);
   });
 
-  test('who stopped listening hears nothing, and payloads are copies', async () => {
+  test('delivers copies of payloads, and nothing after unsubscribing', async () => {
     const bus = await connect();
-    const heard: string[] = [];
-    const stop = bus.subscribe('copy', (payload) => heard.push(text(payload)));
+    const received: string[] = [];
+    const stop = bus.subscribe('copy', (payload) => received.push(text(payload)));
     const payload = bytes('before');
-    const end = hear(bus, 'end', 1);
+    const end = collect(bus, 'end', 1);
     await bus.flush();
     bus.publish('copy', payload);
-    const first = hear(bus, 'first', 1);
+    const first = collect(bus, 'first', 1);
     await bus.flush();
     payload.fill(0);
     bus.publish('first', bytes(''));
@@ -73,11 +73,11 @@ function testBus(connect: () => Promise<Bus>): void {
     bus.publish('copy', bytes('after'));
     bus.publish('end', bytes(''));
     await end;
-    expect(heard).toEqual(['before']);
+    expect(received).toEqual(['before']);
     await bus.close();
   });
 
-  test('a record is written by whoever knows its revision', async () => {
+  test('writes a record only if the given revision is current', async () => {
     const [a, b] = await Promise.all([connect(), connect()]);
     expect(await a.records.read('holder')).toBeUndefined();
     const first = await a.records.write('holder', bytes('a'), undefined);
@@ -90,14 +90,14 @@ function testBus(connect: () => Promise<Bus>): void {
     await Promise.all([a.close(), b.close()]);
   });
 
-  test('of many who write at once one wins', async () => {
+  test('accepts one of several concurrent first writes', async () => {
     const buses = await Promise.all([connect(), connect(), connect()]);
     const revisions = await Promise.all(buses.map((bus) => bus.records.write('race', bytes('x'), undefined)));
     expect(revisions.filter((revision) => revision !== undefined)).toHaveLength(1);
     await Promise.all(buses.map((bus) => bus.close()));
   });
 
-  test('a record is removed by whoever knows its revision, and may come again', async () => {
+  test('removes a record only if the given revision is current, and lets it be written again', async () => {
     const bus = await connect();
     const first = await bus.records.write('gone', bytes('1'), undefined);
     if (first === undefined) throw new Error('was there');
@@ -110,7 +110,7 @@ function testBus(connect: () => Promise<Bus>): void {
     await bus.close();
   });
 
-  test('snapshots lie apart from records, are written whatever is there, and are as large as parts of one are', async () => {
+  test('keeps snapshots apart from records, overwrites them unconditionally, and holds a part of the full size', async () => {
     const [a, b] = await Promise.all([connect(), connect()]);
     const part = new Uint8Array(partBytes).map((_, i) => i % 251);
     const first = await a.snapshots.put('apart', bytes('1'));
@@ -126,7 +126,7 @@ function testBus(connect: () => Promise<Bus>): void {
     await Promise.all([a.close(), b.close()]);
   });
 
-  test('bad subjects are refused by name', async () => {
+  test('refuses an invalid subject and names it', async () => {
     const bus = await connect();
     for (const subject of ['', 'a..b', 'a b', 'a.', '>.a', 'ä', 'x'.repeat(201)])
       expect(() => bus.subscribe(subject, () => {})).toThrow('Cannot use the subject');
@@ -135,30 +135,30 @@ function testBus(connect: () => Promise<Bus>): void {
     await bus.close();
   });
 
-  test('a closed bus says so, and hears nothing', async () => {
+  test('reports that it is closed, and ignores further use', async () => {
     const bus = await connect();
     const states: boolean[] = [];
-    bus.watch((up) => states.push(up));
+    bus.watchConnection((up) => states.push(up));
     const closed = Promise.all([bus.close(), bus.close()]);
-    const speak = (): void => {
+    const use = (): void => {
       bus.publish('late', bytes(''));
       bus.subscribe('late', () => {})();
     };
-    // Timers do not know that it closes.
-    speak();
+    // A timer may use the bus while it closes.
+    use();
     await closed;
-    speak();
+    use();
     await expect(bus.flush()).rejects.toThrow();
     expect(states).toEqual([true, false]);
   });
 }
 
-describe('memory, ends on one thread', () => {
+describe('memory, endpoints on one thread', () => {
   const hub = new MemoryHub();
   testBus(async () => hub.connect());
 });
 
-describe('memory, each end on a thread of its own', () => {
+describe('memory, each endpoint on a thread of its own', () => {
   const hub = new MemoryHub();
   const threads: ThreadedBus[] = [];
   const connect = (): ThreadedBus => {
@@ -169,12 +169,12 @@ describe('memory, each end on a thread of its own', () => {
   afterEach(() => Promise.all(threads.splice(0).map((bus) => bus.end())));
   testBus(async () => connect());
 
-  test('whoever knows that an end listens reaches it, and is heard by those who have not noticed it yet', async () => {
+  test('delivers a message that causally follows a subscription, and queues messages until subscriptions arrive', async () => {
     const here = hub.connect();
-    const answer = hear(here, 'answer', 1);
+    const answer = collect(here, 'answer', 1);
     // This thread has not returned to its event loop since.
     const there = connect();
-    const question = hear(there, 'question', 1);
+    const question = collect(there, 'question', 1);
     there.publish('answer', bytes('early'));
     here.publish('question', bytes('late'));
     expect(await question).toEqual(['question late']);
@@ -182,12 +182,12 @@ describe('memory, each end on a thread of its own', () => {
     await here.close();
   });
 
-  test('the last words of a thread that dies are heard before those who know of its end speak', async () => {
+  test('delivers all messages of a dead thread before messages that follow its drop', async () => {
     const [dying, here, there] = [connect(), hub.connect(), connect()];
-    const heard: string[] = [];
-    const told = new Promise<void>((resolve) => {
+    const received: string[] = [];
+    const done = new Promise<void>((resolve) => {
       there.subscribe('>', (payload, on) => {
-        heard.push(`${on} ${text(payload)}`);
+        received.push(`${on} ${text(payload)}`);
         if (on === 'gone') resolve();
       });
     });
@@ -195,18 +195,18 @@ describe('memory, each end on a thread of its own', () => {
     for (let i = 0; i < 100; i++) dying.publish('word', bytes(`${i}`));
     await dying.die();
     here.publish('gone', bytes(''));
-    await told;
-    expect(heard).toEqual([...Array.from({ length: 100 }, (_, i) => `word ${i}`), 'gone ']);
-    // Who asks whether all have heard does not wait for the dead.
+    await done;
+    expect(received).toEqual([...Array.from({ length: 100 }, (_, i) => `word ${i}`), 'gone ']);
+    // Flush does not wait for a dropped endpoint.
     await here.flush();
     await here.close();
   });
 
-  test('what is said after something was heard is heard after that, whoever said it', async () => {
+  test('delivers in causal order across publishers', async () => {
     const other = new MemoryHub();
     const [later, first, here] = [other.connect(), other.connect(), other.connect()];
-    const heard: string[] = [];
-    here.subscribe('word.*', (_, on) => heard.push(on));
+    const received: string[] = [];
+    here.subscribe('word.*', (_, on) => received.push(on));
     later.subscribe('go', () => later.publish('word.second', bytes('')));
     await Promise.all([later.flush(), first.flush(), here.flush()]);
     for (let round = 0; round < 3; round++) {
@@ -215,46 +215,46 @@ describe('memory, each end on a thread of its own', () => {
       later.drain();
       here.drain();
     }
-    expect(heard).toEqual(Array.from({ length: 6 }, (_, i) => (i % 2 === 0 ? 'word.first' : 'word.second')));
+    expect(received).toEqual(Array.from({ length: 6 }, (_, i) => (i % 2 === 0 ? 'word.first' : 'word.second')));
   });
 
-  test('what an end has not read is counted', async () => {
+  test('counts the bytes that an endpoint has not read', async () => {
     const other = new MemoryHub();
-    const dealt = other.seat();
-    const [a, here] = [other.connect(), new MemoryBus(dealt.seat)];
+    const handle = other.createEndpoint();
+    const [a, here] = [other.connect(), new MemoryBus(handle.endpoint)];
     here.subscribe('word', () => {});
     await Promise.all([a.flush(), here.flush()]);
-    expect(dealt.backlogBytes).toBe(0);
+    expect(handle.backlogBytes).toBe(0);
     for (const subject of ['word', 'other', 'word']) a.publish(subject, new Uint8Array(1000));
-    expect(Math.floor(dealt.backlogBytes / 1000)).toBe(2);
+    expect(Math.floor(handle.backlogBytes / 1000)).toBe(2);
     here.drain();
-    expect(dealt.backlogBytes).toBe(0);
+    expect(handle.backlogBytes).toBe(0);
     await Promise.all([a.close(), here.close()]);
   });
 
-  test('a thread that does not return to its event loop hears when it looks', () => {
+  test('delivers on drain while the thread does not return to its event loop', () => {
     const [a, here] = [connect(), hub.connect()];
-    const heard: string[] = [];
-    here.subscribe('word.*', (payload, on) => heard.push(`${on} ${text(payload)}`));
+    const received: string[] = [];
+    here.subscribe('word.*', (payload, on) => received.push(`${on} ${text(payload)}`));
     a.publish('word.1', bytes('a'));
     a.publish('other', bytes('b'));
     a.publish('word.2', bytes('c'));
-    expect(heard).toEqual([]);
+    expect(received).toEqual([]);
     here.drain();
-    expect(heard).toEqual(['word.1 a', 'word.2 c']);
+    expect(received).toEqual(['word.1 a', 'word.2 c']);
   });
 });
 
-test('in memory, what is older than it is kept for is forgotten', () => {
+test('memory records expire after their lifetime', () => {
   const records = new MemoryRecords(100);
   const [bucket, key] = ['snapshots', 'a'] as const;
-  records.answer({ kind: 'put', bucket, key, value: bytes('1') }, 1_000);
-  records.answer({ kind: 'put', bucket, key: 'b', value: bytes('2') }, 1_040);
-  records.answer({ kind: 'put', bucket, key, value: bytes('3') }, 1_050);
-  expect(records.answer({ kind: 'read', bucket, key: 'b' }, 1_139)).toMatchObject({ value: bytes('2') });
-  expect(records.answer({ kind: 'read', bucket, key: 'b' }, 1_140)).toBeUndefined();
-  expect(records.answer({ kind: 'read', bucket, key }, 1_149)).toMatchObject({ value: bytes('3'), revision: 3 });
-  expect(records.answer({ kind: 'read', bucket, key }, 1_150)).toBeUndefined();
+  records.handle({ kind: 'put', bucket, key, value: bytes('1') }, 1_000);
+  records.handle({ kind: 'put', bucket, key: 'b', value: bytes('2') }, 1_040);
+  records.handle({ kind: 'put', bucket, key, value: bytes('3') }, 1_050);
+  expect(records.handle({ kind: 'read', bucket, key: 'b' }, 1_139)).toMatchObject({ value: bytes('2') });
+  expect(records.handle({ kind: 'read', bucket, key: 'b' }, 1_140)).toBeUndefined();
+  expect(records.handle({ kind: 'read', bucket, key }, 1_149)).toMatchObject({ value: bytes('3'), revision: 3 });
+  expect(records.handle({ kind: 'read', bucket, key }, 1_150)).toBeUndefined();
 });
 
 if (!natsInstalled && process.env.CI === undefined) {
@@ -268,28 +268,28 @@ if (!natsInstalled && process.env.CI === undefined) {
     afterAll(() => server.stop());
     testBus(() => connectNats(server.url, 'contract'));
 
-    test('clusters do not hear each other', async () => {
+    test('isolates clusters of different names', async () => {
       const [a, b] = await Promise.all([connectNats(server.url, 'one'), connectNats(server.url, 'other')]);
-      const heard = hear(b, 'word', 1);
+      const received = collect(b, 'word', 1);
       await b.flush();
       a.publish('word', bytes('a'));
       await a.flush();
       b.publish('word', bytes('b'));
-      expect(await heard).toEqual(['word b']);
+      expect(await received).toEqual(['word b']);
       await a.records.write('key', bytes('a'), undefined);
       expect(await b.records.read('key')).toBeUndefined();
       await Promise.all([a.close(), b.close()]);
     });
 
-    test('a server that was killed comes back: subscriptions and records are there, nothing said meanwhile is heard', async () => {
-      const said: string[] = [];
-      const log = (message: string) => said.push(message.replace(server.url, 'URL'));
+    test('restores subscriptions and records after a server restart, and drops messages published meanwhile', async () => {
+      const lines: string[] = [];
+      const log = (message: string) => lines.push(message.replace(server.url, 'URL'));
       const [a, b] = await Promise.all([connectNats(server.url, 'back', log), connectNats(server.url, 'back')]);
       const revision = await a.records.write('kept', bytes('kept'), undefined);
-      const heard = hear(b, 'word', 2);
+      const received = collect(b, 'word', 2);
       await b.flush();
       a.publish('word', bytes('before'));
-      // The server has it, then b has: what the server has not passed on dies with it.
+      // First the server has the message, then b: the server loses what it has not passed on.
       await a.flush();
       await b.flush();
       await Promise.all([whenUp(a, false), whenUp(b, false), server.kill()]);
@@ -300,12 +300,12 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(await b.records.read('kept')).toEqual({ value: bytes('kept'), revision });
       await b.flush();
       a.publish('word', bytes('after'));
-      expect(await heard).toEqual(['word before', 'word after']);
+      expect(await received).toEqual(['word before', 'word after']);
       await Promise.all([a.close(), b.close()]);
-      expect(said).toEqual(['Lost NATS at URL: trying again until it is back', 'NATS at URL is back']);
+      expect(lines).toEqual(['Lost NATS at URL: reconnecting', 'NATS at URL is back']);
     });
 
-    test('a server that comes back without its disk keeps records and snapshots again', async () => {
+    test('creates the buckets again after the server has lost its disk', async () => {
       const lossy = await NatsServer.start('-js');
       const [a, b] = await Promise.all([connectNats(lossy.url, 'lost'), connectNats(lossy.url, 'lost')]);
       const stale = await a.records.write('kept', bytes('kept'), undefined);
@@ -319,7 +319,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(await b.records.write('kept', bytes('late'), stale)).toBeUndefined();
       const revisions = await Promise.all([a, b].map((bus) => bus.records.write('kept', bytes('new'), undefined)));
       expect(revisions.filter((revision) => revision !== undefined)).toHaveLength(1);
-      // Of a bucket that somebody has deleted, those who write notice.
+      // A write detects a deleted bucket.
       const own = await dial({ servers: lossy.url });
       await (await new Kvm(own).open('kvasir-lost-snapshots')).destroy();
       await own.close();
@@ -329,7 +329,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       await lossy.stop();
     });
 
-    test('who closes while the server goes away does not wait until it is back', async () => {
+    test('closes without waiting for the server to return', async () => {
       const dying = await NatsServer.start('-js');
       const bus = await connectNats(dying.url, 'c');
       bus.subscribe('word', () => {});
@@ -341,7 +341,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       await dying.stop();
     });
 
-    test('what cannot be reached, and a server without records, are one clear line', async () => {
+    test('reports an unreachable server and a server without JetStream in one line each', async () => {
       await expect(connectNats('nats://127.0.0.1:1', 'c')).rejects.toThrow(
         'Cannot connect to NATS at nats://127.0.0.1:1',
       );
@@ -350,7 +350,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       await plain.stop();
     });
 
-    test('a server that wants a token takes it from the address, and errors do not tell it', async () => {
+    test('takes the token from the URL, and omits it from errors', async () => {
       const closed = await NatsServer.start('-js', '--auth', 'secret');
       await expect(connectNats(closed.url, 'c')).rejects.toThrow(/Cannot connect/);
       const wrong = connectNats(closed.url.replace('//', '//wrong@'), 'c');

@@ -1,4 +1,4 @@
-// A real NATS server of a test's own, which it may kill and start again on the same port with what it has stored.
+// A real NATS server for one test, which the test may kill and restart on the same port with its stored data.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, connect as dial } from 'node:net';
@@ -33,19 +33,19 @@ export class NatsServer {
     while (!(await answers(this.#port))) await new Promise((resolve) => setTimeout(resolve, 10));
   }
 
-  /** As `kill -9` does. */
+  /** Ends the server with SIGKILL. */
   async kill(): Promise<void> {
     const ended = new Promise((resolve) => this.#process?.once('exit', resolve));
     this.#process?.kill('SIGKILL');
     await ended;
   }
 
-  /** It answers nobody, until it is killed. */
+  /** Stops the process, so that the server answers nothing until it is killed. */
   hang(): void {
     this.#process?.kill('SIGSTOP');
   }
 
-  /** While it does not run: all that it has stored. */
+  /** Deletes all stored data; the server must not be running. */
   loseDisk(): void {
     rmSync(this.#folder, { recursive: true, force: true });
   }
@@ -56,7 +56,7 @@ export class NatsServer {
   }
 }
 
-/** Below those that systems give to connections: a killed server's port is free when it comes back, and nobody connects to himself. */
+/** Below the ephemeral port range: the port of a killed server stays free, and no socket can connect to itself. */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 12_000 + Math.floor(Math.random() * 18_000);

@@ -1,6 +1,6 @@
-// Waiting for ends of a bus on the test's own thread to have heard all that they tell one another.
+// Waits until the endpoints of a bus on the test's own thread have exchanged all messages.
 
-/** More than messages that answer one another in these tests: each takes a turn of the event loop. */
+/** More than the longest chain of replies in these tests; each message takes one turn of the event loop. */
 const turns = 30;
 
 export async function settled(): Promise<void> {

@@ -1,4 +1,4 @@
-// A link that a test can slow down, let hang and cut: a proxy in front of a server on this machine.
+// A TCP proxy in front of a local server, through which a test delays, loses, suspends and cuts the link.
 import { createServer, connect as dial, type Socket } from 'node:net';
 import { Prng } from '../../../src/sim/lending/dice.ts';
 
@@ -10,18 +10,18 @@ interface State {
   cut: boolean;
 }
 
-/** What TCP waits before it sends again, at least. */
+/** Minimum retransmission timeout of TCP. */
 const resendMs = 200;
 
-/** One way of a connection: what comes leaves in order, when its time has come. */
-function pass(from: Socket, to: Socket, state: State, dice: Prng): void {
+/** Forwards one direction of a connection, in order, each chunk after its delay. */
+function forward(from: Socket, to: Socket, state: State, dice: Prng): void {
   const queue: { readonly dueMs: number; readonly bytes: Buffer }[] = [];
-  const leave = (): void => {
+  const flush = (): void => {
     while (queue.length > 0 && (queue[0]?.dueMs ?? 0) <= performance.now()) to.write(queue.shift()?.bytes ?? '');
     if (queue.length > 0) wait();
   };
   const wait = (): void => {
-    setTimeout(leave, Math.ceil((queue[0]?.dueMs ?? 0) - performance.now()));
+    setTimeout(flush, Math.ceil((queue[0]?.dueMs ?? 0) - performance.now()));
   };
   from.on('data', (bytes) => {
     const lateMs = state.delayMs + (dice.chance(state.lossRatio) ? resendMs : 0);
@@ -44,7 +44,7 @@ export class TcpProxy {
     this.#close = close;
   }
 
-  /** @param target nats://HOST:PORT, or what says it once somebody connects */
+  /** @param target nats://HOST:PORT, or a function that returns it at each connection */
   static async start(target: string | (() => string)): Promise<TcpProxy> {
     const state: State = { delayMs: 0, lossRatio: 0, hangs: false, cut: false };
     const pairs: Pairs = new Set();
@@ -64,7 +64,7 @@ export class TcpProxy {
         outer.destroy();
       };
       for (const [from, to] of [pair, [outer, inner]] as const) {
-        pass(from, to, state, dice);
+        forward(from, to, state, dice);
         from.once('close', end);
         from.on('error', end);
         if (state.hangs) from.pause();
@@ -76,23 +76,23 @@ export class TcpProxy {
     return new TcpProxy(`nats://127.0.0.1:${address.port}`, pairs, state, () => server.close());
   }
 
-  /** All that passes comes so much later. */
+  /** Delays all forwarded bytes. */
   delay(ms: number): void {
     this.#state.delayMs = ms;
   }
 
-  /** Such a share of what passes is lost: it comes when TCP has sent it again, and what follows waits for it. */
+  /** Loses this share of chunks: each arrives after a retransmission timeout, and later ones wait behind it. */
   lose(ratio: number): void {
     this.#state.lossRatio = ratio;
   }
 
-  /** Nothing passes and nobody is told, until it is let go on. */
+  /** Suspends or resumes all connections without closing them. */
   hang(hangs: boolean): void {
     this.#state.hangs = hangs;
     for (const pair of this.#pairs) for (const socket of pair) hangs ? socket.pause() : socket.resume();
   }
 
-  /** Connections break, and none can be made until it is mended. */
+  /** Breaks all connections and refuses new ones, until called with false. */
   cut(cut: boolean): void {
     this.#state.cut = cut;
     if (cut) for (const [inner] of this.#pairs) inner.destroy();

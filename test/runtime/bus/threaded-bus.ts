@@ -1,35 +1,35 @@
-// An end of a bus on a thread of its own, told what to do from the test's thread as if it were here.
+// An endpoint of a bus on a thread of its own, used from the test's thread as if it were local.
 import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import type { Bus, Snapshots, StoredRecord, Subject } from '../../../src/runtime/bus/bus.ts';
 import type { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 
-type Said =
-  | { readonly kind: 'heard'; readonly number: number; readonly payload: Uint8Array; readonly on: Subject }
-  | { readonly kind: 'watched'; readonly number: number; readonly up: boolean }
+type FromWorker =
+  | { readonly kind: 'delivered'; readonly number: number; readonly payload: Uint8Array; readonly on: Subject }
+  | { readonly kind: 'connection'; readonly number: number; readonly up: boolean }
   | { readonly kind: 'done'; readonly number: number; readonly value: unknown }
   | { readonly kind: 'failed'; readonly number: number; readonly message: string };
 
 export class ThreadedBus implements Bus {
-  readonly records = this.#asked('records');
-  readonly snapshots = this.#asked('snapshots');
-  readonly lasting = true;
+  readonly records = this.#recordsOf('records');
+  readonly snapshots = this.#recordsOf('snapshots');
+  readonly durable = true;
   /** Resolves when the thread has ended and the hub has dropped it. */
   readonly ended: Promise<void>;
   readonly #worker: Worker;
   readonly #answers: MessageChannel['port1'];
   readonly #answered = new Int32Array(new SharedArrayBuffer(4));
-  readonly #heard = new Map<number, (said: Said) => void>();
+  readonly #handlers = new Map<number, (message: FromWorker) => void>();
   #numbers = 0;
 
   constructor(hub: MemoryHub) {
-    const { seat, ports, drop } = hub.seat();
+    const { endpoint, transferList, drop } = hub.createEndpoint();
     const { port1, port2 } = new MessageChannel();
     this.#answers = port1;
     this.#worker = new Worker(new URL('./bus-worker.mjs', import.meta.url), {
-      workerData: { seat, answers: port2, answered: this.#answered },
-      transferList: [...ports, port2],
+      workerData: { endpoint, answers: port2, answered: this.#answered },
+      transferList: [...transferList, port2],
     });
-    this.#worker.on('message', (said: Said) => this.#heard.get(said.number)?.(said));
+    this.#worker.on('message', (message: FromWorker) => this.#handlers.get(message.number)?.(message));
     this.ended = new Promise((resolve) => {
       this.#worker.once('exit', () => {
         drop();
@@ -42,21 +42,21 @@ export class ThreadedBus implements Bus {
     this.#now('publish', subject, payload);
   }
 
-  subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void {
+  subscribe(subject: Subject, handler: (payload: Uint8Array, subject: Subject) => void): () => void {
     const number = this.#numbers++;
-    this.#heard.set(number, (said) => said.kind === 'heard' && hear(said.payload, said.on));
+    this.#handlers.set(number, (message) => message.kind === 'delivered' && handler(message.payload, message.on));
     this.#now('subscribe', subject, number);
     return () => this.#now('stop', number);
   }
 
-  watch(tell: (up: boolean) => void): () => void {
+  watchConnection(onChange: (up: boolean) => void): () => void {
     const number = this.#numbers++;
-    this.#heard.set(number, (said) => said.kind === 'watched' && tell(said.up));
-    this.#now('watch', number);
+    this.#handlers.set(number, (message) => message.kind === 'connection' && onChange(message.up));
+    this.#now('watchConnection', number);
     return () => this.#now('stop', number);
   }
 
-  #asked(bucket: 'records' | 'snapshots'): Snapshots {
+  #recordsOf(bucket: 'records' | 'snapshots'): Snapshots {
     return {
       read: (key) => this.#later<StoredRecord | undefined>('ask', bucket, 'read', key),
       write: (key, value, revision) => this.#later<number | undefined>('ask', bucket, 'write', key, value, revision),
@@ -73,7 +73,7 @@ export class ThreadedBus implements Bus {
     return this.#later('close');
   }
 
-  /** Ends the thread in the middle of whatever it does. */
+  /** Ends the thread at once, whatever it is doing. */
   async die(): Promise<void> {
     this.#worker.postMessage({ number: this.#numbers++, name: 'exit', args: [] });
     await this.ended;
@@ -83,7 +83,7 @@ export class ThreadedBus implements Bus {
     await this.#worker.terminate();
   }
 
-  /** Returns when the thread has done it. @throws what it threw */
+  /** Returns when the thread has carried out the call. @throws what the call threw */
   #now(name: string, ...args: readonly unknown[]): void {
     this.#call(this.#numbers++, name, args);
   }
@@ -91,9 +91,9 @@ export class ThreadedBus implements Bus {
   async #later<T>(name: string, ...args: readonly unknown[]): Promise<T> {
     const number = this.#numbers++;
     const done = new Promise<T>((resolve, reject) => {
-      this.#heard.set(number, (said) => {
-        if (said.kind === 'done') resolve(said.value as T);
-        if (said.kind === 'failed') reject(new Error(said.message));
+      this.#handlers.set(number, (message) => {
+        if (message.kind === 'done') resolve(message.value as T);
+        if (message.kind === 'failed') reject(new Error(message.message));
       });
     });
     this.#call(number, name, args);

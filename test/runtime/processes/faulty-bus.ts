@@ -16,10 +16,10 @@ export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFa
     ...bus,
     records: bus.records,
     snapshots: bus.snapshots,
-    lasting: bus.lasting,
+    durable: bus.durable,
     subscribe: (subject, hear) => bus.subscribe(subject, hear),
     flush: () => bus.flush(),
-    watch: (tell) => bus.watch(tell),
+    watchConnection: (tell) => bus.watchConnection(tell),
     close: () => bus.close(),
     publish: (subject, payload) => {
       const publish = (): void => bus.publish(subject, payload);

@@ -6,7 +6,7 @@ export class UnsteadyBus implements Bus {
   readonly #bus: Bus;
   readonly #watchers = new Set<(up: boolean) => void>();
   #up = true;
-  readonly lasting = false;
+  readonly durable = false;
   readonly records: HeldRecords;
   readonly snapshots: Snapshots;
 
@@ -35,7 +35,7 @@ export class UnsteadyBus implements Bus {
     return this.#bus.flush();
   }
 
-  watch(tell: (up: boolean) => void): () => void {
+  watchConnection(tell: (up: boolean) => void): () => void {
     this.#watchers.add(tell);
     tell(this.#up);
     return () => this.#watchers.delete(tell);

@@ -3,8 +3,8 @@ import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, incarnation } = workerData;
-const bus = new MemoryBus(seat);
+const { settings, endpoint, address, incarnation } = workerData;
+const bus = new MemoryBus(endpoint);
 const tell = (message) => say(bus, 'said', [address, incarnation], message);
 
 if (settings.failure === 'unable') tell({ kind: 'unable', message: 'Cannot read model: no such file' });

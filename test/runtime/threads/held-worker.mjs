@@ -3,13 +3,13 @@ import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, incarnation } = workerData;
+const { settings, endpoint, address, incarnation } = workerData;
 const { dies, words } = settings;
 const [heardOfEnd, startedEarly] = [0, 1];
 /** Twice as long as one that died is waited with. */
 const heldMs = 1_000;
 
-const bus = new MemoryBus(seat);
+const bus = new MemoryBus(endpoint);
 if (incarnation > 1 && Atomics.load(words, heardOfEnd) === 0) Atomics.store(words, startedEarly, 1);
 listen(bus, 'gone', ['*', '*'], () => Atomics.store(words, heardOfEnd, 1));
 listen(bus, 'order', [address, incarnation], ({ kind }) => {

@@ -68,7 +68,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
   expect(tokens).toEqual(expectedOutput(kept).tokens);
   expect(engine.rows).toEqual([90, 20, 1, 1, 1]);
   machine.check();
-  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
+  const closed = new Promise<void>((resolve) => inner.watchConnection((up) => !up && resolve()));
   send({ kind: 'close' });
   await closed;
 });
@@ -99,7 +99,7 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
   expect(jobsOnly.slice(0, 3)).toEqual([1, 1, 0]);
   expect(engine.rows[2]).toBeGreaterThanOrEqual(20);
   machine.check();
-  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
+  const closed = new Promise<void>((resolve) => inner.watchConnection((up) => !up && resolve()));
   send({ kind: 'close' });
   await closed;
 });
@@ -134,7 +134,7 @@ test('whoever comes when a step is about to begin stops it, if it is to stop for
   await ended;
   expect(outcomes.slice(0, 3)).toEqual(['done', 'aborted', 'done']);
   machine.check();
-  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
+  const closed = new Promise<void>((resolve) => inner.watchConnection((up) => !up && resolve()));
   send({ kind: 'close' });
   await closed;
 });

@@ -3,9 +3,9 @@ import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
 
-const { seat, polled, rounds, counts } = workerData;
+const { endpoint, polled, rounds, counts } = workerData;
 const [stop, come, heard, missed] = [0, 0, 1, 2];
-const bus = new MemoryBus(seat);
+const bus = new MemoryBus(endpoint);
 const words = new StepWords(polled);
 bus.subscribe('come', () => {
   Atomics.add(counts, heard, 1);

@@ -80,13 +80,13 @@ test('a thread that waits over and over is left waiting by none of those who com
   const hub = new MemoryHub();
   const bus = hub.connect();
   const words = new StepInterrupt();
-  const { seat, ports, drop } = hub.seat();
-  const workerData = { seat, polled: words.polled, rounds, counts };
+  const { endpoint, transferList, drop } = hub.createEndpoint();
+  const workerData = { endpoint, polled: words.polled, rounds, counts };
   const ready = new Promise<void>((resolve) => bus.subscribe('ready', () => resolve()));
   bus.subscribe('said', () => {});
   const worker = new Worker(new URL('./listening-worker.mjs', import.meta.url), {
     workerData,
-    transferList: [...ports],
+    transferList: [...transferList],
   });
   const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve(drop())));
   await ready;

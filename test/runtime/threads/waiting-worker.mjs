@@ -4,13 +4,13 @@ import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
 import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
 
-const { settings, seat, address, incarnation, abort } = workerData;
+const { settings, endpoint, address, incarnation, abort } = workerData;
 const { does, state } = settings;
 const [waiting, stopped, late] = [1, 2, 3];
 /** Five times as long as rows are waited for. */
 const waitsMs = 5_000;
 
-const bus = new MemoryBus(seat);
+const bus = new MemoryBus(endpoint);
 const words = new StepWords(abort);
 let heardOfEnd = false;
 listen(bus, 'gone', ['*', '*'], () => {
