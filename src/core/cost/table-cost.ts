@@ -21,7 +21,7 @@ export interface StepOverheads {
   readonly prefillReduceFactor: number;
 }
 
-/** Of vLLM on H100 and H200: docs/cost-models.md says how they were found. */
+/** Of vLLM on H100 and H200: docs/internals/cost-models.md says how they were found. */
 export const fittedOverheads: StepOverheads = {
   stepUs: 1117,
   sequenceUs: 11,

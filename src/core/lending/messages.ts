@@ -1,4 +1,4 @@
-// What instances and the gManager say to one another about lending. docs/lending.md has the table of what a lost, doubled, late or orphaned one does.
+// What instances and the gManager say to one another about lending. docs/internals/lending.md has the table of what a lost, doubled, late or orphaned one does.
 import type { BlockId } from '../kvcache/block-pool.ts';
 import type { TurnNumber } from './manager/borrow-queue.ts';
 import type { Candidate, InstanceId, LendingReport, Memory, Refusal } from './terms.ts';

@@ -68,11 +68,11 @@ function uncounted(page: string, counted: readonly string[]): readonly string[] 
 }
 
 it('counts every handler of the table of lending', () => {
-  expect(cellsOf('lending.md').length).toBe(4 * 19);
-  expect(uncounted('lending.md', lendingHandlers)).toEqual([]);
+  expect(cellsOf('internals/lending.md').length).toBe(4 * 19);
+  expect(uncounted('internals/lending.md', lendingHandlers)).toEqual([]);
 });
 
 it('counts every handler of the table of requests', () => {
-  expect(cellsOf('failures.md').length).toBeGreaterThan(3 * 15);
-  expect([...uncounted('failures.md', requestHandlers)].sort()).toEqual([...rare].sort());
+  expect(cellsOf('internals/failures.md').length).toBeGreaterThan(3 * 15);
+  expect([...uncounted('internals/failures.md', requestHandlers)].sort()).toEqual([...rare].sort());
 });
