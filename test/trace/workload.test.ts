@@ -6,11 +6,11 @@ import { mooncakeLine } from '../../src/trace/mooncake.ts';
 import { TraceParser } from '../../src/trace/parser.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { TraceSummary } from '../../src/trace/statistics.ts';
-import { Prng } from '../../src/trace/workload/chance.ts';
 import { type Workload, WorkloadGenerator } from '../../src/trace/workload/generator.ts';
 import { parseLengthFile } from '../../src/trace/workload/length-file.ts';
 import { parseLengths } from '../../src/trace/workload/lengths.ts';
 import { presetNames, presets } from '../../src/trace/workload/presets.ts';
+import { Prng } from '../../src/util/prng.ts';
 
 const blockTokens = 512;
 
@@ -205,7 +205,7 @@ describe('chance', () => {
     fc.assert(
       fc.property(fc.nat(), fc.integer({ min: -50, max: 50 }), fc.nat(9), (seed, min, width) => {
         const chance = new Prng(seed, 9);
-        const drawn = Array.from({ length: 50 }, () => chance.whole(min, min + width));
+        const drawn = Array.from({ length: 50 }, () => chance.integer(min, min + width));
         expect(drawn.every((value) => Number.isInteger(value) && value >= min && value <= min + width)).toBe(true);
       }),
       { numRuns: 50 },

@@ -6,8 +6,8 @@ import { admissionKinds } from '../../core/router/admission/admission.ts';
 import { placementKinds } from '../../core/router/placement/placement.ts';
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import { Prng } from '../../util/prng.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';
-import { Prng } from '../lending/dice.ts';
 import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
 import { type RequestWorld, withLending } from './lending-worlds.ts';
 
@@ -87,7 +87,7 @@ function anyTime(kind: Fault['kind'], changes: Partial<Fault>): Fault {
   return { ...nothing, instances: undefined, factor: 4, kind, ...changes };
 }
 
-function planOf(seed: number, dice: Prng): FaultPlan {
+function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
   const outage = { forUs: 500_000 };
   const all = [
@@ -99,64 +99,64 @@ function planOf(seed: number, dice: Prng): FaultPlan {
     anyTime('slow', { everyUs: 1_500_000, ...outage }),
     anyTime('conductor', { everyUs: 5_000_000 }),
   ];
-  return { seed, times, faults: all.filter(() => dice.chance(0.7)) };
+  return { seed, times, faults: all.filter(() => prng.chance(0.7)) };
 }
 
-function instancesOf(dice: Prng, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
-  const nic = { bytesPerSecond: 10 ** dice.between(6, 9), us: dice.between(10, 2_000) };
+function instancesOf(prng: Prng, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
+  const nic = { bytesPerSecond: 10 ** prng.integer(6, 9), us: prng.integer(10, 2_000) };
   const machine = {
-    ...({ cost, blockTokens, eviction: 'lru', coalesce: dice.chance(0.8), blocks: dice.between(20, 40) } as const),
+    ...({ cost, blockTokens, eviction: 'lru', coalesce: prng.chance(0.8), blocks: prng.integer(20, 40) } as const),
     limits: { tokensMax, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-    handOff: { layerWise: dice.chance(0.7), landingTokens: dice.between(160, 600), rechecks },
-    ...(dice.chance(0.3) && { tiers: { hostBlocks: dice.between(10, 60), ssdBlocks: 0 } }),
+    handOff: { layerWise: prng.chance(0.7), landingTokens: prng.integer(160, 600), rechecks },
+    ...(prng.chance(0.3) && { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } }),
   };
   const of = (role: InstanceSpec['role'], count: number): InstanceSpec[] =>
     Array.from({ length: count }, () => ({ role, nic, machine }));
-  if (dice.chance(0.4)) return of('mixed', dice.between(2, 4));
-  return [...of('prefill', dice.between(1, 3)), ...of('decode', dice.between(1, 3))];
+  if (prng.chance(0.4)) return of('mixed', prng.integer(2, 4));
+  return [...of('prefill', prng.integer(1, 3)), ...of('decode', prng.integer(1, 3))];
 }
 
-function traceOf(dice: Prng): readonly TraceRequest[] {
+function traceOf(prng: Prng): readonly TraceRequest[] {
   const trace: TraceRequest[] = [];
-  for (let atUs = dice.around(60_000); atUs < chaosUs; atUs += dice.around(60_000)) {
+  for (let atUs = prng.exponentialUs(60_000); atUs < chaosUs; atUs += prng.exponentialUs(60_000)) {
     const index = trace.length;
-    const inputTokens = dice.between(1, 150);
-    const family = dice.between(0, 3);
+    const inputTokens = prng.integer(1, 150);
+    const family = prng.integer(0, 3);
     const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
       i < Math.floor(inputTokens / blockTokens) - 1 ? 1000 * family + i : 1_000_000 + 100 * index + i,
     );
-    trace.push({ index, arrivalUs: atUs, inputTokens, outputTokens: dice.between(1, 60), blocks });
+    trace.push({ index, arrivalUs: atUs, inputTokens, outputTokens: prng.integer(1, 60), blocks });
   }
   return trace;
 }
 
 /** Where there are enough instances, groups compute some of the prompts. */
-function pipelineOf({ instances }: SimulationConfig, dice: Prng): SimulationConfig['pipeline'] {
+function pipelineOf({ instances }: SimulationConfig, prng: Prng): SimulationConfig['pipeline'] {
   const prefills = instances.filter(({ role }) => role === 'prefill').length;
-  return prefills < 2 ? undefined : { members: dice.between(2, prefills), tokensOver: dice.between(0, 60) };
+  return prefills < 2 ? undefined : { members: prng.integer(2, prefills), tokensOver: prng.integer(0, 60) };
 }
 
 export function requestWorld(seed: number): RequestWorld {
-  const dice = new Prng(seed, 5);
-  const admission = dice.chance(0.3) ? admissionKinds[dice.between(1, 3)] : 'none';
+  const prng = new Prng(seed, 5);
+  const admission = prng.chance(0.3) ? admissionKinds[prng.integer(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
   // Groups are worth it only where steps are short beside prompts.
   const groups = new Prng(seed, 7);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
-    instances: instancesOf(dice, admission !== 'none', grouped ? 32 : 128),
-    linkBytesPerSecond: dice.chance(0.5) ? 10 ** dice.between(6, 8) : undefined,
+    instances: instancesOf(prng, admission !== 'none', grouped ? 32 : 128),
+    linkBytesPerSecond: prng.chance(0.5) ? 10 ** prng.integer(6, 8) : undefined,
     ...{ blockTokens, queueMax: 1_000, checking: true },
     placement: {
-      kind: placementKinds[dice.between(0, placementKinds.length - 1)],
+      kind: placementKinds[prng.integer(0, placementKinds.length - 1)],
       seed: [seed, 1],
-      balancingThreshold: dice.between(1, 3),
+      balancingThreshold: prng.integer(1, 3),
     },
     admission: { kind: admission, slo: admission === 'none' ? undefined : slo, decodeUs: 300_000 },
-    faults: planOf(seed, dice),
+    faults: planOf(seed, prng),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  const even = { config: { ...config, pipeline }, trace: traceOf(dice) };
+  const even = { config: { ...config, pipeline }, trace: traceOf(prng) };
   const world = withMore(withUnequal(even, new Prng(seed, 11)), new Prng(seed, 8));
   const lends = new Prng(seed, 9);
   const lending = lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
@@ -169,19 +169,19 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
 };
 
 /** In some worlds members of groups compute at different speeds. */
-function withUnequal({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
-  if (config.pipeline === undefined || !dice.chance(0.5)) return { config, trace };
+function withUnequal({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  if (config.pipeline === undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => ({
     ...spec,
-    machine: { ...machine, cost: deepCosts[dice.between(0, deepCosts.length - 1)] },
+    machine: { ...machine, cost: deepCosts[prng.integer(0, deepCosts.length - 1)] },
   }));
   return { config: { ...config, instances }, trace };
 }
 
 /** Some worlds have one or the other of all else that instances do. */
-function withMore({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
-  const ssd = dice.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
-  const ssdBlocks = ssd === undefined ? 0 : dice.between(10, 80);
+function withMore({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  const ssd = prng.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
+  const ssdBlocks = ssd === undefined ? 0 : prng.integer(10, 80);
   const instances = config.instances.map(({ machine, ...spec }) => {
     const { tiers } = machine;
     return {
@@ -193,25 +193,25 @@ function withMore({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
   const { slo } = config.admission;
   const admission = {
     ...config.admission,
-    ...(dice.chance(0.3) && { inlineTokens: dice.between(16, 64) }),
-    ...(slo !== undefined && dice.chance(0.4) && { classes: new Map([['slow', { completion: { us: 2_000_000 } }]]) }),
-    ...(slo !== undefined && dice.chance(0.5) && { roleSwitch }),
+    ...(prng.chance(0.3) && { inlineTokens: prng.integer(16, 64) }),
+    ...(slo !== undefined && prng.chance(0.4) && { classes: new Map([['slow', { completion: { us: 2_000_000 } }]]) }),
+    ...(slo !== undefined && prng.chance(0.5) && { roleSwitch }),
   };
-  const jobs = dice.chance(0.3);
-  const pins = dice.chance(0.3);
+  const jobs = prng.chance(0.3);
+  const pins = prng.chance(0.3);
   const more = trace.map((request) => {
-    if (jobs && dice.chance(0.2)) return { ...request, batch: true };
-    if (pins && dice.chance(0.1)) return { ...request, pinUs: dice.between(100_000, 800_000) };
-    return admission.classes !== undefined && dice.chance(0.3) ? { ...request, sloClass: 'slow' } : request;
+    if (jobs && prng.chance(0.2)) return { ...request, batch: true };
+    if (pins && prng.chance(0.1)) return { ...request, pinUs: prng.integer(100_000, 800_000) };
+    return admission.classes !== undefined && prng.chance(0.3) ? { ...request, sloClass: 'slow' } : request;
   });
   return { config: { ...config, instances, admission }, trace: more };
 }
 
 /** In some worlds stores keep what the others compute; they neither lend nor borrow. */
-function withStores({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
+function withStores({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   const [first] = config.instances;
-  if (first === undefined || !dice.chance(0.4)) return { config, trace };
-  const stores = Array.from({ length: dice.between(1, 2) }, (_, i) => ({
+  if (first === undefined || !prng.chance(0.4)) return { config, trace };
+  const stores = Array.from({ length: prng.integer(1, 2) }, (_, i) => ({
     instance: config.instances.length + i,
     key: i,
   }));
@@ -221,7 +221,7 @@ function withStores({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
     ...{ role: 'store', nic: first.nic, ssd },
     machine: {
       ...{ ...machine, blocks: 0, pinShare: 0, keeps: true },
-      tiers: { hostBlocks: dice.between(4, 60), ssdBlocks: dice.chance(0.5) ? dice.between(10, 80) : 0 },
+      tiers: { hostBlocks: prng.integer(4, 60), ssdBlocks: prng.chance(0.5) ? prng.integer(10, 80) : 0 },
     },
   });
   const others = config.instances.map((spec) => ({ ...spec, machine: { ...spec.machine, stores } }));
@@ -229,16 +229,16 @@ function withStores({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
 }
 
 /** In some worlds prompts are preempted while they leave: some come before others, memory is short and the way is long. */
-function withHaste({ config, trace }: RequestWorld, dice: Prng): RequestWorld {
-  if (config.pipeline !== undefined || !dice.chance(0.5)) return { config, trace };
+function withHaste({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  if (config.pipeline !== undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => {
-    const limits = { ...machine.limits, tokensMax: dice.between(32, 48) };
+    const limits = { ...machine.limits, tokensMax: prng.integer(32, 48) };
     const handOff = machine.handOff && { ...machine.handOff, layerWise: true };
     const keeps = spec.role === 'store' || config.lending !== undefined;
-    const blocks = keeps ? machine.blocks : dice.between(14, 18);
+    const blocks = keeps ? machine.blocks : prng.integer(14, 18);
     return { ...spec, machine: { ...machine, limits, blocks, ...(handOff && { handOff }) } };
   });
-  const hasty = trace.map((request) => (dice.chance(0.3) ? { ...request, priority: 1 } : request));
+  const hasty = trace.map((request) => (prng.chance(0.3) ? { ...request, priority: 1 } : request));
   return { config: { ...config, instances, linkBytesPerSecond: 1e6 }, trace: hasty };
 }
 
@@ -255,11 +255,11 @@ export function hastyWorld(seed: number): RequestWorld {
 /** Runs one seed to its end. Throws on the first broken rule. */
 export function runRequestChaos(seed: number): RequestCounts {
   const { config, trace } = hastyWorld(seed);
-  const dice = new Prng(seed, 6);
+  const prng = new Prng(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkPatience } });
   for (const request of trace) {
     simulation.arrive(request);
-    if (dice.chance(0.08)) simulation.cancel(String(dice.between(0, request.index)));
+    if (prng.chance(0.08)) simulation.cancel(String(prng.integer(0, request.index)));
   }
   simulation.advance(chaosUs);
   simulation.inside.faults?.heal();

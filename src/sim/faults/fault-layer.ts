@@ -2,7 +2,7 @@
 
 import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
-import { Prng } from '../lending/dice.ts';
+import { Prng } from '../../util/prng.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
 import { FaultyNetwork, type Party } from './faulty-network.ts';
 import { Injector } from './injector.ts';

@@ -1,12 +1,12 @@
 // A network that loses, doubles, delays and cuts off what a conductor, a gManager and instances say to one another.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { Prng } from '../lending/dice.ts';
+import type { Prng } from '../../util/prng.ts';
 import type { Fault, FaultName } from './faults.ts';
 
 export type Party = 'conductor' | 'gmanager' | InstanceIndex;
 
 export class FaultyNetwork {
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   readonly #later: (delayUs: number, action: () => void) => void;
   readonly #count: (fault: FaultName) => void;
   #faults: readonly Fault[];
@@ -15,12 +15,12 @@ export class FaultyNetwork {
   #longestUs = 0;
 
   constructor(
-    dice: Prng,
+    prng: Prng,
     faults: readonly Fault[],
     later: (delayUs: number, action: () => void) => void,
     count: (fault: FaultName) => void,
   ) {
-    this.#dice = dice;
+    this.#prng = prng;
     this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
     this.#later = later;
     this.#count = count;
@@ -57,10 +57,10 @@ export class FaultyNetwork {
     let copies = 1;
     let delayUs = latencyUs;
     for (const { kind, ratio, byUs } of this.#faults) {
-      if (!this.#dice.chance(ratio)) continue;
+      if (!this.#prng.chance(ratio)) continue;
       if (kind === 'loss') copies = 0;
       else if (kind === 'duplication') copies *= 2;
-      else delayUs += this.#dice.around(byUs);
+      else delayUs += this.#prng.exponentialUs(byUs);
       this.#count(kind === 'loss' || kind === 'duplication' ? kind : 'delay');
     }
     this.#longestUs = Math.max(this.#longestUs, delayUs);

@@ -1,6 +1,6 @@
 // Makes faults happen: at given times, or again and again by chance, all from the seed.
 import type { InstanceIndex } from '../../core/protocol/events.ts';
-import { Prng } from '../lending/dice.ts';
+import { Prng } from '../../util/prng.ts';
 import type { Fault, FaultName, FaultPlan } from './faults.ts';
 import type { Party } from './faulty-network.ts';
 
@@ -27,14 +27,14 @@ const stream = 41;
 
 export class Injector {
   readonly #victim: Victim;
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   /** How many faults hold an instance down, and make it slow. */
   readonly #slowed = new Map<InstanceIndex, number>();
   #over = false;
 
   constructor({ seed, faults }: FaultPlan, victim: Victim) {
     this.#victim = victim;
-    this.#dice = new Prng(seed, stream);
+    this.#prng = new Prng(seed, stream);
     for (const fault of faults) {
       if (fault.atUs !== undefined) victim.later(fault.atUs, () => this.#inject(fault, fault.forUs));
       else if (fault.everyUs !== undefined) this.#again(fault, fault.everyUs);
@@ -47,9 +47,12 @@ export class Injector {
   }
 
   #again(fault: Fault, everyUs: number): void {
-    this.#victim.later(this.#dice.around(everyUs), () => {
+    this.#victim.later(this.#prng.exponentialUs(everyUs), () => {
       if (this.#over) return;
-      this.#inject(fault, fault.forUs === Number.POSITIVE_INFINITY ? fault.forUs : this.#dice.around(fault.forUs));
+      this.#inject(
+        fault,
+        fault.forUs === Number.POSITIVE_INFINITY ? fault.forUs : this.#prng.exponentialUs(fault.forUs),
+      );
       this.#again(fault, everyUs);
     });
   }
@@ -106,11 +109,11 @@ export class Injector {
   }
 
   #anyone(): InstanceIndex {
-    return this.#dice.between(0, this.#victim.instances - 1);
+    return this.#prng.integer(0, this.#victim.instances - 1);
   }
 
   /** About a third of all, the conductor among them now and then. */
   #some(): readonly Party[] {
-    return this.#victim.parties.filter(() => this.#dice.chance(0.3));
+    return this.#victim.parties.filter(() => this.#prng.chance(0.3));
   }
 }

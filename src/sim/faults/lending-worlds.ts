@@ -3,8 +3,8 @@
 import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { defaultLendingTimes } from '../../core/lending/times.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import type { Prng } from '../../util/prng.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
-import type { Prng } from '../lending/dice.ts';
 import type { Fault } from './faults.ts';
 
 export interface RequestWorld {
@@ -26,15 +26,15 @@ const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000, spreadUs: 800_000 };
 
 /** @param gmanager the fault that may be injected besides */
-export function withLending({ config, trace }: RequestWorld, dice: Prng, gmanager: Fault): RequestWorld {
-  const blocks = dice.between(blocksMin, blocksMax);
+export function withLending({ config, trace }: RequestWorld, prng: Prng, gmanager: Fault): RequestWorld {
+  const blocks = prng.integer(blocksMin, blocksMax);
   const lendable = Math.floor(blocks * lentShareMax);
   const { length } = config.instances;
   const policy = {
     ...{ lentShareMax, lowWaterBlocks: 2, highWaterBlocks: 7, recallBlocks: 1, loanBlocksMin: 2, guestPermilleMax },
-    lookAheadUs: dice.chance(0.8) ? 100_000 : 0,
+    lookAheadUs: prng.chance(0.8) ? 100_000 : 0,
   };
-  const hostBlocks = dice.chance(0.4) ? dice.between(4, 12) : 0;
+  const hostBlocks = prng.chance(0.4) ? prng.integer(4, 12) : 0;
   const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
   const handsOver = config.pipeline === undefined;
   const instances = config.instances.map((spec, instance) => {
@@ -54,9 +54,9 @@ export function withLending({ config, trace }: RequestWorld, dice: Prng, gmanage
   };
   const alone = blocks * config.blockTokens;
   const longer = trace.map((request) =>
-    handsOver && dice.chance(0.1) ? withLength(request, dice.between(alone, 2 * alone), config.blockTokens) : request,
+    handsOver && prng.chance(0.1) ? withLength(request, prng.integer(alone, 2 * alone), config.blockTokens) : request,
   );
-  const restarts = dice.chance(0.7);
+  const restarts = prng.chance(0.7);
   const faults = config.faults && {
     ...config.faults,
     times: { ...config.faults.times, timeoutUs },

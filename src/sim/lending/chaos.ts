@@ -1,7 +1,7 @@
 // Chaos runs of lending: one seed makes one world, its loads and its faults; any broken rule throws.
 import type { LendingMessageKind, MessageFate } from '../../core/lending/messages.ts';
 import { defaultLendingTimes } from '../../core/lending/times.ts';
-import { Prng } from './dice.ts';
+import { Prng } from '../../util/prng.ts';
 import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
 import { type LendingCounts, LendingWorld } from './world.ts';
 
@@ -30,14 +30,14 @@ export const handlers: Readonly<Record<MessageFate, readonly LendingMessageKind[
 };
 
 export function createLendingWorld(seed: number, faults: LendingFaults | undefined): LendingWorld {
-  const dice = new Prng(seed, 3);
+  const prng = new Prng(seed, 3);
   return new LendingWorld({
     seed,
-    instances: dice.between(3, 5),
-    deviceBlocks: dice.between(40, 80),
-    hostBlocks: dice.between(0, 10),
+    instances: prng.integer(3, 5),
+    deviceBlocks: prng.integer(40, 80),
+    hostBlocks: prng.integer(0, 10),
     stagingBlocks: 16,
-    longChance: dice.chance(0.4) ? 0.01 : 0,
+    longChance: prng.chance(0.4) ? 0.01 : 0,
     policy: {
       lentShareMax: 0.5,
       lowWaterBlocks: 6,
@@ -50,7 +50,7 @@ export function createLendingWorld(seed: number, faults: LendingFaults | undefin
     times: defaultLendingTimes,
     faults,
     growUs: 40_000,
-    loadPeriodUs: dice.between(2_000_000, 4_000_000),
+    loadPeriodUs: prng.integer(2_000_000, 4_000_000),
     settleBlocksMin: 1,
   });
 }
@@ -125,38 +125,38 @@ function aliveIn({ nodes }: LendingWorld): number {
   return nodes.filter(({ incarnation }) => incarnation !== undefined).length;
 }
 
-function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Prng): void {
+function injectFaults(world: LendingWorld, faults: LendingFaults, prng: Prng): void {
   const { agenda, nodes } = world;
   const every = (meanUs: number, inject: () => void) => {
-    agenda.after(dice.around(meanUs), () => {
+    agenda.after(prng.exponentialUs(meanUs), () => {
       if (agenda.nowUs >= chaosUs) return;
       inject();
       every(meanUs, inject);
     });
   };
-  const anyNode = () => nodes[dice.between(0, nodes.length - 1)];
+  const anyNode = () => nodes[prng.integer(0, nodes.length - 1)];
   every(faults.partitionUsMean, () => {
-    const cut = world.parties.filter(() => dice.chance(0.3));
+    const cut = world.parties.filter(() => prng.chance(0.3));
     world.network.cut(cut);
-    agenda.after(dice.around(faults.outageUsMean), () => world.network.join(cut));
+    agenda.after(prng.exponentialUs(faults.outageUsMean), () => world.network.join(cut));
   });
   every(faults.crashUsMean, () => {
     const node = anyNode();
     if (node.incarnation === undefined) return;
     world.count('crash');
     world.crash(node);
-    if (dice.chance(faults.deathRatio)) return;
-    agenda.after(dice.around(faults.outageUsMean), () => {
+    if (prng.chance(faults.deathRatio)) return;
+    agenda.after(prng.exponentialUs(faults.outageUsMean), () => {
       world.count('restart');
       world.start(node);
     });
   });
   every(faults.slowUsMean, () => {
     world.count('slow node');
-    world.slow(anyNode(), dice.around(faults.outageUsMean));
+    world.slow(anyNode(), prng.exponentialUs(faults.outageUsMean));
   });
   every(faults.gmanagerRestartUsMean, () => {
-    const together = dice.chance(0.5) ? dice.around(faults.outageUsMean) + 1 : 0;
+    const together = prng.chance(0.5) ? prng.exponentialUs(faults.outageUsMean) + 1 : 0;
     world.count(together > 0 ? 'two gManagers at once' : 'gManager restart');
     world.startGManager(together);
   });

@@ -1,12 +1,12 @@
 // A network that loses, doubles, delays and cuts off what lending machines say.
 import type { Envelope, Party } from '../../core/lending/messages.ts';
+import type { Prng } from '../../util/prng.ts';
 import type { Agenda } from './agenda.ts';
-import type { Prng } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 
 export class LendingNetwork {
   readonly #agenda: Agenda;
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   readonly #deliver: (envelope: Envelope) => void;
   readonly #count: (fault: FaultName) => void;
   #faults: LendingFaults | undefined;
@@ -15,13 +15,13 @@ export class LendingNetwork {
   /** @param faults undefined: nothing goes wrong */
   constructor(
     agenda: Agenda,
-    dice: Prng,
+    prng: Prng,
     faults: LendingFaults | undefined,
     deliver: (envelope: Envelope) => void,
     count: (fault: FaultName) => void,
   ) {
     this.#agenda = agenda;
-    this.#dice = dice;
+    this.#prng = prng;
     this.#faults = faults;
     this.#deliver = deliver;
     this.#count = count;
@@ -51,20 +51,20 @@ export class LendingNetwork {
   send(envelope: Envelope): void {
     const faults = this.#faults;
     if (faults === undefined) {
-      this.#post(envelope, this.#dice.between(100, 2_000));
+      this.#post(envelope, this.#prng.integer(100, 2_000));
       return;
     }
-    if (this.#dice.chance(faults.lossRatio)) {
+    if (this.#prng.chance(faults.lossRatio)) {
       this.#count('loss');
       return;
     }
-    const copies = this.#dice.chance(faults.duplicateRatio) ? 2 : 1;
+    const copies = this.#prng.chance(faults.duplicateRatio) ? 2 : 1;
     if (copies === 2) this.#count('duplication');
     for (let i = 0; i < copies; i++) {
-      let delayUs = this.#dice.between(100, 2_000);
-      if (this.#dice.chance(faults.delayRatio)) {
+      let delayUs = this.#prng.integer(100, 2_000);
+      if (this.#prng.chance(faults.delayRatio)) {
         this.#count('delay');
-        delayUs += this.#dice.around(faults.delayUsMean);
+        delayUs += this.#prng.exponentialUs(faults.delayUsMean);
       }
       this.#post(envelope, delayUs);
     }

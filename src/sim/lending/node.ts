@@ -3,7 +3,7 @@ import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-
 import type { LendingEffect, RManagerEvent } from '../../core/lending/messages.ts';
 import { RManager } from '../../core/lending/rmanager.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
-import type { Prng } from './dice.ts';
+import type { Prng } from '../../util/prng.ts';
 import { Workload } from './workload.ts';
 
 export interface NodeConfig {
@@ -31,17 +31,17 @@ export class LendingNode {
   /** Its clock differs from the world's by so much. */
   readonly skewUs: number;
   readonly #config: NodeConfig;
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   #incarnations = 0;
   incarnation: Incarnation | undefined;
   /** It does nothing until then. */
   slowUntilUs = 0;
 
-  constructor(instance: number, config: NodeConfig, dice: Prng) {
+  constructor(instance: number, config: NodeConfig, prng: Prng) {
     this.instance = instance;
     this.#config = config;
-    this.#dice = dice;
-    this.skewUs = dice.between(0, 1_000_000_000);
+    this.#prng = prng;
+    this.skewUs = prng.integer(0, 1_000_000_000);
   }
 
   start(): Incarnation {
@@ -53,7 +53,7 @@ export class LendingNode {
     const { instance } = this;
     const memories = memory.lending;
     const rmanager = new RManager({ instance, incarnation: number, memories, policy, times, stagingBlocks });
-    const workload = new Workload(memory, rmanager, this.#dice, {
+    const workload = new Workload(memory, rmanager, this.#prng, {
       lowWaterBlocks: policy.lowWaterBlocks,
       longChance,
     });

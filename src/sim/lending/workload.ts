@@ -2,7 +2,7 @@
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { Gathering, Growth } from '../../core/lending/messages.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
-import type { Prng } from './dice.ts';
+import type { Prng } from '../../util/prng.ts';
 
 interface Growing {
   /** Blocks that it ends with. */
@@ -28,7 +28,7 @@ const gatheredStays = 5;
 export class Workload {
   readonly #memory: InstanceMemory;
   readonly #rmanager: RManager;
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   /** Below so many available blocks at home, sequences grow abroad. */
   readonly #reserveBlocks: number;
   readonly #longChance: number;
@@ -45,13 +45,13 @@ export class Workload {
   constructor(
     memory: InstanceMemory,
     rmanager: RManager,
-    dice: Prng,
+    prng: Prng,
     { lowWaterBlocks, longChance }: { readonly lowWaterBlocks: number; readonly longChance: number },
   ) {
     this.#longChance = longChance;
     this.#memory = memory;
     this.#rmanager = rmanager;
-    this.#dice = dice;
+    this.#prng = prng;
     this.#reserveBlocks = lowWaterBlocks;
   }
 
@@ -87,9 +87,9 @@ export class Workload {
   grow(load: number): number {
     this.#lookAtHold();
     const isKeptOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.hasTurn);
-    if (this.#dice.chance(load) && this.#sequences.size < 24 && !isKeptOut) {
-      const target = this.#dice.between(2, 10);
-      this.#add(target, this.#dice.around(staysMean), false);
+    if (this.#prng.chance(load) && this.#sequences.size < 24 && !isKeptOut) {
+      const target = this.#prng.integer(2, 10);
+      this.#add(target, this.#prng.exponentialUs(staysMean), false);
     }
     this.#gather();
     for (const sequence of this.#sequences) {
@@ -114,8 +114,8 @@ export class Workload {
   #gather(): void {
     const { available, total } = this.#memory.lending.device.figures;
     if (this.#long === undefined) {
-      if (this.#gathered === 0 && this.#longChance > 0 && this.#dice.chance(this.#longChance))
-        this.#long = { number: ++this.#longNumber, blocks: total + this.#dice.between(1, Math.floor(total / 3)) };
+      if (this.#gathered === 0 && this.#longChance > 0 && this.#prng.chance(this.#longChance))
+        this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
       return;
     }
     const room = available + this.#rmanager.inHand - this.#promised;
@@ -177,7 +177,7 @@ export class Workload {
   /** A random one ends before its time. */
   cancelOne(): void {
     const all = [...this.#sequences];
-    if (all.length > 0) this.#end(all[this.#dice.between(0, all.length - 1)], true);
+    if (all.length > 0) this.#end(all[this.#prng.integer(0, all.length - 1)], true);
   }
 
   #extend(sequence: Growing): boolean {

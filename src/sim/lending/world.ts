@@ -3,6 +3,7 @@ import { GManager } from '../../core/lending/manager/gmanager.ts';
 import type { Envelope, LendingEffect, LendingMessageKind, MessageFate, Party } from '../../core/lending/messages.ts';
 import { noGrowth } from '../../core/lending/rmanager.ts';
 import { counterUniform } from '../../util/counter-random.ts';
+import { Prng } from '../../util/prng.ts';
 import { Agenda } from './agenda.ts';
 import {
   checkAtRest,
@@ -15,7 +16,6 @@ import {
   unfrozen,
   Waits,
 } from './checks.ts';
-import { Prng } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
 import { type Incarnation, LendingNode, type NodeConfig } from './node.ts';
@@ -70,7 +70,7 @@ export class LendingWorld {
   readonly nodes: readonly LendingNode[];
   readonly #config: LendingWorldConfig;
   readonly #waits = new Waits();
-  readonly #dice: Prng;
+  readonly #prng: Prng;
   /** The last is the one that is addressed; others may still speak. */
   #gmanagers: GManager[] = [];
   #epoch = 0;
@@ -82,10 +82,10 @@ export class LendingWorld {
 
   constructor(config: LendingWorldConfig) {
     this.#config = config;
-    this.#dice = new Prng(config.seed, 1);
+    this.#prng = new Prng(config.seed, 1);
     const count = (fault: FaultName) => this.count(fault);
-    const dice = new Prng(config.seed, 2);
-    this.network = new LendingNetwork(this.agenda, dice, config.faults, (envelope) => this.#deliver(envelope), count);
+    const prng = new Prng(config.seed, 2);
+    this.network = new LendingNetwork(this.agenda, prng, config.faults, (envelope) => this.#deliver(envelope), count);
     this.nodes = Array.from(
       { length: config.instances },
       (_, i) => new LendingNode(i, config, new Prng(config.seed, 100 + i)),
@@ -301,7 +301,7 @@ export class LendingWorld {
         const blocks = incarnation.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
         this.counts.gatherings += incarnation.workload.gatherings - gatherings;
         this.counts.holds += incarnation.workload.holds - holds;
-        if (this.#dice.chance(0.02)) this.#cancel(incarnation);
+        if (this.#prng.chance(0.02)) this.#cancel(incarnation);
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
         const growth = { kind: 'growth', blocksPerSecond, ...incarnation.workload.demand } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
@@ -322,8 +322,8 @@ export class LendingWorld {
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
     const room = node.incarnation?.memory.lending.device.figures.available ?? 0;
-    if (debt === undefined || held > room || there.some(({ firm }) => firm) || !this.#dice.chance(0.03)) return;
-    const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#dice.between(50, 400) } as const;
+    if (debt === undefined || held > room || there.some(({ firm }) => firm) || !this.#prng.chance(0.03)) return;
+    const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#prng.integer(50, 400) } as const;
     this.#follow(node, node.step(this.agenda.nowUs, load));
   }
 

@@ -1,5 +1,5 @@
-// When requests come: evenly, by chance, or in bursts.
-import type { Prng } from './chance.ts';
+// When requests come: evenly, at random (Poisson), or in bursts.
+import type { Prng } from '../../util/prng.ts';
 
 export type Arrivals =
   /** Independent of one another. */
@@ -17,15 +17,15 @@ export type Arrivals =
 /** Times in whole microseconds, from 0 on. */
 export class ArrivalClock {
   readonly #arrivals: Arrivals;
-  readonly #chance: Prng;
+  readonly #prng: Prng;
   #count = 0;
   #nowUs = 0;
   /** What is left of the phase with arrivals. */
   #onUs = 0;
 
-  constructor(arrivals: Arrivals, chance: Prng) {
+  constructor(arrivals: Arrivals, prng: Prng) {
     this.#arrivals = arrivals;
-    this.#chance = chance;
+    this.#prng = prng;
     if (arrivals.kind === 'bursts') this.#onUs = this.#phaseUs(arrivals.onSeconds);
   }
 
@@ -50,6 +50,6 @@ export class ArrivalClock {
   }
 
   #phaseUs(meanSeconds: number): number {
-    return Math.round(this.#chance.exponential() * meanSeconds * 1e6);
+    return Math.round(this.#prng.exponential() * meanSeconds * 1e6);
   }
 }

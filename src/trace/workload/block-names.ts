@@ -2,7 +2,7 @@
 
 import { exactExp, exactLog } from '../../util/exact-math.ts';
 import { Int32List } from '../../util/int32-list.ts';
-import type { Prng } from './chance.ts';
+import type { Prng } from '../../util/prng.ts';
 
 export interface Prefixes {
   /** How many different prefixes there are. */
@@ -17,17 +17,17 @@ export interface Prefixes {
 export class BlockNames {
   readonly #blockTokens: number;
   readonly #prefixes: Prefixes | undefined;
-  readonly #chance: Prng;
+  readonly #prng: Prng;
   /** (families): probability of this one or one before it. */
   readonly #upTo: Float64Array;
   /** (families): names so far of the prefix, which grows when a longer prompt comes. */
   readonly #families: readonly Int32List[];
   #next = 0;
 
-  constructor(prefixes: Prefixes | undefined, blockTokens: number, chance: Prng) {
+  constructor(prefixes: Prefixes | undefined, blockTokens: number, prng: Prng) {
     this.#blockTokens = blockTokens;
     this.#prefixes = prefixes;
-    this.#chance = chance;
+    this.#prng = prng;
     const { families, zipf } = prefixes ?? { families: 0, zipf: 0 };
     this.#families = Array.from({ length: families }, () => new Int32List());
     this.#upTo = cumulative(families, zipf);
@@ -73,7 +73,7 @@ export class BlockNames {
   }
 
   #drawFamily(): number {
-    const drawn = this.#chance.uniform();
+    const drawn = this.#prng.uniform();
     let low = 0;
     let high = this.#upTo.length - 1;
     while (low < high) {

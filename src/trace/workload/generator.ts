@@ -1,13 +1,14 @@
 // A workload from its description and a seed: an endless stream of requests in constant memory.
+
+import { Prng } from '../../util/prng.ts';
 import type { TraceRequest } from '../request.ts';
 import { ArrivalClock, type Arrivals } from './arrivals.ts';
 import { BlockNames, type Prefixes } from './block-names.ts';
-import { Prng } from './chance.ts';
 import { type DrawnLengths, drawer, type Lengths, type LengthTable, meanOf } from './lengths.ts';
 import { type Conversation, TurnQueue } from './turn-queue.ts';
 
 export interface Sessions {
-  /** Mean of the number of requests of a session, at least 1; after each, another follows with the same chance. */
+  /** Mean of the number of requests of a session, at least 1; after each, another follows with the same probability. */
   readonly turns: number;
   /** What the user adds to the last prompt and its output. */
   readonly newTokens: Lengths;
@@ -53,7 +54,7 @@ export class WorkloadGenerator {
   readonly #drawPair: () => Pair;
   readonly #phases: Phases | undefined;
   readonly #names: BlockNames;
-  readonly #turnChance: Prng;
+  readonly #turnPrng: Prng;
   readonly #drawNew: () => number;
   readonly #turns = new TurnQueue();
   readonly #blockTokens: number;
@@ -70,8 +71,8 @@ export class WorkloadGenerator {
     this.#drawPair =
       this.#phases?.draw ?? pairDrawer(workload, new Prng(seed, streams.lengths), new Prng(seed, streams.kinds));
     this.#names = new BlockNames(workload.prefixes, blockTokens, new Prng(seed, streams.families));
-    this.#turnChance = new Prng(seed, streams.turns);
-    this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnChance);
+    this.#turnPrng = new Prng(seed, streams.turns);
+    this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnPrng);
     this.#firstUs = this.#arrivalUs();
   }
 
@@ -118,9 +119,9 @@ export class WorkloadGenerator {
     { arrivalUs, inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
     { turns, thinkSeconds, answerMsPerToken }: Sessions,
   ): void {
-    if (this.#turnChance.uniform() >= 1 - 1 / turns) return;
+    if (this.#turnPrng.uniform() >= 1 - 1 / turns) return;
     const next = inputTokens + outputTokens + this.#drawNew();
-    const thinkUs = Math.round(this.#turnChance.exponential() * thinkSeconds * 1e6);
+    const thinkUs = Math.round(this.#turnPrng.exponential() * thinkSeconds * 1e6);
     if (next >= this.#workload.contextTokens) return;
     const answerUs = Math.round(outputTokens * answerMsPerToken * 1000);
     this.#turns.add({
@@ -140,13 +141,13 @@ class Phases {
   readonly #round = { seconds: 0, length: 0 };
   #current = 0;
 
-  constructor(phases: readonly Phase[], chance: Prng) {
+  constructor(phases: readonly Phase[], prng: Prng) {
     this.#phases = phases;
     for (const { seconds, times } of phases) {
       this.#round.seconds += seconds;
       this.#round.length += seconds * times;
     }
-    this.#pairs = phases.map(({ lengths }) => pairOf(lengths, chance));
+    this.#pairs = phases.map(({ lengths }) => pairOf(lengths, prng));
   }
 
   /** Of the phase that the last time fell into. */
@@ -170,22 +171,22 @@ class Phases {
   }
 }
 
-function pairDrawer({ lengths, long }: Workload, chance: Prng, kinds: Prng): () => Pair {
-  const drawShort = lengths.kind === 'drawn' ? pairOf(lengths, chance) : rowsOf(lengths, chance);
+function pairDrawer({ lengths, long }: Workload, prng: Prng, kinds: Prng): () => Pair {
+  const drawShort = lengths.kind === 'drawn' ? pairOf(lengths, prng) : rowsOf(lengths, prng);
   if (long === undefined) return drawShort;
-  const drawLong = pairOf(long.lengths, chance);
+  const drawLong = pairOf(long.lengths, prng);
   return () => (kinds.uniform() < long.share ? drawLong() : drawShort());
 }
 
-function pairOf({ input, output }: DrawnLengths, chance: Prng): () => Pair {
-  const drawInput = drawer(input, chance);
-  const drawOutput = drawer(output, chance);
+function pairOf({ input, output }: DrawnLengths, prng: Prng): () => Pair {
+  const drawInput = drawer(input, prng);
+  const drawOutput = drawer(output, prng);
   return () => ({ input: drawInput(), output: drawOutput() });
 }
 
-function rowsOf({ input, output }: LengthTable, chance: Prng): () => Pair {
+function rowsOf({ input, output }: LengthTable, prng: Prng): () => Pair {
   return () => {
-    const row = chance.whole(0, input.length - 1);
+    const row = prng.integer(0, input.length - 1);
     return { input: input[row], output: output[row] };
   };
 }

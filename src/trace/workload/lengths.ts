@@ -1,6 +1,6 @@
 // How many tokens prompts and outputs have.
 import { exactExp, exactLog } from '../../util/exact-math.ts';
-import type { Prng } from './chance.ts';
+import type { Prng } from '../../util/prng.ts';
 
 /** Tokens, at least 1. */
 export type Lengths =
@@ -39,17 +39,17 @@ export function parseLengths(text: string): Lengths | undefined {
 }
 
 /** A function that draws one length. */
-export function drawer(lengths: Lengths, chance: Prng): () => number {
+export function drawer(lengths: Lengths, prng: Prng): () => number {
   switch (lengths.kind) {
     case 'fixed':
       return () => lengths.tokens;
     case 'uniform':
-      return () => chance.whole(lengths.min, lengths.max);
+      return () => prng.integer(lengths.min, lengths.max);
     case 'log-normal': {
       const variance = exactLog(1 + lengths.variation * lengths.variation);
       const middle = exactLog(lengths.mean) - variance / 2;
       const deviation = Math.sqrt(variance);
-      return () => Math.max(1, Math.round(exactExp(middle + deviation * chance.normal())));
+      return () => Math.max(1, Math.round(exactExp(middle + deviation * prng.normal())));
     }
   }
 }

@@ -8,7 +8,7 @@ import {
   type OfficeRecord,
   defaultElectionTimes as times,
 } from '../../../src/core/membership/election.ts';
-import { Prng } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/util/prng.ts';
 
 interface Member {
   readonly election: Election;
@@ -36,7 +36,7 @@ class World {
   }
 
   #member(index: number, incarnation: number): Member {
-    const skewMs = this.#random.between(0, 1e6);
+    const skewMs = this.#random.integer(0, 1e6);
     const past = { lost: this.#lost, originMs: -skewMs };
     return { election: new Election(`m${index}.${incarnation}`, past), skewUs: skewMs * 1000, up: true, incarnation };
   }
@@ -63,7 +63,7 @@ class World {
     if (effect.kind === 'elected') this.epochs.push(effect.epoch);
     if (effect.kind !== 'read' && effect.kind !== 'write') return;
     const lost = this.faulty && this.#random.chance(0.1);
-    const delayUs = () => this.#random.between(0, this.faulty ? 400_000 : 5_000);
+    const delayUs = () => this.#random.integer(0, this.faulty ? 400_000 : 5_000);
     this.#agenda.push({
       atUs: this.nowUs + delayUs(),
       act: () => {
@@ -159,8 +159,8 @@ test('at most one holds it at any time and epochs grow, whatever is lost, late o
       const world = new World(seed, count, true);
       const random = new Prng(seed, 2);
       for (let i = 0; i < 6; i++) {
-        world.run(world.nowUs + random.between(0, 10_000_000));
-        world.crash(random.between(0, count - 1));
+        world.run(world.nowUs + random.integer(0, 10_000_000));
+        world.crash(random.integer(0, count - 1));
         // All have looked since they began.
         if (random.chance(0.3) && world.seenByAll) {
           world.lose();

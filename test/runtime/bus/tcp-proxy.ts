@@ -1,6 +1,6 @@
 // A TCP proxy in front of a local server, through which a test delays, loses, suspends and cuts the link.
 import { createServer, connect as dial, type Socket } from 'node:net';
-import { Prng } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/util/prng.ts';
 
 type Pairs = Set<readonly [Socket, Socket]>;
 interface State {

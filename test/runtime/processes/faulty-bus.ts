@@ -1,6 +1,6 @@
 // A bus that loses, doubles and delays frames of links, by a seed; announcements and records it leaves alone.
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
-import { Prng } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/util/prng.ts';
 
 export interface BusFaults {
   /** Shares of frames. */

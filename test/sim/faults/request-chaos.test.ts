@@ -11,7 +11,7 @@ import {
 import { FaultyNetwork } from '../../../src/sim/faults/faulty-network.ts';
 import type { RequestWorld } from '../../../src/sim/faults/lending-worlds.ts';
 import { parseFault } from '../../../src/sim/faults/parse.ts';
-import { Prng } from '../../../src/sim/lending/dice.ts';
+import { Prng } from '../../../src/util/prng.ts';
 
 it('holds every rule over many seeds, each fault injected and handlers run', () => {
   const sum = runRequestChaos(1);

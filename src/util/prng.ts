@@ -1,8 +1,8 @@
-// Draws from a seed: each purpose has a stream of its own, so that more draws of one change nothing in another.
-import { counterUniform } from '../../util/counter-random.ts';
-import { exactLog } from '../../util/exact-math.ts';
+// Deterministic random draws: each purpose has a stream of its own, so that more draws of one change nothing in another.
+import { counterUniform } from './counter-random.ts';
+import { exactLog } from './exact-math.ts';
 
-/** Pure of (seed, stream, how many were drawn), with the same bits on any machine. */
+/** A pure function of (seed, stream, number of draws), with the same bits on any machine. Streams of one seed are independent. */
 export class Prng {
   readonly #seed: number;
   readonly #stream: number;
@@ -19,14 +19,24 @@ export class Prng {
     return counterUniform(this.#seed, this.#stream, this.#drawn++);
   }
 
-  /** A whole number of [min, max]. */
-  whole(min: number, max: number): number {
+  /** True with this probability. */
+  chance(probability: number): boolean {
+    return this.uniform() < probability;
+  }
+
+  /** An integer of [min, max]. */
+  integer(min: number, max: number): number {
     return min + Math.floor(this.uniform() * (max - min + 1));
   }
 
   /** Of mean 1. */
   exponential(): number {
     return -exactLog(1 - this.uniform());
+  }
+
+  /** An exponentially distributed time in whole microseconds. */
+  exponentialUs(meanUs: number): number {
+    return Math.floor(this.exponential() * meanUs);
   }
 
   /** Of mean 0 and deviation 1: Marsaglia's polar method, whose square root IEEE 754 rounds exactly. */
