@@ -19,7 +19,7 @@ it('holds every rule over many seeds, each fault injected and handlers run', () 
   for (const seed of [...Array.from({ length: 39 }, (_, i) => i + 2), 90]) addRequestCounts(sum, runRequestChaos(seed));
   // Each is met in fewer than one of 25 worlds: the soak of 500 is to reach it.
   const orphans = ['report', 'reserved', 'snapshot', 'taken'].map((message) => `orphan ${message}`);
-  const rare = ['late letGo', 'late unable', ...orphans];
+  const rare = ['late released', 'late unable', ...orphans];
   expect(neverInRequests(sum).filter((name) => !rare.includes(name))).toEqual([]);
   expect(sum.completed).toBeGreaterThan(sum.requests / 2);
   expect(sum.groups).toBeGreaterThan(20);
