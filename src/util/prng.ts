@@ -39,7 +39,7 @@ export class Prng {
     return Math.floor(this.exponential() * meanUs);
   }
 
-  /** Of mean 0 and deviation 1: Marsaglia's polar method, whose square root IEEE 754 rounds exactly. */
+  /** Of mean 0 and deviation 1: Marsaglia's polar method; IEEE 754 rounds its square root exactly. */
   normal(): number {
     const spare = this.#spareNormal;
     this.#spareNormal = undefined;
