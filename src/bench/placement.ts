@@ -1,6 +1,6 @@
 // How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
 
-import type { BlockChain } from '../core/kvcache/block-chain.ts';
+import type { BlockChain } from '../core/protocol/kv-events.ts';
 import type { PlacementRecords } from '../core/router/placed.ts';
 import { Placer } from '../core/router/placement/placer.ts';
 import { LengthRequest } from '../core/scheduler/length-work.ts';

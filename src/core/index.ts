@@ -1,13 +1,13 @@
 // The public face of the policy room: `kvasir/policy`.
 
 export { StepCost } from './cost/step-cost.ts';
-export type { StepPredictor, StepShape } from './cost/step-shape.ts';
 export { BlockCache, type BlockCacheConfig } from './kvcache/block-cache.ts';
-export type { BlockChain } from './kvcache/block-chain.ts';
 export { type BlockRoot, HashChain, rootDigest } from './kvcache/block-hash.ts';
-export type { BlockId } from './kvcache/block-pool.ts';
 export { BlockTable, HeldBlocks } from './kvcache/block-table.ts';
 export { type BlockUse, type EvictionKind, type EvictionOrder, evictionOrders } from './kvcache/eviction.ts';
+export type { BlockId } from './protocol/ids.ts';
+export type { BlockChain } from './protocol/kv-events.ts';
+export type { StepPredictor, StepShape } from './protocol/step-shape.ts';
 export { Batcher } from './scheduler/batching/batcher.ts';
 export {
   Sequence,

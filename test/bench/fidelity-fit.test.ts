@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
-import type { PlacementAccount } from '../../src/core/router/request-trace.ts';
+import type { PlacementAccount } from '../../src/core/protocol/request-trace.ts';
 import type { RecordedStep } from '../../src/runtime/threads/step-record.ts';
 
 function step(startedUs: number, us: number, rows = 1, logitRows = 1): RecordedStep {

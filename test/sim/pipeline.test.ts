@@ -2,8 +2,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/core/cost/roofline.ts';
-import type { LayerRange, StepShape } from '../../src/core/cost/step-shape.ts';
 import { PipelinedPrefill } from '../../src/core/pipeline/pipelined-prefill.ts';
+import type { LayerRange, StepShape } from '../../src/core/protocol/step-shape.ts';
 import type { Simulation } from '../../src/sim/engine/simulation.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';

@@ -1,7 +1,7 @@
 // A trace served live: its requests come when the trace says, and what their clients see is written down.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../../core/protocol/ports.ts';
-import type { PlacementAccount } from '../../core/router/request-trace.ts';
+import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { scramble } from '../../util/scramble.ts';
 import { pageTokens } from '../../util/step.ts';

@@ -3,9 +3,9 @@
 import { MeasuredCost, type Variation } from '../../core/cost/measured-cost.ts';
 import { RecordedSteps } from '../../core/cost/recorded-steps.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
-import type { LayerRange, StepShape } from '../../core/cost/step-shape.ts';
+import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
+import type { LayerRange, StepShape } from '../../core/protocol/step-shape.ts';
 import { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
-import type { PlacementAccount } from '../../core/router/request-trace.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import type { Said } from '../../sim/engine/message-delivery.ts';

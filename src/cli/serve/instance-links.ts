@@ -1,5 +1,5 @@
 // How an instance's thread reaches others: over the bus of its process, pages through the messenger.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { LayerRef } from '../../graph/program.ts';

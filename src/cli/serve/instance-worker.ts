@@ -2,7 +2,7 @@
 import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import { createTokenInstance } from '../../core/scheduler/token-work.ts';
 import { Engine } from '../../engine/engine.ts';

@@ -1,6 +1,7 @@
 // What a step costs whose rows see keys of other instances (DistAttention, Infinite-LLM section 4), and what it costs those instances.
+
+import type { StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
-import type { StepShape } from './step-shape.ts';
 
 /** Rows and the keys that they see at one creditor; as in `StepShape`. */
 export type RemoteKeys = Omit<StepShape, 'logitRows'>;

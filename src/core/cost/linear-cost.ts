@@ -1,6 +1,7 @@
 // A cost model fitted to steps that ran: linear in what a step's time depends on, like the predictor that instances learn on line.
+
+import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
-import { type LayerRange, layersOf, type StepShape } from './step-shape.ts';
 
 /** Microseconds: of any step, of each row, of each key that a row sees, of each sequence that decodes, of each row of logits. */
 export interface LinearTimes {

@@ -1,8 +1,8 @@
 // Steps as a machine ran them: times fitted to steps that only decode and to those with prompts, and how far from them steps were, alone and beside others.
 import { counterUniform } from '../../util/counter-random.ts';
+import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { fitLinearCost, type KvSizes, LinearCost, type LinearTimes, type TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
-import type { LayerRange, StepShape } from './step-shape.ts';
 
 export interface MeasuredStep extends TimedStep {
   /** How long it took as clients see it, which may be next to nothing where the step before came late. */

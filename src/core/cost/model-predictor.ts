@@ -1,6 +1,7 @@
 // A predictor that knows the cost model of its instance: simulations, and fleets whose hardware has been measured.
+
+import { type LayerRange, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
-import { type LayerRange, layersOf, type StepPredictor, type StepShape } from './step-shape.ts';
 
 export class ModelPredictor implements StepPredictor {
   readonly #model: StepCostModel;

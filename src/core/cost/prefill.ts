@@ -1,5 +1,5 @@
 // How long the prefill of a prompt takes on an instance that does nothing else.
-import type { StepPredictor } from './step-shape.ts';
+import type { StepPredictor } from '../protocol/step-shape.ts';
 
 export interface PrefillPredictor {
   /** Of a prompt of `tokens` tokens whose first `cachedTokens` have keys and values already. */

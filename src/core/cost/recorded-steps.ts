@@ -1,8 +1,8 @@
 // Steps that take as long as they took elsewhere: a run is replayed with the times of another one.
 
+import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import type { TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
-import type { LayerRange, StepShape } from './step-shape.ts';
 
 /** A step that ran, by a clock that both runs have. */
 export interface StepThen extends TimedStep {

@@ -1,6 +1,7 @@
 // How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
+
+import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
 import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
-import { type LayerRange, layersOf, type StepShape } from './step-shape.ts';
 
 /** A dense decoder-only transformer. Sizes are elements. */
 export interface ModelShape {

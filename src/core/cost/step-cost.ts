@@ -1,6 +1,6 @@
 // How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
 
-import { type LayerRange, layersOf, type StepPredictor, type StepShape } from './step-shape.ts';
+import { type LayerRange, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
 
 const features = 5;
 

@@ -1,9 +1,10 @@
 // How long a step takes by measured kernels: tables made ready for one model on so many devices, then a few look-ups a step.
+
+import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
 import type { MeasuredTables } from './measured-tables.ts';
 import { kvCapacity } from './memory.ts';
 import { type ModelShape, type StepCostModel, stageOf } from './roofline.ts';
-import type { LayerRange, StepShape } from './step-shape.ts';
 
 /** What no kernel table holds. */
 export interface StepOverheads {

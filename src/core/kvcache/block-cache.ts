@@ -2,7 +2,8 @@
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import { LendingMemory } from '../lending/lending-memory.ts';
-import { type BlockChain, KnownPrefix } from './block-chain.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
+import { KnownPrefix } from './block-chain.ts';
 import type { BlockTable } from './block-table.ts';
 import type { TierListener } from './events/kv-event-log.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';

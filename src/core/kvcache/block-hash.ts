@@ -1,7 +1,7 @@
 // The identity of a block: 128 bits, chained from what its keys and values depend on besides the tokens before them.
 import { blake2s128, digestWords } from '../../util/blake2s.ts';
 import { pageTokens } from '../../util/step.ts';
-import type { BlockChain } from './block-chain.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
 
 /** Everything but tokens that decides the bits of a block. Two caches that differ in any of it share nothing. */
 export interface BlockRoot {

@@ -1,7 +1,7 @@
 // Which block of a layer group holds which digest of a chain, and back.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
-import type { BlockId } from './block-pool.ts';
+import type { BlockId } from '../protocol/ids.ts';
 
 /** Knows neither references nor prefixes. */
 export class BlockIndex {

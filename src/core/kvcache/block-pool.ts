@@ -1,8 +1,6 @@
 // rBlocks of one layer group: the table from logical blocks to pages, reference counts and states.
+import type { BlockId } from '../protocol/ids.ts';
 import type { PagePool } from './page-pool.ts';
-
-/** Index of an rBlock in its pool: a row of the page table. */
-export type BlockId = number;
 
 /** `used`: held by sequences. `cached`: held by nobody, its contents kept for reuse. */
 export type BlockState = 'free' | 'cached' | 'used';

@@ -1,6 +1,6 @@
 // Which cached block goes first: LRU, LFU, length-aware and FIFO behind one order, and the queue that applies it.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
-import type { BlockId } from './block-pool.ts';
+import type { BlockId } from '../protocol/ids.ts';
 
 export const evictionKinds = ['lru', 'lfu', 'length-aware', 'fifo'] as const;
 export type EvictionKind = (typeof evictionKinds)[number];
@@ -41,7 +41,7 @@ export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
 type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
 
 /** Blocks that may be evicted now, numbered through. Every operation is O(log n). */
-export class EvictionQueue implements HeapOrder {
+export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   readonly #order: EvictionOrder;
   readonly #use: GrowingUse;
   readonly #heap: IndexedHeap;
@@ -59,7 +59,7 @@ export class EvictionQueue implements HeapOrder {
     this.#heap = new IndexedHeap(blocks, this);
   }
 
-  before(a: BlockId, b: BlockId): boolean {
+  before(a: Id, b: Id): boolean {
     return this.#order(this.#use, a, b) < 0;
   }
 
@@ -67,7 +67,7 @@ export class EvictionQueue implements HeapOrder {
     return this.#heap.size;
   }
 
-  has(block: BlockId): boolean {
+  has(block: Id): boolean {
     return this.#heap.has(block);
   }
 
@@ -77,7 +77,7 @@ export class EvictionQueue implements HeapOrder {
   }
 
   /** A block came into the cache for the first time. */
-  begin(block: BlockId, depth: number): void {
+  begin(block: Id, depth: number): void {
     this.#use.depth[block] = depth;
     this.#use.uses[block] = 1;
     this.#use.since[block] = this.#clock;
@@ -85,25 +85,25 @@ export class EvictionQueue implements HeapOrder {
   }
 
   /** A sequence reuses the block. It must not be in the queue. */
-  reuse(block: BlockId): void {
+  reuse(block: Id): void {
     this.#use.uses[block] = this.#use.uses[block] + 1;
     this.#use.lastUse[block] = this.#clock;
   }
 
   /** A sequence lets go of the block: used until now, but not once more; `cold`: as if never used, if nobody else did. It must not be in the queue. */
-  letGo(block: BlockId, cold: boolean): void {
+  letGo(block: Id, cold: boolean): void {
     const unused = cold && (this.#use.uses[block] as number) <= 1;
     this.#use.lastUse[block] = unused ? 0 : this.#clock;
     if (unused) this.#use.since[block] = 0;
   }
 
   /** The block is used once more, in the queue or not. */
-  touch(block: BlockId): void {
+  touch(block: Id): void {
     this.reuse(block);
     this.#heap.moved(block);
   }
 
-  depth(block: BlockId): number {
+  depth(block: Id): number {
     return this.#use.depth[block];
   }
 
@@ -119,18 +119,18 @@ export class EvictionQueue implements HeapOrder {
     this.#heap.grow(blocks);
   }
 
-  add(block: BlockId): void {
+  add(block: Id): void {
     this.#heap.push(block);
   }
 
   /** False when the block was not in. */
-  remove(block: BlockId): boolean {
+  remove(block: Id): boolean {
     return this.#heap.remove(block);
   }
 
   /** Takes out the block to evict next. */
-  pop(): BlockId | undefined {
-    return this.#heap.pop();
+  pop(): Id | undefined {
+    return this.#heap.pop() as Id | undefined;
   }
 }
 

@@ -1,9 +1,10 @@
 // The blocks of one layer group: pool and index, and which of them may be evicted.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
-import type { BlockChain } from './block-chain.ts';
+import type { BlockId } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
 import { BlockIndex } from './block-index.ts';
-import { type BlockId, BlockPool } from './block-pool.ts';
+import { BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
 import type { BlockListener } from './events/kv-event-log.ts';
 import type { EvictionQueue } from './eviction.ts';

@@ -1,10 +1,8 @@
 // Prefixes that are kept for a time, whatever else wants their memory.
+import type { PinId } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockCache } from './block-cache.ts';
-import type { BlockChain } from './block-chain.ts';
 import { BlockTable } from './block-table.ts';
-
-/** Named by whoever pins. */
-export type PinId = string;
 
 interface Pin {
   /** Undefined while its blocks are being computed: then only room is kept. */

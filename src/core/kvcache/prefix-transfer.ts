@@ -1,9 +1,9 @@
 // Prefixes on their way between instances or tiers: room for blocks that come, and blocks that stay while they are sent.
 import { digestWords } from '../../util/blake2s.ts';
+import type { SlotId } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockCache } from './block-cache.ts';
-import type { BlockChain } from './block-chain.ts';
 import { BlockTable } from './block-table.ts';
-import type { SlotId } from './tiers/block-tier.ts';
 import type { BlockOrigin, LowerTiers } from './tiers/lower-tiers.ts';
 
 /** Would those that run still get what they need, with so many pages fewer? */

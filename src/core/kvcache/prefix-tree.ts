@@ -1,5 +1,5 @@
 // Which indexed block follows which: a prefix is only of use whole, so blocks go from its end.
-import type { BlockId } from './block-pool.ts';
+import type { BlockId } from '../protocol/ids.ts';
 
 /** Parents and counts of children, by block. Every block that is in has its parent in, or is a first block. */
 export class PrefixTree {

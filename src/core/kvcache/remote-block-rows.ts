@@ -1,9 +1,7 @@
 // Blocks of sequences that lie at home but in no table: rows of the page table behind those of the cache, by which a step finds them.
 import type { LendingMemory } from '../lending/lending-memory.ts';
-import type { BlockId, BlockPool } from './block-pool.ts';
-
-/** A row of the cache's page table, as a step lists it. */
-export type PageRow = number;
+import type { BlockId, PageRow } from '../protocol/ids.ts';
+import type { BlockPool } from './block-pool.ts';
 
 /** Host memory whose blocks steps may read: their pages follow one another. */
 export interface HostRows {

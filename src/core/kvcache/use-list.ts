@@ -1,5 +1,5 @@
 // Blocks in the order of their last use, as a linked list: what an eviction queue does by `lru`, in constant time.
-import type { BlockId } from './block-pool.ts';
+import type { BlockId } from '../protocol/ids.ts';
 
 /** (blocks + 1, 4 words): entry 0 is the list's first and last, entry `block + 1` that of a block. What is read of one lies side by side. */
 const entryWords = 4;
@@ -14,7 +14,7 @@ const tickAt = 3;
  * For blocks that are added as they are used: the last one added goes last. Of those that one tick adds the deepest goes first; so whoever adds
  * many at once adds the deepest first.
  */
-export class UseList {
+export class UseList<Id extends number = BlockId> {
   #entries: Uint32Array;
   #size = 0;
   /** Counts round: only the latest matter. */
@@ -29,11 +29,11 @@ export class UseList {
     return this.#size;
   }
 
-  has(block: BlockId): boolean {
+  has(block: Id): boolean {
     return this.#entries[(block + 1) * entryWords + nextAt] !== 0;
   }
 
-  depth(block: BlockId): number {
+  depth(block: Id): number {
     return this.#entries[(block + 1) * entryWords + depthAt];
   }
 
@@ -41,19 +41,19 @@ export class UseList {
     this.#clock = (this.#clock + 1) >>> 0;
   }
 
-  begin(block: BlockId, depth: number): void {
+  begin(block: Id, depth: number): void {
     this.#entries[(block + 1) * entryWords + depthAt] = depth;
   }
 
   /** It is used until it is added. */
-  letGo(_block: BlockId, _cold: boolean): void {}
+  letGo(_block: Id, _cold: boolean): void {}
 
-  touch(block: BlockId): void {
+  touch(block: Id): void {
     if (this.remove(block)) this.add(block);
   }
 
   /** It must not be in. */
-  add(block: BlockId): void {
+  add(block: Id): void {
     const entries = this.#entries;
     const own = (block + 1) * entryWords;
     const depth = entries[own + depthAt];
@@ -73,7 +73,7 @@ export class UseList {
   }
 
   /** False when the block was not in. */
-  remove(block: BlockId): boolean {
+  remove(block: Id): boolean {
     const entries = this.#entries;
     const own = (block + 1) * entryWords;
     if (entries[own + nextAt] === 0) return false;
@@ -86,11 +86,12 @@ export class UseList {
     return true;
   }
 
-  pop(): BlockId | undefined {
+  pop(): Id | undefined {
     const first = this.#entries[nextAt] - 1;
     if (first === 0) return undefined;
-    this.remove(first - 1);
-    return first - 1;
+    const id = (first - 1) as Id;
+    this.remove(id);
+    return id;
   }
 
   /** Room for block ids up to `blocks`, no less than before. */

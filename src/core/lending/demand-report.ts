@@ -1,5 +1,5 @@
 // What an instance tells its rManager of the memory that its sequences will need: only when that has changed.
-import type { Gathering, Growth } from './messages.ts';
+import type { Gathering, Growth } from '../protocol/lending-messages.ts';
 
 export interface DemandFigures {
   readonly rows: number;

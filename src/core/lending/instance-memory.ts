@@ -3,10 +3,10 @@
 import { digestWords } from '../../util/blake2s.ts';
 import { BlockCache, type BlockCacheConfig } from '../kvcache/block-cache.ts';
 import { BlockTable } from '../kvcache/block-table.ts';
+import type { RBlockId } from '../protocol/ids.ts';
+import { type Memory, memories } from '../protocol/lending-terms.ts';
 import { LendingMemory } from './lending-memory.ts';
 import type { LendingPolicy } from './lending-policy.ts';
-import type { RBlockId } from './rblock-table.ts';
-import { type Memory, memories } from './terms.ts';
 
 export type { LendingPolicy, RBlockId };
 export { BlockTable, memories };

@@ -1,6 +1,7 @@
 // Blocks of one memory that are handed out one by one, beside the tables of sequences: to borrowers, and to what came home from a creditor.
-import { type BlockId, BlockPool } from '../kvcache/block-pool.ts';
+import { BlockPool } from '../kvcache/block-pool.ts';
 import { PagePool } from '../kvcache/page-pool.ts';
+import type { BlockId } from '../protocol/ids.ts';
 import type { MemoryFigures } from './lending-policy.ts';
 
 /** Whose pages they are: a block cache, or a pool of their own. */

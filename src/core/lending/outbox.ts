@@ -1,5 +1,12 @@
 // What one step of a lending machine has decided so far.
-import type { Envelope, LendingEffect, LendingMessage, LendingMessageKind, MessageFate, Party } from './messages.ts';
+import type {
+  Envelope,
+  LendingEffect,
+  LendingMessage,
+  LendingMessageKind,
+  MessageFate,
+  Party,
+} from '../protocol/lending-messages.ts';
 
 export class Outbox {
   readonly from: Party;

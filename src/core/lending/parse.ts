@@ -1,5 +1,5 @@
 // What comes off a wire becomes a lending message here, or is refused with the field named: machines take what passes for granted.
-import type { Envelope, LendingMessageKind } from './messages.ts';
+import type { Envelope, LendingMessageKind } from '../protocol/lending-messages.ts';
 
 type Check = (value: unknown, field: string) => void;
 type Shape = Readonly<Record<string, Check>>;

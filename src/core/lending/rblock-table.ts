@@ -1,15 +1,12 @@
 // Logical rBlocks of one instance, wherever they lie: at home, at a creditor, or staged on the way home.
-import type { BlockId } from '../kvcache/block-pool.ts';
-import type { InstanceId, Memory } from './terms.ts';
-
-/** What a sequence knows of a block: it stays the same when the block moves. */
-export type RBlockId = number;
+import type { BlockId, InstanceIndex, RBlockId } from '../protocol/ids.ts';
+import type { Memory } from '../protocol/lending-terms.ts';
 
 export type RBlockPlace =
   | { readonly kind: 'home'; readonly memory: Memory; readonly block: BlockId }
   | {
       readonly kind: 'remote';
-      readonly instance: InstanceId;
+      readonly instance: InstanceIndex;
       readonly memory: Memory;
       readonly block: BlockId;
       /** The loan that it belongs to. */

@@ -1,20 +1,21 @@
 // The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
 
+import type { InstanceIndex, RBlockId } from '../protocol/ids.ts';
+import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from '../protocol/lending-messages.ts';
+import type { Memory } from '../protocol/lending-terms.ts';
 import { Creditor } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
 import { LoanRequests } from './debtor/loan-requests.ts';
 import type { LendingMemory } from './lending-memory.ts';
 import { blocksToGiveBack, blocksWanted, type LendingPolicy, wholeUnits } from './lending-policy.ts';
-import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from './messages.ts';
 import { Outbox } from './outbox.ts';
-import { type RBlockId, type RBlockPlace, RBlockTable } from './rblock-table.ts';
+import { type RBlockPlace, RBlockTable } from './rblock-table.ts';
 import { SettlementMember } from './settlement/settlement-member.ts';
-import type { InstanceId, Memory } from './terms.ts';
 import type { LendingTimes } from './times.ts';
 
 export interface RManagerConfig {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   /** Which start of this instance it is: greater than that of every one before. */
   readonly incarnation: number;
   readonly memories: Readonly<Record<Memory, LendingMemory>>;
@@ -36,7 +37,7 @@ export class RManager {
   readonly #out: Outbox;
   readonly #asking: LoanRequests;
   readonly #settler: SettlementMember;
-  readonly #incarnations = new Map<InstanceId, number>();
+  readonly #incarnations = new Map<InstanceIndex, number>();
   #epoch = 0;
   #sequence = 0;
   #heartbeatAtUs = 0;
@@ -227,7 +228,7 @@ export class RManager {
     }
   }
 
-  #reborn(instance: InstanceId): void {
+  #reborn(instance: InstanceIndex): void {
     this.creditor.reborn(instance);
     this.debtor.reborn(instance);
     this.#asking.reborn(instance);

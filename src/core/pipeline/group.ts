@@ -1,5 +1,5 @@
 // Whether a group of instances computes a prompt together, and which: chunked pipeline prefill (Mooncake, section 5.1).
-import type { ClusterView } from '../router/placement/placement.ts';
+import type { ClusterView } from '../protocol/cluster-view.ts';
 import { type PipelinedPrefill, type PipelineMembers, type PipelinePlan, planTogether } from './pipelined-prefill.ts';
 import { splitLayers } from './split.ts';
 

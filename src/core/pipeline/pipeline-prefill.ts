@@ -1,10 +1,11 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
 
-import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
-import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from '../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { Activations, PipelineGroup, PipelineMessage } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
+import type { StepPredictor, StepShape } from '../protocol/step-shape.ts';
 import { outranks } from '../scheduler/batching/sequence.ts';
 import { awaitedUs, type BatchLimits } from '../scheduler/batching/step-budget.ts';
 import type { Executor, RunningRequest, StepRun } from '../scheduler/executor-work.ts';

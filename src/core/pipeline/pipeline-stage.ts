@@ -1,6 +1,8 @@
 // A prompt of which an instance runs a range of the layers.
-import { type LayerRange, rangeAt } from '../cost/step-shape.ts';
-import type { Activations, InstanceIndex, PipelineGroup } from '../protocol/events.ts';
+
+import type { Activations, PipelineGroup } from '../protocol/events.ts';
+import type { InstanceIndex } from '../protocol/ids.ts';
+import { type LayerRange, rangeAt } from '../protocol/step-shape.ts';
 import type { RunningRequest } from '../scheduler/executor-work.ts';
 
 export interface PipelineStage<Request, S> {

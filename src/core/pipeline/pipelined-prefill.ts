@@ -1,5 +1,5 @@
 // How long a group of instances takes for one prompt when each runs a range of the layers and passes chunks on (Mooncake, section 5.1).
-import { type LayerRange, rangeAt, type StepPredictor } from '../cost/step-shape.ts';
+import { type LayerRange, rangeAt, type StepPredictor } from '../protocol/step-shape.ts';
 
 /** Smallest chunk that is tried unless given: with fewer rows reading weights bounds a step. */
 const chunkTokensMinDefault = 512;

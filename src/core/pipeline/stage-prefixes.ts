@@ -2,10 +2,9 @@
 
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
-import type { BlockChain } from '../kvcache/block-chain.ts';
 import { pagesHere, prefixHere, touchPrefix } from '../kvcache/prefix-transfer.ts';
-import type { InstanceIndex } from '../protocol/events.ts';
-import type { RequestId } from '../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
 import type { RunningRequest } from '../scheduler/executor-work.ts';
 import type { Push } from '../transfer/hand-off/hand-offs.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';

@@ -1,21 +1,16 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
 
 import type { Step } from '../../util/step.ts';
-import type { LayerRange, StepShape } from '../cost/step-shape.ts';
 import type { BlockTable } from '../kvcache/block-table.ts';
-import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
-import type { SlotId } from '../kvcache/tiers/block-tier.ts';
-import type { SsdBlock } from '../kvcache/tiers/tier-moves.ts';
-import type { BorrowerEffect } from '../lending/debtor/borrower-terms.ts';
-import type { RemoteWork } from '../lending/debtor/remote-work.ts';
-import type { Prediction } from '../router/admission/admission-controller.ts';
-import type { InstanceReport } from '../router/failure-recovery/instance-health.ts';
-import type { InstanceRole } from '../router/request-router.ts';
-import type { BlockFates, PlacementAccount } from '../router/request-trace.ts';
-import type { PinId, PinOrder, PinState } from '../scheduler/pinning.ts';
-import type { Outgrows } from '../transfer/migration/request-migrator.ts';
-import type { Activations, InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './events.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
+import type { InstanceIndex, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
+import type { InstanceReport, InstanceRole } from './instance-report.ts';
+import type { KvEventBatch, KvSnapshot, SsdBlock } from './kv-events.ts';
+import type { BorrowerEffect, RemoteWork } from './lending-effects.ts';
+import type { PinOrder, PinState } from './pin-order.ts';
+import type { GenerationEvent, GenerationRequest } from './ports.ts';
+import type { BlockFates, PlacementAccount, Prediction } from './request-trace.ts';
+import type { LayerRange, StepShape } from './step-shape.ts';
 
 interface Emit {
   readonly kind: 'emit';
@@ -207,3 +202,11 @@ export type StandbyEffect =
     }
   /** Start the instance and load the model. Answer with `instanceJoined` when it serves. */
   | { readonly kind: 'startInstance'; readonly instance: InstanceIndex };
+
+/** For the conductor: the request may come to so many tokens, more than fit here. Lost: said again with every report. */
+
+export interface Outgrows {
+  readonly kind: 'outgrows';
+  readonly id: RequestId;
+  readonly tokens: number;
+}

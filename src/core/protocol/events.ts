@@ -1,24 +1,13 @@
 // What the machines hear: every event that an instance or a conductor reacts to, as plain data.
 
 import type { StepResult } from '../../util/step.ts';
-import type { LayerRange } from '../cost/step-shape.ts';
-import type { BlockChain } from '../kvcache/block-chain.ts';
-import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
-import type { SlotId } from '../kvcache/tiers/block-tier.ts';
-import type { MoveNumber } from '../lending/debtor/block-moves.ts';
-import type { Envelope } from '../lending/messages.ts';
-import type { InstanceReport } from '../router/failure-recovery/instance-health.ts';
-import type { InstanceRole } from '../router/request-router.ts';
-import type { PinId, PinOrder, PinState } from '../scheduler/pinning.ts';
-import type { LoadSource } from '../transfer/prefix-fetch/prefix-loads.ts';
-import type { Store } from '../transfer/prefix-fetch/prefix-offers.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
-
-/** Steps are numbered by the instance that plans them. */
-export type StepNumber = number;
-
-/** Index into the conductor's list of instances. */
-export type InstanceIndex = number;
+import type { InstanceIndex, MoveNumber, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
+import type { InstanceReport, InstanceRole } from './instance-report.ts';
+import type { BlockChain, KvEventBatch, KvSnapshot } from './kv-events.ts';
+import type { Envelope } from './lending-messages.ts';
+import type { PinOrder, PinState } from './pin-order.ts';
+import type { GenerationEvent, GenerationRequest } from './ports.ts';
+import type { LayerRange } from './step-shape.ts';
 
 /** What instances tell each other. Every message may come late or twice. */
 export type PeerMessage<Request = GenerationRequest> =
@@ -276,3 +265,13 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'wake' }
   /** Take nothing more; say when all is done. */
   | { readonly kind: 'drain' };
+/** Where blocks are that are not in the instance's own memory. */
+
+export type LoadSource = InstanceIndex | 'ssd';
+/** An instance that keeps what others have computed. */
+
+export interface Store {
+  readonly instance: InstanceIndex;
+  /** The same at all who offer to it: equal prefixes go to one store. */
+  readonly key: number;
+}

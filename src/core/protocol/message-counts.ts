@@ -1,7 +1,8 @@
 // How often messages about requests met which fate and were dealt with: what a run with faults has shown of the handlers.
-import type { LendingMessageKind, MessageFate } from '../lending/messages.ts';
+
 import type { InstanceEvent, PeerMessage } from './events.ts';
-import type { RequestId } from './ports.ts';
+import type { RequestId } from './ids.ts';
+import type { LendingMessageKind, MessageFate } from './lending-messages.ts';
 
 /** `ended`: the last word about a request. */
 export type FatedMessage =

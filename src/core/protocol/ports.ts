@@ -1,13 +1,11 @@
 // The outside world as the machines and the gateway see it: requests in, events out.
 import type { GuestCounts, MessengerCounts, RemoteCounts } from '../../util/counts.ts';
-import type { InstanceRole } from '../router/request-router.ts';
-import type { RequestAccount } from '../router/request-trace.ts';
-import type { PinOrder as Order, PinId, PinState } from '../scheduler/pinning.ts';
+import type { PinId, RequestId } from './ids.ts';
+import type { InstanceRole } from './instance-report.ts';
+import type { PinOrder as Order, PinState } from './pin-order.ts';
+import type { RequestAccount } from './request-trace.ts';
 
 export type { InstanceRole, PinId, PinState, RequestAccount };
-
-/** Unique in its process; appears in every log line and error about the request. */
-export type RequestId = string;
 
 export interface SamplingParams {
   /** 0 is greedy. */

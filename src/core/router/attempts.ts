@@ -1,7 +1,8 @@
 // What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
 
-import type { InstanceIndex, PipelineGroup } from '../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { PipelineGroup } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { AdmissionResult } from './admission/admission-controller.ts';
 import type { PlacementRecords } from './placed.ts';
 

@@ -1,7 +1,6 @@
 // Batch jobs in the conductor: requests that nobody waits for, sent where prompts are computed as far as memory is idle there.
 
-import type { InstanceIndex } from '../protocol/events.ts';
-import type { RequestId } from '../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { kvTokens, type RequestSize } from '../protocol/request-size.ts';
 import type { Tracked } from './attempts.ts';
 

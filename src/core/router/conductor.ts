@@ -1,9 +1,11 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 
 import type { ConductorEffect, StandbyEffect } from '../protocol/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../protocol/events.ts';
+import type { ConductorEvent } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { InstanceRole } from '../protocol/instance-report.ts';
 import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { Refusal } from '../protocol/refusals.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
 import type { AdmissionConfig, PoolLoads } from './admission/admission-controller.ts';
@@ -13,7 +15,7 @@ import type { BatchJobsConfig } from './batch-jobs.ts';
 import { FailureRecovery } from './failure-recovery/failure-recovery.ts';
 import type { BlockCounts } from './placed.ts';
 import type { PlacerConfig } from './placement/placer.ts';
-import { type InstanceRole, RequestRouter } from './request-router.ts';
+import { RequestRouter } from './request-router.ts';
 import type { RoleSwitchLimits } from './roles/role-switch.ts';
 import type { RoutingDecision } from './route-planner.ts';
 

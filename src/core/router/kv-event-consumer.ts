@@ -1,9 +1,11 @@
 // What instances tell the conductor of their caches: news of who is there, and what is missing is asked for.
-import type { KvEventBatch, KvSnapshot } from '../kvcache/events/kv-event-log.ts';
+
 import type { ConductorEffect } from '../protocol/effects.ts';
-import type { InstanceIndex } from '../protocol/events.ts';
+import type { InstanceIndex } from '../protocol/ids.ts';
+import type { InstanceReport } from '../protocol/instance-report.ts';
+import type { KvEventBatch, KvSnapshot } from '../protocol/kv-events.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';
-import type { InstanceHealth, InstanceReport } from './failure-recovery/instance-health.ts';
+import type { InstanceHealth } from './failure-recovery/instance-health.ts';
 import type { Placer } from './placement/placer.ts';
 
 export class KvEventConsumer<Request> {

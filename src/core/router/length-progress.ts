@@ -1,6 +1,7 @@
 // What the client of a simulated request has had of it, so that another instance can go on from there.
 
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { LengthRequest } from '../scheduler/length-work.ts';
 import type { Progress } from './attempts.ts';
 

@@ -1,7 +1,7 @@
 // The conductor's pins: where each prefix that is kept for a time is kept.
 import type { ConductorEffect } from '../protocol/effects.ts';
-import type { InstanceIndex } from '../protocol/events.ts';
-import type { PinId, PinOrder, PinState } from '../scheduler/pinning.ts';
+import type { InstanceIndex, PinId } from '../protocol/ids.ts';
+import type { PinOrder, PinState } from '../protocol/pin-order.ts';
 
 type Refused = Extract<PinState, { readonly kind: 'refused' }>;
 

@@ -1,9 +1,10 @@
 // What is kept of requests that were placed, and counted of their blocks.
-import type { BlockChain } from '../kvcache/block-chain.ts';
+
 import type { PrefixIndex } from '../kvcache/events/prefix-index.ts';
 import type { Replication } from '../kvcache/events/replica-table.ts';
-import type { InstanceIndex } from '../protocol/events.ts';
-import type { BlockFates } from './request-trace.ts';
+import type { InstanceIndex } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
+import type { BlockFates } from '../protocol/request-trace.ts';
 
 /** Why blocks of prompts were computed, counted when their requests started. */
 export interface MissReasons {

@@ -1,9 +1,16 @@
 // Keeps accounts of requests: of those under way, and of the latest that have ended.
 
 import type { ConductorEffect } from '../protocol/effects.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
+import type {
+  BlockFates,
+  PlacementAccount,
+  RequestAccount,
+  RequestState,
+  StepAccount,
+} from '../protocol/request-trace.ts';
 import { requestOf } from './attempts.ts';
-import type { BlockFates, PlacementAccount, RequestAccount, RequestState, StepAccount } from './request-trace.ts';
 
 /** An account as it is written. */
 type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & {

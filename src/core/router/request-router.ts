@@ -1,11 +1,12 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
 
 import type { ConductorEffect } from '../protocol/effects.ts';
-import type { InstanceIndex } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import type { InstanceRole } from '../protocol/instance-report.ts';
 import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { PinOrder } from '../protocol/pin-order.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
-import type { PinOrder } from '../scheduler/pinning.ts';
 import { RecentIds } from '../scheduler/recent-ids.ts';
 import { AdmissionController, type PoolLoads } from './admission/admission-controller.ts';
 import { type Attempt, isLegOf, legsOf, type Tracked } from './attempts.ts';
@@ -20,9 +21,6 @@ import { fetchOf, Placer } from './placement/placer.ts';
 import { accountOf } from './request-trace.ts';
 import { Roles } from './roles/roles.ts';
 import { decoderOf, RoutePlanner, type RoutingDecision } from './route-planner.ts';
-
-/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests; a store computes nothing, and keeps what others have computed. */
-export type InstanceRole = 'prefill' | 'decode' | 'mixed' | 'store';
 
 interface InstanceView {
   capacityTokens: number;

@@ -1,6 +1,6 @@
 // Where a request would go, and what it would meet there: looking changes nothing.
 
-import type { InstanceIndex } from '../protocol/events.ts';
+import type { InstanceIndex } from '../protocol/ids.ts';
 import type { Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { AdmissionController, Verdict } from './admission/admission-controller.ts';

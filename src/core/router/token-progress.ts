@@ -1,6 +1,7 @@
 // What the client of a generated text has heard, so that another instance can go on from there.
 import { Int32List } from '../../util/int32-list.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
 import type { Progress } from './attempts.ts';
 
 /** Sampling is a function of the seed and of how many tokens came before: the tokens that follow are those that would have. */

@@ -1,7 +1,7 @@
 // The last look at a request whose prompt has landed: whether all that decodes here would still be in time with it.
 
-import type { StepPredictor } from '../cost/step-shape.ts';
 import type { Refusal } from '../protocol/refusals.ts';
+import type { StepPredictor } from '../protocol/step-shape.ts';
 import { DecodeGrowth } from '../router/admission/decode-growth.ts';
 import { decodeRefusal } from '../router/admission/queue-admission.ts';
 import type { Batcher } from './batching/batcher.ts';

@@ -1,8 +1,8 @@
 // An instance as the conductor hears of it: when it reports, and what of its requests it tells.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
-import type { RequestId } from '../protocol/ports.ts';
-import type { ReportedRequest } from '../router/failure-recovery/instance-health.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { ReportedRequest } from '../protocol/instance-report.ts';
 import type { RunningRequest } from './executor-work.ts';
 
 type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;

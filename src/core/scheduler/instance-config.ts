@@ -1,16 +1,16 @@
 // What an instance is made with.
 
 import type { LayerGroup } from '../../util/step.ts';
-import type { StepPredictor } from '../cost/step-shape.ts';
 import type { TiersConfig } from '../kvcache/block-cache.ts';
 import type { BlockListener } from '../kvcache/events/kv-event-log.ts';
 import type { EvictionKind } from '../kvcache/eviction.ts';
 import type { BorrowingConfig } from '../lending/debtor/borrower-terms.ts';
+import type { Store } from '../protocol/events.ts';
+import type { RequestId } from '../protocol/ids.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';
-import type { RequestId } from '../protocol/ports.ts';
+import type { StepPredictor } from '../protocol/step-shape.ts';
 import type { HandOffConfig } from '../transfer/hand-off/hand-offs.ts';
 import type { MigrationConfig } from '../transfer/migration/request-migrator.ts';
-import type { Store } from '../transfer/prefix-fetch/prefix-offers.ts';
 import type { BatchLimits } from './batching/step-budget.ts';
 
 export interface InstanceConfig {

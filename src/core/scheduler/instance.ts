@@ -7,8 +7,9 @@ import { KvEventPublisher } from '../kvcache/events/kv-event-publisher.ts';
 import { Borrower } from '../lending/debtor/borrower.ts';
 import { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex, StepNumber } from '../protocol/events.ts';
-import type { InstanceSnapshot, RequestId } from '../protocol/ports.ts';
+import type { InstanceEvent } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../protocol/ids.ts';
+import type { InstanceSnapshot } from '../protocol/ports.ts';
 import { HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import {
   concernsPrefixes,

@@ -1,28 +1,14 @@
 // The pins of an instance: prefixes that clients have kept there for a time, computed first where they are not there yet.
 import type { BlockCache } from '../kvcache/block-cache.ts';
-import { type PinId, Pins } from '../kvcache/pins.ts';
+import { Pins } from '../kvcache/pins.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { PinId, RequestId } from '../protocol/ids.ts';
+import type { PinOrder, PinState } from '../protocol/pin-order.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { RunningRequest } from './executor-work.ts';
 
 export type { PinId };
-
-/** What becomes of a pin. */
-export type PinState =
-  /** The first `tokens` tokens of the prompt stay until then. */
-  | { readonly kind: 'pinned'; readonly tokens: number; readonly untilUs: number }
-  /** By its length it can never be pinned there, there is no room now, or it could not be computed. */
-  | { readonly kind: 'refused'; readonly why: 'length' | 'memory' | 'failed'; readonly message: string }
-  /** Its time has passed, it was taken back, or it was lost. */
-  | { readonly kind: 'unpinned' };
-
-export interface PinOrder<Request> {
-  readonly id: PinId;
-  /** Its prompt's full blocks are what is pinned. It has a name of its own and asks for one token of output, or none. */
-  readonly request: Request;
-  readonly ttlUs: number;
-}
 
 /** The instance, as its pins see it. */
 interface Owner<Request, S> {

@@ -1,5 +1,5 @@
 // Names of requests that are over, so that what comes late of them is known for that.
-import type { RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
 
 /** Remembered at least: what is later than twice as many ends is taken for news. */
 const idsMin = 4096;

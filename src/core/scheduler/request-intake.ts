@@ -3,7 +3,8 @@
 import type { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent, PrefixFetch } from '../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import { promptOf } from '../protocol/request-size.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from '../router/admission/queue-admission.ts';
 import type { HandOffs } from '../transfer/hand-off/hand-offs.ts';

@@ -1,6 +1,6 @@
 // Who is at an instance: the requests that hear events, and every sequence that its batcher holds for them.
 
-import type { RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Sequence } from './batching/sequence.ts';
 import type { RunningRequest } from './executor-work.ts';

@@ -2,16 +2,16 @@
 
 import { Int32List } from '../../util/int32-list.ts';
 import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../util/step.ts';
-import type { LayerRange } from '../cost/step-shape.ts';
 import type { BlockPool } from '../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../kvcache/block-table.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
 import type { RemoteLayout } from '../lending/debtor/remote-layout.ts';
-import type { InstanceId } from '../lending/terms.ts';
 import { StagePages } from '../pipeline/stage-pages.ts';
-import type { ServedRequest } from '../protocol/generation-request.ts';
+import type { InstanceIndex } from '../protocol/ids.ts';
+import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';
 import type { BatchLimits } from './batching/step-budget.ts';
+import type { ServedRequest } from './generation-request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
 function samplingArrays(rows: number) {
@@ -38,7 +38,7 @@ export interface BorrowedKeys {
   /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined;
   /** The guest room of a creditor, and as which loan it lends to us. */
-  roomOf(creditor: InstanceId): Pick<RemoteKeys, 'room' | 'loan'>;
+  roomOf(creditor: InstanceIndex): Pick<RemoteKeys, 'room' | 'loan'>;
 }
 
 /** The block lists of one layer group. */

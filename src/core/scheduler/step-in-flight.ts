@@ -1,9 +1,9 @@
 // The step that an instance has in flight, and when it is worth an abort.
 
-import type { LayerRange, StepShape } from '../cost/step-shape.ts';
-import type { RemoteWork } from '../lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
-import type { StepNumber } from '../protocol/events.ts';
+import type { StepNumber } from '../protocol/ids.ts';
+import type { RemoteWork } from '../protocol/lending-effects.ts';
+import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';
 import type { RunningRequest } from './executor-work.ts';
 

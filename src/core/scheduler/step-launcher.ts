@@ -1,11 +1,11 @@
 // What an instance computes next: one step, or one run of equal steps, is launched at a time.
 
-import type { StepPredictor } from '../cost/step-shape.ts';
 import type { Borrower } from '../lending/debtor/borrower.ts';
 import type { PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex, StepNumber } from '../protocol/events.ts';
-import type { RequestId } from '../protocol/ports.ts';
+import type { InstanceEvent } from '../protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../protocol/ids.ts';
+import type { StepPredictor } from '../protocol/step-shape.ts';
 import { admitReceived, type ReceivedPromptsContext } from '../transfer/hand-off/received-prompts.ts';
 import type { RequestMigrator } from '../transfer/migration/request-migrator.ts';
 import type { PrefixLoads } from '../transfer/prefix-fetch/prefix-loads.ts';

@@ -1,7 +1,8 @@
 // What a step computed, taken over request by request: sequences grow, clients hear, prompts leave.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
-import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
 import type { KvSender } from '../transfer/hand-off/kv-sender.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor-work.ts';

@@ -2,16 +2,16 @@
 
 import { pageTokens, type Step, type StepResult } from '../../util/step.ts';
 import { StepCost } from '../cost/step-cost.ts';
-import type { LayerRange } from '../cost/step-shape.ts';
 import { type BlockRoot, rootDigest } from '../kvcache/block-hash.ts';
-import { ServedRequest } from '../protocol/generation-request.ts';
-import { logprobsOf } from '../protocol/logprobs.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
 import { type RequestSize, sizeOf } from '../protocol/request-size.ts';
+import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';
 import type { Emit, Executor, ResultRows, StepRun } from './executor-work.ts';
+import { ServedRequest } from './generation-request.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
+import { logprobsOf } from './logprobs.ts';
 import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
 
 export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {

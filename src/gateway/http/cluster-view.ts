@@ -1,11 +1,6 @@
 // GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
-import type {
-  ClusterPort,
-  InferencePort,
-  InstanceRole,
-  InstanceSnapshot,
-  StoreSnapshot,
-} from '../../core/protocol/ports.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from '../../core/protocol/ports.ts';
 
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();

@@ -1,5 +1,5 @@
 // What was predicted of a request when it was placed, and what it turned out to be.
-import type { RequestAccount } from '../../core/protocol/ports.ts';
+import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 
 /** Undefined: nobody has predicted it, or it has not happened. */
 export interface Outcome {

@@ -1,8 +1,8 @@
 // An instance's side of lending across processes: links to all others that lend, the gManager's office if it is held here, and what the thread says and hears of both.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
-import type { Envelope, GManagerEvent } from '../../core/lending/messages.ts';
 import type { Departure } from '../../core/membership/liveness.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { Envelope, GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Office } from '../processes/office.ts';
 import { type Peer, PeerSession } from '../processes/peer-session.ts';

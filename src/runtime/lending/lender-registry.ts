@@ -1,5 +1,5 @@
 // Numbers of instances that lend across processes: one record, written by compare-and-set; whoever comes again under its name has the number that it had.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
 import { isHeard, lostListenMs, type Upholding, whenDoubtful } from '../processes/record-reconciler.ts';

@@ -1,6 +1,8 @@
 // How an instance reaches the others that lend, and the gManager, wherever they are.
-import type { Envelope } from '../../core/lending/messages.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
+
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { LenderWire } from './lender-wire.ts';
 
 export interface LenderRoutes {

@@ -1,5 +1,5 @@
 // What instances tell each other about memory that they lend.
-import type { Envelope } from '../../core/lending/messages.ts';
+import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** Moves are numbered by their debtor: whoever asks for them, or hears of them. Blocks are those that were lent to it. */

@@ -1,7 +1,7 @@
 // What an instance counts of each other that lends to it or borrows from it.
 import type { Debtor } from '../../core/lending/debtor/debtor.ts';
-import type { Envelope } from '../../core/lending/messages.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
 import type { PageWay } from '../transfer/messenger.ts';
 

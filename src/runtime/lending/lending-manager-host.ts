@@ -1,7 +1,7 @@
 // The gManager of a process, on the gateway's thread: hears instances over the bus, and tells them who comes and goes.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
-import type { GManagerEvent } from '../../core/lending/messages.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import type { InstanceDescription } from '../threads/thread-protocol.ts';

@@ -1,5 +1,5 @@
 // The creditor's side of moves: blocks that debtors may write to and read from, and which copies touch them.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** A copy of a debtor's that touches blocks here. */

@@ -1,9 +1,10 @@
 // Carries out what an instance's borrower wants: messages to others, blocks through the native messenger, queries to guest rooms.
-import type { BlocksToMove, FilledBlocks } from '../../core/lending/debtor/block-moves.ts';
+
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
-import type { BorrowerEffect } from '../../core/lending/debtor/borrower-terms.ts';
-import type { Envelope } from '../../core/lending/messages.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { BlocksToMove, BorrowerEffect, FilledBlocks } from '../../core/protocol/lending-effects.ts';
+import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { LendingSnapshot } from '../../core/protocol/ports.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import type { LenderRoutes } from './lender-routes.ts';

@@ -1,6 +1,7 @@
 // Rows of the residual stream that go from member to member of a group: native threads write, send and wait for them; what is said here is which pages are whose.
-import type { Activations, InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { ComingRows, RowPages } from '../../util/step.ts';
 import type { Messenger } from '../transfer/messenger.ts';
 import type { ActivationMemory, ActivationWire, ChunkPlace } from './activation-memory.ts';

@@ -1,6 +1,6 @@
 // Chunks of rows that come from the members of groups before this one: room is kept for those that come next, so that they can leave with the step that makes them.
-import type { Activations, InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { ComingRows } from '../../util/step.ts';
 import { nobody } from '../threads/awaited-keys.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';

@@ -1,6 +1,7 @@
 // Chunks of rows that leave for the next member of a group: put on their way before the step that computes them begins, so that they leave with its last op.
-import type { Activations, InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { RowPages } from '../../util/step.ts';
 import { LinkCounts } from '../processes/link-counts.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';

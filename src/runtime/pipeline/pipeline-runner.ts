@@ -2,8 +2,9 @@
 
 import { stageLayers } from '../../core/pipeline/stage-pages.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LayerSlice } from '../../engine/layer-slice.ts';

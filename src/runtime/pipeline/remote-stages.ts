@@ -1,6 +1,7 @@
 // Prompts that instances of different processes compute together: what the thread and the other members tell each other, over links on the bus.
-import type { InstanceIndex, PipelineGroup, PipelineMessage } from '../../core/protocol/events.ts';
-import type { GenerationRequest, RequestId } from '../../core/protocol/ports.ts';
+import type { PipelineGroup, PipelineMessage } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import { nameAt } from '../processes/request-names.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';

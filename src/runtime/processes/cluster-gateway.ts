@@ -2,7 +2,8 @@
 
 import { type Agreement, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { Departure } from '../../core/membership/liveness.ts';
-import type { InstanceIndex, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { sizeOf } from '../../core/protocol/request-size.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';

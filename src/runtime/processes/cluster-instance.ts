@@ -1,7 +1,7 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nothingYet } from '../snapshots/metric-snapshots.ts';
@@ -351,6 +351,6 @@ export class ClusterInstance {
   }
 }
 
-function nameHere({ member: { name, incarnation }, session }: Gateway, id: RequestId): RequestId {
+function nameHere({ member: { name, incarnation }, session }: Gateway, id: RequestId | PinId): string {
   return nameAt({ name, incarnation, session }, id);
 }

@@ -1,5 +1,7 @@
 // Pins of an instance that serves several gateways: whose each one is.
-import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
+
+import type { PinId } from '../../core/protocol/ids.ts';
+import type { PinState } from '../../core/protocol/pin-order.ts';
 
 /** By the names that pins have here: names of gateways' own may be the same. */
 export class GatewayPins<Gateway> {

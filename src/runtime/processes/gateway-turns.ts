@@ -1,7 +1,8 @@
 // What a turn of an instance's loop brought, sorted by the gateways whose requests it is about.
 
-import type { GenerationEvent, RequestId } from '../../core/protocol/ports.ts';
-import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
+import type { PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { PinState } from '../../core/protocol/pin-order.ts';
+import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { StepTrace } from '../threads/thread-protocol.ts';
 
 /** What a turn has for one gateway. */

@@ -1,7 +1,8 @@
 // What an instance has to do with those of other processes: prompts out and in, prefixes, and prompts that they compute together.
 
-import type { InstanceIndex, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
-import type { GenerationRequest, LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationRequest, LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
 import { RemoteStages } from '../pipeline/remote-stages.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';

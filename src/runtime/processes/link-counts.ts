@@ -1,5 +1,5 @@
 // What an instance has put on its ways to others, which ways these are, and what is not known to have arrived.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { Messenger, PageWay, ReceiveBufferHandle } from '../transfer/messenger.ts';
 

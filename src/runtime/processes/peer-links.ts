@@ -1,5 +1,5 @@
 // Links of an instance whose other ends are in other processes: its thread numbers them in its own way, gateways in theirs.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 
 /** With the names of the other ends, as far as they are known. */

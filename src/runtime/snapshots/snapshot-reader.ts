@@ -1,6 +1,6 @@
 // What a gateway lacks of what instances hold: carries out how it catches up, from their copies in the store.
 import { type CatchUpEffect, type CatchUpEvent, SnapshotCatchUp } from '../../core/kvcache/events/snapshot-catch-up.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 

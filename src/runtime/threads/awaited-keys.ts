@@ -1,6 +1,6 @@
 // What a step that begins has to wait for, by the native names of what brings it.
 
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { RequestId } from '../../core/protocol/ids.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import type { ArrivingKeys } from '../../util/step.ts';
 

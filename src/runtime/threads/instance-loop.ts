@@ -1,10 +1,11 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 
-import type { BorrowerEffect } from '../../core/lending/debtor/borrower-terms.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { GenerationEvent, InstanceSnapshot, RequestId } from '../../core/protocol/ports.ts';
-import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { BorrowerEffect } from '../../core/protocol/lending-effects.ts';
+import type { PinState } from '../../core/protocol/pin-order.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LiveLending } from '../lending/live-lending.ts';

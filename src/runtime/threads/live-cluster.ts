@@ -1,6 +1,6 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { sizeOf } from '../../core/protocol/request-size.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';

@@ -1,7 +1,8 @@
 // Carries out what an instance's cache decides about its lower tiers: blocks copied inside the pool's memory, read from SSD and written there.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
-import type { RequestId, StoreSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
+import type { RequestId } from '../../core/protocol/ids.ts';
+import type { StoreSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
 import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
 
 type TierEffect = Extract<

@@ -1,10 +1,11 @@
 // Messages between the gateway's thread and the threads of instances.
 
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { GenerationEvent, InstanceSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { PinState } from '../../core/protocol/pin-order.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
-import type { PinId, PinState } from '../../core/scheduler/pinning.ts';
 import type { TokenInstanceConfig } from '../../core/scheduler/token-work.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
 import type { BusEndpoint } from '../bus/memory-bus.ts';

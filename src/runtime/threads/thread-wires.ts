@@ -1,6 +1,6 @@
 // What threads of one process tell each other over its bus: by which subjects, and how messages become bytes.
 import { deserialize, serialize } from 'node:v8';
-import type { Envelope } from '../../core/lending/messages.ts';
+import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { OfficeWire } from '../lending/lender-routes.ts';

@@ -1,7 +1,8 @@
 // Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../../core/protocol/events.ts';
-import type { GenerationEvent, LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceEvent, PeerMessage } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../../core/protocol/ids.ts';
+import type { GenerationEvent, LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { TokenInstance } from '../../core/scheduler/token-work.ts';
 import {
   fillingPages,

@@ -1,7 +1,7 @@
 // Prefixes that instances fetch from one another: pages through the messenger, straight from where the blocks lie to where they are wanted.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { LinkCounts } from '../processes/link-counts.ts';
 import type { Messenger, ReceiveBufferHandle } from './messenger.ts';

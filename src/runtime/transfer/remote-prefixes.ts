@@ -1,6 +1,6 @@
 // Prefixes that instances of different processes fetch from one another: what the thread and the others tell each other, over links on the bus.
-import type { InstanceIndex, PrefixMessage } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { PrefixMessage } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import { scramble } from '../../util/scramble.ts';
 import type { Bus } from '../bus/bus.ts';
 import { type Peer, PeerSession } from '../processes/peer-session.ts';

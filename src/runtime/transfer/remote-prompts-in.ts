@@ -1,6 +1,5 @@
 // Prompts that were computed in another process and go on here: what the thread and those who prefill tell each other, over links on the bus.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { Peer, PeerSession } from '../processes/peer-session.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import { encode } from '../wire/codec.ts';

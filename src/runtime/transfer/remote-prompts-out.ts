@@ -1,6 +1,5 @@
 // Prompts that are computed in this process and go on in another: what the thread and those who decode tell each other, over links on the bus.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import { type Peer, type PeerSession, silentUs } from '../processes/peer-session.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import { encode } from '../wire/codec.ts';

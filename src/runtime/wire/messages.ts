@@ -2,16 +2,10 @@
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { PrefixFetch, PrefixMessage } from '../../core/protocol/events.ts';
-import type {
-  GenerationEvent,
-  GenerationRequest,
-  InstanceSnapshot,
-  PinId,
-  PinOrder,
-  RequestId,
-} from '../../core/protocol/ports.ts';
+import type { PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { ReportedRequest } from '../../core/protocol/instance-report.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
-import type { ReportedRequest } from '../../core/router/failure-recovery/instance-health.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, EventsMessage } from '../threads/thread-protocol.ts';

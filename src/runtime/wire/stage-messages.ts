@@ -1,6 +1,7 @@
 // What members of a group in different processes tell each other about a prompt that they compute together.
 import { z } from 'zod';
-import type { GenerationRequest, RequestId } from '../../core/protocol/ports.ts';
+import type { RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import { batchLimits } from '../../core/scheduler/token-limits.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { reader, request } from './messages.ts';

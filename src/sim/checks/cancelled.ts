@@ -1,7 +1,6 @@
 // What was cancelled holds nothing: at an instance from when it hears so, and on the network one message later.
 
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthInstance } from '../../core/scheduler/length-work.ts';
 import type { Network } from '../network/network.ts';
 

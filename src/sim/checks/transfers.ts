@@ -1,7 +1,8 @@
 // No block that a transfer under way may still read is free or somebody else's: what leaves an instance is followed from when its machine says so.
 
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { BlockTable } from '../../core/router/parts.ts';
 import type { BlockTable } from '../../core/kvcache/block-table.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { LengthEffect, LengthInstance } from '../../core/scheduler/length-work.ts';
 import type { ByteKind, Network } from '../network/network.ts';
 import { LentCopies } from './lent-copies.ts';

@@ -1,7 +1,6 @@
 // Who waits for whom in a cluster, at any moment.
 
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthInstance } from '../../core/scheduler/length-work.ts';
 
 /** A request at an instance. */

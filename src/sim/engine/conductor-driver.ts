@@ -1,7 +1,8 @@
 // The conductor of a simulated cluster: it is told, what it asks for is carried out, and it is woken at its times.
 
 import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';

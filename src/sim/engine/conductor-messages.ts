@@ -1,6 +1,7 @@
 // What of an instance's effects is said to the conductor.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 
 /** Undefined: it is for others. */

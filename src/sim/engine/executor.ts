@@ -2,8 +2,9 @@
 
 import { attentionUs, besideGuestsUs, distributedUs } from '../../core/lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
+import type { LoadSource } from '../../core/protocol/events.ts';
 import type { HostLink, LengthEvent, StepCostModel } from '../../core/scheduler/length-work.ts';
-import type { AwaitedBlocks, LoadSource } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
+import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { RemotePart } from '../lending/remote-attention.ts';
 import type { EventHeap } from './event-heap.ts';

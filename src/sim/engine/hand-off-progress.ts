@@ -1,6 +1,6 @@
 // How far a prompt has come on its way to another instance: in the order in which its keys and values were put there, and once more where it was halted.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationEvent } from '../../core/protocol/ports.ts';
 
 /** Rounding of rates. */
 const byteMin = 0.5;

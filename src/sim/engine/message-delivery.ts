@@ -1,7 +1,7 @@
 // Who hears what in a simulated cluster, and when: messages take their time, and an instance that computes may hear them only once its step ends.
 
-import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
-import type { RequestId } from '../../core/protocol/ports.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { type FaultLayer, kept } from '../faults/fault-layer.ts';
 

@@ -1,12 +1,12 @@
 // What a simulation is of: instances, the network between them, and what goes wrong.
 
-import type { InstanceIndex } from '../../core/protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../core/protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
 import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
-import type { PlacementAccount } from '../../core/router/request-trace.ts';
 import type { TokenTransfers } from '../../core/router/token-transfers.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../../core/scheduler/length-work.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';

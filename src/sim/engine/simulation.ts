@@ -1,6 +1,7 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 
-import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';

@@ -2,7 +2,8 @@
 
 import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { Activations, InstanceIndex } from '../../core/protocol/events.ts';
+import type { Activations } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import {
   type LayerRange,

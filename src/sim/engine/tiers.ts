@@ -1,6 +1,6 @@
 // The tiers below device memory in simulated time: what moving blocks takes, and what came of it.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../../core/protocol/ports.ts';
 import type { HostLink, LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { Histogram } from '../report/histogram.ts';

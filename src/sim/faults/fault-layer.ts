@@ -1,6 +1,7 @@
 // What stands between a simulated cluster's machines where faults are wanted: messages that go astray, lives that end, connections that break.
 
-import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { Prng } from '../../util/prng.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';

@@ -1,5 +1,5 @@
 // Faults of a simulated cluster, by name: what happens to instances, to the conductor and to what they say to one another.
-import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 
 /** What happens to messages, each by chance; what happens to instances, conductor and gManager, at a time or again and again. */
 export const faultKinds = [

@@ -1,5 +1,7 @@
 // Copies of lent blocks on their way between instances, and what their debtors hear of how they end.
-import type { BlocksToMove, FilledBlocks, MoveNumber } from '../../core/lending/debtor/block-moves.ts';
+
+import type { MoveNumber } from '../../core/protocol/ids.ts';
+import type { BlocksToMove, FilledBlocks } from '../../core/protocol/lending-effects.ts';
 import type { Departed, Network } from '../network/network.ts';
 import type { ToldEvent as Event } from './lending-host.ts';
 

@@ -1,6 +1,8 @@
 // Chaos runs of lending: one seed makes one world, its loads and its faults; any broken rule throws.
-import type { LendingMessageKind, MessageFate } from '../../core/lending/messages.ts';
+
 import { defaultLendingTimes } from '../../core/lending/times.ts';
+import type { LendingMessageKind, MessageFate } from '../../core/protocol/lending-messages.ts';
+import { Prng } from './dice.ts';
 import { Prng } from '../../util/prng.ts';
 import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
 import { type LendingCounts, LendingWorld } from './world.ts';

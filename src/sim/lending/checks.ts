@@ -2,8 +2,8 @@
 
 import { memories } from '../../core/lending/instance-memory.ts';
 import type { GManager } from '../../core/lending/manager/gmanager.ts';
-import type { Envelope, LendingEffect } from '../../core/lending/messages.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
+import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
 import type { LendingNode } from './node.ts';
 
 /** An instance as far as lending goes; no life: it is dead. */

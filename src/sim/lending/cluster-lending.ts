@@ -1,9 +1,9 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
 
-import type { BorrowerEffect, BorrowingTotals } from '../../core/lending/debtor/borrower-terms.ts';
-import type { RemoteWork } from '../../core/lending/debtor/remote-work.ts';
+import type { BorrowingTotals } from '../../core/lending/debtor/borrower-terms.ts';
 import { GManager } from '../../core/lending/manager/gmanager.ts';
-import type { Envelope, LendingEffect } from '../../core/lending/messages.ts';
+import type { BorrowerEffect, RemoteWork } from '../../core/protocol/lending-effects.ts';
+import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
 import type { LengthInstance, StepCostModel } from '../../core/scheduler/length-work.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../engine/event-heap.ts';

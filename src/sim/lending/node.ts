@@ -1,8 +1,9 @@
 // One instance of a lending world: its memories, its rManager and its workload, in one life after another.
 import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-memory.ts';
-import type { LendingEffect, RManagerEvent } from '../../core/lending/messages.ts';
 import { RManager } from '../../core/lending/rmanager.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
+import type { LendingEffect, RManagerEvent } from '../../core/protocol/lending-messages.ts';
+import type { Prng } from './dice.ts';
 import type { Prng } from '../../util/prng.ts';
 import { Workload } from './workload.ts';
 

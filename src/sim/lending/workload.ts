@@ -1,7 +1,8 @@
 // Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
-import type { Gathering, Growth } from '../../core/lending/messages.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
+import type { Gathering, Growth } from '../../core/protocol/lending-messages.ts';
+import type { Prng } from './dice.ts';
 import type { Prng } from '../../util/prng.ts';
 
 interface Growing {

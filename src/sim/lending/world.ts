@@ -1,7 +1,13 @@
 // A world of instances that lend memory to one another: carries out what their machines decide, with faults, and checks after every event.
 import { GManager } from '../../core/lending/manager/gmanager.ts';
-import type { Envelope, LendingEffect, LendingMessageKind, MessageFate, Party } from '../../core/lending/messages.ts';
 import { noGrowth } from '../../core/lending/rmanager.ts';
+import type {
+  Envelope,
+  LendingEffect,
+  LendingMessageKind,
+  MessageFate,
+  Party,
+} from '../../core/protocol/lending-messages.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Prng } from '../../util/prng.ts';
 import { Agenda } from './agenda.ts';

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { fitLinearCost, LinearCost, type LinearTimes } from '../../../src/core/cost/linear-cost.ts';
-import type { StepShape } from '../../../src/core/cost/step-shape.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const sizes = { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1000, activationBytesPerToken: 1 };
 const times = fc.record({

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { MeasuredCost, type MeasuredStep, MovingBlocks, measureSteps } from '../../../src/core/cost/measured-cost.ts';
-import type { StepShape } from '../../../src/core/cost/step-shape.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const sizes = { layers: 2, kvBytesPerToken: 1, kvCapacityTokens: 1000, activationBytesPerToken: 1 };
 

@@ -1,7 +1,7 @@
 // The fitted cost of a step: it learns, it is not thrown by outliers, and it sizes chunks.
 import { describe, expect, test } from 'vitest';
 import { StepCost } from '../../../src/core/cost/step-cost.ts';
-import type { StepShape } from '../../../src/core/cost/step-shape.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
 import { StepBudget } from '../../../src/core/scheduler/batching/step-budget.ts';
 import { TokenContent } from '../../../src/core/scheduler/batching/token-content.ts';

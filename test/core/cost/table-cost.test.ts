@@ -7,8 +7,8 @@ import { readMeasuredTables } from '../../../src/cli/simulate/measured-tables.ts
 import { Line, Surface } from '../../../src/core/cost/interpolate.ts';
 import { AttentionTimes, GemmTimes, plausible, reduceLine } from '../../../src/core/cost/kernel-times.ts';
 import { withoutQuantising } from '../../../src/core/cost/measured-tables.ts';
-import type { StepShape } from '../../../src/core/cost/step-shape.ts';
 import { fittedOverheads, layOutKernels, TableCost, type TableCostConfig } from '../../../src/core/cost/table-cost.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const folder = fileURLToPath(new URL('../../data/kernel-latencies', import.meta.url));
 const tables = readMeasuredTables(folder, { hardware: 'h100x8', precision: 'bf16', kv: 'bf16' });

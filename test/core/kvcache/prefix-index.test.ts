@@ -1,10 +1,10 @@
 // The cluster's prefix index: against plain maps over random histories, with journals lost, doubled and late.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { BlockChain } from '../../../src/core/kvcache/block-chain.ts';
-import { type KvEventBatch, KvEventLog, type KvSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { ReplicaTable } from '../../../src/core/kvcache/events/replica-table.ts';
+import type { BlockChain, KvEventBatch, KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
 import { scramble } from '../../../src/util/scramble.ts';
 
 /** Digests of block names; few first words, so that slots collide. */

@@ -1,7 +1,7 @@
 // What an instance holds, told by a copy in a store and the journals since: whatever becomes of the store, gateways come to know it.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { type KvEventBatch, KvEventLog, type KvSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import {
   type ArchiveLimits,
@@ -10,6 +10,7 @@ import {
   tailsMax,
 } from '../../../src/core/kvcache/events/snapshot-archive.ts';
 import { type CatchUpEvent, SnapshotCatchUp } from '../../../src/core/kvcache/events/snapshot-catch-up.ts';
+import type { KvEventBatch, KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
 
 const limits: ArchiveLimits = { changesMin: 40, blocksMax: 100, refreshUs: 1000e6, retryUs: 1e6, retryUsMax: 4e6 };
 const times = { readUs: 3e6, askAgainUs: 10e6 };

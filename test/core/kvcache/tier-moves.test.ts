@@ -2,11 +2,11 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { type PrefixReceiveBuffer, receivePrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
-import type { SsdBlock } from '../../../src/core/kvcache/tiers/tier-moves.ts';
+import type { BlockChain, SsdBlock } from '../../../src/core/protocol/kv-events.ts';
 import { scramble } from '../../../src/util/scramble.ts';
 
 const layers = 2;

@@ -2,12 +2,13 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { BlockTier } from '../../../src/core/kvcache/tiers/block-tier.ts';
+import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
 import { scramble } from '../../../src/util/scramble.ts';
 
 const blockTokens = 4;

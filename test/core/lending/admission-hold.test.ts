@@ -4,10 +4,10 @@ import { Creditor } from '../../../src/core/lending/creditor/creditor.ts';
 import { Debtor } from '../../../src/core/lending/debtor/debtor.ts';
 import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
 import type { LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
-import type { LendingMessage } from '../../../src/core/lending/messages.ts';
 import { Outbox } from '../../../src/core/lending/outbox.ts';
 import { RBlockTable } from '../../../src/core/lending/rblock-table.ts';
 import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
+import type { LendingMessage } from '../../../src/core/protocol/lending-messages.ts';
 import { promptOf, request } from '../router/world.ts';
 import { BorrowWorld } from './borrow-world.ts';
 

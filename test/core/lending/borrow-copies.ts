@@ -1,5 +1,5 @@
 // Copies of lent blocks on their way between instances with fake engines.
-import type { BlocksToMove } from '../../../src/core/lending/debtor/block-moves.ts';
+import type { BlocksToMove } from '../../../src/core/protocol/lending-effects.ts';
 
 /** A block on its way: pages that were its own and are to be when it was told; undefined: its creditor does not lend that block. */
 export interface Parcel {

@@ -1,13 +1,13 @@
 // Instances with fake engines that lend one another memory: what they say and copy comes in any order that a network may have it in.
 import { expect } from 'vitest';
-import type { BlocksToMove, FilledBlocks } from '../../../src/core/lending/debtor/block-moves.ts';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-terms.ts';
 import { blocksLendable, type LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
-import type { Envelope, LendingEffect } from '../../../src/core/lending/messages.ts';
 import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, PrefixFetch } from '../../../src/core/protocol/events.ts';
+import type { BlocksToMove, FilledBlocks } from '../../../src/core/protocol/lending-effects.ts';
+import type { Envelope, LendingEffect } from '../../../src/core/protocol/lending-messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/token-work.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';

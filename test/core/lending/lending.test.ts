@@ -3,9 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { InstanceMemory } from '../../../src/core/lending/instance-memory.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
-import type { Envelope, LendingEffect, LendingMessageKind } from '../../../src/core/lending/messages.ts';
 import { noGrowth, RManager } from '../../../src/core/lending/rmanager.ts';
 import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
+import type { Envelope, LendingEffect, LendingMessageKind } from '../../../src/core/protocol/lending-messages.ts';
 
 const policy = {
   lentShareMax: 0.5,

@@ -1,7 +1,7 @@
 // Who is taken: what requests may wait, loads over it, and what the pool that decodes is about to do.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { StepShape } from '../../../src/core/cost/step-shape.ts';
+import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 import { type Loads, overload } from '../../../src/core/router/admission/admission.ts';
 import { DecodeForecast } from '../../../src/core/router/admission/decode-forecast.ts';
 import { DecodePool } from '../../../src/core/router/admission/decode-pool.ts';

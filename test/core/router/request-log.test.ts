@@ -1,7 +1,7 @@
 // Accounts of requests: what they say of tries and ends, and how many are kept.
 import { describe, expect, it } from 'vitest';
+import type { PlacementAccount } from '../../../src/core/protocol/request-trace.ts';
 import { RequestLog } from '../../../src/core/router/request-log.ts';
-import type { PlacementAccount } from '../../../src/core/router/request-trace.ts';
 import { request } from './world.ts';
 
 const placed: PlacementAccount = {

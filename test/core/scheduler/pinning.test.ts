@@ -1,8 +1,8 @@
 // Pinned prefixes: they stay while others come and go, within their share, until their time has passed.
 import { describe, expect, it } from 'vitest';
+import type { PinState } from '../../../src/core/protocol/pin-order.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
-import type { PinState } from '../../../src/core/scheduler/pinning.ts';
 import { promptOf, request, World } from '../router/world.ts';
 
 const ttlUs = 60_000_000;

@@ -1,9 +1,9 @@
 // Instances of unequal memory where prompts are handed over: each leg needs what it will hold, and no more.
 import { describe, expect, it } from 'vitest';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { sizeOf } from '../../../src/core/protocol/request-size.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
-import type { InstanceRole } from '../../../src/core/router/request-router.ts';
 import { promptOf, request } from '../router/world.ts';
 
 type Instances = readonly (readonly [InstanceRole, number])[];

@@ -2,14 +2,14 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
-import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import type { InstanceEvent, LoadSource } from '../../../src/core/protocol/events.ts';
 import {
   createLengthInstance,
   type LengthInstance,
   LengthRequest,
   type LengthResult,
 } from '../../../src/core/scheduler/length-work.ts';
-import type { AwaitedBlocks, LoadSource } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 

@@ -1,9 +1,10 @@
 // A prefix that only SSD holds, asked for by another instance.
 import { expect, test } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
 import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
 
 function chainOf(name: number): BlockChain {

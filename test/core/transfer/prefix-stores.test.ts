@@ -1,8 +1,8 @@
 // What a store takes of what it is offered, and what instances offer: whatever comes late, twice or never.
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import type { BlockChain } from '../../../src/core/kvcache/block-chain.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
 import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
 import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
 import { PrefixOffers } from '../../../src/core/transfer/prefix-fetch/prefix-offers.ts';

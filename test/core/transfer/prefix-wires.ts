@@ -1,7 +1,7 @@
 // What the drivers of instances with fake engines do with prefixes and tiers: pages are copied one by one, in any order of events.
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
-import type { InstanceEvent, PeerMessage } from '../../../src/core/protocol/events.ts';
-import type { AwaitedBlocks, LoadSource } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import type { InstanceEvent, LoadSource, PeerMessage } from '../../../src/core/protocol/events.ts';
+import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 
 const layers = 2;

@@ -1,6 +1,6 @@
 // Members of groups between processes, with threads that only note what they are told: what is said of prompts that are over.
 import { afterEach, describe, expect, it } from 'vitest';
-import type { InstanceIndex } from '../../../src/core/protocol/events.ts';
+import type { InstanceIndex } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { RemoteStages } from '../../../src/runtime/pipeline/remote-stages.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';

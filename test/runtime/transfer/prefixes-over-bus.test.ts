@@ -1,6 +1,6 @@
 // Prefixes fetched by instances that share nothing but a bus and tcp: the bits of one instance, and nothing held when either side is gone.
 import { describe, expect, it } from 'vitest';
-import type { RequestId } from '../../../src/core/protocol/ports.ts';
+import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';

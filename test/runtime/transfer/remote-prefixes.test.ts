@@ -1,6 +1,6 @@
 // Prefixes between processes, with threads that only note what they are told: names on each side, answers, and what the end of either leaves.
 import { afterEach, describe, expect, it } from 'vitest';
-import type { RequestId } from '../../../src/core/protocol/ports.ts';
+import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import { type AboutPrefix, RemotePrefixes } from '../../../src/runtime/transfer/remote-prefixes.ts';

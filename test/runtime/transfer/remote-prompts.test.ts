@@ -1,6 +1,6 @@
 // Prompts on their way from process to process, with threads that only note what they are told: every answer, and every way that it can fail.
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import type { RequestId } from '../../../src/core/protocol/ports.ts';
+import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import { RemotePromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';

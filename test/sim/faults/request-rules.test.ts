@@ -1,12 +1,13 @@
 // The rules of requests, each broken on purpose: a run with its checks on says which, and the same run ends well as it is.
 import { afterEach, describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { type BlockListener, type KvEventBatch, KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { type BlockListener, KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { KvEventPublisher } from '../../../src/core/kvcache/events/kv-event-publisher.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import { BlockMoves, type Move } from '../../../src/core/lending/debtor/block-moves.ts';
 import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import type { KvEventBatch } from '../../../src/core/protocol/kv-events.ts';
 import { type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
 import { AdmissionController, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
 import { overloaded } from '../../../src/core/router/admission/queue-admission.ts';

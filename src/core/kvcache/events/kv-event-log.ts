@@ -1,33 +1,6 @@
 // What an instance says of the blocks it holds: numbered journals of what changed, and snapshots of everything.
 import { digestWords } from '../../../util/blake2s.ts';
-
-/** Changes in the order in which they came. */
-export interface KvEventBatch {
-  /** Counts the starts of the instance: with each one its cache is empty and its numbers begin anew. */
-  readonly incarnation: number;
-  /** 1, 2, 3... in each life. */
-  readonly number: number;
-  readonly changes: number;
-  /** (changes, 4 words): digests. */
-  readonly words: Uint32Array;
-  /** (changes): 1: in memory, of whichever tier; 2: on SSD alone; 0: removed. */
-  readonly stored: Uint8Array;
-}
-
-/** What `stored` says. */
-export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
-
-/** All blocks that an instance holds. */
-export interface KvSnapshot {
-  readonly incarnation: number;
-  /** Of the last journal before it; 0: none. */
-  readonly number: number;
-  readonly blocks: number;
-  /** (blocks, 4 words): digests. */
-  readonly words: Uint32Array;
-  /** The last so many are on SSD alone. */
-  readonly onSsd?: number;
-}
+import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
 
 /** Hears of every block that a cache comes to hold or loses. */
 export interface BlockListener {

@@ -1,7 +1,7 @@
 // What every instance of a cluster holds of a prompt: fed by their journals, asked before each placement.
 import { digestWords } from '../../../util/blake2s.ts';
-import type { BlockChain } from '../block-chain.ts';
-import { blockChange, type KvEventBatch, type KvSnapshot } from './kv-event-log.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
 import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {

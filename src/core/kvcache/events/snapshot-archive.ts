@@ -1,5 +1,5 @@
 // When an instance keeps a copy of what its cache holds where all can read it, and what it tells those who ask: that copy, and the journals since.
-import type { KvEventBatch, KvSnapshot } from './kv-event-log.ts';
+import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface ArchiveLimits {
   /** Changes of the cache that no copy is written for, where the copy before has fewer blocks. */

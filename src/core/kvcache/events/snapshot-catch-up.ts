@@ -1,7 +1,7 @@
 // How a gateway comes to know what instances hold that it has heard too little of: copies that they keep, journals since, and their own listing where that fails.
 
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { KvEventBatch, KvSnapshot } from './kv-event-log.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface CatchUpTimes {
   /** What has not been read by then is not waited for. */

@@ -1,11 +1,9 @@
 // One lower tier of the prefix cache, host memory or SSD: slots that hold blocks by digest.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
+import type { SlotId } from '../../protocol/ids.ts';
 import { type EvictionKind, EvictionQueue } from '../eviction.ts';
 import { UseList } from '../use-list.ts';
-
-/** Index of a block's place in its tier: 0..capacity-1. */
-export type SlotId = number;
 
 const isFree = 0;
 /** Its contents are on their way in. */
@@ -24,7 +22,7 @@ const slotsAtFirst = 1024;
  */
 export class BlockTier {
   readonly capacity: number;
-  readonly #queue: EvictionQueue | UseList;
+  readonly #queue: EvictionQueue<SlotId> | UseList<SlotId>;
   readonly #evicted: Evicted;
   readonly #table = new DigestTable();
   /** (slots, 4 words) */
@@ -44,7 +42,7 @@ export class BlockTier {
 
   constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
     this.capacity = capacity;
-    this.#queue = eviction === 'lru' ? new UseList(0) : new EvictionQueue(0, eviction);
+    this.#queue = eviction === 'lru' ? new UseList<SlotId>(0) : new EvictionQueue<SlotId>(0, eviction);
     this.#evicted = evicted;
   }
 

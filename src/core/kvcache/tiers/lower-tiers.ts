@@ -1,14 +1,14 @@
 // The prefix cache below device memory: host memory takes a copy of every block, SSD what host memory has no room for.
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
-import type { BlockChain } from '../block-chain.ts';
-import type { BlockId } from '../block-pool.ts';
+import type { BlockId, SlotId } from '../../protocol/ids.ts';
+import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
 import type { EvictionKind } from '../eviction.ts';
 import type { PrefixReceiveBuffer } from '../prefix-transfer.ts';
-import { BlockTier, type SlotId } from './block-tier.ts';
+import { BlockTier } from './block-tier.ts';
 import { type BegunWrites, SsdWrites } from './ssd-writes.ts';
-import { digestAt, type SsdBlock, type TierMoves } from './tier-moves.ts';
+import { digestAt, type TierMoves } from './tier-moves.ts';
 
 export interface LowerTiersConfig {
   readonly hostBlocks: number;

@@ -1,8 +1,10 @@
 // Which blocks of host memory are written to SSD, and when.
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
-import type { BlockTier, SlotId } from './block-tier.ts';
-import { digestAt, type SsdBlock, type TierMoves } from './tier-moves.ts';
+import type { SlotId } from '../../protocol/ids.ts';
+import type { SsdBlock } from '../../protocol/kv-events.ts';
+import type { BlockTier } from './block-tier.ts';
+import { digestAt, type TierMoves } from './tier-moves.ts';
 
 /** Blocks on their way from host memory to SSD at once, at most. What goes beyond waits, or is lost where it lies in buffers of their own. */
 const writingMax = 64;

@@ -1,17 +1,7 @@
 // What is to be moved between the tiers of a cache whose blocks have real contents.
 import { digestWords } from '../../../util/blake2s.ts';
-import type { BlockId, BlockPool } from '../block-pool.ts';
-import type { SlotId } from './block-tier.ts';
-
-/** A block on SSD, and the pages of host memory, one after another from `page` on, that it goes to or comes from. */
-export interface SsdBlock {
-  readonly slot: SlotId;
-  readonly page: number;
-  /** Blocks before it plus one. */
-  readonly depth: number;
-  /** (4 words) */
-  readonly digest: Uint32Array;
-}
+import type { BlockId, SlotId } from '../../protocol/ids.ts';
+import type { BlockPool } from '../block-pool.ts';
 
 /** Carries out what it is told, in this order and before whatever is asked for next. */
 export interface TierMover {

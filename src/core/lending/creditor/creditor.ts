@@ -1,10 +1,10 @@
 // The lending side of an instance: grants from its own memory alone, refuses when short, recalls, and reclaims what is not renewed.
-import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { BlockId, InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
+import type { Envelope, LendingMessage } from '../../protocol/lending-messages.ts';
+import type { LoanTotal, Memory } from '../../protocol/lending-terms.ts';
 import type { LendingMemory } from '../lending-memory.ts';
 import { blocksLendable, guestPermille, type LendingPolicy, upToUnits, wholeUnits } from '../lending-policy.ts';
-import type { Envelope, LendingMessage, LoanNumber } from '../messages.ts';
 import type { Outbox } from '../outbox.ts';
-import type { InstanceId, LoanTotal, Memory } from '../terms.ts';
 import type { LendingTimes } from '../times.ts';
 
 interface Loan {
@@ -22,7 +22,7 @@ interface Loan {
 }
 
 interface Debtor {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   incarnation: number;
   readonly loans: Map<LoanNumber, Loan>;
   /** Loans that are over, as far as the debtor might still speak of them. */
@@ -48,10 +48,10 @@ export class Creditor {
   readonly #policy: LendingPolicy;
   readonly #times: LendingTimes;
   readonly #out: Outbox;
-  readonly #debtors = new Map<InstanceId, Debtor>();
+  readonly #debtors = new Map<InstanceIndex, Debtor>();
   readonly #needs: Needs;
   /** Room is made for one who gathers. */
-  #hold: { readonly debtor: InstanceId; readonly number: number; untilUs: number } | undefined;
+  #hold: { readonly debtor: InstanceIndex; readonly number: number; untilUs: number } | undefined;
   #holds = 0;
 
   constructor(
@@ -116,7 +116,7 @@ export class Creditor {
   }
 
   /** Blocks of a loan, for checkers; undefined when there is none. */
-  blocksOf(debtor: InstanceId, incarnation: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
+  blocksOf(debtor: InstanceIndex, incarnation: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
     const known = this.#debtors.get(debtor);
     return known?.incarnation === incarnation ? known.loans.get(loan)?.blocks : undefined;
   }
@@ -140,7 +140,7 @@ export class Creditor {
   }
 
   /** An instance began a new life: what the last one held is free. */
-  reborn(instance: InstanceId): void {
+  reborn(instance: InstanceIndex): void {
     const debtor = this.#debtors.get(instance);
     if (debtor === undefined) return;
     for (const loan of debtor.loans.values()) this.#close(debtor, loan);
@@ -149,11 +149,11 @@ export class Creditor {
 
   /** `sequence` of our last heartbeat. */
   borrow({ from, fromIncarnation }: Envelope, message: Said<'borrow'>, sequence: number): void {
-    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
+    const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const known = debtor.loans.get(message.loan);
     if (known !== undefined) {
       this.#out.met('doubled', 'borrow');
-      this.#lend(from as InstanceId, fromIncarnation, known);
+      this.#lend(from as InstanceIndex, fromIncarnation, known);
       return;
     }
     if (message.loan < debtor.closedBelow || debtor.closed.has(message.loan)) {
@@ -162,10 +162,10 @@ export class Creditor {
     }
     const { memory } = message;
     if (message.prior) this.#hold = undefined;
-    const lendable = this.#lendableTo(from as InstanceId, message);
+    const lendable = this.#lendableTo(from as InstanceIndex, message);
     const count = Math.min(message.blocks, lendable);
     const makesRoom = message.gathers && (this.#hold === undefined || this.#hold.debtor === from);
-    if (makesRoom && count < message.blocks) this.#makeRoom(from as InstanceId, memory, message.blocks - count);
+    if (makesRoom && count < message.blocks) this.#makeRoom(from as InstanceIndex, memory, message.blocks - count);
     if (count < (message.gathers ? Math.min(message.blocks, this.#policy.loanBlocksMin) : 1)) {
       this.#out.send(from, fromIncarnation, { kind: 'refuse', loan: message.loan, memory, sequence });
       return;
@@ -188,16 +188,16 @@ export class Creditor {
     };
     debtor.loans.set(message.loan, loan);
     this.#out.push({ kind: 'granted', debtor: debtor.instance, memory, blocks: granted });
-    this.#lend(from as InstanceId, fromIncarnation, loan);
+    this.#lend(from as InstanceIndex, fromIncarnation, loan);
   }
 
   /** While room is made for one, others get nothing. */
-  #lendableTo(debtor: InstanceId, { memory, gathers }: Said<'borrow'>): number {
+  #lendableTo(debtor: InstanceIndex, { memory, gathers }: Said<'borrow'>): number {
     if (this.#hold !== undefined && this.#hold.debtor !== debtor) return 0;
     return gathers ? this.#lendableInTurn(memory) : this.lendable(memory);
   }
 
-  #makeRoom(debtor: InstanceId, memory: Memory, blocks: number): void {
+  #makeRoom(debtor: InstanceIndex, memory: Memory, blocks: number): void {
     const untilUs = this.#out.nowUs + this.#times.holdUs;
     if (this.#hold?.debtor === debtor) this.#hold.untilUs = untilUs;
     else this.#hold = { debtor, number: ++this.#holds, untilUs };
@@ -205,7 +205,7 @@ export class Creditor {
   }
 
   renew({ from, fromIncarnation }: Envelope, message: Said<'renew'>): void {
-    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
+    const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     if (message.stamp <= debtor.stamp) {
       this.#out.met(message.stamp === debtor.stamp ? 'doubled' : 'late', 'renew');
       return;
@@ -233,7 +233,7 @@ export class Creditor {
 
   /** Takes back what is still lent of it; a block that is not was given back before. Always answered, or it would be said for ever. */
   takeBack({ from, fromIncarnation }: Envelope, message: Said<'return'>): void {
-    const debtor = this.#debtor(from as InstanceId, fromIncarnation, message.closedBelow);
+    const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const loan = debtor.loans.get(message.loan);
     const blocks = (message.blocks ?? [...(loan?.blocks ?? [])]).filter((block) => loan?.blocks.has(block));
     if (loan === undefined) this.#out.met(debtor.closed.has(message.loan) ? 'doubled' : 'late', 'return');
@@ -246,7 +246,7 @@ export class Creditor {
   }
 
   /** Sees to it that at least `blocks` of a memory have been asked back or are here again, as far as nobody was promised them. */
-  recall(memory: Memory, blocks: number, except?: InstanceId): void {
+  recall(memory: Memory, blocks: number, except?: InstanceIndex): void {
     let missing = blocks;
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
       [...debtor.loans.values()]
@@ -268,7 +268,7 @@ export class Creditor {
     }
   }
 
-  #debtor(instance: InstanceId, incarnation: number, closedBelow: LoanNumber): Debtor {
+  #debtor(instance: InstanceIndex, incarnation: number, closedBelow: LoanNumber): Debtor {
     let debtor = this.#debtors.get(instance);
     if (debtor === undefined) {
       debtor = { instance, incarnation, loans: new Map(), closed: new Set(), closedBelow: 0, stamp: 0 };
@@ -281,7 +281,7 @@ export class Creditor {
     return debtor;
   }
 
-  #lend(to: InstanceId, incarnation: number, loan: Loan): void {
+  #lend(to: InstanceIndex, incarnation: number, loan: Loan): void {
     this.#out.send(to, incarnation, {
       kind: 'lend',
       loan: loan.number,

@@ -1,10 +1,10 @@
 // The pages of blocks that an instance lends, told to whoever reads and writes them for others.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { BlockId } from '../../protocol/ids.ts';
+import type { BorrowerEffect } from '../../protocol/lending-effects.ts';
+import type { LendingEffect } from '../../protocol/lending-messages.ts';
+import type { Memory } from '../../protocol/lending-terms.ts';
 import { lentName } from '../debtor/block-moves.ts';
-import type { BorrowerEffect } from '../debtor/borrower-terms.ts';
-import type { LendingEffect } from '../messages.ts';
-import type { Memory } from '../terms.ts';
 
 export class LentPages {
   readonly #cache: BlockCache;

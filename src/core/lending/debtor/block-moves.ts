@@ -1,42 +1,21 @@
 // Copies of blocks under way over the network, between an instance and its creditors or between two of these.
 
-import type { BlockId } from '../../kvcache/block-pool.ts';
-import type { PageRow } from '../../kvcache/remote-block-rows.ts';
-import type { StepNumber } from '../../protocol/events.ts';
+import type {
+  BlockId,
+  InstanceIndex,
+  MoveNumber,
+  PageRow,
+  RBlockId,
+  SettlementId,
+  StepNumber,
+} from '../../protocol/ids.ts';
+import type { BlocksToMove, FilledBlocks } from '../../protocol/lending-effects.ts';
+import type { Memory } from '../../protocol/lending-terms.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { SettlementId } from '../messages.ts';
-import type { RBlockId } from '../rblock-table.ts';
-import type { InstanceId, Memory } from '../terms.ts';
-
-/** Numbered by the instance whose blocks they are: one for each pair of instances between which blocks of a move go. */
-export type MoveNumber = number;
 
 /** What a lent block is called by whoever borrows it: blocks of a creditor's two memories may have one number. */
 export function lentName(memory: Memory, block: BlockId): BlockId {
   return 2 * block + Number(memory === 'host');
-}
-
-export interface BlocksToMove {
-  readonly move: MoveNumber;
-  readonly from: InstanceId;
-  readonly to: InstanceId;
-  /** (blocks): at a creditor the name of the block that it lent, at the instance whose they are a row of its page table; undefined: told as they are computed (`FilledBlocks`). */
-  readonly sources: readonly (BlockId | PageRow)[] | undefined;
-  /** (blocks): where each goes, likewise. */
-  readonly targets: readonly (BlockId | PageRow)[];
-  readonly purpose: 'borrow' | 'settle';
-}
-
-/** Of a move that has been started, where its targets from `at` on come from: one that is told again goes again. */
-export interface FilledBlocks {
-  readonly move: MoveNumber;
-  readonly at: number;
-  /** (blocks): rows of the page table. */
-  readonly sources: readonly PageRow[];
-  /** The step about to run computes them: they leave layer by layer, as it does; undefined: at once. */
-  readonly step: StepNumber | undefined;
-  /** All that was told is what goes. */
-  readonly last: boolean;
 }
 
 export type Move =
@@ -63,7 +42,7 @@ export interface OutMove {
 
 /** Where a block lies or is to lie. */
 export interface BlockSite {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly at: BlockId | PageRow;
 }
 
@@ -76,8 +55,8 @@ export interface MoveDriver {
 }
 
 interface Way {
-  readonly from: InstanceId;
-  readonly to: InstanceId;
+  readonly from: InstanceIndex;
+  readonly to: InstanceIndex;
   readonly sources: (BlockId | PageRow)[];
   readonly targets: (BlockId | PageRow)[];
 }
@@ -119,7 +98,7 @@ export class BlockMoves {
   /** Blocks of a sequence are to go there: the creditor is ready before they are computed. */
   open(
     blocks: Pick<OutMove, 'sequence' | 'first' | 'rblocks'>,
-    from: InstanceId,
+    from: InstanceIndex,
     targets: readonly BlockSite[],
   ): OutMove {
     const move = this.#next++;

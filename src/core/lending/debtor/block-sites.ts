@@ -1,18 +1,18 @@
 // Where a block lies that is in no table, as copies and steps name the place.
 import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
-import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
-import type { InstanceId } from '../terms.ts';
+import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
+import type { RBlockPlace } from '../rblock-table.ts';
 import { type BlockSite, lentName } from './block-moves.ts';
 import type { StagedBlocks } from './staged-blocks.ts';
 
 export class BlockSites {
-  readonly #instance: InstanceId;
+  readonly #instance: InstanceIndex;
   readonly #outside: PageTableRows;
   readonly #staged: StagedBlocks;
   readonly #find: (rblock: RBlockId) => RBlockPlace | undefined;
 
   constructor(
-    instance: InstanceId,
+    instance: InstanceIndex,
     outside: PageTableRows,
     staged: StagedBlocks,
     find: (rblock: RBlockId) => RBlockPlace | undefined,

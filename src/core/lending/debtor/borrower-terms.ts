@@ -1,14 +1,11 @@
 // What a borrower is given, hears, wants and counts.
-import type { BlockId } from '../../kvcache/block-pool.ts';
 import type { InstanceEvent } from '../../protocol/events.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { LendingPolicy } from '../lending-policy.ts';
-import type { Envelope } from '../messages.ts';
-import type { InstanceId } from '../terms.ts';
 import type { LendingTimes } from '../times.ts';
-import type { BlocksToMove, FilledBlocks, MoveNumber } from './block-moves.ts';
 
 export interface BorrowingConfig {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
   readonly stagingBlocks: number;
@@ -23,24 +20,6 @@ export interface BorrowingConfig {
   /** Blocks that move together: those of whole attention ranges. */
   readonly rangeBlocks: number;
 }
-
-export type BorrowerEffect =
-  | { readonly kind: 'lending'; readonly envelope: Envelope }
-  | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
-  | ({ readonly kind: 'fillBlocks' } & FilledBlocks)
-  /** (pages) both, at home: contents that came for a place in host memory. */
-  | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
-  /** Nobody wants what is under way of this move. */
-  | { readonly kind: 'stopMove'; readonly move: MoveNumber }
-  /** Another instance may write to these blocks, and have attention computed over them. (blocks, layers) their pages. */
-  | {
-      readonly kind: 'lendBlocks';
-      readonly to: InstanceId;
-      readonly blocks: readonly BlockId[];
-      readonly pages: Int32Array;
-    }
-  /** Nothing reads or writes these blocks for it any more once this is carried out. */
-  | { readonly kind: 'takeBackBlocks'; readonly from: InstanceId; readonly blocks: readonly BlockId[] };
 
 export type BorrowerEvent = Extract<
   InstanceEvent<never, never>,

@@ -1,31 +1,26 @@
 // What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
 
-import type { StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { StepNumber } from '../../protocol/events.ts';
+import type { LoanNumber, SettlementId, StepNumber } from '../../protocol/ids.ts';
+import type { BorrowerEffect, RemoteWork } from '../../protocol/lending-effects.ts';
+import type { Envelope, LendingEffect, RManagerEvent } from '../../protocol/lending-messages.ts';
 import type { MessageCounts } from '../../protocol/message-counts.ts';
+import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstGathering } from '../../scheduler/batching/over-capacity.ts';
 import type { KeptBlocks, OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import { LentPages } from '../creditor/lent-pages.ts';
 import { LendingMemory } from '../lending-memory.ts';
-import type { Envelope, LendingEffect, LoanNumber, RManagerEvent, SettlementId } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import { AdmissionHold } from './admission-hold.ts';
 import { BorrowLimit, slackBlocks } from './borrow-limit.ts';
-import {
-  type BorrowerEffect,
-  type BorrowerEvent,
-  type BorrowingConfig,
-  type BorrowingTotals,
-  isForBorrower,
-} from './borrower-terms.ts';
+import { type BorrowerEvent, type BorrowingConfig, type BorrowingTotals, isForBorrower } from './borrower-terms.ts';
 import { MemoryForecast } from './memory-forecast.ts';
 import { RemoteBlockMover } from './remote-block-mover.ts';
 import type { RemoteLayout } from './remote-layout.ts';
 import type { RemotePrefixMatch } from './remote-prefix-cache.ts';
-import { type RemoteWork, remoteWork } from './remote-work.ts';
+import { remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
 

@@ -1,8 +1,6 @@
 // One loan as its debtor sees it: which of its blocks are in hand, in use, frozen by a settlement, or on their way back.
-import type { BlockId } from '../../kvcache/block-pool.ts';
-import type { LoanNumber } from '../messages.ts';
-import type { RBlockId } from '../rblock-table.ts';
-import type { InstanceId, Memory } from '../terms.ts';
+import type { BlockId, InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
+import type { Memory } from '../../protocol/lending-terms.ts';
 
 /** `asked`: not answered yet. `held`: its blocks are here to use. `closing`: given back as a whole, whatever it holds. */
 export type DebtState = 'asked' | 'held' | 'closing';
@@ -15,7 +13,7 @@ export interface Right {
 
 export class Debt {
   readonly number: LoanNumber;
-  readonly creditor: InstanceId;
+  readonly creditor: InstanceIndex;
   readonly creditorIncarnation: number;
   readonly memory: Memory;
   /** When it was first asked for: the creditor granted it later than this. */
@@ -41,7 +39,13 @@ export class Debt {
   /** Those of `used` that the instance was asked to vacate. */
   readonly vacating = new Set<BlockId>();
 
-  constructor(number: LoanNumber, creditor: InstanceId, creditorIncarnation: number, memory: Memory, askedUs: number) {
+  constructor(
+    number: LoanNumber,
+    creditor: InstanceIndex,
+    creditorIncarnation: number,
+    memory: Memory,
+    askedUs: number,
+  ) {
     this.number = number;
     this.creditor = creditor;
     this.creditorIncarnation = creditorIncarnation;

@@ -1,9 +1,11 @@
 // The borrowing side of an instance: loans that it holds, their leases, and giving them back until that is acknowledged.
+
+import type { InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
+import type { Envelope, LendingMessage, Party } from '../../protocol/lending-messages.ts';
+import type { DebtTotal, Memory } from '../../protocol/lending-terms.ts';
 import { blocksWithinBound, type LendingPolicy, wholeUnits } from '../lending-policy.ts';
-import type { Envelope, LendingMessage, LoanNumber, Party } from '../messages.ts';
 import type { Outbox } from '../outbox.ts';
-import type { RBlockId, RBlockTable } from '../rblock-table.ts';
-import type { DebtTotal, InstanceId, Memory } from '../terms.ts';
+import type { RBlockTable } from '../rblock-table.ts';
 import type { LendingTimes } from '../times.ts';
 import { Debt, type Right } from './debt.ts';
 
@@ -23,9 +25,9 @@ export class Debtor {
   readonly #table: RBlockTable;
   readonly #policy: LendingPolicy;
   readonly #debts = new Map<LoanNumber, Debt>();
-  readonly #renewals = new Map<InstanceId, Renewal>();
+  readonly #renewals = new Map<InstanceIndex, Renewal>();
   /** Who was asked by one that gathers may keep others out for it, until they hear that it needs nothing more: with each its life. */
-  readonly #asked = new Map<InstanceId, number>();
+  readonly #asked = new Map<InstanceIndex, number>();
   /** They are to hear so with the next renewals. */
   #isSated = false;
   #nextLoan: LoanNumber = 1;
@@ -74,7 +76,7 @@ export class Debtor {
   }
 
   /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
-  ask(creditor: InstanceId, creditorIncarnation: number, memory: Memory, blocks: number, right: Right): Debt {
+  ask(creditor: InstanceIndex, creditorIncarnation: number, memory: Memory, blocks: number, right: Right): Debt {
     const debt = new Debt(this.#nextLoan++, creditor, creditorIncarnation, memory, this.#out.nowUs);
     debt.right = right;
     if (right.gathers) this.#asked.set(creditor, creditorIncarnation);
@@ -140,7 +142,7 @@ export class Debtor {
   }
 
   renewed({ from }: Envelope, message: Said<'renewed'>): void {
-    const renewal = this.#renewals.get(from as InstanceId);
+    const renewal = this.#renewals.get(from as InstanceIndex);
     const sentUs = renewal?.sentUs.get(message.stamp);
     if (renewal === undefined || sentUs === undefined) {
       this.#out.met(renewal?.heardStamp === message.stamp ? 'doubled' : 'late', 'renewed');
@@ -195,7 +197,7 @@ export class Debtor {
   }
 
   /** Guests' work at a creditor took more than its bound: what is beyond goes back. */
-  bound(creditor: InstanceId, takenPermille: number): void {
+  bound(creditor: InstanceIndex, takenPermille: number): void {
     const debts = [...this.#debts.values()].filter((debt) => debt.creditor === creditor && debt.state === 'held');
     const bound = debts.reduce((sum, { guestPermille }) => sum + guestPermille, 0);
     for (const debt of debts) {
@@ -233,7 +235,7 @@ export class Debtor {
   }
 
   /** What lies there cannot be reached: it is given up, and the places go back when the creditor can hear so. */
-  abandon(creditor: InstanceId): void {
+  abandon(creditor: InstanceIndex): void {
     for (const debt of this.#debts.values()) {
       if (debt.creditor !== creditor || debt.state !== 'held') continue;
       this.#loseBlocks(debt);
@@ -243,7 +245,7 @@ export class Debtor {
   }
 
   /** A creditor began a new life: nothing of what it had is left. */
-  reborn(instance: InstanceId): void {
+  reborn(instance: InstanceIndex): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
     this.#renewals.delete(instance);
     this.#asked.delete(instance);
@@ -283,7 +285,7 @@ export class Debtor {
     const due = this.#out.nowUs >= this.#renewAtUs;
     for (const debt of this.#debts.values()) this.#flushReturns(debt, due);
     if (!due) return;
-    const creditors = new Map<InstanceId, Debt[]>();
+    const creditors = new Map<InstanceIndex, Debt[]>();
     for (const debt of this.#debts.values()) {
       const group = creditors.get(debt.creditor) ?? [];
       if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
@@ -294,14 +296,14 @@ export class Debtor {
   }
 
   /** Those that were asked and have lent nothing. */
-  #tellOthers(creditors: ReadonlyMap<InstanceId, unknown>): void {
+  #tellOthers(creditors: ReadonlyMap<InstanceIndex, unknown>): void {
     for (const [creditor, incarnation] of this.#asked)
       if (!creditors.has(creditor)) this.#renew(creditor, incarnation, []);
     this.#asked.clear();
     this.#isSated = false;
   }
 
-  #renew(creditor: InstanceId, incarnation: number, debts: readonly Debt[]): void {
+  #renew(creditor: InstanceIndex, incarnation: number, debts: readonly Debt[]): void {
     const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
     if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');

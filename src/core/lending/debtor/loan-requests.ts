@@ -1,10 +1,10 @@
 // How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
 
-import type { TurnNumber } from '../manager/borrow-queue.ts';
-import type { Envelope, Gathering, LendingMessage } from '../messages.ts';
+import type { TurnNumber } from '../../protocol/ids.ts';
+import type { Envelope, Gathering, LendingMessage } from '../../protocol/lending-messages.ts';
+import type { Candidate, Memory, Refusal } from '../../protocol/lending-terms.ts';
+import { memories } from '../../protocol/lending-terms.ts';
 import type { Outbox } from '../outbox.ts';
-import type { Candidate, Memory, Refusal } from '../terms.ts';
-import { memories } from '../terms.ts';
 import type { LendingTimes } from '../times.ts';
 import type { Debt } from './debt.ts';
 import type { Debtor } from './debtor.ts';

@@ -1,11 +1,11 @@
 // What memory the sequences of an instance will need: looked up in its batcher when a plan is made.
 
-import type { StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { Gathering, Growth } from '../../protocol/lending-messages.ts';
+import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstGathering, gatheredCount, pagesPromised } from '../../scheduler/batching/over-capacity.ts';
 import { DemandReporter } from '../demand-report.ts';
-import type { Gathering, Growth } from '../messages.ts';
 
 interface Home {
   readonly cache: BlockCache;

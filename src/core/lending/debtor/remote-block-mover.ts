@@ -1,21 +1,11 @@
 // Blocks of an instance's sequences on their way: out to borrowed places, and from a recalled place to another.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { StepNumber } from '../../protocol/events.ts';
+import type { InstanceIndex, MoveNumber, RBlockId, SettlementId, StepNumber } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { SettlementId } from '../messages.ts';
-import type { RBlockId } from '../rblock-table.ts';
 import type { RManager } from '../rmanager.ts';
 import { SettlementCopies } from '../settlement/settlement-copies.ts';
-import type { InstanceId } from '../terms.ts';
-import {
-  BlockMoves,
-  type BlockSite,
-  type Move,
-  type MoveDriver,
-  type MoveNumber,
-  type OutMove,
-} from './block-moves.ts';
+import { BlockMoves, type BlockSite, type Move, type MoveDriver, type OutMove } from './block-moves.ts';
 import { BlockSites } from './block-sites.ts';
 import { type RemoteBlockMap, RemoteBlockRegistry } from './remote-blocks.ts';
 import { type RemoteLayout, remoteLayout } from './remote-layout.ts';
@@ -23,7 +13,7 @@ import { RemotePrefixCache, type RemotePrefixMatch, worthKeeping } from './remot
 import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly rangeBlocks: number;
   readonly cache: BlockCache;
   readonly rmanager: RManager;

@@ -1,7 +1,8 @@
 // The blocks of sequences that do not lie in their tables: with creditors, or back home in places of their own.
+
+import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { RBlockId, RBlockTable } from '../rblock-table.ts';
-import type { InstanceId } from '../terms.ts';
+import type { RBlockTable } from '../rblock-table.ts';
 import type { Move, OutMove } from './block-moves.ts';
 
 /** Blocks at an instance, and which of them in its host memory. */
@@ -21,12 +22,12 @@ export class RemoteBlockMap {
   broken = false;
   /** How often a creditor did not answer since something moved. */
   unanswered = 0;
-  #outside: ReadonlyMap<InstanceId, Outside> | undefined;
+  #outside: ReadonlyMap<InstanceIndex, Outside> | undefined;
 
   /** What lies with creditors, and in host memory of its `own` instance. Valid until `changed`. */
-  outside(own: InstanceId, table: RBlockTable): ReadonlyMap<InstanceId, Outside> {
+  outside(own: InstanceIndex, table: RBlockTable): ReadonlyMap<InstanceIndex, Outside> {
     if (this.#outside !== undefined) return this.#outside;
-    const outside = new Map<InstanceId, { blocks: number; hostBlocks: number }>();
+    const outside = new Map<InstanceIndex, { blocks: number; hostBlocks: number }>();
     for (const rblock of this.rblocks.keys()) {
       const place = table.find(rblock);
       if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device'))

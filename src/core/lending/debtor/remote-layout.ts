@@ -1,13 +1,12 @@
 // How a step finds the blocks of a sequence that lie outside its table: rows of the page table at home, or blocks of creditors.
 
 import { away as elsewhere } from '../../../util/step.ts';
-import type { BlockId } from '../../kvcache/block-pool.ts';
-import type { InstanceId } from '../terms.ts';
+import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockSite } from './block-moves.ts';
 
 /** Ranges that follow one another at one creditor. */
 export interface RemoteBlocks {
-  readonly creditor: InstanceId;
+  readonly creditor: InstanceIndex;
   /** Index in the sequence. */
   readonly firstBlock: number;
   readonly blocks: readonly BlockId[];
@@ -22,10 +21,10 @@ export interface RemoteLayout {
 }
 
 /** @param sites of the blocks from `firstBlock` on */
-export function remoteLayout(own: InstanceId, firstBlock: number, sites: readonly BlockSite[]): RemoteLayout {
+export function remoteLayout(own: InstanceIndex, firstBlock: number, sites: readonly BlockSite[]): RemoteLayout {
   const rows = new Int32Array(sites.length).fill(elsewhere);
-  const remote: { creditor: InstanceId; firstBlock: number; blocks: BlockId[] }[] = [];
-  let last: InstanceId = own;
+  const remote: { creditor: InstanceIndex; firstBlock: number; blocks: BlockId[] }[] = [];
+  let last: InstanceIndex = own;
   for (const [i, { instance, at }] of sites.entries()) {
     if (instance === own) rows[i] = at;
     else if (instance === last) remote[remote.length - 1].blocks.push(at);

@@ -1,9 +1,9 @@
 // Blocks of ended sequences that stay where they lie, with creditors, as cache: for a prompt that begins likewise and is as long.
 
 import { digestWords } from '../../../util/blake2s.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
+import type { RBlockId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { RBlockId } from '../rblock-table.ts';
 import type { RManager } from '../rmanager.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
 

@@ -8,32 +8,20 @@ import {
   partialsUs,
   type QueryLink,
 } from '../../cost/dist-attention.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
-import type { InstanceId } from '../terms.ts';
 import type { Debt } from './debt.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
 
 export type { QueryLink };
 export { attentionUs, besideGuestsUs, distributedUs, guestUs, partialsUs };
 
-/** Rows and keys as in `StepShape`, of one creditor. */
-export interface RemoteWork {
-  readonly creditor: InstanceId;
-  readonly rows: number;
-  readonly keyRows: number;
-  readonly decodeRows: number;
-  readonly decodeKeys: number;
-  /** Of the keys, those in host memory: they are read once for each sequence. Of its own host memory that is all there is to say. */
-  readonly hostTokens: number;
-  /** Of the creditor's step, in thousandths, that this debtor's work may take. */
-  readonly guestPermille: number;
-}
-
 type Counts = { -readonly [K in keyof RemoteWork]: RemoteWork[K] };
 
 interface Lending {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly table: RBlockTable;
   readonly debts: Iterable<Debt>;
   readonly blockTokens: number;
@@ -45,7 +33,7 @@ export function remoteWork(
   away: ReadonlyMap<Sequence, RemoteBlockMap>,
   { instance, table, debts, blockTokens }: Lending,
 ): readonly RemoteWork[] | undefined {
-  const work = new Map<InstanceId, Counts>();
+  const work = new Map<InstanceIndex, Counts>();
   for (const { sequence } of planned) {
     for (const [creditor, { blocks, hostBlocks }] of away.get(sequence)?.outside(instance, table) ?? []) {
       const of = work.get(creditor) ?? {

@@ -1,8 +1,8 @@
 // Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
 
-import type { BlockId } from '../../kvcache/block-pool.ts';
-import type { PageRow, PageTableRows } from '../../kvcache/remote-block-rows.ts';
-import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
+import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
+import type { BlockId, PageRow, RBlockId } from '../../protocol/ids.ts';
+import type { RBlockPlace } from '../rblock-table.ts';
 import type { MoveDriver } from './block-moves.ts';
 
 export class StagedBlocks {

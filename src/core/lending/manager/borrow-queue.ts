@@ -1,8 +1,5 @@
 // Whose turn it is to gather memory that no instance has alone: in the order in which their prompts asked.
-import type { InstanceId } from '../terms.ts';
-
-/** Numbered by its instance, rising: which of its prompts gathers. */
-export type TurnNumber = number;
+import type { InstanceIndex, TurnNumber } from '../../protocol/ids.ts';
 
 interface Ticket {
   readonly incarnation: number;
@@ -14,18 +11,18 @@ interface Ticket {
  * ledger is: only the order among those who waited is lost with its keeper.
  */
 export class BorrowQueue {
-  readonly #queue = new Map<InstanceId, Ticket>();
+  readonly #queue = new Map<InstanceIndex, Ticket>();
 
-  get holder(): InstanceId | undefined {
+  get holder(): InstanceIndex | undefined {
     return this.#queue.keys().next().value;
   }
 
-  numberOf(instance: InstanceId): TurnNumber | undefined {
+  numberOf(instance: InstanceIndex): TurnNumber | undefined {
     return this.#queue.get(instance)?.number;
   }
 
   /** An instance has such a prompt, or (undefined) none: another prompt than before goes to the end of the queue. */
-  hear(instance: InstanceId, incarnation: number, number: TurnNumber | undefined): void {
+  hear(instance: InstanceIndex, incarnation: number, number: TurnNumber | undefined): void {
     const known = this.#queue.get(instance);
     if (
       known !== undefined &&
@@ -36,7 +33,7 @@ export class BorrowQueue {
     if (number !== undefined) this.#queue.set(instance, { incarnation, number });
   }
 
-  forget(instances: readonly InstanceId[]): void {
+  forget(instances: readonly InstanceIndex[]): void {
     for (const instance of instances) this.#queue.delete(instance);
   }
 }

@@ -1,9 +1,10 @@
 // The debt ledger: who lends how many blocks to whom, as the last heartbeats say. Nothing else is needed to rebuild it.
-import type { Candidate, InstanceId, LendingReport, Memory, Refusal } from '../terms.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-terms.ts';
 
 export interface LedgerEdge {
-  readonly debtor: InstanceId;
-  readonly creditor: InstanceId;
+  readonly debtor: InstanceIndex;
+  readonly creditor: InstanceIndex;
   readonly blocks: number;
 }
 
@@ -15,7 +16,7 @@ interface Entry {
   report: LendingReport;
   heardUs: number;
   /** Offered to a debtor since the last heartbeat, so that competing debtors are sent elsewhere. */
-  readonly promised: Map<InstanceId, { readonly memory: Memory; readonly blocks: number }>;
+  readonly promised: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
   /** Refused with this heartbeat being its last: not offered before a later one with space. */
   readonly refusedAt: Map<Memory, number>;
 }
@@ -25,16 +26,16 @@ const candidatesMax = 3;
 
 /** Loosely consistent: what an instance says is true when it is said. An instance whose heartbeats stop is forgotten. */
 export class DebtLedger {
-  readonly #entries = new Map<InstanceId, Entry>();
+  readonly #entries = new Map<InstanceIndex, Entry>();
   /** Steps of the topology between two instances. */
-  readonly #distance: (a: InstanceId, b: InstanceId) => number;
+  readonly #distance: (a: InstanceIndex, b: InstanceIndex) => number;
 
-  constructor(distance: (a: InstanceId, b: InstanceId) => number) {
+  constructor(distance: (a: InstanceIndex, b: InstanceIndex) => number) {
     this.#distance = distance;
   }
 
   /** `late`, `doubled` and `orphan` (of an earlier life) change nothing; `gap`: heartbeats before this one are missing. */
-  hear(nowUs: number, instance: InstanceId, incarnation: number, report: LendingReport): HeartbeatVerdict {
+  hear(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
     if (known === undefined || incarnation > known.incarnation) {
       const entry = { incarnation, report, heardUs: nowUs, promised: new Map(), refusedAt: new Map() };
@@ -54,14 +55,14 @@ export class DebtLedger {
   }
 
   /** Forgets those not heard since `sinceUs`. Returns them. */
-  forgetSilent(sinceUs: number): readonly InstanceId[] {
+  forgetSilent(sinceUs: number): readonly InstanceIndex[] {
     const silent = [...this.#entries].filter(([, { heardUs }]) => heardUs < sinceUs).map(([instance]) => instance);
     for (const instance of silent) this.#entries.delete(instance);
     return silent;
   }
 
   /** The life of an instance that is known. */
-  incarnation(instance: InstanceId): number | undefined {
+  incarnation(instance: InstanceIndex): number | undefined {
     return this.#entries.get(instance)?.incarnation;
   }
 
@@ -73,7 +74,7 @@ export class DebtLedger {
   }
 
   /** Blocks that an instance is thought to be able to lend to `debtor`. */
-  lendable(instance: InstanceId, memory: Memory, debtor: InstanceId): number {
+  lendable(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const entry = this.#entries.get(instance);
     if (entry === undefined || entry.refusedAt.has(memory)) return 0;
     let blocks = entry.report.lendable[memory];
@@ -87,7 +88,7 @@ export class DebtLedger {
    * Up to three creditors, nearest first, then most free, then by number. Those that can lend all of it, if there are any, else those with
    * something. The first one's space is promised until its next heartbeat; asking again replaces a debtor's promise.
    */
-  candidates(debtor: InstanceId, memory: Memory, blocks: number): readonly Candidate[] {
+  candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly Candidate[] {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
     if (blocks === 0) return [];
     const able: Candidate[] = [];
@@ -116,7 +117,7 @@ export class DebtLedger {
    * Up to three creditors for one who has the turn, of those that could lend it all in time (the nearest, then the largest): who can lend now
    * goes first, then the others in rotation, so that all of them hear that they are to make room.
    */
-  candidatesInTurn(debtor: InstanceId, memory: Memory, blocks: number, round: number): readonly Candidate[] {
+  candidatesInTurn(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
     const all = [...this.#entries]
       .map(([instance, { incarnation }]) => ({
@@ -145,7 +146,7 @@ export class DebtLedger {
   }
 
   /** Once its own sequences are over, and others have given back what they were not promised. */
-  #lendableInTime(instance: InstanceId, memory: Memory, debtor: InstanceId): number {
+  #lendableInTime(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const { report } = this.#entries.get(instance) ?? {};
     if (report === undefined) return 0;
     const ofOthers = report.recallable[memory] - this.lent(instance, debtor, memory);
@@ -153,7 +154,7 @@ export class DebtLedger {
   }
 
   /** Blocks of a loan as its creditor says, which owns the pages. */
-  lent(creditor: InstanceId, debtor: InstanceId, memory: Memory): number {
+  lent(creditor: InstanceIndex, debtor: InstanceIndex, memory: Memory): number {
     let blocks = 0;
     for (const loan of this.#entries.get(creditor)?.report.loans ?? []) {
       if (loan.debtor === debtor && loan.memory === memory) blocks += loan.blocks;

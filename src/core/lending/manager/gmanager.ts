@@ -1,9 +1,9 @@
 // The gManager machine: keeps the debt ledger from heartbeats, names creditors, and settles cycles of debts. All it knows can be heard again.
 
-import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../messages.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../../protocol/lending-messages.ts';
 import { Outbox } from '../outbox.ts';
 import { type CoordinatorConfig, SettlementCoordinator } from '../settlement/settlement-coordinator.ts';
-import type { InstanceId } from '../terms.ts';
 import { BorrowQueue } from './borrow-queue.ts';
 import { DebtLedger } from './debt-ledger.ts';
 
@@ -11,7 +11,7 @@ export interface GManagerConfig extends CoordinatorConfig {
   /** Greater than that of every gManager before: instances ignore those of smaller epochs. */
   readonly epoch: number;
   /** Steps of the topology between two instances. */
-  readonly distance: (a: InstanceId, b: InstanceId) => number;
+  readonly distance: (a: InstanceIndex, b: InstanceIndex) => number;
 }
 
 interface Asker {
@@ -26,7 +26,7 @@ export class GManager {
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
   readonly #coordinator: SettlementCoordinator;
-  readonly #askers = new Map<InstanceId, Asker>();
+  readonly #askers = new Map<InstanceIndex, Asker>();
 
   constructor(config: GManagerConfig) {
     this.#config = config;
@@ -90,7 +90,7 @@ export class GManager {
   }
 
   /** A doubled query is answered again: the promise that goes with it is replaced, not added to. */
-  #query(from: InstanceId, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
+  #query(from: InstanceIndex, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
     const last = this.#askers.get(from);
     if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
       this.#out.met(message.query === last.query ? 'doubled' : 'late', 'query');

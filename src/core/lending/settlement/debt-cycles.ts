@@ -1,10 +1,11 @@
 // DGFM (Infinite-LLM): finds a cycle of debts whose smallest can be exchanged, so that every block of it comes home.
+
+import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { LedgerEdge } from '../manager/debt-ledger.ts';
-import type { InstanceId } from '../terms.ts';
 
 export interface DebtCycle {
   /** Each owes the next, the last the first; `members[0]` is the smallest. */
-  readonly members: readonly InstanceId[];
+  readonly members: readonly InstanceIndex[];
   /** The smallest debt of the cycle. */
   readonly blocks: number;
 }
@@ -14,16 +15,16 @@ export interface DebtCycle {
  * `blocksMin`. Visits every debt at most once.
  */
 export function findCycle(edges: readonly LedgerEdge[], blocksMin: number, uniform: number): DebtCycle | undefined {
-  const owed = new Map<InstanceId, Map<InstanceId, number>>();
+  const owed = new Map<InstanceIndex, Map<InstanceIndex, number>>();
   for (const { debtor, creditor, blocks } of edges) {
     if (blocks < blocksMin) continue;
-    const from = owed.get(debtor) ?? new Map<InstanceId, number>();
+    const from = owed.get(debtor) ?? new Map<InstanceIndex, number>();
     from.set(creditor, blocks);
     owed.set(debtor, from);
   }
   const nodes = [...owed.keys()];
   const first = Math.floor(uniform * nodes.length);
-  const left = new Set<InstanceId>();
+  const left = new Set<InstanceIndex>();
   for (let i = 0; i < nodes.length; i++) {
     const path = walk(nodes[(first + i) % nodes.length], owed, left);
     if (path !== undefined) return asCycle(path, owed);
@@ -31,17 +32,17 @@ export function findCycle(edges: readonly LedgerEdge[], blocksMin: number, unifo
   return undefined;
 }
 
-type Debts = ReadonlyMap<InstanceId, ReadonlyMap<InstanceId, number>>;
+type Debts = ReadonlyMap<InstanceIndex, ReadonlyMap<InstanceIndex, number>>;
 
 /** Follows debts from `start` until one leads back to the path; nodes in `left` lead to no cycle. */
-function walk(start: InstanceId, owed: Debts, left: Set<InstanceId>): InstanceId[] | undefined {
+function walk(start: InstanceIndex, owed: Debts, left: Set<InstanceIndex>): InstanceIndex[] | undefined {
   if (left.has(start)) return undefined;
   const path = [start];
   const creditors = [(owed.get(start) ?? new Map()).keys()];
   while (path.length > 0) {
     const next = creditors[creditors.length - 1].next();
     if (next.done === true) {
-      left.add(path.pop() as InstanceId);
+      left.add(path.pop() as InstanceIndex);
       creditors.pop();
       continue;
     }
@@ -54,7 +55,7 @@ function walk(start: InstanceId, owed: Debts, left: Set<InstanceId>): InstanceId
   return undefined;
 }
 
-function asCycle(path: readonly InstanceId[], owed: Debts): DebtCycle {
+function asCycle(path: readonly InstanceIndex[], owed: Debts): DebtCycle {
   const at = path.indexOf(Math.min(...path));
   const members = [...path.slice(at), ...path.slice(0, at)];
   const debts = members.map((debtor, i) => owed.get(debtor)?.get(members[(i + 1) % members.length]) ?? 0);

@@ -1,15 +1,17 @@
 // The gManager's part in settlements: picks cycles, asks their members to prepare, decides, and says its decision until all have heard it.
+
+import type { InstanceIndex, SettlementId } from '../../protocol/ids.ts';
+import type { Envelope } from '../../protocol/lending-messages.ts';
+import { type Memory, memories } from '../../protocol/lending-terms.ts';
 import type { DebtLedger } from '../manager/debt-ledger.ts';
-import type { Envelope, SettlementId } from '../messages.ts';
 import type { Outbox } from '../outbox.ts';
-import { type InstanceId, type Memory, memories } from '../terms.ts';
 import type { LendingTimes } from '../times.ts';
 import { findCycle } from './debt-cycles.ts';
 
 interface Member {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly incarnation: number;
-  readonly creditor: InstanceId;
+  readonly creditor: InstanceIndex;
   /** Its vote while it is being prepared; its acknowledgement once it is decided. */
   answered: boolean;
 }
@@ -94,7 +96,7 @@ export class SettlementCoordinator {
     const running = this.#find(id);
     if (running?.stage !== 'preparing')
       this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'declined');
-    else this.#abort(running, from as InstanceId);
+    else this.#abort(running, from as InstanceIndex);
   }
 
   settled({ from }: Envelope, id: SettlementId): void {
@@ -174,7 +176,7 @@ export class SettlementCoordinator {
     }
   }
 
-  #abort({ settlement, members }: Settlement, except?: InstanceId): void {
+  #abort({ settlement, members }: Settlement, except?: InstanceIndex): void {
     this.#running.delete(settlement.number);
     for (const { instance, incarnation } of members) {
       if (instance !== except) this.#out.send(instance, incarnation, { kind: 'abort', settlement });

@@ -1,12 +1,11 @@
 // What a settlement brings home, copied to the staging buffer before places are given back: one settlement at a time.
 import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
+import type { RBlockId, SettlementId } from '../../protocol/ids.ts';
 import type { BlockMoves, BlockSite, Move } from '../debtor/block-moves.ts';
 import type { BlockSites } from '../debtor/block-sites.ts';
 import type { RemoteBlockRegistry } from '../debtor/remote-blocks.ts';
 import type { RemotePrefixCache } from '../debtor/remote-prefix-cache.ts';
 import type { StagedBlocks } from '../debtor/staged-blocks.ts';
-import type { SettlementId } from '../messages.ts';
-import type { RBlockId } from '../rblock-table.ts';
 
 interface Parts {
   readonly book: RemoteBlockRegistry;

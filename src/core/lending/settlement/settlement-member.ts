@@ -1,12 +1,12 @@
 // A member's part in a settlement: freezes and stages its blocks, votes, and on commit gives the borrowed places back and brings the contents home.
-import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { BlockId, LoanNumber, RBlockId, SettlementId } from '../../protocol/ids.ts';
+import type { LendingMessage } from '../../protocol/lending-messages.ts';
+import type { Memory } from '../../protocol/lending-terms.ts';
 import type { Creditor } from '../creditor/creditor.ts';
 import type { Debtor } from '../debtor/debtor.ts';
 import type { LendingMemory } from '../lending-memory.ts';
-import type { LendingMessage, LoanNumber, SettlementId } from '../messages.ts';
 import type { Outbox } from '../outbox.ts';
-import type { RBlockId, RBlockTable } from '../rblock-table.ts';
-import type { Memory } from '../terms.ts';
+import type { RBlockTable } from '../rblock-table.ts';
 import type { LendingTimes } from '../times.ts';
 
 type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;

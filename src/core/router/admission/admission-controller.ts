@@ -1,9 +1,10 @@
 // The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
 
-import type { InstanceIndex } from '../../protocol/events.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { InstanceRole } from '../../protocol/instance-report.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
-import type { InstanceRole } from '../request-router.ts';
+import type { Prediction } from '../../protocol/request-trace.ts';
 import { type AdmissionKind, type Loads, overload } from './admission.ts';
 import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
 import { type DecodeArrival, type DecodeMember, DecodePool, type Decoding, idleDecode } from './decode-pool.ts';
@@ -27,15 +28,6 @@ export interface AdmissionConfig<Request> {
   readonly handOffUs: (tokens: number, prefillUs: number) => number;
   /** Short prompts are computed where they decode; undefined: none is. */
   readonly inline?: InlineLimits | undefined;
-}
-
-/** What a request is predicted to meet. */
-export interface Prediction {
-  readonly ttftUs: number;
-  readonly tbtUs: number;
-  readonly outputTokens: number;
-  /** TBT over what may be waited by the one who may wait least. */
-  readonly decodeLoad: number;
 }
 
 /** An accepted request that decodes somewhere, until it ends. */

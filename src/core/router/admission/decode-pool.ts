@@ -1,5 +1,5 @@
 // What the instances that decode are about to do: who decodes there, who is on the way, and when each of them joins and leaves.
-import type { StepPredictor } from '../../cost/step-shape.ts';
+import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { LengthDistribution } from './output-lengths.ts';
 import { decodeShape } from './slo.ts';
 

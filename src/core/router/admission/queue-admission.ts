@@ -1,8 +1,8 @@
 // Whether a request is taken at all: the bounded queue, the size of the KV memory, and how long to wait before trying again.
 
-import type { StepPredictor } from '../../cost/step-shape.ts';
 import { type Refusal, refusal } from '../../protocol/refusals.ts';
 import { kvTokens, type RequestSize } from '../../protocol/request-size.ts';
+import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Loads } from './admission.ts';
 import { decodeShape, type Slo } from './slo.ts';
 

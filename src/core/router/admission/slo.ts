@@ -1,6 +1,6 @@
 // What a request may wait for: its first token, each next one, or its last.
 import type { PrefillPredictor } from '../../cost/prefill.ts';
-import type { StepPredictor } from '../../cost/step-shape.ts';
+import type { StepPredictor } from '../../protocol/step-shape.ts';
 
 /** From its arrival, and between tokens. Infinity: as long as it takes. */
 export interface Slo {

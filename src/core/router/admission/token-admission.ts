@@ -2,8 +2,8 @@
 
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { StepCost } from '../../cost/step-cost.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
 import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { AdmissionConfig } from './admission-controller.ts';
 import type { DecodeMember } from './decode-pool.ts';

@@ -1,12 +1,13 @@
 // What the conductor does about losses: instances that fall silent, tries that nobody has, requests that take too long.
 
 import type { ConductorEffect } from '../../protocol/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
+import type { ConductorEvent } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { InstanceReport } from '../../protocol/instance-report.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import { attemptName, heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked } from '../attempts.ts';
 import type { RequestRouter } from '../request-router.ts';
-import type { InstanceReport } from './instance-health.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,

@@ -1,24 +1,6 @@
 // What the conductor knows of its instances: which of them are there, in which life, and when they last said so.
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
-
-/** What an instance says of itself at equal distances. Late and doubled ones change nothing; after a lost one the next says all. */
-export interface InstanceReport {
-  readonly incarnation: number;
-  /** 1, 2, 3... in each life. */
-  readonly number: number;
-  /** The last journal that has left. */
-  readonly journal: number;
-  readonly requests: readonly ReportedRequest[];
-}
-
-export interface ReportedRequest {
-  readonly id: RequestId;
-  /** Tokens of output that its client has been told of here; 0 where it has not been started, or does not speak to its client. */
-  readonly outputs: number;
-  /** There is nothing of it yet but memory for its prompt. */
-  readonly awaited: boolean;
-}
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { InstanceReport } from '../../protocol/instance-report.ts';
 
 /** `late`: known already. `orphan`: of an earlier life. `newborn`: the first word of a life. `back`: it had been given up. */
 export type ReportVerdict = 'late' | 'orphan' | 'newborn' | 'back' | 'known';

@@ -1,7 +1,7 @@
 // Watches prompts from the moment they are forwarded until their first token, so that prefill times are learned.
 import { PrefillTimes } from '../../cost/prefill-times.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
 
 interface Prompt {
   readonly instance: InstanceIndex;

@@ -2,13 +2,13 @@
 
 import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
-import { layersOf } from '../../cost/step-shape.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinedPrefill, type PipelineTimes } from '../../pipeline/pipelined-prefill.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
+import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
 import { batchLimits } from '../../scheduler/token-limits.ts';
 import type { TokenTransfers } from '../token-transfers.ts';

@@ -1,7 +1,7 @@
 // Which instance does what, and when one changes: because somebody says so, or because the work of both pools has shifted.
 
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { InstanceRole } from '../request-router.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { InstanceRole } from '../../protocol/instance-report.ts';
 import { RoleBalance } from './role-balance.ts';
 import type { RoleSwitchLimits } from './role-switch.ts';
 

@@ -1,7 +1,7 @@
 // Continuous batching: who waits, who runs and with which blocks.
 
-import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
 import { FairShares } from './fair-shares.ts';

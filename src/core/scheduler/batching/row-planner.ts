@@ -1,7 +1,7 @@
 // What rows each step computes.
 
-import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './batch-jobs-budget.ts';
 import type { FreeCapacity } from './free-capacity.ts';
 import { type KnownPrefixes, lookAhead } from './known-prefixes.ts';

@@ -1,7 +1,8 @@
 // A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
-import { type BlockChain, KnownPrefix } from '../../kvcache/block-chain.ts';
+import { KnownPrefix } from '../../kvcache/block-chain.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
 
 /** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
 export interface SequenceContent {

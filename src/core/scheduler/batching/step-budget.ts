@@ -1,5 +1,5 @@
 // What one step may still take: rows, rows with logits, and time by prediction.
-import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
+import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import type { BackgroundLimits } from './batch-jobs-budget.ts';
 import type { Sequence } from './sequence.ts';
 

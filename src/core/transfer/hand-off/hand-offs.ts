@@ -1,8 +1,8 @@
 // The hand-offs of an instance, out and in: what its peers tell it about them.
 
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { HandOffMessage, InstanceIndex, StepNumber } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { HandOffMessage } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import { KvReceiver } from './kv-receiver.ts';
 import { KvSender } from './kv-sender.ts';

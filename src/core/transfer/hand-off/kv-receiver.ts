@@ -1,7 +1,8 @@
 // Prompts computed elsewhere that go on here.
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
-import type { InstanceIndex, PeerMessage } from '../../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
+import type { PeerMessage } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
 import { RecentIds } from '../../scheduler/recent-ids.ts';
 import type { Push } from './hand-offs.ts';
 import type { ReceiveMemory } from './receive-memory.ts';

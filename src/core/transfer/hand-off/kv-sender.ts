@@ -1,8 +1,9 @@
 // Prompts computed here that go on elsewhere.
 
-import type { LayerRange } from '../../cost/step-shape.ts';
-import type { InstanceIndex, PeerMessage, StepNumber } from '../../protocol/events.ts';
-import type { GenerationEvent, RequestId } from '../../protocol/ports.ts';
+import type { PeerMessage } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
+import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { Push } from './hand-offs.ts';
 

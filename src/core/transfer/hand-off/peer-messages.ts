@@ -1,9 +1,9 @@
 // Who at an instance hears what the others say, and what comes from them.
 
 import type { PipelinePrefill } from '../../pipeline/pipeline-prefill.ts';
-import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../../protocol/events.ts';
+import type { InstanceEvent, PeerMessage } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { MessageCounts } from '../../protocol/message-counts.ts';
-import type { RequestId } from '../../protocol/ports.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { PrefixMoves } from '../prefix-fetch/prefix-moves.ts';
 import type { HandOffs } from './hand-offs.ts';

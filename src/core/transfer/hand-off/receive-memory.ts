@@ -2,7 +2,7 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { RequestId } from '../../protocol/ids.ts';
 import type { HandOffConfig } from './hand-offs.ts';
 
 type LandingEffect = Extract<InstanceEffect, { kind: 'openLanding' | 'closeLanding' }>;

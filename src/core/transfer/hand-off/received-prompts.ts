@@ -1,6 +1,6 @@
 // Prompts that were computed elsewhere and have landed: each is taken, or refused where it would be late.
 
-import type { RequestId } from '../../protocol/ports.ts';
+import type { RequestId } from '../../protocol/ids.ts';
 import type { DecodeCheck } from '../../scheduler/decode-slo-check.ts';
 import type { Emit, Executor, RunningRequest } from '../../scheduler/executor-work.ts';
 import type { RequestTable } from '../../scheduler/request-table.ts';

@@ -1,7 +1,8 @@
 // Requests that outgrow the memory of their instance go on at a bigger one: their instance's side of live migration.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { Outgrows } from '../../protocol/effects.ts';
+import type { RequestId } from '../../protocol/ids.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
@@ -11,13 +12,6 @@ import { type MigrationPolicy, mayOutgrow, outgrowing } from './outgrowing.ts';
 export interface MigrationConfig extends MigrationPolicy {
   /** Tokens of the longest sequence that a bigger instance could hold. */
   readonly capacityTokens: number;
-}
-
-/** For the conductor: the request may come to so many tokens, more than fit here. Lost: said again with every report. */
-export interface Outgrows {
-  readonly kind: 'outgrows';
-  readonly id: RequestId;
-  readonly tokens: number;
 }
 
 /** The instance, as its mover sees it. */

@@ -10,15 +10,12 @@ import {
   receivePrefix,
   type Spares,
 } from '../../kvcache/prefix-transfer.ts';
-import type { InstanceIndex, PrefixFetch } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { LoadSource, PrefixFetch } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ids.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { EarlyStart } from './early-start.ts';
-
-/** Where blocks are that are not in the instance's own memory. */
-export type LoadSource = InstanceIndex | 'ssd';
 
 /** A source is said to have the chain's blocks before `to`. */
 export interface PrefixOffer {

@@ -1,21 +1,20 @@
 // The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
 
 import { digestWords } from '../../../util/blake2s.ts';
-import type { StepPredictor } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
 import type { PrefixReceiveBuffer, Spares } from '../../kvcache/prefix-transfer.ts';
-import type { SlotId } from '../../kvcache/tiers/block-tier.ts';
-import type { SsdBlock } from '../../kvcache/tiers/tier-moves.ts';
-import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from '../../protocol/events.ts';
-import type { RequestId, StoreSnapshot } from '../../protocol/ports.ts';
+import type { InstanceEvent, LoadSource, PrefixFetch, PrefixMessage } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
+import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
+import type { StoreSnapshot } from '../../protocol/ports.ts';
+import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { InstanceConfig } from '../../scheduler/instance-config.ts';
 import type { Push } from '../hand-off/hand-offs.ts';
 import type { EarlyStart } from './early-start.ts';
-import { type LoadPart, type LoadSource, PrefixLoads } from './prefix-loads.ts';
+import { type LoadPart, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';

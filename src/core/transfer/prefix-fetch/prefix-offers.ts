@@ -2,22 +2,15 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import { scramble } from '../../../util/scramble.ts';
-import type { StepPredictor } from '../../cost/step-shape.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { Store } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RunningRequest } from '../../scheduler/executor-work.ts';
 import type { PrefixSends } from './prefix-sends.ts';
 import { ReplicationWorth } from './replication-worth.ts';
-
-/** An instance that keeps what others have computed. */
-export interface Store {
-  readonly instance: InstanceIndex;
-  /** The same at all who offer to it: equal prefixes go to one store. */
-  readonly key: number;
-}
 
 /** While so many prefixes leave nothing more is offered: who computes is not to be held up. */
 const leavingMax = 4;

@@ -1,13 +1,12 @@
 // Prefixes on their way from an instance to others: their blocks are pinned until they have left.
 
-import type { LayerRange } from '../../cost/step-shape.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
 import { type PinnedPrefix, pinPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
 import { pagesOfRange, stageLayers } from '../../pipeline/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { LayerRange } from '../../protocol/step-shape.ts';
 
 /** Blocks `from..` of the chain, of some layers or all. */
 export interface PrefixOrder {

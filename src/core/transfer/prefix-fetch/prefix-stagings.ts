@@ -1,11 +1,9 @@
 // Prefixes that other instances ask for and SSD holds: read into host memory first.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
-import type { SlotId } from '../../kvcache/tiers/block-tier.ts';
-import type { SsdBlock } from '../../kvcache/tiers/tier-moves.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
+import type { SsdBlock } from '../../protocol/kv-events.ts';
 import type { PrefixOrder } from './prefix-sends.ts';
 
 interface Staging {

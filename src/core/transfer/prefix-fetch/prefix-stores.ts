@@ -2,10 +2,9 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { BlockChain } from '../../kvcache/block-chain.ts';
 import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
-import type { InstanceIndex } from '../../protocol/events.ts';
-import type { RequestId } from '../../protocol/ports.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { LoadPart } from './prefix-loads.ts';
 
 interface Offer {

@@ -5,12 +5,12 @@ import type { Float64Pool } from '../../util/float64-pool.ts';
 import type { RequestLengths } from '../../util/request-lengths.ts';
 import { scramble } from '../../util/scramble.ts';
 import { wideZero } from '../../util/wide-zero.ts';
-import type { BlockChain } from '../kvcache/block-chain.ts';
-import type { Prediction } from '../router/admission/admission-controller.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { BlockChain } from '../protocol/kv-events.ts';
+import type { RequestSize } from '../protocol/request-size.ts';
+import type { Prediction } from '../protocol/request-trace.ts';
 import type { Slo } from '../router/admission/slo.ts';
-import type { StepRun } from '../scheduler/executor-work.ts';
-import type { RequestId } from './ports.ts';
-import type { RequestSize } from './request-size.ts';
+import type { StepRun } from './executor-work.ts';
 
 const noGaps = new Float64Array(0);
 

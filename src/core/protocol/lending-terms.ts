@@ -1,7 +1,6 @@
 // Words that everything about lending shares: who, which memory, and what an instance says of its own.
 
-/** Index of an instance in the cluster. */
-export type InstanceId = number;
+import type { InstanceIndex } from './ids.ts';
 
 /** Where a lent block lies at its creditor. */
 export type Memory = 'device' | 'host';
@@ -10,14 +9,14 @@ export const memories: readonly Memory[] = ['device', 'host'];
 
 /** Blocks of one memory of `creditor` that its reporter holds. */
 export interface DebtTotal {
-  readonly creditor: InstanceId;
+  readonly creditor: InstanceIndex;
   readonly memory: Memory;
   readonly blocks: number;
 }
 
 /** Blocks of one memory of its reporter that `debtor` holds. */
 export interface LoanTotal {
-  readonly debtor: InstanceId;
+  readonly debtor: InstanceIndex;
   readonly memory: Memory;
   readonly blocks: number;
 }
@@ -39,7 +38,7 @@ export interface LendingReport {
 
 /** An instance that may lend, as offered to a debtor. */
 export interface Candidate {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly incarnation: number;
   /** Blocks thought to be lendable. */
   readonly blocks: number;
@@ -47,7 +46,7 @@ export interface Candidate {
 
 /** A creditor said no: what it knew then. */
 export interface Refusal {
-  readonly instance: InstanceId;
+  readonly instance: InstanceIndex;
   readonly incarnation: number;
   readonly memory: Memory;
   /** Its last heartbeat before it refused. */

@@ -1,18 +1,8 @@
 // What instances and the gManager say to one another about lending. docs/internals/lending.md has the table of what a lost, doubled, late or orphaned one does.
-import type { BlockId } from '../kvcache/block-pool.ts';
-import type { TurnNumber } from './manager/borrow-queue.ts';
-import type { Candidate, InstanceId, LendingReport, Memory, Refusal } from './terms.ts';
+import type { BlockId, InstanceIndex, LoanNumber, SettlementId, TurnNumber } from './ids.ts';
+import type { Candidate, LendingReport, Memory, Refusal } from './lending-terms.ts';
 
-export type Party = 'gmanager' | InstanceId;
-
-/** Numbered by the debtor, in one sequence over all its creditors. */
-export type LoanNumber = number;
-
-/** Numbered by the gManager within its epoch. */
-export interface SettlementId {
-  readonly epoch: number;
-  readonly number: number;
-}
+export type Party = 'gmanager' | InstanceIndex;
 
 export type LendingMessage =
   // Instance to gManager.
@@ -44,7 +34,7 @@ export type LendingMessage =
   | {
       readonly kind: 'prepare';
       readonly settlement: SettlementId;
-      readonly creditor: InstanceId;
+      readonly creditor: InstanceIndex;
       readonly memory: Memory;
       readonly blocks: number;
     }
@@ -144,14 +134,14 @@ export type LendingEffect =
   /** An instance may use these blocks of ours from now on. */
   | {
       readonly kind: 'granted';
-      readonly debtor: InstanceId;
+      readonly debtor: InstanceIndex;
       readonly memory: Memory;
       readonly blocks: readonly BlockId[];
     }
   /** It may no more: whatever it still does there must end before they are used again. */
   | {
       readonly kind: 'reclaimed';
-      readonly debtor: InstanceId;
+      readonly debtor: InstanceIndex;
       readonly memory: Memory;
       readonly blocks: readonly BlockId[];
     };
@@ -189,10 +179,10 @@ export type RManagerEvent =
   /** Answer to `fetch`: a creditor could not be reached. */
   | { readonly kind: 'unfetched'; readonly settlement: SettlementId }
   /** The connection to a creditor broke, or it is not the one that lent. */
-  | { readonly kind: 'creditorCut'; readonly creditor: InstanceId }
+  | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** The executor measured what share of the creditor's step its guests' work for us took. */
-  | { readonly kind: 'guestLoad'; readonly creditor: InstanceId; readonly permille: number }
+  | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** An instance is gone with all it had, and with all that was lent to it. */
-  | { readonly kind: 'instanceLost'; readonly instance: InstanceId };
+  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex };
 
 export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };
