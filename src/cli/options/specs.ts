@@ -1,6 +1,6 @@
 // Hardware and models by name: the YAML files of `specs/`, and a user's own beside them.
 import { z } from 'zod';
-import type { ModelShape } from '../../core/cost/roofline.ts';
+import type { ModelShape } from '../../core/cost/shapes.ts';
 import { packageFile } from '../package-root.ts';
 import { UsageError } from '../usage-error.ts';
 import { readYaml } from './yaml-file.ts';

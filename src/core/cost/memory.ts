@@ -1,5 +1,5 @@
 // What a model's weights take of an instance's memory, and what they leave for KV.
-import type { InstanceShape, ModelShape } from './roofline.ts';
+import type { InstanceShape, ModelShape } from './shapes.ts';
 
 type Share = Omit<InstanceShape, 'efficiency' | 'device' | 'machine'> & {
   readonly device: { readonly memoryBytes: number };

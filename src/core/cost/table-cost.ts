@@ -4,7 +4,8 @@ import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
 import type { MeasuredTables } from './measured-tables.ts';
 import { kvCapacity } from './memory.ts';
-import { type ModelShape, type StepCostModel, stageOf } from './roofline.ts';
+import { type StepCostModel, stageOf } from './roofline.ts';
+import type { ModelShape } from './shapes.ts';
 
 /** What no kernel table holds. */
 export interface StepOverheads {

@@ -1,7 +1,6 @@
 // The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
-import { LendingMemory } from '../lending/lending-memory.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import { KnownPrefix } from './block-chain.ts';
 import type { BlockTable } from './block-table.ts';
@@ -9,6 +8,7 @@ import type { TierListener } from './events/kv-event-log.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
+import { LendingMemory } from './lending-memory.ts';
 import { PagePool } from './page-pool.ts';
 import { type ReceivedPrompt, ReceivePages, takeReceived } from './receive-pages.ts';
 import { type HostRows, PageTableRows } from './remote-block-rows.ts';

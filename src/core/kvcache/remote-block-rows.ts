@@ -1,7 +1,8 @@
 // Blocks of sequences that lie at home but in no table: rows of the page table behind those of the cache, by which a step finds them.
-import type { LendingMemory } from '../lending/lending-memory.ts';
+
 import type { BlockId, PageRow } from '../protocol/ids.ts';
 import type { BlockPool } from './block-pool.ts';
+import type { LendingMemory } from './lending-memory.ts';
 
 /** Host memory whose blocks steps may read: their pages follow one another. */
 export interface HostRows {

@@ -1,5 +1,7 @@
 // When an instance borrows, gives back, lends and recalls: figures of its own memory only.
 
+import type { MemoryFigures } from '../kvcache/lending-memory.ts';
+
 export interface LendingPolicy {
   /** Share of a memory that is lent at most. */
   readonly lentShareMax: number;
@@ -27,13 +29,6 @@ export function wholeUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolic
 /** So many blocks and what is missing to whole units. */
 export function upToUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy, 'unitBlocks'>): number {
   return Math.ceil(blocks / unitBlocks) * unitBlocks;
-}
-
-export interface MemoryFigures {
-  /** Blocks, and those that could be had without taking one from a sequence. */
-  readonly total: number;
-  readonly available: number;
-  readonly lent: number;
 }
 
 /** Blocks that can be lent now. */

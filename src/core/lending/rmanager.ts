@@ -1,5 +1,6 @@
 // The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
 
+import type { LendingMemory } from '../kvcache/lending-memory.ts';
 import type { InstanceIndex, RBlockId } from '../protocol/ids.ts';
 import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from '../protocol/lending-messages.ts';
 import type { Memory } from '../protocol/lending-terms.ts';
@@ -7,7 +8,6 @@ import { Creditor } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
 import { LoanRequests } from './debtor/loan-requests.ts';
-import type { LendingMemory } from './lending-memory.ts';
 import { blocksToGiveBack, blocksWanted, type LendingPolicy, wholeUnits } from './lending-policy.ts';
 import { Outbox } from './outbox.ts';
 import { type RBlockPlace, RBlockTable } from './rblock-table.ts';

@@ -2,9 +2,9 @@
 
 import type { TransferTimes } from '../cost/transfer-times.ts';
 import type { PrefixMatches } from '../kvcache/events/prefix-index.ts';
+import { longestMatch } from '../kvcache/events/prefix-index.ts';
 import type { GroupPrefix } from '../protocol/events.ts';
 import type { InstanceIndex } from '../protocol/ids.ts';
-import { longestMatch } from '../router/placement/placement.ts';
 import type { KnownPrefix } from './group.ts';
 
 type Members = readonly InstanceIndex[];

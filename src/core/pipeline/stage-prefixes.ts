@@ -3,12 +3,12 @@
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import { pagesHere, prefixHere, touchPrefix } from '../kvcache/prefix-transfer.ts';
+import { StagePages } from '../kvcache/stage-pages.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { RunningRequest } from '../scheduler/executor-work.ts';
 import type { Push } from '../transfer/hand-off/hand-offs.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
-import { StagePages } from './stage-pages.ts';
 
 interface Awaited {
   readonly source: InstanceIndex;

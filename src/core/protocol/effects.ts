@@ -5,7 +5,7 @@ import type { BlockTable } from '../kvcache/block-table.ts';
 import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
 import type { InstanceIndex, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
 import type { InstanceReport, InstanceRole } from './instance-report.ts';
-import type { KvEventBatch, KvSnapshot, SsdBlock } from './kv-events.ts';
+import type { BlockTableView, KvEventBatch, KvSnapshot, SsdBlock } from './kv-events.ts';
 import type { BorrowerEffect, RemoteWork } from './lending-effects.ts';
 import type { PinOrder, PinState } from './pin-order.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
@@ -70,7 +70,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly promptTokens: number;
       readonly tokens: number;
       /** The prompt's blocks, as they are until the machine's next step. */
-      readonly table: BlockTable;
+      readonly table: BlockTableView;
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
       readonly range: LayerRange | undefined;

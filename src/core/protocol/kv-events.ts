@@ -1,5 +1,6 @@
 // What instances publish about their KV blocks: chains of digests, batches of KV events, snapshots.
 
+import type { Int32List } from '../../util/int32-list.ts';
 import type { SlotId } from './ids.ts';
 
 /** Equal digests stand for equal blocks behind equal prefixes. */
@@ -46,4 +47,11 @@ export interface SsdBlock {
   readonly depth: number;
   /** (4 words) */
   readonly digest: Uint32Array;
+}
+
+/** The blocks of one sequence as a transfer reads them, by layer group: entry i is block `first` + i. Valid until the machine's next step. */
+export interface BlockTableView {
+  /** Blocks from the sequence's start to the last one held. */
+  readonly length: number;
+  readonly groups: readonly { readonly first: number; readonly blocks: Int32List }[];
 }

@@ -8,8 +8,6 @@ import type { PinOrder, PinState } from '../protocol/pin-order.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import type { RunningRequest } from './executor-work.ts';
 
-export type { PinId };
-
 /** The instance, as its pins see it. */
 interface Owner<Request, S> {
   readonly push: (effect: InstanceEffect<never, Request>) => void;

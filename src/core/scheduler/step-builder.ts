@@ -5,8 +5,8 @@ import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampli
 import type { BlockPool } from '../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../kvcache/block-table.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
+import { StagePages } from '../kvcache/stage-pages.ts';
 import type { RemoteLayout } from '../lending/debtor/remote-layout.ts';
-import { StagePages } from '../pipeline/stage-pages.ts';
 import type { InstanceIndex } from '../protocol/ids.ts';
 import type { LayerRange } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';

@@ -1,6 +1,6 @@
 // Runs an instance's stages of prompts that groups compute: each a program over a range of the layers, whose rows come and go over pages.
 
-import { stageLayers } from '../../core/pipeline/stage-pages.ts';
+import { stageLayers } from '../../core/kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';

@@ -1,6 +1,7 @@
 // No block that a transfer under way may still read is free or somebody else's: what leaves an instance is followed from when its machine says so.
 
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { BlockTableView } from '../../core/protocol/kv-events.ts';
 import type { BlockTable } from '../../core/router/parts.ts';
 import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { LengthEffect, LengthInstance } from '../../core/scheduler/length-work.ts';
@@ -9,7 +10,7 @@ import { LentCopies } from './lent-copies.ts';
 
 /** One who has blocks in a table. */
 interface Owner {
-  readonly table: BlockTable;
+  readonly table: BlockTableView;
   /** How many of its blocks, from which on, are away. */
   readonly awayBlocks: number;
   readonly awayFrom: number;
@@ -17,7 +18,7 @@ interface Owner {
 
 /** A block on its way, of whoever had it when it was put there. */
 interface Leaving {
-  readonly table: BlockTable;
+  readonly table: BlockTableView;
   /** Of the owner's blocks; `entry`: of its table, whatever that stands for. */
   readonly at: { readonly block: number } | { readonly entry: number };
   readonly id: number;
@@ -27,7 +28,7 @@ interface Leaving {
 
 /** Blocks that leave home for a creditor: entries of the table of whose they are. */
 interface Moving {
-  readonly table: BlockTable;
+  readonly table: BlockTableView;
   readonly rows: number[];
 }
 
@@ -189,7 +190,7 @@ function debtorOf(move: string): InstanceIndex {
   return Number(move.split(' ')[1]);
 }
 
-function holds({ groups: [{ blocks }] }: BlockTable, row: number): boolean {
+function holds({ groups: [{ blocks }] }: BlockTableView, row: number): boolean {
   for (let i = 0; i < blocks.length; i++) if (blocks.at(i) === row) return true;
   return false;
 }
@@ -203,7 +204,7 @@ function partsOf(key: string): { readonly from: InstanceIndex; readonly to: Inst
   return { from: Number(from), to: Number(to), id: id.join(' ') };
 }
 
-function ownerOf({ roster }: LengthInstance, table: BlockTable): Owner {
+function ownerOf({ roster }: LengthInstance, table: BlockTableView): Owner {
   for (const { sequence } of roster.sequences()) if (sequence.table === table) return sequence;
   return { table, awayBlocks: 0, awayFrom: 0 };
 }

@@ -4,6 +4,7 @@ import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Activations } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { BlockTableView } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import {
   type LayerRange,
@@ -81,7 +82,7 @@ export class Streams {
   }
 
   /** Of the page table: where tokens `from..end` of a prompt are; undefined: nobody asks. */
-  #rowsOf({ groups: [{ first, blocks }] }: BlockTable, from: number, end: number): ReadonlySet<number> | undefined {
+  #rowsOf({ groups: [{ first, blocks }] }: BlockTableView, from: number, end: number): ReadonlySet<number> | undefined {
     if (this.#blockTokens === undefined) return undefined;
     const rows = new Set<number>();
     for (let block = Math.floor(from / this.#blockTokens); block * this.#blockTokens < end; block++)

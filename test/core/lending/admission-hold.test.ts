@@ -1,8 +1,8 @@
 // What a creditor keeps others out for ends when whoever gathers needs it no more.
 import { expect, it } from 'vitest';
+import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
 import { Creditor } from '../../../src/core/lending/creditor/creditor.ts';
 import { Debtor } from '../../../src/core/lending/debtor/debtor.ts';
-import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
 import type { LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
 import { Outbox } from '../../../src/core/lending/outbox.ts';
 import { RBlockTable } from '../../../src/core/lending/rblock-table.ts';

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
-import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
+import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
 import {
   blocksLendable,
   blocksToGiveBack,

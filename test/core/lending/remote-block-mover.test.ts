@@ -1,9 +1,9 @@
 // Blocks that leave a sequence's table: whatever arrives first, those that are away follow one another, and those at home are the others.
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
 import { RemoteBlockMover } from '../../../src/core/lending/debtor/remote-block-mover.ts';
 import { spill } from '../../../src/core/lending/debtor/spill.ts';
-import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
 import { RManager } from '../../../src/core/lending/rmanager.ts';
 import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { MoveNumber } from '../../../src/core/protocol/ids.ts';

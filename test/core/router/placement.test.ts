@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
 import { PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
+import type { ClusterView } from '../../../src/core/protocol/cluster-view.ts';
 import { Placement, type PlacementCosts, type PlacementKind, placementKinds } from '../../../src/core/router/placement/placement.ts';
 import { PrefillQueues } from '../../../src/core/router/placement/prefill-queues.ts';
 

@@ -3,6 +3,7 @@ import type { PinId } from '../../../src/core/protocol/ids.ts';
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import type { PinId } from '../../../src/core/protocol/ids.ts';
 import type { PinState } from '../../../src/core/protocol/pin-order.ts';
 import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../../src/core/protocol/ports.ts';
 import type { BatchLimits } from '../../../src/core/scheduler/batching/step-budget.ts';

@@ -2,6 +2,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
+import type { TransferCosts } from '../../router/placement/placement.ts';
 import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
@@ -181,4 +182,22 @@ export class PrefixIndex {
     this.#table.check();
     this.#sunk.check();
   }
+}
+
+/** Whoever holds most of the prompt; among equals who has least to send, then the lowest index. */
+
+export function longestMatch(
+  matches: PrefixMatches | undefined,
+  { backlogUs }: Pick<TransferCosts, 'backlogUs'>,
+): number | undefined {
+  let best: number | undefined;
+  if (matches === undefined) return undefined;
+  for (let i = 0; i < matches.count; i++) {
+    const instance = matches.instances[i];
+    if (best === undefined || matches.blocks[instance] > matches.blocks[best]) best = instance;
+    if (best === instance || matches.blocks[instance] < matches.blocks[best]) continue;
+    const lessUs = backlogUs(best) - backlogUs(instance);
+    if (lessUs > 0 || (lessUs === 0 && instance < best)) best = instance;
+  }
+  return best;
 }

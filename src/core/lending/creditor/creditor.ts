@@ -1,8 +1,9 @@
 // The lending side of an instance: grants from its own memory alone, refuses when short, recalls, and reclaims what is not renewed.
+
+import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage } from '../../protocol/lending-messages.ts';
 import type { LoanTotal, Memory } from '../../protocol/lending-terms.ts';
-import type { LendingMemory } from '../lending-memory.ts';
 import { blocksLendable, guestPermille, type LendingPolicy, upToUnits, wholeUnits } from '../lending-policy.ts';
 import type { Outbox } from '../outbox.ts';
 import type { LendingTimes } from '../times.ts';

@@ -1,6 +1,7 @@
 // What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
+import { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { LoanNumber, SettlementId, StepNumber } from '../../protocol/ids.ts';
 import type { BorrowerEffect, RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Envelope, LendingEffect, RManagerEvent } from '../../protocol/lending-messages.ts';
@@ -11,7 +12,6 @@ import { firstGathering } from '../../scheduler/batching/over-capacity.ts';
 import type { KeptBlocks, OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import { LentPages } from '../creditor/lent-pages.ts';
-import { LendingMemory } from '../lending-memory.ts';
 import { RManager } from '../rmanager.ts';
 import { AdmissionHold } from './admission-hold.ts';
 import { BorrowLimit, slackBlocks } from './borrow-limit.ts';

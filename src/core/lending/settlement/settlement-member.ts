@@ -1,10 +1,11 @@
 // A member's part in a settlement: freezes and stages its blocks, votes, and on commit gives the borrowed places back and brings the contents home.
+
+import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, LoanNumber, RBlockId, SettlementId } from '../../protocol/ids.ts';
 import type { LendingMessage } from '../../protocol/lending-messages.ts';
 import type { Memory } from '../../protocol/lending-terms.ts';
 import type { Creditor } from '../creditor/creditor.ts';
 import type { Debtor } from '../debtor/debtor.ts';
-import type { LendingMemory } from '../lending-memory.ts';
 import type { Outbox } from '../outbox.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { LendingTimes } from '../times.ts';

@@ -1,21 +1,10 @@
 // Where a request goes: Mooncake's Algorithm 1 and the baselines that it is measured against, as pure functions of plain views.
 import { counterUniform } from '../../../util/counter-random.ts';
-import type { PrefixMatches } from '../../kvcache/events/prefix-index.ts';
+import { longestMatch, type PrefixMatches } from '../../kvcache/events/prefix-index.ts';
+import type { ClusterView } from '../../protocol/cluster-view.ts';
 
 export const placementKinds = ['cache-aware', 'local-cache-only', 'least-loaded', 'round-robin', 'random'] as const;
 export type PlacementKind = (typeof placementKinds)[number];
-
-/** Instances by index. Times are predictions in microseconds. */
-export interface ClusterView {
-  /** 1: takes requests. */
-  readonly up: Uint8Array;
-  /** Requests accepted and not ended. */
-  readonly requests: Int32Array;
-  /** Until a prefill that comes now would begin. */
-  readonly queueUs: Float64Array;
-  /** Instances of a kind compute alike. */
-  readonly kind: Uint8Array;
-}
 
 export interface TransferCosts {
   /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
@@ -259,21 +248,4 @@ function nthUp({ up }: ClusterView, n: number): number | undefined {
   let left = n;
   for (let i = 0; i < up.length; i++) if (up[i] === 1 && left-- === 0) return i;
   return undefined;
-}
-
-/** Whoever holds most of the prompt; among equals who has least to send, then the lowest index. */
-export function longestMatch(
-  matches: PrefixMatches | undefined,
-  { backlogUs }: Pick<TransferCosts, 'backlogUs'>,
-): number | undefined {
-  let best: number | undefined;
-  if (matches === undefined) return undefined;
-  for (let i = 0; i < matches.count; i++) {
-    const instance = matches.instances[i];
-    if (best === undefined || matches.blocks[instance] > matches.blocks[best]) best = instance;
-    if (best === instance || matches.blocks[instance] < matches.blocks[best]) continue;
-    const lessUs = backlogUs(best) - backlogUs(instance);
-    if (lessUs > 0 || (lessUs === 0 && instance < best)) best = instance;
-  }
-  return best;
 }

@@ -3,7 +3,7 @@
 import type { LayerGroup } from '../../../util/step.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { ReceiveLayout } from '../../kvcache/receive-pages.ts';
-import { StagePages } from '../../pipeline/stage-pages.ts';
+import { StagePages } from '../../kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 
 export type Stream = Extract<InstanceEffect, { kind: 'stream' }>;

@@ -2,7 +2,7 @@
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PinnedPrefix, pinPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
-import { pagesOfRange, stageLayers } from '../../pipeline/stage-pages.ts';
+import { pagesOfRange, stageLayers } from '../../kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';

@@ -1,8 +1,8 @@
 // Blocks of one memory that are handed out one by one, beside the tables of sequences: to borrowers, and to what came home from a creditor.
-import { BlockPool } from '../kvcache/block-pool.ts';
-import { PagePool } from '../kvcache/page-pool.ts';
+
 import type { BlockId } from '../protocol/ids.ts';
-import type { MemoryFigures } from './lending-policy.ts';
+import { BlockPool } from './block-pool.ts';
+import { PagePool } from './page-pool.ts';
 
 /** Whose pages they are: a block cache, or a pool of their own. */
 export interface PageSource {
@@ -110,4 +110,11 @@ export class LendingMemory {
         `Lending memory broken: ${free} pages free, ${this.localPages} used, ${this.lentPages} lent of ${total}`,
       );
   }
+}
+
+export interface MemoryFigures {
+  /** Blocks, and those that could be had without taking one from a sequence. */
+  readonly total: number;
+  readonly available: number;
+  readonly lent: number;
 }

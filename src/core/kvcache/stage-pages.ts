@@ -1,7 +1,7 @@
 // Where a prompt's keys and values lie at an instance that runs a range of its layers: pages of the blocks that it keeps, one after another.
 
-import type { HeldBlocks } from '../kvcache/block-table.ts';
 import { type LayerRange, type LayerSpan, layersBetween } from '../protocol/step-shape.ts';
+import type { HeldBlocks } from './block-table.ts';
 
 /** Of the model's layers, the first of a range and the first behind it. */
 export const stageLayers = layersBetween;
