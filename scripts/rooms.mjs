@@ -23,6 +23,23 @@ export const rooms = {
   cli: { imports: everyRoomBut('cli'), pure: false },
 };
 
+/**
+ * What each folder of `core/` may import besides itself and `util`. Lower folders come first and never import higher ones.
+ * @type {Readonly<Record<string, readonly string[]>>}
+ */
+export const coreFolders = {
+  protocol: [],
+  cost: ['protocol'],
+  kvcache: ['protocol', 'cost'],
+  scheduler: ['protocol', 'cost', 'kvcache'],
+  transfer: ['protocol', 'cost', 'kvcache', 'scheduler'],
+  pipeline: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer'],
+  lending: ['protocol', 'cost', 'kvcache', 'scheduler'],
+  instance: ['protocol', 'cost', 'kvcache', 'scheduler', 'transfer', 'pipeline', 'lending'],
+  router: ['protocol', 'cost', 'kvcache', 'scheduler', 'pipeline'],
+  membership: ['protocol', 'kvcache'],
+};
+
 /** Rooms that a composition root sees: all but those named. */
 function everyRoomBut(...excluded) {
   const all = ['core', 'trace', 'sim', 'text', 'graph', 'models', 'weights', 'kernel', 'engine', 'runtime'];

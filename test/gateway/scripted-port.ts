@@ -1,5 +1,12 @@
 // An inference port for gateway tests that answers each request with a given script of tokens, one event per turn of the event loop.
-import type { GenerationEvent, GenerationRequest, InferencePort, InstanceSnapshot, Readiness, TokenLogprobs } from '../../src/core/protocol/ports.ts';
+import type {
+  GenerationEvent,
+  GenerationRequest,
+  InferencePort,
+  InstanceSnapshot,
+  Readiness,
+  TokenLogprobs,
+} from '../../src/core/protocol/ports.ts';
 
 export type Script = (request: GenerationRequest) => readonly GenerationEvent[];
 

@@ -1,7 +1,6 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
 
 import type { Step } from '../../util/step.ts';
-import type { BlockTable } from '../kvcache/block-table.ts';
 import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
 import type { InstanceIndex, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
 import type { InstanceReport, InstanceRole } from './instance-report.ts';

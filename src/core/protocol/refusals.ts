@@ -1,6 +1,7 @@
 // Refusals: the words that a client hears, made from the figures that they rest on.
-import type { RefusalCause } from './refusal-cause.ts';
 import type { GenerationEvent } from './ports.ts';
+import type { RefusalCause } from './refusal-cause.ts';
+
 import { kvTokens } from './request-size.ts';
 
 export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;

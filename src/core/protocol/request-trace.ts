@@ -1,7 +1,7 @@
 // The recorded life of a request: where it was placed and why, what was predicted, and what happened.
 
-import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 import type { InstanceIndex, RequestId } from './ids.ts';
+import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 
 /** What a request is predicted to meet. */
 export interface Prediction {

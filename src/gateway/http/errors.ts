@@ -1,6 +1,7 @@
 // Errors as clients see them: OpenAI's shape, one table from failure to status, and nothing internal.
-import type { FailureCode, RefusalCause } from '../../core/protocol/refusal-cause.ts';
+
 import { randomUUID } from 'node:crypto';
+import type { FailureCode, RefusalCause } from '../../core/protocol/refusal-cause.ts';
 
 export interface ApiErrorBody {
   readonly error: {

@@ -1,7 +1,8 @@
 // /v1/contexts: prefixes that clients have kept for a time, so that prompts behind them start there.
-import type { PinState } from '../../core/protocol/pin-order.ts';
+
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
+import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { ClusterPort, GenerationRequest, PinOrder } from '../../core/protocol/ports.ts';
 import { ApiError, badField } from '../http/errors.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';

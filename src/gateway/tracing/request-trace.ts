@@ -1,6 +1,7 @@
 // GET /api/requests/ID: what became of a request, where it went, and what was predicted of it.
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+
 import type { ClusterPort } from '../../core/protocol/ports.ts';
+import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
 import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predictions.ts';
 

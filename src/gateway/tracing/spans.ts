@@ -1,6 +1,7 @@
 // The spans of a request: queue, placement, fetch, each chunk and step, hand-off, decode, from its account.
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+
 import type { ClusterPort } from '../../core/protocol/ports.ts';
+import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import { ttftOf } from '../metrics/predictions.ts';
 import type { OtlpExporter } from './otlp-exporter.ts';
 import { newId, type TraceContext, traceContext } from './trace-context.ts';

@@ -1,16 +1,23 @@
 // An inference port over a conductor, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
 
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { PinOrder } from '../../core/protocol/pin-order.ts';
-import type { ClusterPort, GenerationEvent, GenerationRequest, InferencePort, InstanceSnapshot, PinListener, Readiness } from '../../core/protocol/ports.ts';
+import type {
+  ClusterPort,
+  GenerationEvent,
+  GenerationRequest,
+  InferencePort,
+  InstanceSnapshot,
+  PinListener,
+  Readiness,
+} from '../../core/protocol/ports.ts';
+import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import type { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
 import type { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { RequestLog } from '../../core/router/request-log.ts';
-import type { PinOrder } from '../../core/scheduler/pinning.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, nowUs } from './alarm.ts';

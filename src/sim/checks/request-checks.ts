@@ -1,9 +1,10 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 
-import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
+import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
+import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
+
 import { loadOf } from '../../core/protocol/refusals.ts';
 import type { Slo } from '../../core/router/admission/length-admission.ts';
 import type { LengthEffect, LengthEvent, LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';

@@ -3,7 +3,6 @@
 import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
 import { changesMax } from '../../core/kvcache/events/kv-event-publisher.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { BlockListener } from '../../core/router/parts.ts';
 import type { LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { digestWords } from '../../util/blake2s.ts';
 

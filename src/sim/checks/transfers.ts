@@ -2,8 +2,6 @@
 
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlockTableView } from '../../core/protocol/kv-events.ts';
-import type { BlockTable } from '../../core/router/parts.ts';
-import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { LengthEffect, LengthInstance } from '../../core/scheduler/length-work.ts';
 import type { ByteKind, Network } from '../network/network.ts';
 import { LentCopies } from './lent-copies.ts';

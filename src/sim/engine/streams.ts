@@ -1,6 +1,5 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
 
-import type { BlockTable } from '../../core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Activations } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';

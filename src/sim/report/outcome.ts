@@ -1,7 +1,9 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
-import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
+
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
+
 import type { BlockCounts, MissReasons } from '../../core/router/placed.ts';
 import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';

@@ -1,11 +1,16 @@
 // Placement: Algorithm 1 against trying every instance, the baselines, and the queues that predictions come from.
-import type { ClusterView } from '../../../src/core/protocol/cluster-view.ts';
+
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
 import { PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { ClusterView } from '../../../src/core/protocol/cluster-view.ts';
-import { Placement, type PlacementCosts, type PlacementKind, placementKinds } from '../../../src/core/router/placement/placement.ts';
+import {
+  Placement,
+  type PlacementCosts,
+  type PlacementKind,
+  placementKinds,
+} from '../../../src/core/router/placement/placement.ts';
 import { PrefillQueues } from '../../../src/core/router/placement/prefill-queues.ts';
 
 const blockTokens = 10;

@@ -1,5 +1,5 @@
 // An instance and a fake engine under a test's control: submits, cancels, aborts, and what every request has heard.
-import type { PinId } from '../../../src/core/protocol/ids.ts';
+
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';

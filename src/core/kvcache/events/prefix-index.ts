@@ -2,7 +2,6 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
-import type { TransferCosts } from '../../router/placement/placement.ts';
 import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
@@ -184,11 +183,13 @@ export class PrefixIndex {
   }
 }
 
-/** Whoever holds most of the prompt; among equals who has least to send, then the lowest index. */
-
+/**
+ * The instance that holds the longest prefix; of equals the one with the smallest send backlog, then the lowest index.
+ * @param transfers `backlogUs`: what an instance has to send before anything else
+ */
 export function longestMatch(
   matches: PrefixMatches | undefined,
-  { backlogUs }: Pick<TransferCosts, 'backlogUs'>,
+  { backlogUs }: { backlogUs(from: number): number },
 ): number | undefined {
   let best: number | undefined;
   if (matches === undefined) return undefined;

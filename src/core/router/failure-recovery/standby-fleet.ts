@@ -1,6 +1,7 @@
 // Standby instances that start when a request outgrows its own: the conductor's side of live migration, in the simulator.
-import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+
 import type { StandbyEffect } from '../../protocol/effects.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 
 interface Standby {
   readonly instance: InstanceIndex;
