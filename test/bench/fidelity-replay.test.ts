@@ -8,7 +8,7 @@ import type { PlacementAccount } from '../../src/core/protocol/request-trace.ts'
 import type { StepShape } from '../../src/core/protocol/step-shape.ts';
 import { PrefillWatch } from '../../src/core/router/placement/prefill-watch.ts';
 import { TokenTransfers } from '../../src/core/router/token-transfers.ts';
-import { batchLimits } from '../../src/core/scheduler/token-limits.ts';
+import { batchLimits } from '../../src/core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { WorkloadGenerator } from '../../src/trace/workload/generator.ts';

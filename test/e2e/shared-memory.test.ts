@@ -13,9 +13,9 @@ const options = { host: '127.0.0.1', token: 'a secret', transport: 'shared', giv
 /** For each line that it reads: opens a landing on all its pages and says its name; says when one is complete. */
 const receiver = `
 import { createInterface } from 'node:readline';
-const dist = new URL('dist/kernel/', 'file://' + process.cwd() + '/');
+const dist = new URL('dist/kernel/native/', 'file://' + process.cwd() + '/');
 const { createNativeBackend } = await import(new URL('native.js', dist));
-const { NativeFarMessenger } = await import(new URL('native-far-messenger.js', dist));
+const { NativeFarMessenger } = await import(new URL('far-messenger.js', dist));
 const pool = createNativeBackend({ threads: 1 }).createKvPool(${JSON.stringify(spec)});
 const messenger = new NativeFarMessenger(pool, ${JSON.stringify(options)}, () => {
   for (const landing of messenger.landed()) console.log('landed ' + landing);

@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { pagesFor } from '../../src/core/kvcache/layer-groups.ts';
 import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
-import { createTokenInstance } from '../../src/core/scheduler/token-work.ts';
+import { createTokenInstance } from '../../src/core/scheduler/executor/token-executor.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';

@@ -7,7 +7,7 @@ import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
 import type { LayerRange, StepShape } from '../../core/protocol/step-shape.ts';
 import { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { Said } from '../../sim/engine/message-delivery.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
 import { pageTokens } from '../../util/step.ts';

@@ -1,6 +1,6 @@
 // How an instance's thread reaches others: over the bus of its process, pages through the messenger.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { LayerRef } from '../../graph/program.ts';
 import type { Backend, KvPoolHandle } from '../../kernel/backend.ts';

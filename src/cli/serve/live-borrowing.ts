@@ -2,7 +2,7 @@
 import { webcrypto } from 'node:crypto';
 import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
 import { blocksLendable } from '../../core/lending/lending-policy.ts';
-import type { TokenInstanceConfig } from '../../core/scheduler/token-work.ts';
+import type { TokenInstanceConfig } from '../../core/scheduler/executor/token-executor.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';

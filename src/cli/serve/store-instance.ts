@@ -1,6 +1,7 @@
 // An instance that computes nothing: memory and SSD for what others have computed, and links to them.
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
-import { createTokenInstance } from '../../core/scheduler/token-work.ts';
+
+import { createTokenInstance } from '../../core/scheduler/executor/token-executor.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { kvShapeOf } from '../../engine/load-model.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import type {

@@ -8,7 +8,7 @@ import type { GenerationEvent } from '../protocol/ports.ts';
 import type { StepPredictor, StepShape } from '../protocol/step-shape.ts';
 import { outranks } from '../scheduler/batching/sequence.ts';
 import { awaitedUs, type BatchLimits } from '../scheduler/batching/step-budget.ts';
-import type { Executor, RunningRequest, StepRun } from '../scheduler/executor-work.ts';
+import type { Executor, RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
 import type { InstanceConfig } from '../scheduler/instance-config.ts';
 import type { InstanceTotals } from '../scheduler/instance-totals.ts';
 import type { RequestTable } from '../scheduler/request-table.ts';

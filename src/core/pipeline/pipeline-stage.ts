@@ -3,7 +3,7 @@
 import type { Activations, PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex } from '../protocol/ids.ts';
 import { type LayerRange, rangeAt } from '../protocol/step-shape.ts';
-import type { RunningRequest } from '../scheduler/executor-work.ts';
+import type { RunningRequest } from '../scheduler/executor/executor.ts';
 
 export interface PipelineStage<Request, S> {
   readonly request: Request;

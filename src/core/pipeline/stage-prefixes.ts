@@ -6,7 +6,7 @@ import { pagesHere, prefixHere, touchPrefix } from '../kvcache/prefix-transfer.t
 import { StagePages } from '../kvcache/stage-pages.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
-import type { RunningRequest } from '../scheduler/executor-work.ts';
+import type { RunningRequest } from '../scheduler/executor/executor.ts';
 import type { Push } from '../transfer/hand-off/hand-offs.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
 

@@ -5,7 +5,7 @@ import type { StepPredictor } from '../protocol/step-shape.ts';
 import { DecodeGrowth } from '../router/admission/decode-growth.ts';
 import { decodeRefusal } from '../router/admission/queue-admission.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { Executor, RunningRequest } from './executor-work.ts';
+import type { Executor, RunningRequest } from './executor/executor.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { RequestTable } from './request-table.ts';
 

@@ -3,7 +3,7 @@
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { ReportedRequest } from '../protocol/instance-report.ts';
-import type { RunningRequest } from './executor-work.ts';
+import type { RunningRequest } from './executor/executor.ts';
 
 type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
 

@@ -25,7 +25,7 @@ import type { AwaitedBlocks } from '../transfer/prefix-fetch/prefix-loads.ts';
 import { PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
 import { Batcher } from './batching/batcher.ts';
 import { createDecodeCheck, type DecodeCheck } from './decode-slo-check.ts';
-import type { Emit, Executor, RunningRequest } from './executor-work.ts';
+import type { Emit, Executor, RunningRequest } from './executor/executor.ts';
 import { HeartbeatReporter } from './heartbeat-reporter.ts';
 import { HostTraffic } from './host-traffic.ts';
 import { createCache } from './instance-cache.ts';

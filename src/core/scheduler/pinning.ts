@@ -6,7 +6,7 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import type { PinId, RequestId } from '../protocol/ids.ts';
 import type { PinOrder, PinState } from '../protocol/pin-order.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
-import type { RunningRequest } from './executor-work.ts';
+import type { RunningRequest } from './executor/executor.ts';
 
 /** The instance, as its pins see it. */
 interface Owner<Request, S> {

@@ -11,7 +11,7 @@ import type { HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import type { DecodeLeg } from '../transfer/hand-off/kv-sender.ts';
 import type { PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
 import type { DecodeCheck } from './decode-slo-check.ts';
-import type { Emit, Executor, RunningRequest } from './executor-work.ts';
+import type { Emit, Executor, RunningRequest } from './executor/executor.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { Pinning } from './pinning.ts';
 import type { RequestTable } from './request-table.ts';

@@ -3,7 +3,7 @@
 import type { RequestId } from '../protocol/ids.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Sequence } from './batching/sequence.ts';
-import type { RunningRequest } from './executor-work.ts';
+import type { RunningRequest } from './executor/executor.ts';
 import { RecentIds } from './recent-ids.ts';
 import type { InFlight } from './step-in-flight.ts';
 

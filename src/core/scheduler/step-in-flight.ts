@@ -5,7 +5,7 @@ import type { StepNumber } from '../protocol/ids.ts';
 import type { RemoteWork } from '../protocol/lending-effects.ts';
 import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';
-import type { RunningRequest } from './executor-work.ts';
+import type { RunningRequest } from './executor/executor.ts';
 
 export interface PlannedStep<S> {
   readonly predictedUs: number;

@@ -10,7 +10,7 @@ import { admitReceived, type ReceivedPromptsContext } from '../transfer/hand-off
 import type { RequestMigrator } from '../transfer/migration/request-migrator.ts';
 import type { PrefixLoads } from '../transfer/prefix-fetch/prefix-loads.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { RunningRequest } from './executor-work.ts';
+import type { RunningRequest } from './executor/executor.ts';
 import { type HostTraffic, nothingMoved } from './host-traffic.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { Pinning } from './pinning.ts';

@@ -5,7 +5,7 @@ import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import type { KvSender } from '../transfer/hand-off/kv-sender.ts';
 import type { Batcher } from './batching/batcher.ts';
-import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor-work.ts';
+import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor/executor.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { InFlight } from './step-in-flight.ts';
 

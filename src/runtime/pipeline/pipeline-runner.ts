@@ -5,7 +5,7 @@ import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { TokenInstance } from '../../core/scheduler/token-work.ts';
+import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LayerSlice } from '../../engine/layer-slice.ts';
 import type { ActivationWire } from './activation-memory.ts';

@@ -13,7 +13,7 @@ import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { TokenProgress } from '../../core/router/token-progress.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { canServe, countsOf, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
 import { CatchUpDriver } from '../snapshots/snapshot-reader.ts';

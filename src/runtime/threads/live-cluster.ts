@@ -10,7 +10,7 @@ import type { PipelineSettings, PlacerConfig } from '../../core/router/placement
 import { type TokenPipeline, TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { TokenProgress } from '../../core/router/token-progress.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { type BureauSettings, LendingManagerHost } from '../lending/lending-manager-host.ts';

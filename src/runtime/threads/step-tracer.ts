@@ -1,7 +1,7 @@
 // Records for traces what an instance does for requests: when each step ran, with which tokens of which requests, and when prefixes came.
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
-import type { TokenInstance } from '../../core/scheduler/token-work.ts';
+import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { HandOffEffect } from '../transfer/transfer-effects.ts';
 import type { StepTrace } from './thread-protocol.ts';

@@ -3,7 +3,7 @@ import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../core/protocol/ids.ts';
 import type { GenerationEvent, LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { TokenInstance } from '../../core/scheduler/token-work.ts';
+import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import {
   fillingPages,
   type PageShape,

@@ -1,7 +1,7 @@
 // How gateways and instances in different processes name one another.
 import { z } from 'zod';
 import type { GroupPrefix } from '../../core/protocol/events.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 
 const count = z.number().int().min(0);
 export const name = z.string().regex(/^[\w-]{1,64}$/);

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
-import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { reader, request } from './messages.ts';
 import { type NamedGroup, namedGroup, type SessionName, sessionName } from './names.ts';

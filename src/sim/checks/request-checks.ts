@@ -7,7 +7,12 @@ import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 
 import { loadOf } from '../../core/protocol/refusals.ts';
 import type { Slo } from '../../core/router/admission/length-admission.ts';
-import type { LengthEffect, LengthEvent, LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type {
+  LengthEffect,
+  LengthEvent,
+  LengthInstance,
+  LengthRequest,
+} from '../../core/scheduler/executor/length-executor.ts';
 import type { Inside, SimulationConfig } from '../engine/simulation-config.ts';
 import { RowChecks } from './activation-rows.ts';
 import { Cancelled } from './cancelled.ts';

@@ -3,7 +3,7 @@
 import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
 import { changesMax } from '../../core/kvcache/events/kv-event-publisher.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type { LengthInstance, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import { digestWords } from '../../util/blake2s.ts';
 
 /** A block that an instance does not hold any more. */

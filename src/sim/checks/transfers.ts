@@ -2,7 +2,7 @@
 
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlockTableView } from '../../core/protocol/kv-events.ts';
-import type { LengthEffect, LengthInstance } from '../../core/scheduler/length-work.ts';
+import type { LengthEffect, LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 import type { ByteKind, Network } from '../network/network.ts';
 import { LentCopies } from './lent-copies.ts';
 

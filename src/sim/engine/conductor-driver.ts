@@ -6,7 +6,7 @@ import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';

@@ -3,7 +3,7 @@
 import { attentionUs, besideGuestsUs, distributedUs } from '../../core/lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
-import type { HostLink, LengthEvent, StepCostModel } from '../../core/scheduler/length-work.ts';
+import type { HostLink, LengthEvent, StepCostModel } from '../../core/scheduler/executor/length-executor.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { RemotePart } from '../lending/remote-attention.ts';

@@ -2,7 +2,7 @@
 
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import { type FaultLayer, kept } from '../faults/fault-layer.ts';
 
 type ToInstance = LengthEvent;

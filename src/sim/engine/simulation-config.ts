@@ -8,7 +8,11 @@ import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
 import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import type { TokenTransfers } from '../../core/router/token-transfers.ts';
-import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type {
+  LengthInstance,
+  LengthInstanceConfig,
+  LengthRequest,
+} from '../../core/scheduler/executor/length-executor.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { FaultPlan } from '../faults/faults.ts';
 import type { ClusterLendingConfig } from '../lending/lending-host.ts';

@@ -12,7 +12,7 @@ import {
   type LengthEvent,
   type LengthInstance,
   type LengthRequest,
-} from '../../core/scheduler/length-work.ts';
+} from '../../core/scheduler/executor/length-executor.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import { RequestChecks } from '../checks/request-checks.ts';

@@ -11,7 +11,7 @@ import {
   type LengthRequest,
   layersOf,
   type StepCostModel,
-} from '../../core/scheduler/length-work.ts';
+} from '../../core/scheduler/executor/length-executor.ts';
 import type { Departed, Network } from '../network/network.ts';
 import { HandOffProgress } from './hand-off-progress.ts';
 

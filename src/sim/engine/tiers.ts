@@ -2,7 +2,7 @@
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../../core/protocol/ports.ts';
-import type { HostLink, LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type { HostLink, LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import { Histogram } from '../report/histogram.ts';
 import { type Latency, latencyMs } from '../report/outcome.ts';
 import type { SimulationConfig } from './simulation-config.ts';

@@ -4,7 +4,7 @@ import type { BorrowingTotals } from '../../core/lending/debtor/borrower-terms.t
 import { GManager } from '../../core/lending/manager/gmanager.ts';
 import type { BorrowerEffect, RemoteWork } from '../../core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
-import type { LengthInstance, StepCostModel } from '../../core/scheduler/length-work.ts';
+import type { LengthInstance, StepCostModel } from '../../core/scheduler/executor/length-executor.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../engine/event-heap.ts';
 import { EventQueue } from '../engine/event-queue.ts';

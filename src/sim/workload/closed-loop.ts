@@ -5,7 +5,7 @@ import {
   type LengthEvent,
   type LengthInstanceConfig,
   LengthRequest,
-} from '../../core/scheduler/length-work.ts';
+} from '../../core/scheduler/executor/length-executor.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import { EventHeap } from '../engine/event-heap.ts';
 import { SimulatedExecutor } from '../engine/executor.ts';

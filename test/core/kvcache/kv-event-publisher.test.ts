@@ -5,7 +5,7 @@ import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import type { KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
-import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { World } from '../router/world.ts';
 

@@ -9,7 +9,7 @@ import type { InstanceEvent, PrefixFetch } from '../../../src/core/protocol/even
 import type { BlocksToMove, FilledBlocks } from '../../../src/core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../../src/core/protocol/lending-messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { checkLoans } from '../../../src/sim/lending/checks.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';

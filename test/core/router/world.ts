@@ -11,7 +11,7 @@ import {
   createTokenInstance,
   type TokenInstance,
   type TokenInstanceConfig,
-} from '../../../src/core/scheduler/token-work.ts';
+} from '../../../src/core/scheduler/executor/token-executor.ts';
 import { extraOf, FakeEngine, logprobOf, nextToken } from '../scheduler/fake-engine.ts';
 
 export const greedy: SamplingParams = {

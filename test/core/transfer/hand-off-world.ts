@@ -6,7 +6,7 @@ import {
   type LengthEvent,
   type LengthInstance,
   LengthRequest,
-} from '../../../src/core/scheduler/length-work.ts';
+} from '../../../src/core/scheduler/executor/length-executor.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 

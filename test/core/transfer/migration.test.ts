@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { StandbyFleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
-import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 

@@ -8,7 +8,7 @@ import {
   type LengthInstance,
   LengthRequest,
   type LengthResult,
-} from '../../../src/core/scheduler/length-work.ts';
+} from '../../../src/core/scheduler/executor/length-executor.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';

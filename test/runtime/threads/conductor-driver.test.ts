@@ -6,7 +6,7 @@ import { TokenAdmission } from '../../../src/core/router/admission/token-admissi
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { TokenProgress } from '../../../src/core/router/token-progress.ts';
-import { batchLimits } from '../../../src/core/scheduler/token-limits.ts';
+import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
 import { ConductorDriver, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
 import { everyone, liveRequest } from './instances.ts';
 

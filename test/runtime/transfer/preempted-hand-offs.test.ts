@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { ReceiveLayout } from '../../../src/core/kvcache/receive-pages.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import { createTokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import { createTokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';

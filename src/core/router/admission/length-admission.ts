@@ -3,7 +3,7 @@
 import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../cost/prefill.ts';
-import type { LengthInstanceConfig, LengthRequest } from '../../scheduler/length-work.ts';
+import type { LengthInstanceConfig, LengthRequest } from '../../scheduler/executor/length-executor.ts';
 import type { InstanceRole } from '../conductor.ts';
 import type { RoleSwitchLimits } from '../roles/role-switch.ts';
 import type { AdmissionKind } from './admission.ts';

@@ -10,7 +10,7 @@ import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
 import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
-import { batchLimits } from '../../scheduler/token-limits.ts';
+import { batchLimits } from '../../scheduler/executor/token-limits.ts';
 import type { TokenTransfers } from '../token-transfers.ts';
 import type { PlacerConfig } from './placer.ts';
 import { PrefillWatch } from './prefill-watch.ts';

@@ -3,7 +3,7 @@
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { HandOffMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import { KvReceiver } from './kv-receiver.ts';
 import { KvSender } from './kv-sender.ts';
 import type { ReceiveMemory } from './receive-memory.ts';

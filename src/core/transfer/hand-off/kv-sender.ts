@@ -4,7 +4,7 @@ import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { Push } from './hand-offs.ts';
 
 /** Who decodes, and which start of it is meant, where that is known. */

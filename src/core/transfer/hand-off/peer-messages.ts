@@ -4,7 +4,7 @@ import type { PipelinePrefill } from '../../pipeline/pipeline-prefill.ts';
 import type { InstanceEvent, PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { MessageCounts } from '../../protocol/message-counts.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixMoves } from '../prefix-fetch/prefix-moves.ts';
 import type { HandOffs } from './hand-offs.ts';
 

@@ -2,7 +2,7 @@
 
 import type { RequestId } from '../../protocol/ids.ts';
 import type { DecodeCheck } from '../../scheduler/decode-slo-check.ts';
-import type { Emit, Executor, RunningRequest } from '../../scheduler/executor-work.ts';
+import type { Emit, Executor, RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { RequestTable } from '../../scheduler/request-table.ts';
 import type { HandOffs } from './hand-offs.ts';
 

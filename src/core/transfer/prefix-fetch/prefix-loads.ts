@@ -14,7 +14,7 @@ import type { LoadSource, PrefixFetch } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { EarlyStart } from './early-start.ts';
 
 /** A source is said to have the chain's blocks before `to`. */

@@ -10,7 +10,7 @@ import type { StoreSnapshot } from '../../protocol/ports.ts';
 import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { InstanceConfig } from '../../scheduler/instance-config.ts';
 import type { Push } from '../hand-off/hand-offs.ts';
 import type { EarlyStart } from './early-start.ts';

@@ -8,7 +8,7 @@ import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { RunningRequest } from '../../scheduler/executor-work.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixSends } from './prefix-sends.ts';
 import { ReplicationWorth } from './replication-worth.ts';
 

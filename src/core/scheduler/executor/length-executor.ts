@@ -1,29 +1,29 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
-import { type HostLink, HostPrefill } from '../cost/host-link.ts';
-import { behindLayersUs, type LayeredStep } from '../cost/layer-wise-arrival.ts';
-import { ModelPredictor } from '../cost/model-predictor.ts';
-import { ChunkedPrefill, type PrefillPredictor } from '../cost/prefill.ts';
-import type { StepCostModel } from '../cost/roofline.ts';
-import { StepCost } from '../cost/step-cost.ts';
-import type { TransferEnd } from '../cost/transfer-times.ts';
-import type { PipelineSettings } from '../pipeline/group.ts';
-import { PipelinedPrefill } from '../pipeline/pipelined-prefill.ts';
-import type { InstanceEffect } from '../protocol/effects.ts';
-import type { InstanceEvent } from '../protocol/events.ts';
-import type { RequestId } from '../protocol/ids.ts';
-import type { BlockChain } from '../protocol/kv-events.ts';
-import type { GenerationEvent } from '../protocol/ports.ts';
-import type { RequestSize } from '../protocol/request-size.ts';
-import { type LayerRange, layersOf } from '../protocol/step-shape.ts';
-import type { BatchJobsConfig } from '../router/batch-jobs.ts';
-import type { PlacementSettings, PlacerConfig } from '../router/placement/placer.ts';
-import { backgroundLimits } from './batching/batch-jobs-budget.ts';
-import { Sequence, type SequenceContent } from './batching/sequence.ts';
-import { awaitedUs } from './batching/step-budget.ts';
-import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor-work.ts';
-import { Instance } from './instance.ts';
-import type { InstanceConfig } from './instance-config.ts';
+import { type HostLink, HostPrefill } from '../../cost/host-link.ts';
+import { behindLayersUs, type LayeredStep } from '../../cost/layer-wise-arrival.ts';
+import { ModelPredictor } from '../../cost/model-predictor.ts';
+import { ChunkedPrefill, type PrefillPredictor } from '../../cost/prefill.ts';
+import type { StepCostModel } from '../../cost/roofline.ts';
+import { StepCost } from '../../cost/step-cost.ts';
+import type { TransferEnd } from '../../cost/transfer-times.ts';
+import type { PipelineSettings } from '../../pipeline/group.ts';
+import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
+import type { InstanceEffect } from '../../protocol/effects.ts';
+import type { InstanceEvent } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
+import type { RequestSize } from '../../protocol/request-size.ts';
+import { type LayerRange, layersOf } from '../../protocol/step-shape.ts';
+import type { BatchJobsConfig } from '../../router/batch-jobs.ts';
+import type { PlacementSettings, PlacerConfig } from '../../router/placement/placer.ts';
+import { backgroundLimits } from '../batching/batch-jobs-budget.ts';
+import { Sequence, type SequenceContent } from '../batching/sequence.ts';
+import { awaitedUs } from '../batching/step-budget.ts';
+import { Instance } from '../instance.ts';
+import type { InstanceConfig } from '../instance-config.ts';
+import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor.ts';
 import { type GrowingChain, LengthRequest } from './length-request.ts';
 
 class LengthContent implements SequenceContent {

@@ -1,16 +1,16 @@
 // The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
 
-import { pageTokens, type Step, type StepResult } from '../../util/step.ts';
-import { StepCost } from '../cost/step-cost.ts';
-import { type BlockRoot, rootDigest } from '../kvcache/block-hash.ts';
-import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
-import { type RequestSize, sizeOf } from '../protocol/request-size.ts';
-import type { LayerRange } from '../protocol/step-shape.ts';
-import type { Sequence } from './batching/sequence.ts';
-import type { Emit, Executor, ResultRows, StepRun } from './executor-work.ts';
+import { pageTokens, type Step, type StepResult } from '../../../util/step.ts';
+import { StepCost } from '../../cost/step-cost.ts';
+import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
+import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
+import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
+import type { LayerRange } from '../../protocol/step-shape.ts';
+import type { Sequence } from '../batching/sequence.ts';
+import { Instance } from '../instance.ts';
+import type { InstanceConfig } from '../instance-config.ts';
+import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
 import { ServedRequest } from './generation-request.ts';
-import { Instance } from './instance.ts';
-import type { InstanceConfig } from './instance-config.ts';
 import { logprobsOf } from './logprobs.ts';
 import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
 

@@ -1,11 +1,11 @@
 // One request inside an engine's instance: its tokens, and what its sampling and its end depend on.
 
-import { Int32List } from '../../util/int32-list.ts';
-import type { RequestId } from '../protocol/ids.ts';
-import type { GenerationRequest, ResumedFrom, SamplingParams } from '../protocol/ports.ts';
-import { Sequence } from './batching/sequence.ts';
-import { TokenContent } from './batching/token-content.ts';
-import type { RunningRequest } from './executor-work.ts';
+import { Int32List } from '../../../util/int32-list.ts';
+import type { RequestId } from '../../protocol/ids.ts';
+import type { GenerationRequest, ResumedFrom, SamplingParams } from '../../protocol/ports.ts';
+import { Sequence } from '../batching/sequence.ts';
+import { TokenContent } from '../batching/token-content.ts';
+import type { RunningRequest } from './executor.ts';
 
 /** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
 export class SeenTokens {

@@ -1,16 +1,16 @@
 // Lays planned sequences out as one engine step, in arrays that every step reuses.
 
-import { Int32List } from '../../util/int32-list.ts';
-import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../util/step.ts';
-import type { BlockPool } from '../kvcache/block-pool.ts';
-import type { HeldBlocks } from '../kvcache/block-table.ts';
-import { blocksFor } from '../kvcache/layer-groups.ts';
-import { StagePages } from '../kvcache/stage-pages.ts';
-import type { RemoteLayout } from '../lending/debtor/remote-layout.ts';
-import type { InstanceIndex } from '../protocol/ids.ts';
-import type { LayerRange } from '../protocol/step-shape.ts';
-import type { Sequence } from './batching/sequence.ts';
-import type { BatchLimits } from './batching/step-budget.ts';
+import { Int32List } from '../../../util/int32-list.ts';
+import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../../util/step.ts';
+import type { BlockPool } from '../../kvcache/block-pool.ts';
+import type { HeldBlocks } from '../../kvcache/block-table.ts';
+import { blocksFor } from '../../kvcache/layer-groups.ts';
+import { StagePages } from '../../kvcache/stage-pages.ts';
+import type { RemoteLayout } from '../../lending/debtor/remote-layout.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { LayerRange } from '../../protocol/step-shape.ts';
+import type { Sequence } from '../batching/sequence.ts';
+import type { BatchLimits } from '../batching/step-budget.ts';
 import type { ServedRequest } from './generation-request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */

@@ -1,10 +1,10 @@
 // What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
 
-import type { RequestId } from '../protocol/ids.ts';
-import type { GenerationEvent } from '../protocol/ports.ts';
-import type { RequestSize } from '../protocol/request-size.ts';
-import type { LayerRange } from '../protocol/step-shape.ts';
-import type { Sequence } from './batching/sequence.ts';
+import type { RequestId } from '../../protocol/ids.ts';
+import type { GenerationEvent } from '../../protocol/ports.ts';
+import type { RequestSize } from '../../protocol/request-size.ts';
+import type { LayerRange } from '../../protocol/step-shape.ts';
+import type { Sequence } from '../batching/sequence.ts';
 
 /** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
 export interface RunningRequest {

@@ -1,16 +1,16 @@
 // A request of a simulated cluster: lengths and names of blocks where an engine's has token ids.
 
-import { digestWords } from '../../util/blake2s.ts';
-import type { Float64Pool } from '../../util/float64-pool.ts';
-import type { RequestLengths } from '../../util/request-lengths.ts';
-import { scramble } from '../../util/scramble.ts';
-import { wideZero } from '../../util/wide-zero.ts';
-import type { RequestId } from '../protocol/ids.ts';
-import type { BlockChain } from '../protocol/kv-events.ts';
-import type { RequestSize } from '../protocol/request-size.ts';
-import type { Prediction } from '../protocol/request-trace.ts';
-import type { Slo } from '../router/admission/slo.ts';
-import type { StepRun } from './executor-work.ts';
+import { digestWords } from '../../../util/blake2s.ts';
+import type { Float64Pool } from '../../../util/float64-pool.ts';
+import type { RequestLengths } from '../../../util/request-lengths.ts';
+import { scramble } from '../../../util/scramble.ts';
+import { wideZero } from '../../../util/wide-zero.ts';
+import type { RequestId } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { RequestSize } from '../../protocol/request-size.ts';
+import type { Prediction } from '../../protocol/request-trace.ts';
+import type { Slo } from '../../router/admission/slo.ts';
+import type { StepRun } from './executor.ts';
 
 const noGaps = new Float64Array(0);
 

@@ -1,6 +1,6 @@
 // Cuts the log-probabilities of some rows out of a step's result.
-import { type StepResult, topLogprobsMax } from '../../util/step.ts';
-import type { TokenLogprobs } from '../protocol/ports.ts';
+import { type StepResult, topLogprobsMax } from '../../../util/step.ts';
+import type { TokenLogprobs } from '../../protocol/ports.ts';
 
 /** Rows `from..from+count`, `width` alternatives each, copied. */
 export function logprobsOf(result: StepResult, from: number, count: number, width: number): TokenLogprobs {
