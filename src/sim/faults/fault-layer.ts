@@ -3,8 +3,6 @@
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
-import { Prng } from '../lending/dice.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { Prng } from '../../util/prng.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
 import { FaultyNetwork, type Party } from './faulty-network.ts';

@@ -1,7 +1,5 @@
 // A network that loses, doubles, delays and cuts off what a conductor, a gManager and instances say to one another.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { Prng } from '../lending/dice.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
 import type { Prng } from '../../util/prng.ts';
 import type { Fault, FaultName } from './faults.ts';
 

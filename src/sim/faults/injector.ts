@@ -1,7 +1,5 @@
 // Makes faults happen: at given times, or again and again by chance, all from the seed.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import { Prng } from '../lending/dice.ts';
-import type { InstanceIndex } from '../../core/protocol/events.ts';
 import { Prng } from '../../util/prng.ts';
 import type { Fault, FaultName, FaultPlan } from './faults.ts';
 import type { Party } from './faulty-network.ts';

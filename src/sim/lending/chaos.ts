@@ -2,7 +2,6 @@
 
 import { defaultLendingTimes } from '../../core/lending/times.ts';
 import type { LendingMessageKind, MessageFate } from '../../core/protocol/lending-messages.ts';
-import { Prng } from './dice.ts';
 import { Prng } from '../../util/prng.ts';
 import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
 import { type LendingCounts, LendingWorld } from './world.ts';

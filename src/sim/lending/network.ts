@@ -1,6 +1,5 @@
 // A network that loses, doubles, delays and cuts off what lending machines say.
 import type { Envelope, Party } from '../../core/protocol/lending-messages.ts';
-import type { Envelope, Party } from '../../core/lending/messages.ts';
 import type { Prng } from '../../util/prng.ts';
 import type { Agenda } from './agenda.ts';
 import type { FaultName, LendingFaults } from './faults.ts';

@@ -3,7 +3,6 @@ import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-
 import { RManager } from '../../core/lending/rmanager.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
 import type { LendingEffect, RManagerEvent } from '../../core/protocol/lending-messages.ts';
-import type { Prng } from './dice.ts';
 import type { Prng } from '../../util/prng.ts';
 import { Workload } from './workload.ts';
 

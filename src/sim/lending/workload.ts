@@ -2,7 +2,6 @@
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
 import type { Gathering, Growth } from '../../core/protocol/lending-messages.ts';
-import type { Prng } from './dice.ts';
 import type { Prng } from '../../util/prng.ts';
 
 interface Growing {
