@@ -1,4 +1,4 @@
-// The Node-API module: instruction sets, thread teams, memory figures; weights and programs are bound beside it.
+// The Node-API module: instruction sets, thread backends, memory figures; weights and programs are bound beside it.
 #include <napi.h>
 
 #if !defined(_WIN32)
@@ -19,23 +19,23 @@ namespace {
 constexpr int kThreadsMax = 1024;
 
 /** () => best instruction set of this machine within KVASIR_ISA, as its number in types.hpp */
-Napi::Value bound_detect_isa(Arguments&, Napi::Env env) { return Napi::Number::New(env, static_cast<int>(detect_isa())); }
+Napi::Value bind_detect_isa(Arguments&, Napi::Env env) { return Napi::Number::New(env, static_cast<int>(detect_isa())); }
 
-/** (isa, threads) => team */
-Napi::Value create_team(Arguments& in, Napi::Env env) {
+/** (isa, threads) => backend */
+Napi::Value bind_create_backend(Arguments& in, Napi::Env env) {
   const auto isa = static_cast<Isa>(in.integer("isa", 0, static_cast<int>(detect_isa())));
   const int threads = in.integer("threads", 1, kThreadsMax);
-  return Napi::Number::New(env, registries().teams.add(std::make_shared<Team>(isa, threads)));
+  return Napi::Number::New(env, registries().backends.add(std::make_shared<Backend>(isa, threads)));
 }
 
-/** (team) */
-Napi::Value free_team(Arguments& in, Napi::Env env) {
-  registries().teams.remove(in.handle("backend"));
+/** (backend) */
+Napi::Value bind_free_backend(Arguments& in, Napi::Env env) {
+  registries().backends.remove(in.handle("backend"));
   return env.Undefined();
 }
 
 /** () => { residentBytes, residentPeakBytes, anonymousBytes, availableBytes } */
-Napi::Value bound_memory_info(Arguments&, Napi::Env env) {
+Napi::Value bind_memory_info(Arguments&, Napi::Env env) {
   const MemoryInfo memory = memory_info();
   Napi::Object result = Napi::Object::New(env);
   result.Set("residentBytes", static_cast<double>(memory.resident_bytes));
@@ -46,7 +46,7 @@ Napi::Value bound_memory_info(Arguments&, Napi::Env env) {
 }
 
 /** () */
-Napi::Value bound_trim_heap(Arguments&, Napi::Env env) {
+Napi::Value bind_trim_heap(Arguments&, Napi::Env env) {
   trim_heap();
   return env.Undefined();
 }
@@ -67,16 +67,16 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   // Runs in the thread that loads the addon here, when its environment ends: returned, terminated or crashed.
   napi_add_env_cleanup_hook(env, [](void*) { registries().forget_thread(); }, nullptr);
   exports.Set("encodingVersion", kEncodingVersion);
-  bind<bound_detect_isa>(env, exports, "detectIsa");
-  bind<create_team>(env, exports, "createTeam");
-  bind<free_team>(env, exports, "freeTeam");
-  bind<bound_memory_info>(env, exports, "memoryInfo");
-  bind<bound_trim_heap>(env, exports, "trimHeap");
+  bind<bind_detect_isa>(env, exports, "detectIsa");
+  bind<bind_create_backend>(env, exports, "createBackend");
+  bind<bind_free_backend>(env, exports, "freeBackend");
+  bind<bind_memory_info>(env, exports, "memoryInfo");
+  bind<bind_trim_heap>(env, exports, "trimHeap");
   bind_weights(env, exports);
   bind_pools(env, exports);
-  bind_transfers(env, exports);
-  bind_guests(env, exports);
-  bind_far(env, exports);
+  bind_local_transfers(env, exports);
+  bind_remote_attention(env, exports);
+  bind_remote_transfers(env, exports);
   bind_stores(env, exports);
   bind_programs(env, exports);
   bind_benches(env, exports);

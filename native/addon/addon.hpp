@@ -18,42 +18,42 @@ struct BoundLinear {
   std::vector<SegmentSpec> segments;
 };
 
-struct BoundLandings;
+struct BoundCompletionQueue;
 
 /** Several threads load the addon: one set of objects serves them all. Never destroyed, since threads may outlive the main one's exit. */
 struct Registries {
-  Registry<Team> teams{"backend"};
+  Registry<Backend> backends{"backend"};
   Registry<BoundLinear> linears{"linear layer"};
   Registry<const FloatVector> vectors{"vector"};
   Registry<KvPool> pools{"KV pool"};
   Registry<Program> programs{"program"};
-  Registry<BoundLandings> landing_boards{"landings"};
+  Registry<BoundCompletionQueue> completion_queues{"buffers"};
   Registry<LayerArrivals> arrivals{"arrivals"};
-  Registry<Landing> landings{"landing"};
-  Registry<Messenger> messengers{"messenger"};
+  Registry<ReceiveBuffer> receive_buffers{"receive buffer"};
+  Registry<LocalPageSender> local_senders{"local page sender"};
   Registry<PageLoader> page_loaders{"page loader"};
   Registry<BlockStore> block_stores{"block store"};
-  Registry<Room> rooms{"guest room"};
-  Registry<GuestDoor> guest_doors{"guest door"};
+  Registry<RemoteAttentionEndpoint> remote_endpoints{"remote attention"};
+  Registry<RemoteAttentionListener> remote_listeners{"remote attention listener"};
   Registry<PageReceiver> page_receivers{"page receiver"};
-  Registry<FarMessenger> far_messengers{"far messenger"};
+  Registry<RemotePageSender> remote_senders{"remote page sender"};
 
   void forget_thread() {
-    far_messengers.forget_thread();
+    remote_senders.forget_thread();
     page_receivers.forget_thread();
-    messengers.forget_thread();
+    local_senders.forget_thread();
     block_stores.forget_thread();
-    guest_doors.forget_thread();
-    rooms.forget_thread();
+    remote_listeners.forget_thread();
+    remote_endpoints.forget_thread();
     page_loaders.forget_thread();
-    landings.forget_thread();
+    receive_buffers.forget_thread();
     arrivals.forget_thread();
-    landing_boards.forget_thread();
+    completion_queues.forget_thread();
     programs.forget_thread();
     pools.forget_thread();
     vectors.forget_thread();
     linears.forget_thread();
-    teams.forget_thread();
+    backends.forget_thread();
   }
 };
 
@@ -61,18 +61,18 @@ Registries& registries();
 
 inline Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
 
-/** Reads `step` and `parcels (n, 3): layer, page, place` of what is to be sent. */
-std::vector<Parcel> parcels_argument(Arguments& in);
+/** Reads `step` and `descriptors (n, 3): layer, page, slot` of what is to be sent. */
+std::vector<PageDescriptor> descriptors_argument(Arguments& in);
 /** Host and port; `least` 0 where any free port will do. */
 HostPort address_argument(Arguments& in, int least);
 HashKey key_argument(Arguments& in);
-Way way_argument(Arguments& in);
-Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
+Transport transport_argument(Arguments& in);
+Napi::Object counts_object(Napi::Env env, const SendCounts& counts);
 
 void bind_pools(Napi::Env env, Napi::Object exports);
-void bind_transfers(Napi::Env env, Napi::Object exports);
-void bind_guests(Napi::Env env, Napi::Object exports);
-void bind_far(Napi::Env env, Napi::Object exports);
+void bind_local_transfers(Napi::Env env, Napi::Object exports);
+void bind_remote_attention(Napi::Env env, Napi::Object exports);
+void bind_remote_transfers(Napi::Env env, Napi::Object exports);
 void bind_stores(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);

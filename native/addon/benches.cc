@@ -13,12 +13,12 @@ constexpr int kRepetitionsMax = 1 << 20;
 constexpr int kTokensMax = 1 << 24;
 constexpr int kHeadsMax = 1 << 10;
 
-/** A team that no step uses meanwhile. */
-struct BusyTeam {
-  explicit BusyTeam(Arguments& in) : team(registries().teams.get(in.handle("backend"))), lock(team->busy), turn(*team) {}
-  std::shared_ptr<Team> team;
+/** A backend that no step uses meanwhile. */
+struct ExclusiveBackend {
+  explicit ExclusiveBackend(Arguments& in) : backend(registries().backends.get(in.handle("backend"))), lock(backend->busy), turn(*backend) {}
+  std::shared_ptr<Backend> backend;
   std::lock_guard<std::mutex> lock;
-  StepTurn turn;
+  StepLock turn;
 };
 
 size_t read_mebibytes(Arguments& in, const char* what) { return static_cast<size_t>(in.integer(what, 1, kMebibytesMax)) << 20; }
@@ -38,32 +38,32 @@ void set_split(Napi::Object result, const AttentionSplit& split) {
   result.Set("merges", split.merges);
 }
 
-/** (team, MiB, repetitions) => bytes per second */
-Napi::Value bound_read_roof(Arguments& in, Napi::Env env) {
-  const BusyTeam busy(in);
+/** (backend, MiB, repetitions) => bytes per second */
+Napi::Value bind_read_roof(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
   const size_t bytes = read_mebibytes(in, "mebibytes");
-  return Napi::Number::New(env, read_roof(busy.team->pool, bytes, in.integer("repetitions", 1, kRepetitionsMax)));
+  return Napi::Number::New(env, read_roof(busy.backend->pool, bytes, in.integer("repetitions", 1, kRepetitionsMax)));
 }
 
-/** (team, kvType) => operations per second of attention's instruction */
-Napi::Value bound_arithmetic_peak(Arguments& in, Napi::Env env) {
-  const BusyTeam busy(in);
-  return Napi::Number::New(env, arithmetic_peak(busy.team->pool, busy.team->isa, static_cast<KvType>(in.integer("kvType", 0, 1))));
+/** (backend, kvType) => operations per second of attention's instruction */
+Napi::Value bind_arithmetic_peak(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
+  return Napi::Number::New(env, arithmetic_peak(busy.backend->pool, busy.backend->isa, static_cast<KvType>(in.integer("kvType", 0, 1))));
 }
 
-/** (team, inputs) => operations per second of the instruction of linear layers */
-Napi::Value bound_product_peak(Arguments& in, Napi::Env env) {
-  const BusyTeam busy(in);
-  return Napi::Number::New(env, product_peak(busy.team->pool, busy.team->isa, static_cast<InputForm>(in.integer("inputs", 0, 2))));
+/** (backend, inputs) => operations per second of the instruction of linear layers */
+Napi::Value bind_product_peak(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
+  return Napi::Number::New(env, product_peak(busy.backend->pool, busy.backend->isa, static_cast<InputForm>(in.integer("inputs", 0, 2))));
 }
 
-/** (team, kvType, kvHeads, group, headDim, context, MiB, repetitions) => { seconds, bytes, sequences, and the split } */
-Napi::Value bound_bench_decode(Arguments& in, Napi::Env env) {
-  const BusyTeam busy(in);
-  const AttentionShape shape = read_shape(in, busy.team->isa);
+/** (backend, kvType, kvHeads, group, headDim, context, MiB, repetitions) => { seconds, bytes, sequences, and the split } */
+Napi::Value bind_bench_decode(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
+  const AttentionShape shape = read_shape(in, busy.backend->isa);
   const int context = in.integer("context", 1, kTokensMax);
   const size_t bytes = read_mebibytes(in, "mebibytes");
-  const DecodeFigure figure = bench_decode(busy.team->pool, shape, context, bytes, in.integer("repetitions", 1, kRepetitionsMax));
+  const DecodeFigure figure = bench_decode(busy.backend->pool, shape, context, bytes, in.integer("repetitions", 1, kRepetitionsMax));
   Napi::Object result = Napi::Object::New(env);
   result.Set("seconds", figure.seconds);
   result.Set("bytes", figure.bytes);
@@ -72,13 +72,13 @@ Napi::Value bound_bench_decode(Arguments& in, Napi::Env env) {
   return result;
 }
 
-/** (team, kvType, kvHeads, group, headDim, queries, context, repetitions) => { seconds, operations, and the split } */
-Napi::Value bound_bench_prefill(Arguments& in, Napi::Env env) {
-  const BusyTeam busy(in);
-  const AttentionShape shape = read_shape(in, busy.team->isa);
+/** (backend, kvType, kvHeads, group, headDim, queries, context, repetitions) => { seconds, operations, and the split } */
+Napi::Value bind_bench_prefill(Arguments& in, Napi::Env env) {
+  const ExclusiveBackend busy(in);
+  const AttentionShape shape = read_shape(in, busy.backend->isa);
   const int queries = in.integer("queries", 1, kTokensMax);
   const int context = in.integer("context", queries, kTokensMax);
-  const PrefillFigure figure = bench_prefill(busy.team->pool, shape, queries, context, in.integer("repetitions", 1, kRepetitionsMax));
+  const PrefillFigure figure = bench_prefill(busy.backend->pool, shape, queries, context, in.integer("repetitions", 1, kRepetitionsMax));
   Napi::Object result = Napi::Object::New(env);
   result.Set("seconds", figure.seconds);
   result.Set("operations", figure.flops);
@@ -89,11 +89,11 @@ Napi::Value bound_bench_prefill(Arguments& in, Napi::Env env) {
 }  // namespace
 
 void bind_benches(Napi::Env env, Napi::Object exports) {
-  bind<bound_read_roof>(env, exports, "readRoof");
-  bind<bound_arithmetic_peak>(env, exports, "attentionPeak");
-  bind<bound_product_peak>(env, exports, "productPeak");
-  bind<bound_bench_decode>(env, exports, "benchDecode");
-  bind<bound_bench_prefill>(env, exports, "benchPrefill");
+  bind<bind_read_roof>(env, exports, "readRoof");
+  bind<bind_arithmetic_peak>(env, exports, "attentionPeak");
+  bind<bind_product_peak>(env, exports, "productPeak");
+  bind<bind_bench_decode>(env, exports, "benchDecode");
+  bind<bind_bench_prefill>(env, exports, "benchPrefill");
 }
 
 }  // namespace kvasir

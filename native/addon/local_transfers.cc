@@ -1,4 +1,4 @@
-// Bindings of transfers between pools: landings, messengers, and waking the thread that waits for what lands.
+// Bindings of transfers between pools: buffers, local_senders, and waking the thread that waits for what lands.
 #include <napi.h>
 
 #include "addon/addon.hpp"
@@ -6,24 +6,24 @@
 
 namespace kvasir {
 
-/** What the board of an instance's landings needs to make them. */
-struct BoundLandings {
+/** What the queue of an instance's buffers needs to make them. */
+struct BoundCompletionQueue {
   std::shared_ptr<KvPool> pool;
-  std::shared_ptr<LandingBoard> board;
+  std::shared_ptr<CompletionQueue> queue;
 };
 
 namespace {
 
-/** (pool, wake) => landings: `wake` is called in this thread when some are complete */
-Napi::Value bind_create_landings(Arguments& in, Napi::Env env) {
+/** (pool, wake) => buffers: `wake` is called in this thread when some are complete */
+Napi::Value bind_create_completion_queue(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
-  const auto waker = Waker::create(env, in.function("wake"), "landings");
-  auto board = std::make_shared<LandingBoard>([waker] { waker->wake(); });
-  return number(env, registries().landing_boards.add(std::make_shared<BoundLandings>(BoundLandings{pool, std::move(board)})));
+  const auto waker = Waker::create(env, in.function("wake"), "completion queue");
+  auto queue = std::make_shared<CompletionQueue>([waker] { waker->wake(); });
+  return number(env, registries().completion_queues.add(std::make_shared<BoundCompletionQueue>(BoundCompletionQueue{pool, std::move(queue)})));
 }
 
-Napi::Value bind_free_landings(Arguments& in, Napi::Env env) {
-  registries().landing_boards.remove(in.handle("landings"));
+Napi::Value bind_free_completion_queue(Arguments& in, Napi::Env env) {
+  registries().completion_queues.remove(in.handle("completion queue"));
   return env.Undefined();
 }
 
@@ -46,40 +46,40 @@ Napi::Value bind_free_arrivals(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (landings, pages, arrivals or 0) => landing: place i of it is pages[i] */
-Napi::Value bind_open_landing(Arguments& in, Napi::Env env) {
-  const auto bound = registries().landing_boards.get(in.handle("landings"));
+/** (buffers, pages, arrivals or 0) => buffer: slot i of it is pages[i] */
+Napi::Value bind_open_receive_buffer(Arguments& in, Napi::Env env) {
+  const auto bound = registries().completion_queues.get(in.handle("completion queue"));
   const Span<int32_t> pages = in.array<int32_t>("pages");
-  const int told = in.integer("arrivals", 0, INT32_MAX);
-  auto arrivals = told == 0 ? nullptr : registries().arrivals.get(told);
-  auto landing = std::make_shared<Landing>(bound->pool, bound->board, std::vector<int32_t>(pages.data, pages.data + pages.size), std::move(arrivals));
-  const int handle = registries().landings.add(landing);
-  landing->set_number(handle);
+  const int handle_of_arrivals = in.integer("arrivals", 0, INT32_MAX);
+  auto arrivals = handle_of_arrivals == 0 ? nullptr : registries().arrivals.get(handle_of_arrivals);
+  auto buffer = std::make_shared<ReceiveBuffer>(bound->pool, bound->queue, std::vector<int32_t>(pages.data, pages.data + pages.size), std::move(arrivals));
+  const int handle = registries().receive_buffers.add(buffer);
+  buffer->set_number(handle);
   return number(env, handle);
 }
 
-/** (landing): once it returns nobody writes to its pages */
-Napi::Value bind_close_landing(Arguments& in, Napi::Env env) {
-  const int handle = in.handle("landing");
-  registries().landings.get(handle)->close();
-  registries().landings.remove(handle);
+/** (buffer): once it returns nobody writes to its pages */
+Napi::Value bind_close_receive_buffer(Arguments& in, Napi::Env env) {
+  const int handle = in.handle("receive buffer");
+  registries().receive_buffers.get(handle)->close();
+  registries().receive_buffers.remove(handle);
   return env.Undefined();
 }
 
-/** (landings, out) => how many landings that are complete stand in `out`; call again while it is full */
-Napi::Value bind_take_landed(Arguments& in, Napi::Env env) {
-  const auto bound = registries().landing_boards.get(in.handle("landings"));
+/** (buffers, out) => how many buffers that are complete stand in `out`; call again while it is full */
+Napi::Value bind_take_completed(Arguments& in, Napi::Env env) {
+  const auto bound = registries().completion_queues.get(in.handle("completion queue"));
   const Span<int32_t> out = in.array<int32_t>("out");
-  return number(env, bound->board->take(writable(out), static_cast<int>(out.size)));
+  return number(env, bound->queue->take(writable(out), static_cast<int>(out.size)));
 }
 
-/** (pool) => messenger */
-Napi::Value bind_create_messenger(Arguments& in, Napi::Env env) {
-  return number(env, registries().messengers.add(std::make_shared<Messenger>(registries().pools.get(in.handle("KV pool")))));
+/** (pool) => sender */
+Napi::Value bind_create_local_sender(Arguments& in, Napi::Env env) {
+  return number(env, registries().local_senders.add(std::make_shared<LocalPageSender>(registries().pools.get(in.handle("KV pool")))));
 }
 
-Napi::Value bind_free_messenger(Arguments& in, Napi::Env env) {
-  registries().messengers.remove(in.handle("messenger"));
+Napi::Value bind_free_local_sender(Arguments& in, Napi::Env env) {
+  registries().local_senders.remove(in.handle("local page sender"));
   return env.Undefined();
 }
 
@@ -88,49 +88,49 @@ Napi::Value bind_next_step(Arguments& in, Napi::Env env) {
   return number(env, registries().pools.get(in.handle("KV pool"))->progress.next());
 }
 
-/** (messenger, landing, step, parcels (n, 3): layer, page, place, last) => whether the landing is still open */
+/** (sender, buffer, step, descriptors (n, 3): layer, page, slot, last) => whether the buffer is still open */
 Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().messengers.get(in.handle("messenger"));
+  const auto sender = registries().local_senders.get(in.handle("local page sender"));
   // Its owner's alone: whoever sends does not keep it alive.
-  const auto landing = registries().landings.find(in.handle("landing"));
-  const std::vector<Parcel> parcels = parcels_argument(in);
+  const auto buffer = registries().receive_buffers.find(in.handle("receive buffer"));
+  const std::vector<PageDescriptor> descriptors = descriptors_argument(in);
   const bool last = in.integer("last", 0, 1) == 1;
-  if (!landing) return Napi::Boolean::New(env, false);
-  messenger->send(landing, parcels, last);
+  if (!buffer) return Napi::Boolean::New(env, false);
+  sender->send(buffer, descriptors, last);
   return Napi::Boolean::New(env, true);
 }
 
-/** (messenger, landing): once it returns nothing is read for it any more */
+/** (sender, buffer): once it returns nothing is read for it any more */
 Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().messengers.get(in.handle("messenger"));
-  messenger->stop(in.handle("landing"));
+  const auto sender = registries().local_senders.get(in.handle("local page sender"));
+  sender->stop(in.handle("receive buffer"));
   return env.Undefined();
 }
 
-/** (messenger, landing) => parcels for it whose pages may still be read */
-Napi::Value bind_left_to_send(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().messengers.get(in.handle("messenger"));
-  return number(env, static_cast<double>(messenger->left(in.handle("landing"))));
+/** (sender, buffer) => descriptors for it whose pages may still be read */
+Napi::Value bind_pending_pages(Arguments& in, Napi::Env env) {
+  const auto sender = registries().local_senders.get(in.handle("local page sender"));
+  return number(env, static_cast<double>(sender->pending(in.handle("receive buffer"))));
 }
 
-/** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds } */
-Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
-  return counts_object(env, registries().messengers.get(in.handle("messenger"))->counts());
+/** (sender) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds } */
+Napi::Value bind_local_sender_counts(Arguments& in, Napi::Env env) {
+  return counts_object(env, registries().local_senders.get(in.handle("local page sender"))->counts());
 }
 
 }  // namespace
 
-std::vector<Parcel> parcels_argument(Arguments& in) {
+std::vector<PageDescriptor> descriptors_argument(Arguments& in) {
   const auto step = static_cast<uint32_t>(in.integer("step", 0, INT32_MAX));
-  const Span<int32_t> numbers = in.array<int32_t>("parcels");
-  if (numbers.size % 3 != 0) throw std::runtime_error("Cannot send pages: a parcel is incomplete");
-  std::vector<Parcel> parcels;
-  parcels.reserve(numbers.size / 3);
-  for (size_t i = 0; i < numbers.size; i += 3) parcels.push_back({step, static_cast<uint32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
-  return parcels;
+  const Span<int32_t> numbers = in.array<int32_t>("page descriptors");
+  if (numbers.size % 3 != 0) throw std::runtime_error("Cannot send pages: a page descriptor is incomplete");
+  std::vector<PageDescriptor> descriptors;
+  descriptors.reserve(numbers.size / 3);
+  for (size_t i = 0; i < numbers.size; i += 3) descriptors.push_back({step, static_cast<uint32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
+  return descriptors;
 }
 
-Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts) {
+Napi::Object counts_object(Napi::Env env, const SendCounts& counts) {
   Napi::Object result = Napi::Object::New(env);
   result.Set("pages", static_cast<double>(counts.pages));
   result.Set("bytes", static_cast<double>(counts.bytes));
@@ -141,22 +141,22 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts) {
   return result;
 }
 
-void bind_transfers(Napi::Env env, Napi::Object exports) {
-  bind<bind_create_landings>(env, exports, "createLandings");
-  bind<bind_free_landings>(env, exports, "freeLandings");
+void bind_local_transfers(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_completion_queue>(env, exports, "createCompletionQueue");
+  bind<bind_free_completion_queue>(env, exports, "freeCompletionQueue");
   bind<bind_create_arrivals>(env, exports, "createArrivals");
   bind<bind_expect_blocks>(env, exports, "expectBlocks");
   bind<bind_free_arrivals>(env, exports, "freeArrivals");
-  bind<bind_open_landing>(env, exports, "openLanding");
-  bind<bind_close_landing>(env, exports, "closeLanding");
-  bind<bind_take_landed>(env, exports, "takeLanded");
-  bind<bind_create_messenger>(env, exports, "createMessenger");
-  bind<bind_free_messenger>(env, exports, "freeMessenger");
+  bind<bind_open_receive_buffer>(env, exports, "openReceiveBuffer");
+  bind<bind_close_receive_buffer>(env, exports, "closeReceiveBuffer");
+  bind<bind_take_completed>(env, exports, "takeCompleted");
+  bind<bind_create_local_sender>(env, exports, "createLocalSender");
+  bind<bind_free_local_sender>(env, exports, "freeLocalSender");
   bind<bind_next_step>(env, exports, "nextStep");
   bind<bind_send_pages>(env, exports, "sendPages");
   bind<bind_stop_sending>(env, exports, "stopSending");
-  bind<bind_left_to_send>(env, exports, "leftToSend");
-  bind<bind_messenger_counts>(env, exports, "messengerCounts");
+  bind<bind_pending_pages>(env, exports, "pendingPages");
+  bind<bind_local_sender_counts>(env, exports, "localSenderCounts");
 }
 
 }  // namespace kvasir

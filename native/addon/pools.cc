@@ -7,15 +7,15 @@
 namespace kvasir {
 namespace {
 
-/** (team, kvType, kvHeads, headDim, pages) => pool */
+/** (backend, kvType, kvHeads, headDim, pages) => pool */
 Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
   constexpr int kHeadsMax = 1 << 16, kHeadDimMax = 1 << 16;
-  const auto team = registries().teams.get(in.handle("backend"));
+  const auto backend = registries().backends.get(in.handle("backend"));
   const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
   const int kv_heads = in.integer("kvHeads", 1, kHeadsMax);
   const int head_dim = in.integer("headDim", 1, kHeadDimMax);
   const int pages = in.integer("pages", 1, INT32_MAX);
-  return number(env, registries().pools.add(std::make_shared<KvPool>(team->isa, KvLayout{type, kv_heads, head_dim}, pages)));
+  return number(env, registries().pools.add(std::make_shared<KvPool>(backend->isa, KvLayout{type, kv_heads, head_dim}, pages)));
 }
 
 size_t page_values(const KvLayout& layout) { return size_t{2} * layout.kv_heads * kPageTokens * layout.head_dim; }
@@ -34,10 +34,10 @@ struct PageArguments {
   }
 };
 
-/** (team, name) => pool: that of another process of the same user */
+/** (backend, name) => pool: that of another process of the same user */
 Napi::Value bind_open_pool(Arguments& in, Napi::Env env) {
-  const auto team = registries().teams.get(in.handle("backend"));
-  return number(env, registries().pools.add(KvPool::open(team->isa, in.text("name"))));
+  const auto backend = registries().backends.get(in.handle("backend"));
+  return number(env, registries().pools.add(KvPool::open(backend->isa, in.text("name"))));
 }
 
 /** (pool) => name by which other processes may open it */

@@ -6,10 +6,10 @@
 namespace kvasir {
 namespace {
 
-/** (team, ints, floats, linears, vectors, remoteWaitMs) => program */
+/** (backend, ints, floats, linears, vectors, remoteWaitMs) => program */
 Napi::Value bind_create_program(Arguments& in, Napi::Env env) {
   ProgramBindings bindings;
-  bindings.team = registries().teams.get(in.handle("backend"));
+  bindings.backend = registries().backends.get(in.handle("backend"));
   const Span<int32_t> ints = in.array<int32_t>("encoded integers");
   const Span<double> floats = in.array<double>("encoded floats");
   const Span<int32_t> linears = in.array<int32_t>("linears");
@@ -69,7 +69,7 @@ RemoteKeysView read_remote(Arguments& in) {
   keys.sequence = in.integer("remote.sequence", 0, INT32_MAX);
   keys.group = in.integer("remote.group", 0, INT32_MAX);
   keys.first_block = in.integer("remote.firstBlock", 0, INT32_MAX);
-  keys.room = registries().rooms.find(in.handle("remote.room"));
+  keys.endpoint = registries().remote_endpoints.find(in.handle("remote.room"));
   keys.loan = in.integer("remote.loan", 0, INT32_MAX);
   keys.blocks = in.array<int32_t>("remote.blocks");
   return keys;

@@ -9,101 +9,101 @@ namespace {
 
 std::vector<int32_t> list(const Span<int32_t>& span) { return std::vector<int32_t>(span.data, span.data + span.size); }
 
-/** A room whose pages are of this process. */
-std::shared_ptr<GuestRoom> own_room(Arguments& in) {
-  const int handle = in.handle("guest room");
-  auto room = std::dynamic_pointer_cast<GuestRoom>(registries().rooms.get(handle));
-  if (room == nullptr) throw std::runtime_error("Cannot use guest room: its pages are another process's: " + std::to_string(handle));
-  return room;
+/** A server whose pages are of this process. */
+std::shared_ptr<RemoteAttentionServer> server_argument(Arguments& in) {
+  const int handle = in.handle("remote attention");
+  auto server = std::dynamic_pointer_cast<RemoteAttentionServer>(registries().remote_endpoints.get(handle));
+  if (server == nullptr) throw std::runtime_error("Cannot use guest server: its pages are another process's: " + std::to_string(handle));
+  return server;
 }
 
-/** (team, pool) => room */
-Napi::Value bind_create_guest_room(Arguments& in, Napi::Env env) {
-  auto team = registries().teams.get(in.handle("backend"));
+/** (backend, pool) => server */
+Napi::Value bind_create_remote_attention_server(Arguments& in, Napi::Env env) {
+  auto backend = registries().backends.get(in.handle("backend"));
   auto pool = registries().pools.get(in.handle("KV pool"));
-  return number(env, registries().rooms.add(std::make_shared<GuestRoom>(std::move(team), std::move(pool))));
+  return number(env, registries().remote_endpoints.add(std::make_shared<RemoteAttentionServer>(std::move(backend), std::move(pool))));
 }
 
-/** (room): whoever still holds it is refused */
-Napi::Value bind_free_guest_room(Arguments& in, Napi::Env env) {
-  const int handle = in.handle("guest room");
-  const auto room = registries().rooms.get(handle);
-  registries().rooms.remove(handle);
-  room->close();
+/** (server): whoever still holds it is refused */
+Napi::Value bind_free_remote_attention(Arguments& in, Napi::Env env) {
+  const int handle = in.handle("remote attention");
+  const auto server = registries().remote_endpoints.get(handle);
+  registries().remote_endpoints.remove(handle);
+  server->close();
   return env.Undefined();
 }
 
-/** (room, host, port, way, key) => door: where debtors of other processes reach the room; port 0: one that is free */
-Napi::Value bind_open_guest_door(Arguments& in, Napi::Env env) {
-  const auto room = own_room(in);
+/** (server, host, port, transport, key) => door: where debtors of other processes open_connection the server; port 0: one that is free */
+Napi::Value bind_open_remote_attention_listener(Arguments& in, Napi::Env env) {
+  const auto server = server_argument(in);
   const HostPort address = address_argument(in, 0);
-  const Way way = way_argument(in);
-  return number(env, registries().guest_doors.add(std::make_shared<GuestDoor>(room, room->layout(), address, way, key_argument(in))));
+  const Transport transport = transport_argument(in);
+  return number(env, registries().remote_listeners.add(std::make_shared<RemoteAttentionListener>(server, server->layout(), address, transport, key_argument(in))));
 }
 
-Napi::Value bind_guest_door_port(Arguments& in, Napi::Env env) { return number(env, registries().guest_doors.get(in.handle("guest door"))->port()); }
+Napi::Value bind_remote_attention_listener_port(Arguments& in, Napi::Env env) { return number(env, registries().remote_listeners.get(in.handle("remote attention listener"))->port()); }
 
-Napi::Value bind_close_guest_door(Arguments& in, Napi::Env env) {
-  registries().guest_doors.remove(in.handle("guest door"));
+Napi::Value bind_close_remote_attention_listener(Arguments& in, Napi::Env env) {
+  registries().remote_listeners.remove(in.handle("remote attention listener"));
   return env.Undefined();
 }
 
-/** (pool, host, port, way, key) => room: the one behind a door of another process, over pages like the pool's */
-Napi::Value bind_reach_guest_room(Arguments& in, Napi::Env env) {
+/** (pool, host, port, transport, key) => server: the one behind a door of another process, over pages like the pool's */
+Napi::Value bind_create_remote_attention_client(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 1);
-  const Way way = way_argument(in);
-  return number(env, registries().rooms.add(std::make_shared<FarRoom>(pool->layout, address, way, key_argument(in))));
+  const Transport transport = transport_argument(in);
+  return number(env, registries().remote_endpoints.add(std::make_shared<RemoteAttentionClient>(pool->layout, address, transport, key_argument(in))));
 }
 
-/** (room, loan, blocks, pages (blocks, layers)) */
+/** (server, loan, blocks, pages (blocks, layers)) */
 Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
-  const auto room = own_room(in);
+  const auto server = server_argument(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
   const std::vector<int32_t> blocks = list(in.array<int32_t>("blocks"));
-  room->lend(loan, blocks, list(in.array<int32_t>("pages")));
+  server->lend(loan, blocks, list(in.array<int32_t>("pages")));
   return env.Undefined();
 }
 
-/** (room, loan, blocks): once it returns no guest work touches their pages */
+/** (server, loan, blocks): once it returns no guest work touches their pages */
 Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
-  const auto room = own_room(in);
+  const auto server = server_argument(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
-  room->take_back(loan, list(in.array<int32_t>("blocks")));
+  server->take_back(loan, list(in.array<int32_t>("blocks")));
   return env.Undefined();
 }
 
-/** (room, thousandths) */
-Napi::Value bind_set_guest_share(Arguments& in, Napi::Env env) {
-  const auto room = own_room(in);
-  room->set_share(in.integer("thousandths", 0, 1000));
+/** (server, thousandths) */
+Napi::Value bind_set_remote_attention_share(Arguments& in, Napi::Env env) {
+  const auto server = server_argument(in);
+  server->set_cpu_share(in.integer("thousandths", 0, 1000));
   return env.Undefined();
 }
 
-Napi::Object counts_object(Napi::Env env, const GuestRoomCounts& counts) {
+Napi::Object counts_object(Napi::Env env, const RemoteAttentionServerCounts& counts) {
   Napi::Object result = Napi::Object::New(env);
   result.Set("queries", static_cast<double>(counts.queries));
   result.Set("rows", static_cast<double>(counts.rows));
   result.Set("refused", static_cast<double>(counts.refused));
   result.Set("seconds", static_cast<double>(counts.nanoseconds) / 1e9);
-  result.Set("restSeconds", static_cast<double>(counts.rest_nanoseconds) / 1e9);
+  result.Set("restSeconds", static_cast<double>(counts.throttled_nanoseconds) / 1e9);
   result.Set("bytesIn", static_cast<double>(counts.bytes_in));
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
   return result;
 }
 
-/** (room) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
-Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) { return counts_object(env, own_room(in)->counts()); }
+/** (server) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
+Napi::Value bind_remote_attention_server_counts(Arguments& in, Napi::Env env) { return counts_object(env, server_argument(in)->counts()); }
 
-/** (room, loan) => the same, of that loan, but for the time */
-Napi::Value bind_guest_counts_of(Arguments& in, Napi::Env env) {
-  const auto room = own_room(in);
-  return counts_object(env, room->counts_of(in.integer("loan", 0, INT32_MAX)));
+/** (server, loan) => the same, of that loan, but for the time */
+Napi::Value bind_remote_attention_loan_counts(Arguments& in, Napi::Env env) {
+  const auto server = server_argument(in);
+  return counts_object(env, server->counts_of(in.integer("loan", 0, INT32_MAX)));
 }
 
-/** (team) => { queries, bytesOut, bytesIn, waitSeconds } */
+/** (backend) => { queries, bytesOut, bytesIn, waitSeconds } */
 Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
-  const RemoteTally& tally = registries().teams.get(in.handle("backend"))->remote;
+  const RemoteCounters& tally = registries().backends.get(in.handle("backend"))->remote;
   Napi::Object result = Napi::Object::New(env);
   result.Set("queries", static_cast<double>(tally.queries.load()));
   result.Set("bytesOut", static_cast<double>(tally.bytes_out.load()));
@@ -114,18 +114,18 @@ Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
 
 }  // namespace
 
-void bind_guests(Napi::Env env, Napi::Object exports) {
-  bind<bind_create_guest_room>(env, exports, "createGuestRoom");
-  bind<bind_free_guest_room>(env, exports, "freeGuestRoom");
-  bind<bind_open_guest_door>(env, exports, "openGuestDoor");
-  bind<bind_guest_door_port>(env, exports, "guestDoorPort");
-  bind<bind_close_guest_door>(env, exports, "closeGuestDoor");
-  bind<bind_reach_guest_room>(env, exports, "reachGuestRoom");
+void bind_remote_attention(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_remote_attention_server>(env, exports, "createRemoteAttentionServer");
+  bind<bind_free_remote_attention>(env, exports, "freeRemoteAttention");
+  bind<bind_open_remote_attention_listener>(env, exports, "openRemoteAttentionListener");
+  bind<bind_remote_attention_listener_port>(env, exports, "remoteAttentionListenerPort");
+  bind<bind_close_remote_attention_listener>(env, exports, "closeRemoteAttentionListener");
+  bind<bind_create_remote_attention_client>(env, exports, "createRemoteAttentionClient");
   bind<bind_lend_blocks>(env, exports, "lendBlocks");
   bind<bind_take_back_blocks>(env, exports, "takeBackBlocks");
-  bind<bind_set_guest_share>(env, exports, "setGuestShare");
-  bind<bind_guest_counts>(env, exports, "guestCounts");
-  bind<bind_guest_counts_of>(env, exports, "guestCountsOf");
+  bind<bind_set_remote_attention_share>(env, exports, "setRemoteAttentionShare");
+  bind<bind_remote_attention_server_counts>(env, exports, "remoteAttentionServerCounts");
+  bind<bind_remote_attention_loan_counts>(env, exports, "remoteAttentionLoanCounts");
   bind<bind_remote_counts>(env, exports, "remoteCounts");
 }
 

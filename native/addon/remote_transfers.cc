@@ -1,4 +1,4 @@
-// Bindings of transfers between processes: receivers that admit senders to landings, and messengers that send to addresses.
+// Bindings of transfers between processes: receivers that register_buffer senders to buffers, and local_senders that send to addresses.
 #include <napi.h>
 
 #include <unordered_set>
@@ -12,24 +12,24 @@ namespace {
 
 constexpr int kFrameBytesMax = 1 << 26;
 
-/** What a messenger is told about a landing of another process: messenger, host, port, number, key as text, places. */
-struct FarTarget {
-  explicit FarTarget(Arguments& in) : messenger(registries().far_messengers.get(in.handle("far messenger"))), address(address_argument(in, 1)) {
-    landing.number = static_cast<uint32_t>(in.handle("landing"));
-    landing.key = std::strtoull(in.text("landing key").c_str(), nullptr, 16);
-    landing.places = in.integer("places", 0, INT32_MAX);
+/** What a sender is told about a buffer of another process: sender, host, port, number, key as text, slots. */
+struct RemoteTarget {
+  explicit RemoteTarget(Arguments& in) : sender(registries().remote_senders.get(in.handle("remote page sender"))), address(address_argument(in, 1)) {
+    buffer.number = static_cast<uint32_t>(in.handle("receive buffer"));
+    buffer.key = std::strtoull(in.text("receive buffer key").c_str(), nullptr, 16);
+    buffer.slots = in.integer("slots", 0, INT32_MAX);
   }
-  std::shared_ptr<FarMessenger> messenger;
+  std::shared_ptr<RemotePageSender> sender;
   HostPort address;
-  RemoteLanding landing;
+  RemoteReceiveBuffer buffer;
 };
 
-/** (pool, host, port, way, key) => receiver; port 0: one that is free */
+/** (pool, host, port, transport, key) => receiver; port 0: one that is free */
 Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 0);
-  const Way way = way_argument(in);
-  return number(env, registries().page_receivers.add(std::make_shared<PageReceiver>(pool, address, way, key_argument(in))));
+  const Transport transport = transport_argument(in);
+  return number(env, registries().page_receivers.add(std::make_shared<PageReceiver>(pool, address, transport, key_argument(in))));
 }
 
 Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().page_receivers.get(in.handle("page receiver"))->port()); }
@@ -45,10 +45,10 @@ std::string key_text(uint64_t key) {
   return text;
 }
 
-/** (receiver, landing) => key, as text, that senders have to name */
-Napi::Value bind_admit_landing(Arguments& in, Napi::Env env) {
+/** (receiver, buffer) => key, as text, that senders have to name */
+Napi::Value bind_register_receive_buffer(Arguments& in, Napi::Env env) {
   const auto receiver = registries().page_receivers.get(in.handle("page receiver"));
-  return Napi::String::New(env, key_text(receiver->admit(registries().landings.get(in.handle("landing")))));
+  return Napi::String::New(env, key_text(receiver->register_buffer(registries().receive_buffers.get(in.handle("receive buffer")))));
 }
 
 /** (receiver) => { pages, bytes, late, refused, broken } */
@@ -68,68 +68,68 @@ Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, way, key, frameBytes, giveUpMs) => messenger */
-Napi::Value bind_create_far_messenger(Arguments& in, Napi::Env env) {
+/** (pool, transport, key, frameBytes, giveUpMs) => sender */
+Napi::Value bind_create_remote_sender(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
-  const Way way = way_argument(in);
+  const Transport transport = transport_argument(in);
   const HashKey key = key_argument(in);
   const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
   const int give_up_ms = in.integer("giveUpMs", 0, INT32_MAX);
-  return number(env, registries().far_messengers.add(std::make_shared<FarMessenger>(pool, way, key, frame_bytes, give_up_ms)));
+  return number(env, registries().remote_senders.add(std::make_shared<RemotePageSender>(pool, transport, key, frame_bytes, give_up_ms)));
 }
 
-/** (target, step, parcels (n, 3): layer, page, place, last, pages of them that may be written meanwhile) */
-Napi::Value bind_send_pages_far(Arguments& in, Napi::Env env) {
-  const FarTarget to(in);
-  std::vector<Parcel> parcels = parcels_argument(in);
+/** (target, step, descriptors (n, 3): layer, page, slot, last, pages of them that may be written meanwhile) */
+Napi::Value bind_send_pages_remote(Arguments& in, Napi::Env env) {
+  const RemoteTarget to(in);
+  std::vector<PageDescriptor> descriptors = descriptors_argument(in);
   const bool last = in.integer("last", 0, 1) == 1;
-  const Span<int32_t> filling = in.array<int32_t>("pages that fill");
-  const std::unordered_set<int32_t> fills(filling.data, filling.data + filling.size);
-  for (Parcel& parcel : parcels) parcel.fills = fills.count(parcel.page) > 0;
-  to.messenger->send(to.address, to.landing, parcels, last);
+  const Span<int32_t> filling_pages = in.array<int32_t>("filling pages");
+  const std::unordered_set<int32_t> filling(filling_pages.data, filling_pages.data + filling_pages.size);
+  for (PageDescriptor& descriptor : descriptors) descriptor.filling = filling.count(descriptor.page) > 0;
+  to.sender->send(to.address, to.buffer, descriptors, last);
   return env.Undefined();
 }
 
 /** (target): once it returns nothing is read for it any more */
-Napi::Value bind_stop_sending_far(Arguments& in, Napi::Env env) {
-  const FarTarget to(in);
-  to.messenger->stop(to.address, to.landing);
+Napi::Value bind_stop_sending_remote(Arguments& in, Napi::Env env) {
+  const RemoteTarget to(in);
+  to.sender->stop(to.address, to.buffer);
   return env.Undefined();
 }
 
-/** (target) => parcels for it whose pages may still be read */
-Napi::Value bind_left_far(Arguments& in, Napi::Env env) {
-  const FarTarget to(in);
-  return number(env, static_cast<double>(to.messenger->left(to.address, to.landing)));
+/** (target) => descriptors for it whose pages may still be read */
+Napi::Value bind_pending_pages_remote(Arguments& in, Napi::Env env) {
+  const RemoteTarget to(in);
+  return number(env, static_cast<double>(to.sender->pending(to.address, to.buffer)));
 }
 
-/** (messenger, host, port) => way by which pages get there; automatic: none yet */
-Napi::Value bind_way_to(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
-  return number(env, static_cast<int>(messenger->way_to(address_argument(in, 1))));
+/** (sender, host, port) => transport by which pages get there; automatic: none yet */
+Napi::Value bind_transport_to(Arguments& in, Napi::Env env) {
+  const auto sender = registries().remote_senders.get(in.handle("remote page sender"));
+  return number(env, static_cast<int>(sender->transport_to(address_argument(in, 1))));
 }
 
-/** (messenger) => addresses of landings that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
+/** (sender) => addresses of buffers that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
 Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   Napi::Array all = Napi::Array::New(env);
-  registries().far_messengers.get(in.handle("far messenger"))->take_given_up([&](const HostPort& address, const RemoteLanding& landing) {
-    const std::string numbers = std::to_string(landing.number) + "/" + key_text(landing.key) + "/" + std::to_string(landing.places);
+  registries().remote_senders.get(in.handle("remote page sender"))->take_given_up([&](const HostPort& address, const RemoteReceiveBuffer& buffer) {
+    const std::string numbers = std::to_string(buffer.number) + "/" + key_text(buffer.key) + "/" + std::to_string(buffer.slots);
     all.Set(all.Length(), Napi::String::New(env, address.host + ":" + std::to_string(address.port) + "/" + numbers));
   });
   return all;
 }
 
-/** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds, broken, givenUp } */
-Napi::Value bind_far_messenger_counts(Arguments& in, Napi::Env env) {
-  const SenderCounts counts = registries().far_messengers.get(in.handle("far messenger"))->counts();
+/** (sender) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds, broken, givenUp } */
+Napi::Value bind_remote_sender_counts(Arguments& in, Napi::Env env) {
+  const PeerSendCounts counts = registries().remote_senders.get(in.handle("remote page sender"))->counts();
   Napi::Object result = counts_object(env, counts.sent);
   result.Set("broken", static_cast<double>(counts.broken));
   result.Set("givenUp", static_cast<double>(counts.given_up));
   return result;
 }
 
-Napi::Value bind_free_far_messenger(Arguments& in, Napi::Env env) {
-  registries().far_messengers.remove(in.handle("far messenger"));
+Napi::Value bind_free_remote_sender(Arguments& in, Napi::Env env) {
+  registries().remote_senders.remove(in.handle("remote page sender"));
   return env.Undefined();
 }
 
@@ -164,7 +164,7 @@ HostPort address_argument(Arguments& in, int port_least) {
   return address;
 }
 
-Way way_argument(Arguments& in) { return static_cast<Way>(in.integer("way", 0, static_cast<int>(Way::shared))); }
+Transport transport_argument(Arguments& in) { return static_cast<Transport>(in.integer("transport", 0, static_cast<int>(Transport::shared))); }
 
 HashKey key_argument(Arguments& in) {
   const Span<uint8_t> bytes = in.array<uint8_t>("key");
@@ -174,20 +174,20 @@ HashKey key_argument(Arguments& in) {
   return key;
 }
 
-void bind_far(Napi::Env env, Napi::Object exports) {
+void bind_remote_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_create_receiver>(env, exports, "createReceiver");
   bind<bind_receiver_port>(env, exports, "receiverPort");
-  bind<bind_admit_landing>(env, exports, "admitLanding");
+  bind<bind_register_receive_buffer>(env, exports, "registerReceiveBuffer");
   bind<bind_receiver_counts>(env, exports, "receiverCounts");
   bind<bind_free_receiver>(env, exports, "freeReceiver");
-  bind<bind_create_far_messenger>(env, exports, "createFarMessenger");
-  bind<bind_send_pages_far>(env, exports, "sendPagesFar");
-  bind<bind_stop_sending_far>(env, exports, "stopSendingFar");
-  bind<bind_left_far>(env, exports, "leftFar");
-  bind<bind_way_to>(env, exports, "wayTo");
+  bind<bind_create_remote_sender>(env, exports, "createRemoteSender");
+  bind<bind_send_pages_remote>(env, exports, "sendPagesRemote");
+  bind<bind_stop_sending_remote>(env, exports, "stopSendingRemote");
+  bind<bind_pending_pages_remote>(env, exports, "pendingPagesRemote");
+  bind<bind_transport_to>(env, exports, "transportTo");
   bind<bind_take_given_up>(env, exports, "takeGivenUp");
-  bind<bind_far_messenger_counts>(env, exports, "farMessengerCounts");
-  bind<bind_free_far_messenger>(env, exports, "freeFarMessenger");
+  bind<bind_remote_sender_counts>(env, exports, "remoteSenderCounts");
+  bind<bind_free_remote_sender>(env, exports, "freeRemoteSender");
   bind<bind_bench_sockets>(env, exports, "benchSockets");
   bind<bind_allowed_cores>(env, exports, "allowedCores");
   bind<bind_stay_on>(env, exports, "stayOn");

@@ -6,9 +6,9 @@
 namespace kvasir {
 namespace {
 
-/** (team, columns, types, rows, inputs) => linear */
+/** (backend, columns, types, rows, inputs) => linear */
 Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
-  const auto team = registries().teams.get(in.handle("backend"));
+  const auto backend = registries().backends.get(in.handle("backend"));
   const int columns = in.integer("columns", 1, INT32_MAX);
   const Span<int32_t> types = in.array<int32_t>("segment types");
   const Span<int32_t> rows = in.array<int32_t>("segment rows");
@@ -20,7 +20,7 @@ Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
     if (rows[i] < 1) throw std::runtime_error("Cannot create linear layer: a segment has " + std::to_string(rows[i]) + " rows");
     bound->segments.push_back({static_cast<TensorType>(types[i]), rows[i]});
   }
-  bound->linear = create_linear(team->isa, columns, bound->segments, inputs);
+  bound->linear = create_linear(backend->isa, columns, bound->segments, inputs);
   return number(env, registries().linears.add(std::move(bound)));
 }
 

@@ -3,7 +3,7 @@
 // exp(score - maximum), rounded where products take bf16 pairs, their sum, and the values in the order of keys; the partials (o, m, l) of ranges merge in a
 // binary tree aligned at absolute positions. So bits depend on (query, keys, ISA) alone: not on batch, chunking, threads or tiles.
 #pragma once
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 #include "base/types.hpp"
 
 namespace kvasir {

@@ -1,69 +1,34 @@
-// The threads of one backend: who may use them, and what their steps have asked of other instances.
+// A pool of threads that share out the tasks of one op: spins briefly between ops, then sleeps.
 #pragma once
-#include <atomic>
-#include <mutex>
-
-#include "base/threads.hpp"
-#include "base/types.hpp"
+#include <functional>
+#include <memory>
+#include <type_traits>
 
 namespace kvasir {
 
-/** Whose turn the threads are. A step takes them at once: guests let go at their next range of keys. */
-class ThreadTurn {
+class ThreadPool {
  public:
-  void take() {
-    wanted_.store(true, std::memory_order_seq_cst);
-    mutex_.lock();
-    wanted_.store(false, std::memory_order_relaxed);
-    step_runs_.store(true, std::memory_order_relaxed);
-  }
-  void give() {
-    step_runs_.store(false, std::memory_order_relaxed);
-    mutex_.unlock();
-  }
-  bool step_runs() const { return step_runs_.load(std::memory_order_relaxed); }
+  /** `threads` counts the caller: a pool of 1 starts no thread. */
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
-  /** For guests. */
-  bool try_take() { return !wanted() && mutex_.try_lock(); }
-  void give_back() { mutex_.unlock(); }
-  bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  int size() const;
+
+  using Task = void (*)(void* context, int task, int thread);
+  /** Runs tasks 0..count-1, each once, on any thread of the pool, handed out dynamically; returns when all are done. */
+  void run(int count, Task task, void* context);
+
+  template <class F>
+  void run(int count, F&& body) {
+    auto call = [](void* context, int task, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(task, thread); };
+    run(count, call, &body);
+  }
 
  private:
-  std::mutex mutex_;
-  std::atomic<bool> wanted_{false};
-  std::atomic<bool> step_runs_{false};
-};
-
-/** What steps have asked of guest rooms. */
-struct RemoteTally {
-  std::atomic<uint64_t> queries{0};
-  std::atomic<uint64_t> bytes_out{0};
-  std::atomic<uint64_t> bytes_in{0};
-  std::atomic<uint64_t> wait_nanoseconds{0};
-};
-
-/** One step or packing at a time. */
-struct Team {
-  Team(Isa of, int threads) : isa(of), pool(threads) {}
-
-  Isa isa;
-  ThreadPool pool;
-  std::mutex busy;
-  ThreadTurn turn;  // within `busy`
-  RemoteTally remote;
-  std::atomic<uint64_t> arrival_wait_nanoseconds{0};  // that steps waited for pages on their way
-};
-
-/** Holds the threads for a step of their own. */
-class StepTurn {
- public:
-  explicit StepTurn(Team& team) : turn_(team.turn) { turn_.take(); }
-  ~StepTurn() { turn_.give(); }
-  StepTurn(const StepTurn&) = delete;
-  StepTurn& operator=(const StepTurn&) = delete;
-
- private:
-  ThreadTurn& turn_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace kvasir

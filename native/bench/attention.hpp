@@ -1,7 +1,7 @@
 // What `kvasir bench kernel attention` measures: attention over pages in memory, beside the read roof and the arithmetic peak of the machine.
 #pragma once
 #include "attention/attention.hpp"
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 #include "base/types.hpp"
 
 namespace kvasir {

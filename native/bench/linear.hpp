@@ -1,6 +1,6 @@
 // What `kvasir bench kernel gemm` compares linear layers with: the arithmetic peak of the instruction that each input form multiplies by.
 #pragma once
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 #include "base/types.hpp"
 #include "bench/peak.hpp"
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bench/cores.hpp"
-#include "net/tcp_socket.hpp"
+#include "net/socket.hpp"
 
 namespace kvasir {
 namespace {
@@ -59,7 +59,7 @@ double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chun
     whole = write_all(pair.sender, from, bytes, chunk_bytes) && read_all(pair.sender, &here, 1, 1);
     spent = std::chrono::steady_clock::now() - begin;
   }
-  pair.sender.cut();
+  pair.sender.shut_down();
   reader.join();
   if (!whole) throw std::runtime_error("Cannot measure sockets: the connection ended early");
   return spent.count();

@@ -5,8 +5,7 @@
 
 #include "attention/attention.hpp"
 #include "base/shared_mapping.hpp"
-#include "kv/page_arrivals.hpp"
-#include "kv/step_progress.hpp"
+#include "kv/progress.hpp"
 
 namespace kvasir {
 
@@ -21,7 +20,7 @@ class KvPool {
   const KvLayout layout;
   const int pages;
   StepProgress progress;
-  PageArrivals arrivals;
+  LoadProgress loading;
 
   uint8_t* data() const { return memory_.data(); }
   uint8_t* page(int index) const { return data() + layout.page_bytes() * static_cast<size_t>(index); }

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "kv/step_progress.hpp"
+#include "base/event_count.hpp"
 
 namespace kvasir {
 
@@ -16,8 +16,8 @@ class LayerArrivals {
  public:
   using Clock = std::chrono::steady_clock;
 
-  LayerArrivals(int layers, int blocks) : layers_(layers), missing_(static_cast<size_t>(layers), blocks), here_(static_cast<size_t>(layers) * blocks), blocks_(blocks) {
-    last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  LayerArrivals(int layers, int blocks) : layers_(layers), missing_(static_cast<size_t>(layers), blocks), arrived_(static_cast<size_t>(layers) * blocks), blocks_(blocks) {
+    last_arrival_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }
 
   int layers() const { return layers_; }
@@ -26,32 +26,32 @@ class LayerArrivals {
   void expect(int blocks) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (int block = std::max(0, blocks); block < blocks_; block++)
-      for (int layer = 0; layer < layers_; layer++) missing_[layer] -= here_[place(block, layer)] == 0;
+      for (int layer = 0; layer < layers_; layer++) missing_[layer] -= arrived_[place(block, layer)] == 0;
     blocks_ = std::min(blocks_, std::max(0, blocks));
     advance();
   }
 
   /** The page of this place is where it was to be, whole and checked. */
-  void landed(int at) {
+  void page_arrived(int at) {
     std::lock_guard<std::mutex> lock(mutex_);
-    last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-    if (at < 0 || at >= blocks_ * layers_ || here_[at] != 0) return;
-    here_[at] = 1;
+    last_arrival_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    if (at < 0 || at >= blocks_ * layers_ || arrived_[at] != 0) return;
+    arrived_[at] = 1;
     if (--missing_[at % layers_] == 0) advance();
   }
 
   /** Nothing more comes: what is not here by now fails those who wait for it. */
-  void end() {
+  void finish() {
     ended_.store(true, std::memory_order_seq_cst);
-    bell_.ring();
+    event_.notify();
   }
 
   /** All pages of this layer, and of those before it, are here. */
-  bool has(int layer) const { return ready_.load(std::memory_order_acquire) > layer; }
+  bool is_ready(int layer) const { return ready_.load(std::memory_order_acquire) > layer; }
   bool ended() const { return ended_.load(std::memory_order_seq_cst); }
   /** When something came last. */
-  Clock::time_point last() const { return Clock::time_point(Clock::duration(last_.load(std::memory_order_relaxed))); }
-  Bell& bell() { return bell_; }
+  Clock::time_point last_arrival() const { return Clock::time_point(Clock::duration(last_arrival_.load(std::memory_order_relaxed))); }
+  EventCount& event() { return event_; }
 
  private:
   size_t place(int block, int layer) const { return static_cast<size_t>(block) * layers_ + layer; }
@@ -63,18 +63,18 @@ class LayerArrivals {
     while (ready < layers_ && missing_[ready] == 0) ready++;
     if (ready == before) return;
     ready_.store(ready, std::memory_order_seq_cst);
-    bell_.ring();
+    event_.notify();
   }
 
   const int layers_;
   std::mutex mutex_;
   std::vector<int> missing_;    // (layers): pages that have not come
-  std::vector<uint8_t> here_;   // (blocks, layers)
+  std::vector<uint8_t> arrived_;   // (blocks, layers)
   int blocks_;
   std::atomic<int> ready_{0};
   std::atomic<bool> ended_{false};
-  std::atomic<Clock::rep> last_;
-  Bell bell_;
+  std::atomic<Clock::rep> last_arrival_;
+  EventCount event_;
 };
 
 }  // namespace kvasir

@@ -26,7 +26,7 @@ void PageLoader::begin(int layers, std::vector<int32_t> from, std::vector<int32_
   finish();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    pool_->arrivals.expect();
+    pool_->loading.begin();
     layers_ = layers;
     from_ = std::move(from);
     to_ = std::move(to);
@@ -43,11 +43,11 @@ void PageLoader::serve() {
     lock.unlock();
     for (int layer = 0; layer < layers_; layer++) {
       copy_layer(layer);
-      pool_->arrivals.arrived(static_cast<uint32_t>(layer) + 1);
+      pool_->loading.ready(static_cast<uint32_t>(layer) + 1);
     }
     lock.lock();
     layers_ = 0;
-    pool_->arrivals.all_arrived();
+    pool_->loading.end();
   }
 }
 

@@ -19,7 +19,7 @@ class PageLoader {
   /** Copies pages `from` to pages `to`, (blocks, layers) both, in the order of layers. Waits for what was begun before. Throws where there is no such page. */
   void begin(int layers, std::vector<int32_t> from, std::vector<int32_t> to);
   /** All that was begun is there when it returns. */
-  void finish() { pool_->arrivals.await_all(); }
+  void finish() { pool_->loading.await_all(); }
 
  private:
   void serve();

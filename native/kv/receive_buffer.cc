@@ -7,56 +7,56 @@
 
 namespace kvasir {
 
-void LandingBoard::tell(int landing) {
+void CompletionQueue::push(int buffer) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    landed_.push_back(landing);
+    completed_.push_back(buffer);
   }
   wake_();
 }
 
-int LandingBoard::take(int32_t* out, int room) {
+int CompletionQueue::take(int32_t* out, int limit) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int count = std::min(room, static_cast<int>(landed_.size()));
-  std::copy_n(landed_.begin(), count, out);
-  landed_.erase(landed_.begin(), landed_.begin() + count);
+  const int count = std::min(limit, static_cast<int>(completed_.size()));
+  std::copy_n(completed_.begin(), count, out);
+  completed_.erase(completed_.begin(), completed_.begin() + count);
   return count;
 }
 
-Landing::Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals)
-    : pool_(std::move(pool)), board_(std::move(board)), pages_(std::move(pages)), arrivals_(std::move(arrivals)) {
+ReceiveBuffer::ReceiveBuffer(std::shared_ptr<KvPool> pool, std::shared_ptr<CompletionQueue> queue, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals)
+    : pool_(std::move(pool)), queue_(std::move(queue)), pages_(std::move(pages)), arrivals_(std::move(arrivals)) {
   int highest = -1;
   for (const int32_t page : pages_) {
     if (page < 0 || page >= pool_->pages) {
-      throw std::runtime_error("Cannot open a landing: the pool has " + std::to_string(pool_->pages) + " pages: " + std::to_string(page));
+      throw std::runtime_error("Cannot open a receive buffer: the pool has " + std::to_string(pool_->pages) + " pages: " + std::to_string(page));
     }
     highest = std::max(highest, page);
   }
   pool_->expect_use(highest + 1);
 }
 
-bool Landing::put(int place_index, const uint8_t* bytes) {
-  const bool open = while_open([&] { std::memcpy(place(place_index), bytes, pool_->layout.page_bytes()); });
-  if (open) landed(place_index);
+bool ReceiveBuffer::write(int slot_index, const uint8_t* bytes) {
+  const bool open = while_open([&] { std::memcpy(slot(slot_index), bytes, pool_->layout.page_bytes()); });
+  if (open) page_received(slot_index);
   return open;
 }
 
-void Landing::complete() {
+void ReceiveBuffer::complete() {
   {
     std::lock_guard<std::mutex> lock(writing_);
     if (closed_) return;
     closed_ = true;
   }
-  if (arrivals_) arrivals_->end();
-  board_->tell(number_);
+  if (arrivals_) arrivals_->finish();
+  queue_->push(number_);
 }
 
-void Landing::close() {
+void ReceiveBuffer::close() {
   {
     std::lock_guard<std::mutex> lock(writing_);
     closed_ = true;
   }
-  if (arrivals_) arrivals_->end();
+  if (arrivals_) arrivals_->finish();
 }
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// Where pages from other instances land: places in a pool that senders write to, until they are all there or nobody wants them.
+// Where pages from other instances land: slots in a pool that senders write to, until they are all there or nobody wants them.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,35 +10,35 @@
 
 namespace kvasir {
 
-/** Tells an instance's thread which of its landings are complete. Senders write, the instance reads. */
-class LandingBoard {
+/** Tells an instance's thread which of its buffers are complete. Senders write, the instance reads. */
+class CompletionQueue {
  public:
   /** `wake` is called by senders' threads when there is something to take. */
-  explicit LandingBoard(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit CompletionQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  void tell(int landing);
-  /** Moves at most `room` numbers of landings into `out`; returns how many. */
-  int take(int32_t* out, int room);
+  void push(int buffer);
+  /** Moves at most `limit` numbers of buffers into `out`; returns how many. */
+  int take(int32_t* out, int limit);
 
  private:
   std::mutex mutex_;
-  std::vector<int> landed_;
+  std::vector<int> completed_;
   std::function<void()> wake_;
 };
 
-class Landing {
+class ReceiveBuffer {
  public:
-  /** `arrivals`, if any, hear of each place that is filled. Throws where the pool has no such page. */
-  Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals = nullptr);
+  /** `arrivals`, if any, hear of each slot that is filled. Throws where the pool has no such page. */
+  ReceiveBuffer(std::shared_ptr<KvPool> pool, std::shared_ptr<CompletionQueue> queue, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals = nullptr);
 
   const KvLayout& layout() const { return pool_->layout; }
-  int places() const { return static_cast<int>(pages_.size()); }
+  int slots() const { return static_cast<int>(pages_.size()); }
 
   int number() const { return number_; }
-  /** By which the board and messengers name it; before anything is sent. */
+  /** By which the queue and local_senders name it; before anything is sent. */
   void set_number(int number) { number_ = number; }
-  /** Writes one page to a place; false once it is closed. */
-  bool put(int place, const uint8_t* bytes);
+  /** Writes one page to a slot; false once it is closed. */
+  bool write(int slot, const uint8_t* bytes);
   /** Calls `use` while nobody can close it: that should be soon over. False, and no call, once it is closed. */
   template <class Use>
   bool while_open(const Use& use) {
@@ -46,11 +46,11 @@ class Landing {
     if (!closed_) use();
     return !closed_;
   }
-  /** Where a place lies; to be touched inside `while_open` alone. */
-  uint8_t* place(int index) const { return pool_->page(pages_[index]); }
-  /** What was written to this place is whole. */
-  void landed(int index) {
-    if (arrivals_) arrivals_->landed(index);
+  /** Where a slot lies; to be touched inside `while_open` alone. */
+  uint8_t* slot(int index) const { return pool_->page(pages_[index]); }
+  /** What was written to this slot is whole. */
+  void page_received(int index) {
+    if (arrivals_) arrivals_->page_arrived(index);
   }
   /** All is here: says so, and is closed to writers from now on. */
   void complete();
@@ -59,7 +59,7 @@ class Landing {
 
  private:
   std::shared_ptr<KvPool> pool_;
-  std::shared_ptr<LandingBoard> board_;
+  std::shared_ptr<CompletionQueue> queue_;
   std::vector<int32_t> pages_;
   std::shared_ptr<LayerArrivals> arrivals_;
   int number_ = 0;

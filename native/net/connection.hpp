@@ -1,4 +1,4 @@
-// A connection between two processes, whatever carries it: a stream of bytes each way that never blocks for longer than its user allows.
+// A connection between two processes: a byte stream each way, over TCP or shared memory, whose calls return by a deadline.
 #pragma once
 #include <sys/uio.h>
 
@@ -14,51 +14,51 @@ using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline in_milliseconds(int64_t count) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(count); }
 constexpr Deadline kNever = Deadline::max();
 
-/** One thread receives and one sends; any may cut. Waits last a moment at a time, so that they notice when nobody wants them any more. */
-class Line {
+/** At most one thread receives and one sends; any thread may shut it down. A wait checks its `ended` flag several times a second. */
+class Connection {
  public:
-  virtual ~Line() = default;
-  /** Ends what both sides do with it; whoever waits for it is woken. */
-  virtual void cut() const = 0;
+  virtual ~Connection() = default;
+  /** Ends both directions for both sides and wakes the threads that wait. */
+  virtual void shut_down() const = 0;
 
-  /** What is there or can be taken, at once: bytes moved, 0 at the other side's end, or `kNothing` and `kBroken`. */
-  static constexpr int64_t kNothing = -1, kBroken = -2;
-  /** Into several places, one behind the other. */
+  /** Non-blocking calls return the bytes moved, 0 if the peer has ended, `kWouldBlock` or `kBroken`. */
+  static constexpr int64_t kWouldBlock = -1, kBroken = -2;
+  /** Scatters what has arrived into `parts`, in order. */
   virtual int64_t receive_parts(const iovec* parts, int count) const = 0;
-  /** From several places. With `more` the end of it may wait for what comes next, or for `flush`. */
+  /** Gathers from `parts`. With `more` the transport may hold the last bytes back until the next call or `flush`. */
   virtual int64_t send_parts(const iovec* parts, int count, bool more) const = 0;
   virtual void flush() const {}
   int64_t receive_some(void* to, size_t bytes) const;
   int64_t send_some(const void* from, size_t bytes) const;
 
-  /** Is it memory of this host, that both sides have? There `draft` and `arrived` save a copy; elsewhere parts are what costs least. */
+  /** True over shared memory. There `reserve` and `peek` save a copy; over TCP `receive_parts` and `send_parts` cost least. */
   virtual bool is_shared() const { return false; }
-  /** What is there, where it lies until it is taken; nothing where the line is not shared. The other side may write to it still. */
-  virtual const uint8_t* arrived(size_t& bytes) const {
+  /** The received bytes in place, until `consume`; null if the connection is not shared. The peer may still write to them. */
+  virtual const uint8_t* peek(size_t& bytes) const {
     bytes = 0;
     return nullptr;
   }
-  virtual void take(size_t) const {}
+  virtual void consume(size_t) const {}
 
-  /** At once? Also where the other side has ended. */
+  /** True if bytes have arrived or the peer has ended. */
   virtual bool is_readable() const = 0;
-  /** As `is_readable`, soon: looks for a moment, without sleeping. */
-  virtual bool comes_soon() const = 0;
-  /** False when `ended` is set or the deadline is over. */
+  /** As `is_readable`, after spinning for some microseconds at most. */
+  virtual bool spin_until_readable() const = 0;
+  /** False once `ended` is set or the deadline has passed. */
   bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await(Ready::to_receive, deadline, ended); }
   bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await(Ready::to_send, deadline, ended); }
-  /** Until so many bytes are there, the other side has ended, or a moment is over. Who waits for many is woken less often. */
+  /** Waits until `count` bytes have arrived, the peer has ended, or about 100 ms have passed. A larger count causes fewer wake-ups. */
   virtual void await_bytes(size_t count) const = 0;
 
-  /** Would a draft be there at once? False where the line does not know. */
+  /** True if `reserve` would return at once; false if that is not known. */
   virtual bool has_room() const { return false; }
-  /** Where the next bytes to be sent are written, at most `kDraftBytes`, until they are posted; null where there will be no room for them. */
-  static constexpr size_t kDraftBytes = size_t{1} << 18;
-  virtual uint8_t* draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);
-  /** Sends the draft's first bytes. */
-  virtual bool post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);
+  /** Memory for the next bytes to send, at most `kReserveBytes`, valid until `commit`; null if no space becomes free in time. */
+  static constexpr size_t kReserveBytes = size_t{1} << 18;
+  virtual uint8_t* reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);
+  /** Sends the first `bytes` of the reserved memory. */
+  virtual bool commit(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);
 
-  /** All of it, or false. */
+  /** Receives exactly `bytes`; false if that fails or times out. */
   bool receive(void* to, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
   bool send(const void* from, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
 
@@ -67,7 +67,7 @@ class Line {
   virtual bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const = 0;
 
  private:
-  std::vector<uint8_t> draft_;  // of lines that are not shared
+  std::vector<uint8_t> staging_;  // reserved memory of connections that are not shared
 };
 
 }  // namespace kvasir

@@ -9,7 +9,7 @@ namespace kvasir {
 constexpr uint32_t kWireVersion = 2;
 constexpr uint64_t kHelloMagic = 0x31726973'6176726bull;
 
-/** First from either side. */
+/** The first message of either side. */
 struct Hello {
   uint64_t magic = kHelloMagic;
   uint32_t version = kWireVersion;
@@ -17,22 +17,22 @@ struct Hello {
   std::array<uint8_t, 32> challenge;
 };
 
-/** What pages look like at the receiver: the sender's must be the same. */
+/** The receiver's page layout; the sender's must be equal. */
 struct PageShape {
   int32_t type, kv_heads, head_dim, page_tokens;
 };
 
-/** That the receiver knows the key too. */
+/** The receiver's proof. */
 struct Answer {
   Digest proof;
   PageShape shape;
 };
 
-static_assert(sizeof(Hello) == 48 && sizeof(Answer) == 48, "the wire has no gaps");
+static_assert(sizeof(Hello) == 48 && sizeof(Answer) == 48, "wire structures have no padding");
 
-enum class Greeting { done, broken, refused, other_shape };
-/** Either side of the greeting, until it is done or the deadline over. The one who connects proves first. */
-Greeting greet_as_sender(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
-Greeting greet_as_receiver(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
+enum class HandshakeResult { done, broken, refused, shape_mismatch };
+/** Runs one side of the handshake. The sender is the side that connects, and proves first. */
+HandshakeResult handshake_as_sender(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
+HandshakeResult handshake_as_receiver(const Connection& connection, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

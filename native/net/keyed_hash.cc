@@ -1,4 +1,4 @@
-// BLAKE2s with a key, one message at a time.
+// Keyed BLAKE2s over one message.
 #include "net/keyed_hash.hpp"
 
 #include <algorithm>
@@ -18,17 +18,17 @@ constexpr uint8_t kOrder[10][16] = {
     {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
 };
 
-uint32_t turned(uint32_t value, int bits) { return (value >> bits) | (value << (32 - bits)); }
+uint32_t rotated_right(uint32_t value, int bits) { return (value >> bits) | (value << (32 - bits)); }
 
 void mix(uint32_t* v, int a, int b, int c, int d, uint32_t x, uint32_t y) {
   v[a] += v[b] + x;
-  v[d] = turned(v[d] ^ v[a], 16);
+  v[d] = rotated_right(v[d] ^ v[a], 16);
   v[c] += v[d];
-  v[b] = turned(v[b] ^ v[c], 12);
+  v[b] = rotated_right(v[b] ^ v[c], 12);
   v[a] += v[b] + y;
-  v[d] = turned(v[d] ^ v[a], 8);
+  v[d] = rotated_right(v[d] ^ v[a], 8);
   v[c] += v[d];
-  v[b] = turned(v[b] ^ v[c], 7);
+  v[b] = rotated_right(v[b] ^ v[c], 7);
 }
 
 void compress(uint32_t* state, const uint8_t* block, uint64_t counted, bool last) {

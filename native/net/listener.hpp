@@ -1,4 +1,4 @@
-// Where other processes reach an instance: by tcp, and, those of this host, over shared memory. Each connection has a thread of its own.
+// Accepting connections of other processes, over TCP and from processes of this host over shared memory, and opening them.
 #pragma once
 #include <functional>
 #include <list>
@@ -8,23 +8,26 @@
 #include <thread>
 
 #include "net/handshake.hpp"
-#include "net/tcp_socket.hpp"
+#include "net/socket.hpp"
 
 namespace kvasir {
 
-/** How processes are reached. `automatic`: over shared memory where that works, else by tcp. */
-enum class Way : int { automatic = 0, tcp = 1, shared = 2 };
+/** How processes connect. `automatic`: over shared memory where possible, else over TCP. */
+enum class Transport : int { automatic = 0, tcp = 1, shared = 2 };
 
-/** Null where nobody who knows the key and has such pages answers. */
-std::unique_ptr<Line> reach(const HostPort& address, Way way, const HashKey& key, const KvLayout& layout, int patience_ms, const std::atomic<bool>& ended);
+/** Connects to a listener. Null if none answers that has the same key and page layout. */
+std::unique_ptr<Connection> open_connection(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, int timeout_ms, const std::atomic<bool>& ended);
 
 class Listener {
  public:
-  /** What is done with a connection, in its thread: it is cut once this returns, which should be soon after `ended` is set. */
-  using Serve = std::function<void(Line& line, const std::atomic<bool>& ended)>;
+  /** Handles one connection in a thread of its own. It must return soon after `ended` is set; the connection is shut down then. */
+  using Serve = std::function<void(Connection& connection, const std::atomic<bool>& ended)>;
 
-  /** Throws where it cannot listen there; port 0: one that is free. `serve` hears those alone who proved the key, and may outlive no one it refers to. */
-  Listener(const HostPort& address, Way way, const HashKey& key, const KvLayout& layout, Serve serve);
+  /**
+   * Port 0 chooses a free port. `serve` receives only connections that have proved the key; all that it refers to must outlive the listener.
+   * @throws std::runtime_error if the address cannot be bound
+   */
+  Listener(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, Serve serve);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -34,14 +37,14 @@ class Listener {
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  struct Connection {
+  struct Session {
     std::thread thread;
     std::atomic<bool> over{false};
   };
 
   void accept_all();
-  void reap(bool all);
-  void greet(Socket socket, bool is_local);
+  void join_finished(bool all);
+  void handle(Socket socket, bool is_local);
 
   const HashKey key_;
   const KvLayout layout_;
@@ -49,7 +52,7 @@ class Listener {
   Socket listening_;
   const int port_;
   Socket local_;
-  std::list<Connection> connections_;  // of the thread that accepts
+  std::list<Session> sessions_;  // used by the accepting thread alone
   std::atomic<uint64_t> refused_{0};
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -1,4 +1,4 @@
-// Unix domain sockets in the abstract namespace: they leave no file behind, and are gone with whoever listens.
+// Unix domain sockets in the abstract namespace: no file remains, and the name disappears with the listening process.
 #include "net/local_socket.hpp"
 
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-std::string local_name(const HashKey& key, const HostPort& address) {
+std::string local_socket_name(const HashKey& key, const HostPort& address) {
   const std::string place = address.host + ":" + std::to_string(address.port);
   const Digest digest = keyed_hash(key, place.data(), place.size());
   constexpr char kDigits[] = "0123456789abcdef";
@@ -32,7 +32,7 @@ struct Address {
   socklen_t size;
   explicit Address(const std::string& name) {
     place.sun_family = AF_UNIX;
-    // A zero before it: of no file system.
+    // A leading zero byte selects the abstract namespace.
     const size_t count = std::min(name.size(), sizeof place.sun_path - 1);
     std::memcpy(place.sun_path + 1, name.data(), count);
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + count);
@@ -42,7 +42,7 @@ struct Address {
 
 Socket new_socket() {
   Socket socket(::socket(AF_UNIX, SOCK_STREAM, 0));
-  if (socket.is_open()) make_prompt(socket.descriptor());
+  if (socket.is_open()) make_nonblocking(socket.descriptor());
   return socket;
 }
 
@@ -52,17 +52,17 @@ bool is_own_user(const Socket& socket) {
   return getsockopt(socket.descriptor(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-/** A message of one byte, with room for a descriptor. */
-struct Parcelled {
+/** A message of one byte and one descriptor. */
+struct DescriptorMessage {
   uint8_t byte = 0;
   iovec part = {&byte, 1};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message = {};
-  Parcelled() {
+  DescriptorMessage() {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = room;
-    // No room for a second.
+    message.msg_control = control;
+    // Exactly one descriptor fits.
     message.msg_controllen = CMSG_LEN(sizeof(int));
   }
 };
@@ -86,24 +86,24 @@ Socket listen_locally(const std::string& name) {
 Socket accept_locally(const Socket& listening) {
   Socket socket(accept(listening.descriptor(), nullptr, nullptr));
   if (!socket.is_open() || !is_own_user(socket)) return Socket();
-  make_prompt(socket.descriptor());
+  make_nonblocking(socket.descriptor());
   return socket;
 }
 
 bool pass_descriptor(const Socket& socket, int descriptor) {
-  Parcelled parcel;
-  cmsghdr* head = CMSG_FIRSTHDR(&parcel.message);
+  DescriptorMessage passed;
+  cmsghdr* head = CMSG_FIRSTHDR(&passed.message);
   head->cmsg_level = SOL_SOCKET;
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof descriptor);
   std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
-  return sendmsg(socket.descriptor(), &parcel.message, MSG_NOSIGNAL) == 1;
+  return sendmsg(socket.descriptor(), &passed.message, MSG_NOSIGNAL) == 1;
 }
 
-int take_descriptor(const Socket& socket, Deadline deadline, const std::atomic<bool>& ended) {
-  Parcelled parcel;
-  if (!socket.await_readable(deadline, ended) || recvmsg(socket.descriptor(), &parcel.message, MSG_CMSG_CLOEXEC) != 1) return -1;
-  const cmsghdr* head = CMSG_FIRSTHDR(&parcel.message);
+int receive_descriptor(const Socket& socket, Deadline deadline, const std::atomic<bool>& ended) {
+  DescriptorMessage passed;
+  if (!socket.await_readable(deadline, ended) || recvmsg(socket.descriptor(), &passed.message, MSG_CMSG_CLOEXEC) != 1) return -1;
+  const cmsghdr* head = CMSG_FIRSTHDR(&passed.message);
   int descriptor = -1;
   if (head == nullptr || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof descriptor)) return -1;
   std::memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
@@ -116,7 +116,7 @@ Socket connect_locally(const std::string&) { return Socket(); }
 Socket listen_locally(const std::string&) { return Socket(); }
 Socket accept_locally(const Socket&) { return Socket(); }
 bool pass_descriptor(const Socket&, int) { return false; }
-int take_descriptor(const Socket&, Deadline, const std::atomic<bool>&) { return -1; }
+int receive_descriptor(const Socket&, Deadline, const std::atomic<bool>&) { return -1; }
 
 #endif
 

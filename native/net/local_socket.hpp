@@ -1,21 +1,21 @@
-// Sockets between processes of one host and one user, which nobody else can reach: over them a descriptor is passed on. Linux alone has them here.
+// Unix domain sockets between processes of one user on one host, which pass a memory descriptor. Linux only.
 #pragma once
 #include "net/keyed_hash.hpp"
-#include "net/tcp_socket.hpp"
+#include "net/socket.hpp"
 
 namespace kvasir {
 
-/** By which those who know the key find whoever listens at that address, if it is on this host: no other can guess it. */
-std::string local_name(const HashKey& key, const HostPort& address);
-/** Closed where there is none of that name on this host (and in its network namespace), or another user's. */
+/** The name under which the listener at `address` is found on this host. It depends on the key, so others cannot guess it. */
+std::string local_socket_name(const HashKey& key, const HostPort& address);
+/** Returns a closed socket if no process of this user listens under that name in this network namespace. */
 Socket connect_locally(const std::string& name);
-/** Closed where it cannot. */
+/** Returns a closed socket on failure. */
 Socket listen_locally(const std::string& name);
-/** Closed where none came in the end, or it was another user. */
+/** Returns a closed socket if the peer has gone or belongs to another user. */
 Socket accept_locally(const Socket& listening);
 
 bool pass_descriptor(const Socket& socket, int descriptor);
-/** Negative where none comes. */
-int take_descriptor(const Socket& socket, Deadline deadline, const std::atomic<bool>& ended);
+/** Returns a negative number if none arrives. */
+int receive_descriptor(const Socket& socket, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// Sleeping and waking between processes, by futexes in the memory that they share.
+// Sleeping and waking between processes, by futexes in shared memory.
 #include "net/shared_ring.hpp"
 
 #include <sys/mman.h>
@@ -17,24 +17,24 @@ namespace {
 
 #if defined(__linux__)
 
-uint32_t* word_of(Sleeper& sleeper) { return reinterpret_cast<uint32_t*>(&sleeper.sleeps); }
+uint32_t* word_of(RingWaiter& waiter) { return reinterpret_cast<uint32_t*>(&waiter.sleeps); }
 
-void park(Sleeper& sleeper, std::chrono::nanoseconds most) {
-  const timespec time = {static_cast<time_t>(most.count() / 1000000000), static_cast<long>(most.count() % 1000000000)};
-  syscall(SYS_futex, word_of(sleeper), FUTEX_WAIT, 1, &time, nullptr, 0);
+void futex_sleep(RingWaiter& waiter, std::chrono::nanoseconds limit) {
+  const timespec time = {static_cast<time_t>(limit.count() / 1000000000), static_cast<long>(limit.count() % 1000000000)};
+  syscall(SYS_futex, word_of(waiter), FUTEX_WAIT, 1, &time, nullptr, 0);
 }
-void unpark(Sleeper& sleeper) { syscall(SYS_futex, word_of(sleeper), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void futex_wake(RingWaiter& waiter) { syscall(SYS_futex, word_of(waiter), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 #else
 
-// Nobody shares rings there.
-void park(Sleeper&, std::chrono::nanoseconds) {}
-void unpark(Sleeper&) {}
+// Only Linux shares rings.
+void futex_sleep(RingWaiter&, std::chrono::nanoseconds) {}
+void futex_wake(RingWaiter&) {}
 
 #endif
 
-void wake(Sleeper& sleeper) {
-  if (sleeper.sleeps.exchange(0, std::memory_order_seq_cst) != 0) unpark(sleeper);
+void wake(RingWaiter& waiter) {
+  if (waiter.sleeps.exchange(0, std::memory_order_seq_cst) != 0) futex_wake(waiter);
 }
 
 }  // namespace
@@ -55,16 +55,16 @@ RingMemory::~RingMemory() {
   if (data_ != nullptr) munmap(data_, 2 * kRingBytes);
 }
 
-void RingEnd::pass(size_t bytes) const {
+void RingEnd::advance(size_t bytes) const {
   position_ += bytes;
   mine_.store(position_, std::memory_order_seq_cst);
-  if (other_.sleeps.load(std::memory_order_seq_cst) != 0 && position_ >= other_.until.load(std::memory_order_relaxed)) wake(other_);
+  if (other_.sleeps.load(std::memory_order_seq_cst) != 0 && position_ >= other_.wake_at.load(std::memory_order_relaxed)) wake(other_);
 }
 
-void RingEnd::sleep(size_t bytes, std::chrono::nanoseconds most) const {
-  me_.until.store(position_ + bytes - lead_, std::memory_order_relaxed);
+void RingEnd::sleep(size_t bytes, std::chrono::nanoseconds limit) const {
+  me_.wake_at.store(position_ + bytes - lead_, std::memory_order_relaxed);
   me_.sleeps.store(1, std::memory_order_seq_cst);
-  if (available() < bytes) park(me_, most);
+  if (available() < bytes) futex_sleep(me_, limit);
   me_.sleeps.store(0, std::memory_order_seq_cst);
 }
 

@@ -9,8 +9,8 @@ namespace {
 constexpr int kElementsPerTask = 8192;  // below this, waking a thread costs more than the work
 
 /** body(row, thread) for every row; chunks hold enough elements to be worth a task. */
-template <class Body>
-void for_rows(ThreadPool& pool, int rows, int columns, const Body& body) {
+template <class MessageReader>
+void for_rows(ThreadPool& pool, int rows, int columns, const MessageReader& body) {
   const int fair = (rows + 4 * pool.size() - 1) / (4 * pool.size());
   const int chunk = std::max({1, fair, kElementsPerTask / std::max(1, columns)});
   const int tasks = (rows + chunk - 1) / chunk;

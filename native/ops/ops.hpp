@@ -1,6 +1,6 @@
 // The ops between linear layers and attention: each runs over rows, and rounds its result to the kind of its output in the same pass.
 #pragma once
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 #include "ops/buffer.hpp"
 #include "ops/rows.hpp"
 

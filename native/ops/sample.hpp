@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 #include "ops/rows.hpp"
 
 namespace kvasir {

@@ -20,12 +20,12 @@ struct Span {
 
 class KvPool;
 class LayerArrivals;
-class Room;
+class RemoteAttentionEndpoint;
 
 /** Mirrors RemoteKeys. */
 struct RemoteKeysView {
   int sequence, group, first_block;
-  std::shared_ptr<Room> room;  // null: there is none of that number
+  std::shared_ptr<RemoteAttentionEndpoint> endpoint;  // null: there is none of that number
   int loan;
   Span<int32_t> blocks;
 };

@@ -10,7 +10,7 @@ constexpr int kMost = 1 << 20;  // of buffers and ops
 
 void read_buffer_spec(EncodedReader& in, int op_count, ProgramPlan& plan) {
   Buffer buffer;
-  buffer.isa = plan.bindings.team->isa;
+  buffer.isa = plan.bindings.backend->isa;
   buffer.kv_type = plan.layout.type;
   buffer.kind = static_cast<BufferKind>(in.integer("buffer kind", 0, 3));
   buffer.logit_rows = in.integer("buffer rows", 0, 2) == 1;

@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
+constexpr auto kPollInterval = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
 
 }  // namespace
 
@@ -22,51 +22,51 @@ void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
 }
 
 template <class Over>
-void LayerWaits::wait(Bell& bell, Team& team, const int32_t* abort, const Over& over) {
+void LayerWaits::wait(EventCount& event, Backend& backend, const int32_t* abort, const Over& over) {
   if (over()) return;
-  team.turn.give();
+  backend.threads_lock.unlock();
   const auto begin = Clock::now();
   while (!aborted_) {
-    const uint32_t seen = bell.rung();
+    const uint32_t seen = event.epoch();
     if (over()) break;
     aborted_ = __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
-    if (!aborted_ && !spin([&] { return bell.rung() != seen; })) bell.wait_for(seen, kLook);
+    if (!aborted_ && !spin([&] { return event.epoch() != seen; })) event.wait_for(seen, kPollInterval);
   }
-  team.turn.take();
+  backend.threads_lock.lock();
   const std::chrono::nanoseconds waited = Clock::now() - begin;
-  team.arrival_wait_nanoseconds += static_cast<uint64_t>(waited.count());
+  backend.arrival_wait_nanoseconds += static_cast<uint64_t>(waited.count());
 }
 
 bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
   const Clock::time_point now = Clock::now();
-  return arrivals.has(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last()) > quiet_ || now - begun_ > within;
+  return arrivals.is_ready(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last_arrival()) > quiet_ || now - begun_ > within;
 }
 
 /** Waits for it. `arrivals` null: nobody brings it. */
-bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Team& team, const int32_t* abort) {
+bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort) {
   if (arrivals == nullptr) return false;
-  wait(arrivals->bell(), team, abort, [&] { return is_over(*arrivals, within, layer); });
-  return arrivals->has(layer);
+  wait(arrivals->event(), backend, abort, [&] { return is_over(*arrivals, within, layer); });
+  return arrivals->is_ready(layer);
 }
 
-void LayerWaits::await(int layer, KvPool& pool, Team& team, const int32_t* abort) {
-  wait(pool.arrivals.bell(), team, abort, [&] { return pool.arrivals.has(static_cast<uint32_t>(layer)); });
+void LayerWaits::await(int layer, KvPool& pool, Backend& backend, const int32_t* abort) {
+  wait(pool.loading.event(), backend, abort, [&] { return pool.loading.is_ready(static_cast<uint32_t>(layer)); });
   for (const ArrivingKeysView& keys : step_->arriving) {
     if (aborted_) return;
     if (unanswered_[keys.sequence] != 0) continue;
-    if (has_come(keys.arrivals.get(), keys.within, layer, team, abort) || aborted_) continue;
+    if (has_come(keys.arrivals.get(), keys.within, layer, backend, abort) || aborted_) continue;
     unanswered_[keys.sequence] = 1;
     any_failed_ = true;
   }
 }
 
-bool LayerWaits::await_rows(Team& team, const int32_t* abort) {
+bool LayerWaits::await_rows(Backend& backend, const int32_t* abort) {
   const ComingRowsView& coming = step_->rows_in;
   const auto tell = [this](int32_t waits) {
     if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waits, __ATOMIC_SEQ_CST);
   };
   tell(1);
-  const bool here = has_come(coming.arrivals.get(), coming.within, 0, team, abort);
+  const bool here = has_come(coming.arrivals.get(), coming.within, 0, backend, abort);
   tell(0);
   if (aborted_ || here) return !aborted_;
   lost_ = true;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/thread_pool.hpp"
+#include "base/backend.hpp"
 #include "kv/kv_pool.hpp"
 #include "kv/layer_arrivals.hpp"
 #include "ops/step.hpp"
@@ -20,9 +20,9 @@ class LayerWaits {
   /** A step begins. `unanswered` (sequences) stays until it ends: 1 is written for those whose pages do not come. */
   void begin(const StepView& step, uint8_t* unanswered);
   /** Returns when the layer's pages are there, or will not be, or where `abort` is set: then the step is aborted. Meanwhile the threads are the guests'. */
-  void await(int layer, KvPool& pool, Team& team, const int32_t* abort);
+  void await(int layer, KvPool& pool, Backend& backend, const int32_t* abort);
   /** Returns when the rows that the step begins with are there: then true. False: it is aborted, or they do not come, and nothing of it can be computed. */
-  bool await_rows(Team& team, const int32_t* abort);
+  bool await_rows(Backend& backend, const int32_t* abort);
   bool aborted() const { return aborted_; }
   /** Have the rows not come that all others are made of? */
   bool lost() const { return lost_; }
@@ -33,9 +33,9 @@ class LayerWaits {
   using Clock = std::chrono::steady_clock;
 
   bool is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const;
-  bool has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Team& team, const int32_t* abort);
+  bool has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort);
   template <class Over>
-  void wait(Bell& bell, Team& team, const int32_t* abort, const Over& over);
+  void wait(EventCount& event, Backend& backend, const int32_t* abort, const Over& over);
 
   std::chrono::milliseconds quiet_;
   const StepView* step_ = nullptr;

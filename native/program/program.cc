@@ -60,7 +60,7 @@ Program::Program(EncodedReader in, const ProgramBindings& bindings, std::chrono:
   row_sequence_.resize(limits.tokens_max);
   groups_.resize(limits.groups.size());
   for (auto& sequences : groups_) sequences.reserve(limits.tokens_max);
-  if (plan_->logits) sampler_ = std::make_unique<Sampler>(limits.vocabulary, bindings.team->pool.size());
+  if (plan_->logits) sampler_ = std::make_unique<Sampler>(limits.vocabulary, bindings.backend->pool.size());
 }
 
 void Program::place_buffers() {
@@ -73,7 +73,7 @@ void Program::place_buffers() {
   const int end = static_cast<int>(plan_->ops.size());
   const size_t out_bytes = plan_->attention_out_columns * sizeof(float) * static_cast<size_t>(plan_->limits.tokens_max);
   plan_->scratch_columns = aligned(plan_->scratch_columns * sizeof(float)) / sizeof(float);
-  const size_t row_bytes = plan_->scratch_columns * sizeof(float) * static_cast<size_t>(plan_->bindings.team->pool.size());
+  const size_t row_bytes = plan_->scratch_columns * sizeof(float) * static_cast<size_t>(plan_->bindings.backend->pool.size());
   for (const size_t bytes : {row_bytes, plan_->attention_bytes, out_bytes}) regions.push_back({aligned(bytes), 0, end});
   const size_t total = place(regions);
   arena_ = Mapping(total, "the buffers of a program");
@@ -97,7 +97,7 @@ void Program::describe_sequences(const StepView& step) {
 }
 
 bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result) {
-  std::unique_lock<std::mutex> lock(plan_->bindings.team->busy, std::try_to_lock);
+  std::unique_lock<std::mutex> lock(plan_->bindings.backend->busy, std::try_to_lock);
   if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
   const KvLayout& wanted = plan_->layout;
   const bool fits = pool.isa == isa() && pool.layout.type == wanted.type && pool.layout.kv_heads == wanted.kv_heads && pool.layout.head_dim == wanted.head_dim;
@@ -111,7 +111,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   remote_.begin(step, groups_, unanswered_.data());
   waits_.begin(step, unanswered_.data());
 
-  ThreadPool& threads = plan_->bindings.team->pool;
+  ThreadPool& threads = plan_->bindings.backend->pool;
   const RowKernels& kernels = row_kernels(isa());
   const StepState state = {{threads, kernels, scratch_, plan_->scratch_columns},
                            &step,
@@ -122,12 +122,12 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            &groups_,
                            attention_scratch_,
                            attention_out_,
-                           plan_->bindings.team.get(),
+                           plan_->bindings.backend.get(),
                            &remote_,
                            &waits_,
                            unanswered_.data(),
                            abort};
-  const StepTurn turn(*plan_->bindings.team);
+  const StepLock turn(*plan_->bindings.backend);
   const RunningStep running(pool.progress);
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;

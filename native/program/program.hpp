@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/backend.hpp"
 #include "base/memory.hpp"
-#include "base/thread_pool.hpp"
 #include "kv/kv_pool.hpp"
 #include "ops/buffer.hpp"
 #include "ops/ops.hpp"
@@ -18,7 +18,7 @@ namespace kvasir {
 using FloatVector = std::vector<float>;
 
 struct ProgramBindings {
-  std::shared_ptr<Team> team;
+  std::shared_ptr<Backend> backend;
   std::vector<std::shared_ptr<const Linear>> linears;
   std::vector<std::shared_ptr<const FloatVector>> vectors;
 };
@@ -34,7 +34,7 @@ struct StepState {
   const std::vector<std::vector<AttentionSequence>>* groups;  // sequences as each layer group sees them
   void* attention_scratch;
   float* attention_out;  // (tokens, columns): where a result waits to be rounded
-  Team* team;
+  Backend* backend;
   RemoteAttention* remote;
   LayerWaits* waits;
   const uint8_t* unanswered;  // (sequences)
@@ -93,7 +93,7 @@ class Program {
 
   /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
   const Buffer& open_buffer(int index, int rows) const;
-  Isa isa() const { return plan_->bindings.team->isa; }
+  Isa isa() const { return plan_->bindings.backend->isa; }
   /** Bytes of buffers and scratch. */
   size_t bytes() const { return arena_.bytes(); }
 

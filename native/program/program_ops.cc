@@ -102,7 +102,7 @@ struct Product final : ProgramOp {
     x = read_buffer(in, plan, "linear.x");
     out = read_plain(in, plan, "linear.out");
     require(x->kind == BufferKind::input && x->form == weight->inputs, "linear.x is not an input buffer of the layer's form");
-    require(weight->isa == plan.bindings.team->isa, "a linear layer was packed for another instruction set");
+    require(weight->isa == plan.bindings.backend->isa, "a linear layer was packed for another instruction set");
     require_columns(*x, weight->columns, "columns of linear.x");
     require_columns(*out, weight->rows, "columns of linear.out");
     require_same_rows(*x, *out);
@@ -260,7 +260,7 @@ struct WaitLayer final : ProgramOp {
   int layer;
 
   WaitLayer(EncodedReader& in, ProgramPlan&) : layer(in.integer("waitLayer.layer", 0, 1 << 16)) {}
-  void run(const StepState& s) const override { s.waits->await(layer, *s.pool, *s.team, s.abort); }
+  void run(const StepState& s) const override { s.waits->await(layer, *s.pool, *s.backend, s.abort); }
 };
 
 struct Attention final : ProgramOp {
@@ -294,7 +294,7 @@ struct Attention final : ProgramOp {
       require_same_rows(*q, *max);
       require_same_rows(*q, *sum);
     }
-    const size_t bytes = attention_scratch_bytes(plan.bindings.team->isa, plan.layout, layer.heads, plan.bindings.team->pool.size(),
+    const size_t bytes = attention_scratch_bytes(plan.bindings.backend->isa, plan.layout, layer.heads, plan.bindings.backend->pool.size(),
                                                  plan.limits.tokens_max, plan.limits.context_max);
     plan.attention_bytes = std::max(plan.attention_bytes, bytes);
     if (out->kind != BufferKind::f32) plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(out->columns));
@@ -310,13 +310,13 @@ struct Attention final : ProgramOp {
     args.softcap = softcap;
     args.slopes = slopes;
     const StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
-    const RemoteCall call = {args, q->data, to, layer.group, *s.team, s.attention_scratch, s.abort};
+    const RemoteAttentionCall call = {args, q->data, to, layer.group, *s.backend, s.attention_scratch, s.abort};
     if (s.remote->any(layer.group)) {
       s.remote->run(call);
     } else if (s.waits->any_failed()) {
       std::vector<int> all(static_cast<size_t>(s.step->sequences()));
       std::iota(all.begin(), all.end(), 0);
-      run_at_home(call, (*s.groups)[layer.group], all, s.unanswered);
+      run_local(call, (*s.groups)[layer.group], all, s.unanswered);
     } else {
       run_attention(s.op.pool, args, q->data, to.out, to.max, to.sum, s.attention_scratch);
     }

@@ -28,7 +28,7 @@ struct WaitRows final : ProgramOp {
   WaitRows(EncodedReader& in, ProgramPlan& plan) : out(read_rows_buffer(in, plan, "waitRows.out")) { plan.rows_in = out; }
   void run(const StepState& s) const override {
     const RowPagesView& rows = s.step->rows_in.rows;
-    if (!rows.pool || !s.waits->await_rows(*s.team, s.abort)) return;
+    if (!rows.pool || !s.waits->await_rows(*s.backend, s.abort)) return;
     for_each_page(rows, row_bytes(*out, s.tokens), [&](const uint8_t* page, size_t from, size_t bytes) { std::memcpy(out->data + from, page, bytes); });
   }
 };

@@ -1,4 +1,4 @@
-// Two threads: one asks, one hears.
+// Two threads: one sends queries, the other receives answers.
 #include "remote/client.hpp"
 
 #include <utility>
@@ -8,138 +8,138 @@
 namespace kvasir {
 namespace {
 
-constexpr int kReachMs = 1000;
-constexpr int kStallMs = 20000;  // between the parts of one frame
+constexpr int kConnectMs = 1000;
+constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
 
 }  // namespace
 
-FarRoom::FarRoom(const KvLayout& layout, HostPort address, Way way, const HashKey& key)
-    : layout_(layout), address_(std::move(address)), way_(way), key_(key), thread_([this] { serve(); }) {}
+RemoteAttentionClient::RemoteAttentionClient(const KvLayout& layout, HostPort address, Transport transport, const HashKey& key)
+    : layout_(layout), address_(std::move(address)), transport_(transport), key_(key), thread_([this] { serve(); }) {}
 
-void FarRoom::close() {
+void RemoteAttentionClient::close() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(closed_, true)) return;
   }
   ended_ = true;
-  bell_.ring();
+  event_.notify();
   thread_.join();
 }
 
-void FarRoom::post(std::shared_ptr<GuestQuery> query) {
+void RemoteAttentionClient::post(std::shared_ptr<RemoteQuery> query) {
   if (send_at_once(query)) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!closed_) waiting_.push_back(std::exchange(query, nullptr));
+    if (!closed_) queue_.push_back(std::exchange(query, nullptr));
   }
-  if (query != nullptr) query->end(GuestQuery::State::refused);
-  bell_.ring();
+  if (query != nullptr) query->end(RemoteQuery::State::refused);
+  event_.notify();
 }
 
-void FarRoom::serve() {
+void RemoteAttentionClient::serve() {
   while (!ended_) {
-    const uint32_t seen = bell_.rung();
+    const uint32_t seen = event_.epoch();
     if (broken_) disconnect();
-    if (!send_next() && !ended_ && !spin([&] { return bell_.rung() != seen; })) bell_.wait(seen);
+    if (!send_next() && !ended_ && !spin([&] { return event_.epoch() != seen; })) event_.wait(seen);
   }
   disconnect();
 }
 
-/** From the thread that asks, which saves waking another: only where it waits for nothing, on its turn and on a line that has room. */
-bool FarRoom::send_at_once(const std::shared_ptr<GuestQuery>& query) {
+/** Sends from the calling thread, which saves a wake-up, if that does not block: no other query is being sent, and the connection has room. */
+bool RemoteAttentionClient::send_at_once(const std::shared_ptr<RemoteQuery>& query) {
   const std::unique_lock<std::mutex> sending(sending_, std::try_to_lock);
-  if (!sending.owns_lock() || line_ == nullptr || broken_ || !line_->has_room() || query_letter_bytes(*query) > Line::kDraftBytes) return false;
+  if (!sending.owns_lock() || connection_ == nullptr || broken_ || !connection_->has_room() || query_message_bytes(*query) > Connection::kReserveBytes) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_ || !waiting_.empty()) return false;
-    asked_[++sequence_] = query;
+    if (closed_ || !queue_.empty()) return false;
+    sent_[++sequence_] = query;
   }
-  if (send_query(*line_, *query, sequence_, in_milliseconds(kStallMs), ended_)) return true;
+  if (send_query(*connection_, *query, sequence_, in_milliseconds(kStallMs), ended_)) return true;
   broken_ = true;
-  bell_.ring();
+  event_.notify();
   return true;
 }
 
-/** False where nothing waits to be sent. */
-bool FarRoom::send_next() {
-  std::shared_ptr<GuestQuery> query;
+/** False if the queue is empty. */
+bool RemoteAttentionClient::send_next() {
+  std::shared_ptr<RemoteQuery> query;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (waiting_.empty()) return false;
+    if (queue_.empty()) return false;
   }
-  if (line_ == nullptr && !connect()) {
+  if (connection_ == nullptr && !connect()) {
     refuse_all();
     return true;
   }
   const std::lock_guard<std::mutex> sending(sending_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    query = std::move(waiting_.front());
-    waiting_.pop_front();
-    asked_[++sequence_] = query;
+    query = std::move(queue_.front());
+    queue_.pop_front();
+    sent_[++sequence_] = query;
   }
-  if (!send_query(*line_, *query, sequence_, in_milliseconds(kStallMs), ended_)) broken_ = true;
+  if (!send_query(*connection_, *query, sequence_, in_milliseconds(kStallMs), ended_)) broken_ = true;
   return true;
 }
 
-bool FarRoom::connect() {
-  auto line = reach(address_, way_, key_, layout_, kReachMs, ended_);
-  if (line == nullptr) return false;
+bool RemoteAttentionClient::connect() {
+  auto connection = open_connection(address_, transport_, key_, layout_, kConnectMs, ended_);
+  if (connection == nullptr) return false;
   {
     const std::lock_guard<std::mutex> sending(sending_);
-    line_ = std::move(line);
+    connection_ = std::move(connection);
     sequence_ = 0;
     broken_ = false;
   }
-  ears_ = std::thread([this] { hear(); });
+  answer_thread_ = std::thread([this] { receive_answers(); });
   return true;
 }
 
-void FarRoom::hear() {
+void RemoteAttentionClient::receive_answers() {
   AnswerHeader header;
-  while (!broken_ && receive_answer_header(*line_, header, broken_)) {
-    std::shared_ptr<GuestQuery> query;
+  while (!broken_ && receive_answer_header(*connection_, header, broken_)) {
+    std::shared_ptr<RemoteQuery> query;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = asked_.find(header.sequence);
-      if (found == asked_.end()) break;
+      const auto found = sent_.find(header.sequence);
+      if (found == sent_.end()) break;
       query = found->second;
     }
-    // Nobody answers what has not left; one that does is not believed before it has.
+    // An answer can arrive while `send_next` still reads the query: wait until it is sent.
     { const std::lock_guard<std::mutex> sent(sending_); }
-    if (!receive_partials(*line_, header, *query, in_milliseconds(kStallMs), broken_)) break;
+    if (!receive_partials(*connection_, header, *query, in_milliseconds(kStallMs), broken_)) break;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      asked_.erase(header.sequence);
+      sent_.erase(header.sequence);
     }
-    query->end(header.answered != 0 ? GuestQuery::State::answered : GuestQuery::State::refused);
+    query->end(header.answered != 0 ? RemoteQuery::State::answered : RemoteQuery::State::refused);
   }
   broken_ = true;
-  bell_.ring();
+  event_.notify();
 }
 
-void FarRoom::disconnect() {
+void RemoteAttentionClient::disconnect() {
   broken_ = true;
-  if (line_ != nullptr) line_->cut();
-  if (ears_.joinable()) ears_.join();
+  if (connection_ != nullptr) connection_->shut_down();
+  if (answer_thread_.joinable()) answer_thread_.join();
   {
     const std::lock_guard<std::mutex> sending(sending_);
-    line_ = nullptr;
+    connection_ = nullptr;
     broken_ = false;
   }
   refuse_all();
 }
 
-void FarRoom::refuse_all() {
-  std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked;
-  std::deque<std::shared_ptr<GuestQuery>> waiting;
+void RemoteAttentionClient::refuse_all() {
+  std::unordered_map<uint32_t, std::shared_ptr<RemoteQuery>> sent;
+  std::deque<std::shared_ptr<RemoteQuery>> queue;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    asked.swap(asked_);
-    waiting.swap(waiting_);
+    sent.swap(sent_);
+    queue.swap(queue_);
   }
-  for (const auto& [sequence, query] : asked) query->end(GuestQuery::State::refused);
-  for (const auto& query : waiting) query->end(GuestQuery::State::refused);
+  for (const auto& [sequence, query] : sent) query->end(RemoteQuery::State::refused);
+  for (const auto& query : queue) query->end(RemoteQuery::State::refused);
 }
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// A guest room of another process, as a debtor sees it: queries leave over one connection, answers come back in any order.
+// A client of a remote attention server in another process: queries leave over one connection, answers return in any order.
 #pragma once
 #include <deque>
 #include <mutex>
@@ -11,15 +11,15 @@
 
 namespace kvasir {
 
-/** Connects when something is asked. What is open when the connection ends is refused; the next query makes a new one. */
-class FarRoom final : public Room {
+/** Connects on the first query. When the connection ends its open queries are refused; the next query reconnects. */
+class RemoteAttentionClient final : public RemoteAttentionEndpoint {
  public:
-  FarRoom(const KvLayout& layout, HostPort address, Way way, const HashKey& key);
-  ~FarRoom() override { close(); }
-  FarRoom(const FarRoom&) = delete;
-  FarRoom& operator=(const FarRoom&) = delete;
+  RemoteAttentionClient(const KvLayout& layout, HostPort address, Transport transport, const HashKey& key);
+  ~RemoteAttentionClient() override { close(); }
+  RemoteAttentionClient(const RemoteAttentionClient&) = delete;
+  RemoteAttentionClient& operator=(const RemoteAttentionClient&) = delete;
 
-  void post(std::shared_ptr<GuestQuery> query) override;
+  void post(std::shared_ptr<RemoteQuery> query) override;
   void close() override;
 
  private:
@@ -27,26 +27,26 @@ class FarRoom final : public Room {
   bool connect();
   void disconnect();
   bool send_next();
-  bool send_at_once(const std::shared_ptr<GuestQuery>& query);
-  void hear();
+  bool send_at_once(const std::shared_ptr<RemoteQuery>& query);
+  void receive_answers();
   void refuse_all();
 
   const KvLayout layout_;
   const HostPort address_;
-  const Way way_;
+  const Transport transport_;
   const HashKey key_;
-  Bell bell_;
-  std::mutex mutex_;  // of what is open
-  std::deque<std::shared_ptr<GuestQuery>> waiting_;
-  std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked_;  // by sequence
+  EventCount event_;
+  std::mutex mutex_;  // guards the next three
+  std::deque<std::shared_ptr<RemoteQuery>> queue_;
+  std::unordered_map<uint32_t, std::shared_ptr<RemoteQuery>> sent_;  // unanswered, by sequence number
   bool closed_ = false;
 
-  std::mutex sending_;  // a query, which is read meanwhile, over the line
-  std::unique_ptr<Line> line_;
+  std::mutex sending_;  // held while a query is read and sent; guards the next two
+  std::unique_ptr<Connection> connection_;
   uint32_t sequence_ = 0;
   std::atomic<bool> broken_{false};
   std::atomic<bool> ended_{false};
-  std::thread ears_;
+  std::thread answer_thread_;
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// Whoever answers queries over lent pages: a guest room of this process, or one behind a connection.
+// An endpoint that answers remote attention queries: a server of this process, or a client of a server in another process.
 #pragma once
 #include <memory>
 
@@ -6,12 +6,12 @@
 
 namespace kvasir {
 
-class Room {
+class RemoteAttentionEndpoint {
  public:
-  virtual ~Room() = default;
-  /** From any thread. It will be answered or refused, soon or late; what is dropped may be neither. */
-  virtual void post(std::shared_ptr<GuestQuery> query) = 0;
-  /** Refuses what is open and what comes. */
+  virtual ~RemoteAttentionEndpoint() = default;
+  /** From any thread. Every query ends answered or refused, at any later time; a dropped query may never end. */
+  virtual void post(std::shared_ptr<RemoteQuery> query) = 0;
+  /** Refuses open and later queries. */
   virtual void close() = 0;
 };
 

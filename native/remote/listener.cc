@@ -1,4 +1,4 @@
-// A reader and a writer for each connection: a query that takes long holds up no other's answer.
+// One reading and one writing thread for each connection, so that a long query does not delay the answers of others.
 #include "remote/listener.hpp"
 
 #include <algorithm>
@@ -10,112 +10,112 @@
 namespace kvasir {
 namespace {
 
-constexpr int kStallMs = 20000;  // between the parts of one frame
-constexpr size_t kOpenMax = 4096;  // queries of a connection
+constexpr int kStallMs = 20000;  // longest wait between the parts of one frame
+constexpr size_t kOpenMax = 4096;  // open queries of a connection
 
 }  // namespace
 
-/** A connection: whoever finishes a query writes its answer where that waits for nothing, and its own thread writes the others. */
-struct GuestDoor::Visit final : GuestEar {
+/** One connection. The thread that ends a query writes its answer if that does not block; the session's own thread writes the others. */
+struct RemoteAttentionListener::Session final : QueryObserver {
   struct Open {
     uint32_t sequence;
-    std::shared_ptr<GuestQuery> query;
+    std::shared_ptr<RemoteQuery> query;
   };
 
-  Visit(Line& over_line, const std::atomic<bool>& when_ended) : line(over_line), ended(when_ended) {}
+  Session(Connection& over_connection, const std::atomic<bool>& when_ended) : connection(over_connection), ended(when_ended) {}
 
-  Line& line;
+  Connection& connection;
   const std::atomic<bool>& ended;
-  Bell bell;  // an answer is there, or all is over
+  EventCount event;  // an answer is ready, or the session is over
   std::atomic<bool> over{false};
-  std::mutex writing;  // over the line, which is there while `stays`
-  bool stays = true;
-  std::mutex mutex;  // of what follows
+  std::mutex writing;  // guards writes to the connection, which is valid while `connected`
+  bool connected = true;
+  std::mutex mutex;  // guards `open`
   std::vector<Open> open;
 
-  bool add(uint32_t sequence, const std::shared_ptr<GuestQuery>& query) {
+  bool add(uint32_t sequence, const std::shared_ptr<RemoteQuery>& query) {
     std::lock_guard<std::mutex> lock(mutex);
     if (open.size() == kOpenMax) return false;
     open.push_back({sequence, query});
     return true;
   }
 
-  /** Those that are answered and that `wants` names. */
-  template <class Wants>
-  std::vector<Open> take_answered(const Wants& wants) {
+  /** Removes and returns the ended queries that `matches` accepts. */
+  template <class Matches>
+  std::vector<Open> take_answered(const Matches& matches) {
     std::lock_guard<std::mutex> lock(mutex);
-    const auto first = std::partition(open.begin(), open.end(), [&](const Open& one) { return one.query->is_open() || !wants(*one.query); });
+    const auto first = std::partition(open.begin(), open.end(), [&](const Open& one) { return one.query->is_open() || !matches(*one.query); });
     std::vector<Open> ready(first, open.end());
     open.erase(first, open.end());
     return ready;
   }
 
-  void hear(const GuestQuery& query) override {
-    if (!answer_at_once(query)) bell.ring();
+  void query_ended(const RemoteQuery& query) override {
+    if (!answer_at_once(query)) event.notify();
   }
 
-  bool answer_at_once(const GuestQuery& query) {
+  bool answer_at_once(const RemoteQuery& query) {
     const std::unique_lock<std::mutex> lock(writing, std::try_to_lock);
-    if (!lock.owns_lock() || !stays || over || !line.has_room() || answer_letter_bytes(query) > Line::kDraftBytes) return false;
-    return answer(take_answered([&](const GuestQuery& other) { return &other == &query; }));
+    if (!lock.owns_lock() || !connected || over || !connection.has_room() || answer_message_bytes(query) > Connection::kReserveBytes) return false;
+    return answer(take_answered([&](const RemoteQuery& other) { return &other == &query; }));
   }
 
-  /** Under the lock of writing. False where the connection is over. */
+  /** Requires the lock `writing`. False if the session is over. */
   bool answer(const std::vector<Open>& ready) {
     for (const Open& one : ready)
-      if (!send_answer(line, *one.query, one.sequence, in_milliseconds(kStallMs), ended)) over = true;
+      if (!send_answer(connection, *one.query, one.sequence, in_milliseconds(kStallMs), ended)) over = true;
     return !over;
   }
 
-  /** Answers as they come. */
+  /** The writing thread. */
   void write() {
     while (!over) {
-      const uint32_t seen = bell.rung();
-      const std::vector<Open> ready = take_answered([](const GuestQuery&) { return true; });
+      const uint32_t seen = event.epoch();
+      const std::vector<Open> ready = take_answered([](const RemoteQuery&) { return true; });
       if (!ready.empty()) {
         const std::lock_guard<std::mutex> lock(writing);
         answer(ready);
-      } else if (!over && !spin([&] { return bell.rung() != seen; })) {
-        bell.wait(seen);
+      } else if (!over && !spin([&] { return event.epoch() != seen; })) {
+        event.wait(seen);
       }
     }
-    line.cut();
+    connection.shut_down();
   }
 
-  /** Nobody waits for what is open; once it returns nobody uses the line any more. */
+  /** Drops the open queries. No thread uses the connection after it returns. */
   void end() {
     const std::lock_guard<std::mutex> writes(writing);
-    stays = false;
+    connected = false;
     const std::lock_guard<std::mutex> lock(mutex);
     for (const Open& one : open) one.query->dropped.store(true, std::memory_order_relaxed);
-    // Queries and this hold one another.
+    // Queries and their session own each other.
     open.clear();
   }
 };
 
-GuestDoor::GuestDoor(std::shared_ptr<Room> room, const KvLayout& layout, const HostPort& address, Way way, const HashKey& key)
-    : room_(std::move(room)),
+RemoteAttentionListener::RemoteAttentionListener(std::shared_ptr<RemoteAttentionEndpoint> server, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key)
+    : server_(std::move(server)),
       layout_(layout),
-      listener_(address, way, key, layout, [this](Line& line, const std::atomic<bool>& ended) { serve(line, ended); }) {}
+      listener_(address, transport, key, layout, [this](Connection& connection, const std::atomic<bool>& ended) { serve(connection, ended); }) {}
 
-void GuestDoor::serve(Line& line, const std::atomic<bool>& ended) const {
-  const auto visit = std::make_shared<Visit>(line, ended);
-  std::thread writer([&] { visit->write(); });
-  read(visit);
-  visit->over = true;
-  visit->bell.ring();
+void RemoteAttentionListener::serve(Connection& connection, const std::atomic<bool>& ended) const {
+  const auto session = std::make_shared<Session>(connection, ended);
+  std::thread writer([&] { session->write(); });
+  read(session);
+  session->over = true;
+  session->event.notify();
   writer.join();
-  visit->end();
+  session->end();
 }
 
-void GuestDoor::read(const std::shared_ptr<Visit>& visit) const {
-  for (uint32_t sequence = 1; !visit->over; sequence++) {
-    const auto query = receive_query(visit->line, layout_, sequence, kStallMs, visit->ended);
+void RemoteAttentionListener::read(const std::shared_ptr<Session>& session) const {
+  for (uint32_t sequence = 1; !session->over; sequence++) {
+    const auto query = receive_query(session->connection, layout_, sequence, kStallMs, session->ended);
     if (query == nullptr) return;
-    query->ear = visit;
+    query->observer = session;
     query->open();
-    if (!visit->add(sequence, query)) return;
-    room_->post(query);
+    if (!session->add(sequence, query)) return;
+    server_->post(query);
   }
 }
 

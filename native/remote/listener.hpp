@@ -1,4 +1,4 @@
-// Where debtors of other processes reach a guest room: their queries are read from connections, its answers written back.
+// Accepts the queries of clients in other processes for a remote attention server, and returns its answers.
 #pragma once
 #include <memory>
 
@@ -8,22 +8,22 @@
 
 namespace kvasir {
 
-class GuestDoor {
+class RemoteAttentionListener {
  public:
-  /** Throws where it cannot listen there; port 0: one that is free. */
-  GuestDoor(std::shared_ptr<Room> room, const KvLayout& layout, const HostPort& address, Way way, const HashKey& key);
-  GuestDoor(const GuestDoor&) = delete;
-  GuestDoor& operator=(const GuestDoor&) = delete;
+  /** Port 0 chooses a free port. @throws std::runtime_error if the address cannot be bound */
+  RemoteAttentionListener(std::shared_ptr<RemoteAttentionEndpoint> server, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key);
+  RemoteAttentionListener(const RemoteAttentionListener&) = delete;
+  RemoteAttentionListener& operator=(const RemoteAttentionListener&) = delete;
 
   int port() const { return listener_.port(); }
 
  private:
-  struct Visit;
+  struct Session;
 
-  void serve(Line& line, const std::atomic<bool>& ended) const;
-  void read(const std::shared_ptr<Visit>& visit) const;
+  void serve(Connection& connection, const std::atomic<bool>& ended) const;
+  void read(const std::shared_ptr<Session>& session) const;
 
-  std::shared_ptr<Room> room_;
+  std::shared_ptr<RemoteAttentionEndpoint> server_;
   const KvLayout layout_;
   Listener listener_;
 };

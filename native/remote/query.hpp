@@ -1,61 +1,61 @@
-// A query to a guest room: rows of one sequence in one layer, and the partials that come back. It belongs to both sides, so that either may go.
+// A remote attention query: rows of one sequence in one layer, and the partials that return. Both sides share its ownership.
 #pragma once
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "attention/attention.hpp"
-#include "kv/step_progress.hpp"
+#include "base/event_count.hpp"
 
 namespace kvasir {
 
-/** Blocks from absolute block `first_block` on, as one loan has them; their ids follow those of the keys before in `GuestQuery::blocks`. */
-struct GuestKeys {
+/** Lent blocks of one loan, from absolute block `first_block` on. Their ids follow those of earlier keys in `RemoteQuery::blocks`. */
+struct QueryKeys {
   int loan;
   int first_block;
   int blocks;
 };
 
-/** An aligned subtree of ranges that the room holds whole: one partial comes back for it. */
-struct GuestNode {
+/** An aligned subtree of key ranges that the server holds completely. The server returns one partial for it. */
+struct QueryNode {
   int first;
   int ranges;
 };
 
-struct GuestQuery;
+struct RemoteQuery;
 
-/** Hears of queries that are over, in the room's thread: should be soon done with it. */
-class GuestEar {
+/** Is notified of ended queries in the server's thread; must return quickly. */
+class QueryObserver {
  public:
-  virtual ~GuestEar() = default;
-  virtual void hear(const GuestQuery& query) = 0;
+  virtual ~QueryObserver() = default;
+  virtual void query_ended(const RemoteQuery& query) = 0;
 };
 
-struct GuestQuery {
+struct RemoteQuery {
   enum class State : int { idle, open, answered, refused };
 
-  // Asked: written before it is posted.
+  // The request: written before the query is posted.
   Isa isa = Isa::portable;
   KvLayout layout = {};
   int heads = 0;
-  int layer = 0;  // of the group
+  int layer = 0;  // within its layer group
   float scale = 1;
   float softcap = 0;
-  std::vector<float> slopes;   // (heads), or none
+  std::vector<float> slopes;   // (heads), or empty
   int rows = 0;
   int start = 0;               // position of the first row
-  std::vector<uint8_t> query;  // (rows, heads, head_dim), as in a query buffer
-  std::vector<GuestKeys> keys;
+  std::vector<uint8_t> query;  // (rows, heads, head_dim), in the form of a query buffer
+  std::vector<QueryKeys> keys;
   std::vector<int32_t> blocks;
-  std::vector<GuestNode> nodes;
-  std::shared_ptr<Bell> answered;  // rung when it is over, unless there is an ear
-  std::shared_ptr<GuestEar> ear;
+  std::vector<QueryNode> nodes;
+  std::shared_ptr<EventCount> answered;  // notified when the query ends, unless there is an observer
+  std::shared_ptr<QueryObserver> observer;
 
-  /** Whoever asked does not wait any more. */
+  /** Set when the client no longer waits for the answer. */
   std::atomic<bool> dropped{false};
   std::atomic<State> state{State::idle};
 
-  /** Where the partial of a node is: o (rows, heads, head_dim), max and sum (rows, heads). */
+  /** The partial of a node: o (rows, heads, head_dim), max and sum (rows, heads). */
   Partial partial(size_t node) const {
     const float* o = partials.data() + node * partial_floats();
     const float* max = o + static_cast<size_t>(rows) * heads * layout.head_dim;
@@ -67,7 +67,7 @@ struct GuestQuery {
 
   int ranges() const {
     int all = 0;
-    for (const GuestNode& node : nodes) all += node.ranges;
+    for (const QueryNode& node : nodes) all += node.ranges;
     return all;
   }
 
@@ -77,16 +77,16 @@ struct GuestQuery {
     partials.resize(partial_floats() * nodes.size());
     state.store(State::open, std::memory_order_release);
   }
-  /** Of the room: behind this it touches nothing of the query. */
+  /** Called by the server, which does not touch the query after it. */
   void end(State how) {
-    const std::shared_ptr<Bell> bell = answered;
-    const std::shared_ptr<GuestEar> listens = ear;
+    const std::shared_ptr<EventCount> event = answered;
+    const std::shared_ptr<QueryObserver> observes = observer;
     state.store(how, std::memory_order_release);
-    if (listens != nullptr) listens->hear(*this);
-    else bell->ring();
+    if (observes != nullptr) observes->query_ended(*this);
+    else event->notify();
   }
 
-  std::vector<float> partials;  // of nodes, one after another: the room's until the query is over
+  std::vector<float> partials;  // of the nodes, in order; written by the server until the query ends
 };
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// Frames are checked before memory is taken by their claims, and their bodies before anybody sees them.
+// A header is checked before memory of the size it states is allocated, and a body before the query is returned.
 #include "remote/query_frames.hpp"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ constexpr int kRowsMost = 1 << 16, kHeadsMost = 1 << 12;
 constexpr uint32_t kKeysMost = 1 << 16, kBlocksMost = 1 << 22, kNodesMost = 1 << 12;
 constexpr uint64_t kPartialBytesMost = uint64_t{1} << 28;
 
-/** Sends a header and what comes behind it, which it sums up: in as few pieces as there is room for. */
-class Letter {
+/** Sends a header and a body with its checksum, in pieces of `kReserveBytes`. */
+class MessageWriter {
  public:
-  Letter(Line& line, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : line_(line), isa_(isa), deadline_(deadline), ended_(ended) {}
+  MessageWriter(Connection& connection, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : connection_(connection), isa_(isa), deadline_(deadline), ended_(ended) {}
 
   template <class Header>
   void head(const Header& header) {
@@ -31,7 +31,7 @@ class Letter {
     sum_ = checksum(isa_, data, bytes, sum_);
     put(data, bytes);
   }
-  /** False where not all of it has left. */
+  /** Sends the checksum. False if any part was not sent. */
   bool close() {
     put(&sum_, sizeof sum_);
     return flush();
@@ -41,24 +41,24 @@ class Letter {
   void put(const void* data, size_t bytes) {
     const auto* from = static_cast<const uint8_t*>(data);
     while (whole_ && bytes > 0) {
-      if (piece_ == nullptr) piece_ = line_.draft(Line::kDraftBytes, deadline_, ended_);
+      if (piece_ == nullptr) piece_ = connection_.reserve(Connection::kReserveBytes, deadline_, ended_);
       whole_ = piece_ != nullptr;
-      const size_t fits = whole_ ? std::min(bytes, Line::kDraftBytes - filled_) : 0;
+      const size_t fits = whole_ ? std::min(bytes, Connection::kReserveBytes - filled_) : 0;
       if (fits > 0) std::memcpy(piece_ + filled_, from, fits);
       filled_ += fits;
       from += fits;
       bytes -= fits;
-      if (filled_ == Line::kDraftBytes) flush();
+      if (filled_ == Connection::kReserveBytes) flush();
     }
   }
   bool flush() {
-    whole_ = whole_ && (filled_ == 0 || line_.post(filled_, deadline_, ended_));
+    whole_ = whole_ && (filled_ == 0 || connection_.commit(filled_, deadline_, ended_));
     piece_ = nullptr;
     filled_ = 0;
     return whole_;
   }
 
-  Line& line_;
+  Connection& connection_;
   Isa isa_;
   Deadline deadline_;
   const std::atomic<bool>& ended_;
@@ -68,10 +68,10 @@ class Letter {
   bool whole_ = true;
 };
 
-/** Sums up what it receives. */
-class Body {
+/** Receives a body and computes its checksum. */
+class MessageReader {
  public:
-  Body(const Line& line, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : line_(line), isa_(isa), deadline_(deadline), ended_(ended) {}
+  MessageReader(const Connection& connection, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : connection_(connection), isa_(isa), deadline_(deadline), ended_(ended) {}
 
   template <class T>
   bool receive(std::vector<T>& values, size_t count) {
@@ -79,17 +79,17 @@ class Body {
     return receive_into(values.data(), count * sizeof(T));
   }
   bool receive_into(void* data, size_t bytes) {
-    const bool came = bytes == 0 || line_.receive(data, bytes, deadline_, ended_);
-    if (came) sum_ = checksum(isa_, data, bytes, sum_);
-    return came;
+    const bool received = bytes == 0 || connection_.receive(data, bytes, deadline_, ended_);
+    if (received) sum_ = checksum(isa_, data, bytes, sum_);
+    return received;
   }
   bool receive_sum() const {
     uint64_t sum;
-    return line_.receive(&sum, sizeof sum, deadline_, ended_) && sum == sum_;
+    return connection_.receive(&sum, sizeof sum, deadline_, ended_) && sum == sum_;
   }
 
  private:
-  const Line& line_;
+  const Connection& connection_;
   Isa isa_;
   Deadline deadline_;
   const std::atomic<bool>& ended_;
@@ -101,8 +101,8 @@ uint64_t sum_of(const Header& header, uint64_t seed) {
   return checksum(Isa::portable, &header, offsetof(Header, checksum), seed);
 }
 
-bool is_sane(const QueryHeader& header, const KvLayout& layout, uint32_t sequence) {
-  if (header.magic != kQueryMagic || header.version != kGuestWireVersion || header.sequence != sequence) return false;
+bool is_valid(const QueryHeader& header, const KvLayout& layout, uint32_t sequence) {
+  if (header.magic != kQueryMagic || header.version != kQueryWireVersion || header.sequence != sequence) return false;
   if (header.checksum != sum_of(header, kQuerySeed) || header.isa < 0 || header.isa > static_cast<int32_t>(Isa::amx)) return false;
   if (header.rows <= 0 || header.rows > kRowsMost || header.heads <= 0 || header.heads > kHeadsMost || header.start < 0 || header.layer < 0) return false;
   if (header.slopes != 0 && header.slopes != static_cast<uint32_t>(header.heads)) return false;
@@ -114,14 +114,14 @@ bool is_sane(const QueryHeader& header, const KvLayout& layout, uint32_t sequenc
 
 }  // namespace
 
-size_t query_letter_bytes(const GuestQuery& query) {
-  const size_t lists = query.slopes.size() * sizeof(float) + query.keys.size() * sizeof(GuestKeys) + query.blocks.size() * sizeof(int32_t);
-  return sizeof(QueryHeader) + lists + query.nodes.size() * sizeof(GuestNode) + query.query.size() + sizeof(uint64_t);
+size_t query_message_bytes(const RemoteQuery& query) {
+  const size_t lists = query.slopes.size() * sizeof(float) + query.keys.size() * sizeof(QueryKeys) + query.blocks.size() * sizeof(int32_t);
+  return sizeof(QueryHeader) + lists + query.nodes.size() * sizeof(QueryNode) + query.query.size() + sizeof(uint64_t);
 }
 
-size_t answer_letter_bytes(const GuestQuery& query) { return sizeof(AnswerHeader) + query.bytes_back() + sizeof(uint64_t); }
+size_t answer_message_bytes(const RemoteQuery& query) { return sizeof(AnswerHeader) + query.bytes_back() + sizeof(uint64_t); }
 
-bool send_query(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended) {
+bool send_query(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended) {
   QueryHeader header;
   header.sequence = sequence;
   header.isa = static_cast<int32_t>(query.isa);
@@ -137,20 +137,20 @@ bool send_query(Line& line, const GuestQuery& query, uint32_t sequence, Deadline
   header.nodes = static_cast<uint32_t>(query.nodes.size());
   header.query_bytes = query.query.size();
   header.checksum = sum_of(header, kQuerySeed);
-  Letter letter(line, query.isa, deadline, ended);
-  letter.head(header);
-  letter.add(query.slopes);
-  letter.add(query.keys);
-  letter.add(query.blocks);
-  letter.add(query.nodes);
-  letter.add(query.query);
-  return letter.close();
+  MessageWriter message(connection, query.isa, deadline, ended);
+  message.head(header);
+  message.add(query.slopes);
+  message.add(query.keys);
+  message.add(query.blocks);
+  message.add(query.nodes);
+  message.add(query.query);
+  return message.close();
 }
 
-std::shared_ptr<GuestQuery> receive_query(const Line& line, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended) {
+std::shared_ptr<RemoteQuery> receive_query(const Connection& connection, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended) {
   QueryHeader header;
-  if (!line.receive(&header, sizeof header, kNever, ended) || !is_sane(header, layout, sequence)) return nullptr;
-  auto query = std::make_shared<GuestQuery>();
+  if (!connection.receive(&header, sizeof header, kNever, ended) || !is_valid(header, layout, sequence)) return nullptr;
+  auto query = std::make_shared<RemoteQuery>();
   query->isa = static_cast<Isa>(header.isa);
   query->layout = layout;
   query->heads = header.heads;
@@ -159,35 +159,35 @@ std::shared_ptr<GuestQuery> receive_query(const Line& line, const KvLayout& layo
   query->start = header.start;
   query->scale = header.scale;
   query->softcap = header.softcap;
-  Body body(line, query->isa, in_milliseconds(stall_ms), ended);
+  MessageReader body(connection, query->isa, in_milliseconds(stall_ms), ended);
   const bool whole = body.receive(query->slopes, header.slopes) && body.receive(query->keys, header.keys) && body.receive(query->blocks, header.blocks) &&
                      body.receive(query->nodes, header.nodes) && body.receive(query->query, header.query_bytes) && body.receive_sum();
   return whole ? query : nullptr;
 }
 
-bool send_answer(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended) {
-  const bool answered = query.state.load(std::memory_order_acquire) == GuestQuery::State::answered;
+bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended) {
+  const bool answered = query.state.load(std::memory_order_acquire) == RemoteQuery::State::answered;
   AnswerHeader header;
   header.sequence = sequence;
   header.answered = answered ? 1 : 0;
   header.bytes = answered ? query.bytes_back() : 0;
   header.checksum = sum_of(header, kAnswerSeed);
-  Letter letter(line, query.isa, deadline, ended);
-  letter.head(header);
-  letter.add(query.partials.data(), header.bytes);
-  return letter.close();
+  MessageWriter message(connection, query.isa, deadline, ended);
+  message.head(header);
+  message.add(query.partials.data(), header.bytes);
+  return message.close();
 }
 
-bool receive_answer_header(const Line& line, AnswerHeader& header, const std::atomic<bool>& ended) {
-  if (!line.receive(&header, sizeof header, kNever, ended)) return false;
-  return header.magic == kAnswerMagic && header.version == kGuestWireVersion && header.checksum == sum_of(header, kAnswerSeed);
+bool receive_answer_header(const Connection& connection, AnswerHeader& header, const std::atomic<bool>& ended) {
+  if (!connection.receive(&header, sizeof header, kNever, ended)) return false;
+  return header.magic == kAnswerMagic && header.version == kQueryWireVersion && header.checksum == sum_of(header, kAnswerSeed);
 }
 
-bool receive_partials(const Line& line, const AnswerHeader& header, GuestQuery& query, Deadline deadline, const std::atomic<bool>& ended) {
+bool receive_partials(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended) {
   const uint64_t wanted = header.answered != 0 ? query.bytes_back() : 0;
   if (header.bytes != wanted) return false;
-  Body body(line, query.isa, deadline, ended);
-  // Its partials stay as large as they are: whoever asked has pointers to them.
+  MessageReader body(connection, query.isa, deadline, ended);
+  // The partials are not resized: the client holds pointers to them.
   return body.receive_into(query.partials.data(), wanted) && body.receive_sum();
 }
 

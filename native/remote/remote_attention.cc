@@ -1,4 +1,4 @@
-// One attention op with remote keys: post, compute what is at home, wait, merge.
+// One attention op with remote keys: posts queries, computes local keys, waits, merges.
 #include "remote/remote_attention.hpp"
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
+constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag and of deadlines
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void clear_rows(const StreamOutput& output, size_t row, size_t rows, int heads, 
   std::fill_n(output.sum + row * heads, rows * heads, 0.0f);
 }
 
-void run_at_home(const RemoteCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered) {
+void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered) {
   std::vector<AttentionSequence> rest;
   for (const int s : wanted) {
     const AttentionSequence& sequence = sequences[s];
@@ -30,10 +30,10 @@ void run_at_home(const RemoteCall& call, const std::vector<AttentionSequence>& s
   AttentionArgs args = call.args;
   args.sequences = rest.data();
   args.sequence_count = static_cast<int>(rest.size());
-  run_attention(call.team.pool, args, call.query, call.output.out, call.output.max, call.output.sum, call.scratch);
+  run_attention(call.backend.pool, args, call.query, call.output.out, call.output.max, call.output.sum, call.scratch);
 }
 
-void RemoteAttention::run(const RemoteCall& call) {
+void RemoteAttention::run(const RemoteAttentionCall& call) {
   Group& group = groups_[call.group];
   if (group.heads != call.args.heads) plan(group, call);
   for (size_t wave = 0; wave < group.waves.size(); wave++) {
@@ -42,10 +42,10 @@ void RemoteAttention::run(const RemoteCall& call) {
   }
 }
 
-void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteCall& call, bool first) {
+void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteAttentionCall& call, bool first) {
   post(group, wave, call);
-  ThreadPool& threads = call.team.pool;
-  if (first) run_at_home(call, (*sequences_)[call.group], group.plain, unanswered_);
+  ThreadPool& threads = call.backend.pool;
+  if (first) run_local(call, (*sequences_)[call.group], group.local, unanswered_);
   const std::vector<AttentionRoot> roots = roots_of(group, wave, call);
   AttentionPieces pieces(call.args, call.query, roots.data(), static_cast<int>(roots.size()));
   const size_t workspace_bytes = pieces.workspace_bytes();
@@ -66,45 +66,45 @@ void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteCall&
   }
 }
 
-std::vector<AttentionRoot> RemoteAttention::roots_of(const Group& group, const Wave& wave, const RemoteCall& call) const {
+std::vector<AttentionRoot> RemoteAttention::roots_of(const Group& group, const Wave& wave, const RemoteAttentionCall& call) const {
   std::vector<AttentionRoot> roots;
   for (size_t i = wave.root; i < wave.root_end; i++) {
     const Root& root = group.roots[i];
     roots.push_back({&(*sequences_)[call.group][root.sequence], root.token, root.tokens, root.pieces, call.output, 0});
   }
-  for (size_t i = wave.ask; i < wave.ask_end; i++) {
-    const Ask& ask = group.asks[i];
-    for (size_t node = 0; node < ask.nodes.size(); node++) roots[ask.root - wave.root].pieces[ask.pieces[node]].given = &ask.partials[node];
+  for (size_t i = wave.request; i < wave.request_end; i++) {
+    const Request& request = group.requests[i];
+    for (size_t node = 0; node < request.nodes.size(); node++) roots[request.root - wave.root].pieces[request.pieces[node]].given = &request.partials[node];
   }
   return roots;
 }
 
-void RemoteAttention::post(Group& group, const Wave& wave, const RemoteCall& call) {
+void RemoteAttention::post(Group& group, const Wave& wave, const RemoteAttentionCall& call) {
   const AttentionArgs& args = call.args;
   const size_t row_bytes = query_bytes(args.isa, args.layout.type, args.heads, args.layout.head_dim, 1);
-  for (size_t i = wave.ask; i < wave.ask_end; i++) {
-    Ask& ask = group.asks[i];
-    const Root& root = group.roots[ask.root];
-    ask.partials.resize(ask.nodes.size());
+  for (size_t i = wave.request; i < wave.request_end; i++) {
+    Request& request = group.requests[i];
+    const Root& root = group.roots[request.root];
+    request.partials.resize(request.nodes.size());
     if (failed(root)) continue;
-    if (ask.room == nullptr) {
+    if (request.endpoint == nullptr) {
       fail(group, wave, root.sequence);
       continue;
     }
     const AttentionSequence& sequence = (*sequences_)[call.group][root.sequence];
-    if (ask.query == nullptr) {
-      ask.query = std::make_shared<GuestQuery>();
-      ask.query->isa = args.isa;
-      ask.query->layout = args.layout;
-      ask.query->heads = args.heads;
-      ask.query->rows = root.tokens;
-      ask.query->start = sequence.start + root.token;
-      ask.query->keys = ask.keys;
-      ask.query->blocks = ask.blocks;
-      ask.query->nodes = ask.nodes;
-      ask.query->answered = bell_;
+    if (request.query == nullptr) {
+      request.query = std::make_shared<RemoteQuery>();
+      request.query->isa = args.isa;
+      request.query->layout = args.layout;
+      request.query->heads = args.heads;
+      request.query->rows = root.tokens;
+      request.query->start = sequence.start + root.token;
+      request.query->keys = request.keys;
+      request.query->blocks = request.blocks;
+      request.query->nodes = request.nodes;
+      request.query->answered = event_;
     }
-    GuestQuery& query = *ask.query;
+    RemoteQuery& query = *request.query;
     query.layer = args.layer;
     query.scale = args.scale;
     query.softcap = args.softcap;
@@ -112,71 +112,71 @@ void RemoteAttention::post(Group& group, const Wave& wave, const RemoteCall& cal
     const auto* from = static_cast<const uint8_t*>(call.query) + row_bytes * (sequence.row + root.token);
     query.query.assign(from, from + row_bytes * root.tokens);
     query.open();
-    for (size_t node = 0; node < ask.nodes.size(); node++) ask.partials[node] = query.partial(node);
-    ask.room->post(ask.query);
-    call.team.remote.queries++;
-    call.team.remote.bytes_out += query.bytes_out();
+    for (size_t node = 0; node < request.nodes.size(); node++) request.partials[node] = query.partial(node);
+    request.endpoint->post(request.query);
+    call.backend.remote.queries++;
+    call.backend.remote.bytes_out += query.bytes_out();
   }
 }
 
-/** Nothing more is awaited for the sequence, in this step. */
+/** Stops waiting for the sequence's answers in this step. */
 void RemoteAttention::fail(Group& group, const Wave& wave, int sequence) {
   unanswered_[sequence] = 1;
-  for (size_t i = wave.ask; i < wave.ask_end; i++) {
-    Ask& ask = group.asks[i];
-    if (group.roots[ask.root].sequence != sequence || ask.query == nullptr || !ask.query->is_open()) continue;
-    ask.query->dropped.store(true, std::memory_order_relaxed);
-    ask.query = nullptr;  // its room may still write to it
+  for (size_t i = wave.request; i < wave.request_end; i++) {
+    Request& request = group.requests[i];
+    if (group.roots[request.root].sequence != sequence || request.query == nullptr || !request.query->is_open()) continue;
+    request.query->dropped.store(true, std::memory_order_relaxed);
+    request.query = nullptr;  // the endpoint may still write to it
   }
 }
 
 bool RemoteAttention::all_over(Group& group, const Wave& wave) {
-  for (size_t i = wave.ask; i < wave.ask_end; i++)
-    if (group.asks[i].query != nullptr && group.asks[i].query->is_open()) return false;
+  for (size_t i = wave.request; i < wave.request_end; i++)
+    if (group.requests[i].query != nullptr && group.requests[i].query->is_open()) return false;
   return true;
 }
 
-/** Until all that is asked is over, or the step is aborted. Meanwhile the threads are the guests'. */
-void RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& call) {
+/** Waits until all queries have ended or the step is aborted. Meanwhile queries from other instances may use the threads. */
+void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentionCall& call) {
   const auto begin = Clock::now();
-  std::vector<bool> heard(wave.ask_end - wave.ask, false);
-  std::vector<std::pair<Room*, Clock::time_point>> answers;  // the last of each room
-  const auto last_answer = [&](Room* room) -> Clock::time_point& {
+  std::vector<bool> ended(wave.request_end - wave.request, false);
+  std::vector<std::pair<RemoteAttentionEndpoint*, Clock::time_point>> answers;  // the last answer of each endpoint
+  const auto last_answer = [&](RemoteAttentionEndpoint* endpoint) -> Clock::time_point& {
     for (auto& [known, at] : answers)
-      if (known == room) return at;
-    return answers.emplace_back(room, begin).second;
+      if (known == endpoint) return at;
+    return answers.emplace_back(endpoint, begin).second;
   };
   const bool waits = !all_over(group, wave);
-  if (waits) call.team.turn.give();
+  if (waits) call.backend.threads_lock.unlock();
   while (!aborted_) {
-    const uint32_t seen = bell_->rung();
+    const uint32_t seen = event_->epoch();
     const auto now = Clock::now();
     bool open = false;
-    for (size_t i = wave.ask; i < wave.ask_end; i++) {
-      Ask& ask = group.asks[i];
-      if (ask.query == nullptr || heard[i - wave.ask]) continue;
-      const GuestQuery::State state = ask.query->state.load(std::memory_order_acquire);
-      if (state == GuestQuery::State::open) {
+    for (size_t i = wave.request; i < wave.request_end; i++) {
+      Request& request = group.requests[i];
+      if (request.query == nullptr || ended[i - wave.request]) continue;
+      const RemoteQuery::State state = request.query->state.load(std::memory_order_acquire);
+      if (state == RemoteQuery::State::open) {
         open = true;
         continue;
       }
-      heard[i - wave.ask] = true;
-      last_answer(ask.room.get()) = now;
-      if (state == GuestQuery::State::answered) call.team.remote.bytes_in += ask.query->bytes_back();
-      if (state == GuestQuery::State::refused) fail(group, wave, group.roots[ask.root].sequence);
+      ended[i - wave.request] = true;
+      last_answer(request.endpoint.get()) = now;
+      if (state == RemoteQuery::State::answered) call.backend.remote.bytes_in += request.query->bytes_back();
+      if (state == RemoteQuery::State::refused) fail(group, wave, group.roots[request.root].sequence);
     }
-    for (size_t i = wave.ask; open && i < wave.ask_end; i++) {
-      Ask& ask = group.asks[i];
-      if (ask.query != nullptr && ask.query->is_open() && now - last_answer(ask.room.get()) > deadline_) fail(group, wave, group.roots[ask.root].sequence);
+    for (size_t i = wave.request; open && i < wave.request_end; i++) {
+      Request& request = group.requests[i];
+      if (request.query != nullptr && request.query->is_open() && now - last_answer(request.endpoint.get()) > deadline_) fail(group, wave, group.roots[request.root].sequence);
     }
     if (all_over(group, wave) && !open) break;
     aborted_ = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0;
-    if (!aborted_ && !spin([&] { return bell_->rung() != seen; })) bell_->wait_for(seen, kLook);
+    if (!aborted_ && !spin([&] { return event_->epoch() != seen; })) event_->wait_for(seen, kPollInterval);
   }
-  for (size_t i = wave.ask; aborted_ && i < wave.ask_end; i++) fail(group, wave, group.roots[group.asks[i].root].sequence);
-  if (waits) call.team.turn.take();
+  for (size_t i = wave.request; aborted_ && i < wave.request_end; i++) fail(group, wave, group.roots[group.requests[i].root].sequence);
+  if (waits) call.backend.threads_lock.lock();
   const std::chrono::nanoseconds waited = Clock::now() - begin;
-  call.team.remote.wait_nanoseconds += static_cast<uint64_t>(waited.count());
+  call.backend.remote.wait_nanoseconds += static_cast<uint64_t>(waited.count());
 }
 
 }  // namespace kvasir

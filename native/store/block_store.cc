@@ -63,7 +63,7 @@ void BlockStore::stop(int job) {
   changed_.wait(lock, [&] { return working_on_ != job; });
   for (std::deque<Job>* queue : {&reads_, &writes_}) {
     for (const Job& each : *queue)
-      if (is_it(each) && each.arrivals) each.arrivals->end();
+      if (is_it(each) && each.arrivals) each.arrivals->finish();
     queue->erase(std::remove_if(queue->begin(), queue->end(), is_it), queue->end());
   }
   results_.erase(std::remove_if(results_.begin(), results_.end(), [job](const BlockStoreResult& result) { return result.job == job; }), results_.end());
@@ -132,7 +132,7 @@ bool BlockStore::read_page(Job& job) {
   const size_t place = job.next * static_cast<size_t>(pages_of_block_) + static_cast<size_t>(job.layer);
   slab_.read_on(reading, pool_->page(job.pages[place]), pool_->layout.page_bytes());
   if (job.layer == pages_of_block_ - 1 && !slab_.end_reading(reading)) return false;
-  if (reading.sound) job.arrivals->landed(static_cast<int>(place));
+  if (reading.sound) job.arrivals->page_arrived(static_cast<int>(place));
   return true;
 }
 
@@ -140,7 +140,7 @@ bool BlockStore::read_page(Job& job) {
 bool BlockStore::advance(std::deque<Job>& queue, bool done) {
   Job& job = queue.front();
   if (job.stopped) {
-    if (job.arrivals) job.arrivals->end();
+    if (job.arrivals) job.arrivals->finish();
     queue.pop_front();
     return false;
   }
@@ -150,7 +150,7 @@ bool BlockStore::advance(std::deque<Job>& queue, bool done) {
     job.next = 0;
     return false;
   }
-  if (job.arrivals) job.arrivals->end();
+  if (job.arrivals) job.arrivals->finish();
   const bool tells = job.kind != Kind::erase;
   if (tells) results_.push_back({job.number, static_cast<int32_t>(job.next)});
   queue.pop_front();

@@ -70,7 +70,7 @@ uint64_t free_bytes(int file) {
   return fstatvfs(file, &disk) == 0 ? static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize : UINT64_MAX;
 }
 
-/** Room on the disk for all of it from the start, where the file system can promise that. What does not fit is not begun: it would fill the disk. */
+/** RemoteAttentionEndpoint on the disk for all of it from the start, where the file system can promise that. What does not fit is not begun: it would fill the disk. */
 bool reserve(int file, uint64_t bytes) {
   struct stat info = {};
   const uint64_t taken = fstat(file, &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;

@@ -1,4 +1,4 @@
-// The messenger's thread: sleeps on the bell of its pool, which rings when a layer is ready and when something is to be sent.
+// The messenger's thread: sleeps on the event of its pool, which rings when a layer is ready and when something is to be sent.
 #include "transfer/local_page_sender.hpp"
 
 #include <chrono>
@@ -7,74 +7,74 @@ namespace kvasir {
 namespace {
 
 /** Copied in one go: whoever stops a stream waits for no more than this. */
-constexpr size_t kTurnBytes = size_t{1} << 18;
+constexpr size_t kBatchBytes = size_t{1} << 18;
 
 }  // namespace
 
-Messenger::Messenger(std::shared_ptr<KvPool> pool) : pool_(std::move(pool)), outbox_(pool_->progress), thread_([this] { serve(); }) {}
+LocalPageSender::LocalPageSender(std::shared_ptr<KvPool> pool) : pool_(std::move(pool)), queue_(pool_->progress), thread_([this] { serve(); }) {}
 
-Messenger::~Messenger() {
+LocalPageSender::~LocalPageSender() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
-  pool_->progress.bell.ring();
+  pool_->progress.event.notify();
   thread_.join();
 }
 
-void Messenger::send(const std::shared_ptr<Landing>& landing, const std::vector<Parcel>& parcels, bool last) {
-  if (landing->layout() != pool_->layout) throw std::runtime_error("Cannot send pages: the landing has pages of another shape");
-  check_parcels(*pool_, landing->places(), parcels);
-  outbox_.add(landing, parcels, last);
-  pool_->progress.bell.ring();
+void LocalPageSender::send(const std::shared_ptr<ReceiveBuffer>& buffer, const std::vector<PageDescriptor>& descriptors, bool last) {
+  if (buffer->layout() != pool_->layout) throw std::runtime_error("Cannot send pages: the receive buffer has pages of another shape");
+  check_descriptors(*pool_, buffer->slots(), descriptors);
+  queue_.add(buffer, descriptors, last);
+  pool_->progress.event.notify();
 }
 
-void Messenger::stop(int landing) {
-  outbox_.stop([landing](const std::shared_ptr<Landing>& target) { return target->number() == landing; });
+void LocalPageSender::stop(int buffer) {
+  queue_.stop([buffer](const std::shared_ptr<ReceiveBuffer>& target) { return target->number() == buffer; });
 }
 
-size_t Messenger::left(int landing) const {
-  return outbox_.left([landing](const std::shared_ptr<Landing>& target) { return target->number() == landing; });
+size_t LocalPageSender::pending(int buffer) const {
+  return queue_.pending([buffer](const std::shared_ptr<ReceiveBuffer>& target) { return target->number() == buffer; });
 }
 
-MessengerCounts Messenger::counts() const {
+SendCounts LocalPageSender::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
 }
 
-void Messenger::serve() {
+void LocalPageSender::serve() {
   for (;;) {
-    const uint32_t seen = pool_->progress.bell.rung();
+    const uint32_t seen = pool_->progress.event.epoch();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (closing_) return;
     }
-    if (!advance()) pool_->progress.bell.wait(seen);
+    if (!advance()) pool_->progress.event.wait(seen);
   }
 }
 
-/** A turn of one stream; false when none has anything that is ready. */
-bool Messenger::advance() {
-  Letters::Turn turn;
-  if (!outbox_.take(std::max<size_t>(1, kTurnBytes / pool_->layout.page_bytes()), turn)) return false;
-  if (outbox_.begin_reading(turn)) {
-    copy(turn);
-    outbox_.end_reading(turn);
+/** A batch of one stream; false when none has anything that is ready. */
+bool LocalPageSender::advance() {
+  Queue::Batch batch;
+  if (!queue_.next_batch(std::max<size_t>(1, kBatchBytes / pool_->layout.page_bytes()), batch)) return false;
+  if (queue_.begin_reading(batch)) {
+    copy(batch);
+    queue_.end_reading(batch);
   }
-  outbox_.arrived(turn);
-  if (turn.last && outbox_.finish(turn)) turn.stream->target->complete();
+  queue_.acknowledge(batch);
+  if (batch.last && queue_.finish(batch)) batch.stream->target->complete();
   return true;
 }
 
-void Messenger::copy(const Letters::Turn& turn) {
+void LocalPageSender::copy(const Queue::Batch& batch) {
   const auto begin = std::chrono::steady_clock::now();
   const size_t page_bytes = pool_->layout.page_bytes();
-  MessengerCounts done;
-  done.streams = turn.first ? 1 : 0;
-  done.first_pages = turn.ready_pages;
-  for (const Parcel& parcel : turn.parcels) {
+  SendCounts done;
+  done.streams = batch.first ? 1 : 0;
+  done.first_pages = batch.ready_pages;
+  for (const PageDescriptor& descriptor : batch.descriptors) {
     const bool early = pool_->progress.runs();
-    if (!turn.stream->target->put(parcel.place, pool_->page(parcel.page))) break;
+    if (!batch.stream->target->write(descriptor.slot, pool_->page(descriptor.page))) break;
     done.pages++;
     done.bytes += page_bytes;
     if (early) done.early_bytes += page_bytes;

@@ -1,4 +1,4 @@
-// The messenger of an instance: a thread that copies pages of its pool to landings of others, layer by layer as a step computes them.
+// The messenger of an instance: a thread that copies pages of its pool to buffers of others, layer by layer as a step computes them.
 #pragma once
 #include <thread>
 
@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-struct MessengerCounts {
+struct SendCounts {
   uint64_t pages = 0;
   uint64_t bytes = 0;
   uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
@@ -15,7 +15,7 @@ struct MessengerCounts {
   uint64_t streams = 0;      // that have begun
   uint64_t first_pages = 0;  // pages that could have left when the first of each stream did, all together
 
-  MessengerCounts& operator+=(const MessengerCounts& more) {
+  SendCounts& operator+=(const SendCounts& more) {
     pages += more.pages;
     bytes += more.bytes;
     early_bytes += more.early_bytes;
@@ -27,35 +27,35 @@ struct MessengerCounts {
 };
 
 /**
- * Parcels of one landing go in the order of sending, so that a page that is sent again as it fills lands as it was last. Landings take turns:
+ * Parcels of one buffer go in the order of sending, so that a page that is sent again as it filling lands as it was last. Landings take turns:
  * one whose layers are not ready holds up no other.
  */
-class Messenger {
+class LocalPageSender {
  public:
-  explicit Messenger(std::shared_ptr<KvPool> pool);
-  ~Messenger();
-  Messenger(const Messenger&) = delete;
-  Messenger& operator=(const Messenger&) = delete;
+  explicit LocalPageSender(std::shared_ptr<KvPool> pool);
+  ~LocalPageSender();
+  LocalPageSender(const LocalPageSender&) = delete;
+  LocalPageSender& operator=(const LocalPageSender&) = delete;
 
-  /** With `last` the landing is complete once these have landed. Throws where a parcel names no page or place, or pages differ in shape. */
-  void send(const std::shared_ptr<Landing>& landing, const std::vector<Parcel>& parcels, bool last);
-  /** Drops what has not left for the landing of this number. Once this returns, nothing is read for it any more. */
-  void stop(int landing);
-  /** Parcels for the landing of this number whose pages may still be read. */
-  size_t left(int landing) const;
-  MessengerCounts counts() const;
+  /** With `last` the buffer is complete once these have landed. Throws where a descriptor names no page or slot, or pages differ in shape. */
+  void send(const std::shared_ptr<ReceiveBuffer>& buffer, const std::vector<PageDescriptor>& descriptors, bool last);
+  /** Drops what has not left for the buffer of this number. Once this returns, nothing is read for it any more. */
+  void stop(int buffer);
+  /** Parcels for the buffer of this number whose pages may still be read. */
+  size_t pending(int buffer) const;
+  SendCounts counts() const;
 
  private:
-  using Letters = Outbox<std::shared_ptr<Landing>>;
+  using Queue = SendQueue<std::shared_ptr<ReceiveBuffer>>;
 
   void serve();
   bool advance();
-  void copy(const Letters::Turn& turn);
+  void copy(const Queue::Batch& batch);
 
   std::shared_ptr<KvPool> pool_;
-  Letters outbox_;
+  Queue queue_;
   mutable std::mutex mutex_;
-  MessengerCounts counts_;
+  SendCounts counts_;
   bool closing_ = false;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// Two threads: one copies pages into frames and sends them, the other hears what has arrived.
+// Two threads: one copies pages into frames and sends them, the other hears what has acknowledged.
 #include "transfer/peer_page_sender.hpp"
 
 #include <algorithm>
@@ -13,203 +13,203 @@ using std::chrono::steady_clock;
 
 /** Sent and not acknowledged, at most, beside one frame. */
 constexpr size_t kWindowBytes = size_t{8} << 20;
-constexpr int kReachMs = 3000;
+constexpr int kConnectMs = 3000;
 /** Without an acknowledgement: then the other side is taken for gone. */
-constexpr int kSilenceMs = 10000;
-constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
+constexpr int kAckTimeoutMs = 10000;
+constexpr int kBackoffMs = 20, kBackoffMaxMs = 1000;
 
-/** A place that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
-std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
-  const auto is_next = [](const Parcel& a, const Parcel& b) { return a.place >= b.place; };
-  if (std::adjacent_find(parcels.begin(), parcels.end(), is_next) == parcels.end()) return parcels;
-  std::unordered_set<int32_t> places;
-  std::vector<Parcel> latest;
-  for (auto at = parcels.rbegin(); at != parcels.rend(); ++at)
-    if (places.insert(at->place).second) latest.push_back(*at);
+/** A slot that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
+std::vector<PageDescriptor> deduplicated(const std::vector<PageDescriptor>& descriptors) {
+  const auto is_next = [](const PageDescriptor& a, const PageDescriptor& b) { return a.slot >= b.slot; };
+  if (std::adjacent_find(descriptors.begin(), descriptors.end(), is_next) == descriptors.end()) return descriptors;
+  std::unordered_set<int32_t> slots;
+  std::vector<PageDescriptor> latest;
+  for (auto at = descriptors.rbegin(); at != descriptors.rend(); ++at)
+    if (slots.insert(at->slot).second) latest.push_back(*at);
   std::reverse(latest.begin(), latest.end());
   return latest;
 }
 
 }  // namespace
 
-PageSender::PageSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
+PeerPageSender::PeerPageSender(std::shared_ptr<KvPool> pool, HostPort address, Transport transport, const HashKey& key, size_t frame_bytes, int give_up_ms)
     : pool_(std::move(pool)),
       address_(std::move(address)),
-      way_(way),
+      transport_(transport),
       key_(key),
       page_bytes_(pool_->layout.page_bytes()),
-      turn_pages_(std::clamp<size_t>(frame_bytes / page_bytes_, 1, kFramePagesMax)),
+      batch_pages_(std::clamp<size_t>(frame_bytes / page_bytes_, 1, kFramePagesMax)),
       give_up_ms_(give_up_ms),
-      outbox_(pool_->progress),
+      queue_(pool_->progress),
       thread_([this] { serve(); }) {}
 
-PageSender::~PageSender() {
+PeerPageSender::~PeerPageSender() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
   }
   over_.notify_all();
-  pool_->progress.bell.ring();
+  pool_->progress.event.notify();
   thread_.join();
 }
 
-void PageSender::send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
-  check_parcels(*pool_, landing.places, parcels);
+void PeerPageSender::send(const RemoteReceiveBuffer& buffer, const std::vector<PageDescriptor>& descriptors, bool last) {
+  check_descriptors(*pool_, buffer.slots, descriptors);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (is_lost(landing)) return;
-    outbox_.add(landing, parcels, last);
+    if (is_given_up(buffer)) return;
+    queue_.add(buffer, descriptors, last);
   }
-  pool_->progress.bell.ring();
+  pool_->progress.event.notify();
 }
 
-void PageSender::stop(const RemoteLanding& landing) {
-  outbox_.stop([&](const RemoteLanding& target) { return target == landing; });
+void PeerPageSender::stop(const RemoteReceiveBuffer& buffer) {
+  queue_.stop([&](const RemoteReceiveBuffer& target) { return target == buffer; });
   std::lock_guard<std::mutex> lock(mutex_);
-  for (auto* all : {&lost_, &untold_}) all->erase(std::remove(all->begin(), all->end(), landing), all->end());
+  for (auto* all : {&given_up_, &unreported_}) all->erase(std::remove(all->begin(), all->end(), buffer), all->end());
 }
 
-size_t PageSender::left(const RemoteLanding& landing) const {
-  return outbox_.left([&](const RemoteLanding& target) { return target == landing; });
+size_t PeerPageSender::pending(const RemoteReceiveBuffer& buffer) const {
+  return queue_.pending([&](const RemoteReceiveBuffer& target) { return target == buffer; });
 }
 
 /** Under the lock. */
-bool PageSender::is_lost(const RemoteLanding& landing) const {
-  return std::find(lost_.begin(), lost_.end(), landing) != lost_.end();
+bool PeerPageSender::is_given_up(const RemoteReceiveBuffer& buffer) const {
+  return std::find(given_up_.begin(), given_up_.end(), buffer) != given_up_.end();
 }
 
-SenderCounts PageSender::counts() const {
+PeerSendCounts PeerPageSender::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
 }
 
-std::vector<RemoteLanding> PageSender::take_given_up() {
+std::vector<RemoteReceiveBuffer> PeerPageSender::take_given_up() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::exchange(untold_, {});
+  return std::exchange(unreported_, {});
 }
 
-bool PageSender::is_idle() const {
+bool PeerPageSender::is_idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !connected_ && lost_.empty() && outbox_.empty();
+  return !connected_ && given_up_.empty() && queue_.empty();
 }
 
-void PageSender::serve() {
+void PeerPageSender::serve() {
   while (!ended_) {
-    const uint32_t seen = pool_->progress.bell.rung();
-    if (outbox_.empty()) {
-      if (!ended_) pool_->progress.bell.wait(seen);
+    const uint32_t seen = pool_->progress.event.epoch();
+    if (queue_.empty()) {
+      if (!ended_) pool_->progress.event.wait(seen);
       continue;
     }
     if (connect()) {
-      carry();
+      send_batches();
       disconnect();
     }
-    if (!ended_) rest();
+    if (!ended_) back_off();
   }
 }
 
-bool PageSender::connect() {
-  line_ = reach(address_, way_, key_, pool_->layout, kReachMs, ended_);
-  if (line_ == nullptr) return false;
-  reached_ = line_->is_shared() ? Way::shared : Way::tcp;
-  writer_ = std::make_unique<FrameWriter>(*pool_, *line_, broken_);
+bool PeerPageSender::connect() {
+  connection_ = open_connection(address_, transport_, key_, pool_->layout, kConnectMs, ended_);
+  if (connection_ == nullptr) return false;
+  transport_in_use_ = connection_->is_shared() ? Transport::shared : Transport::tcp;
+  writer_ = std::make_unique<FrameWriter>(*pool_, *connection_, broken_);
   sequence_ = 0;
   broken_ = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     connected_ = true;
   }
-  ears_ = std::thread([this] { hear_acks(); });
+  ack_thread_ = std::thread([this] { receive_acks(); });
   return true;
 }
 
-void PageSender::disconnect() {
+void PeerPageSender::disconnect() {
   broken_ = true;
-  line_->cut();
-  ears_.join();
+  connection_->shut_down();
+  ack_thread_.join();
   writer_ = nullptr;
-  line_ = nullptr;
+  connection_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   connected_ = false;
   if (unacknowledged_.empty()) fails_ = false;
   else counts_.broken++;
-  for (; !unacknowledged_.empty(); unacknowledged_.pop_back()) outbox_.restore(unacknowledged_.back().turn);
+  for (; !unacknowledged_.empty(); unacknowledged_.pop_back()) queue_.requeue(unacknowledged_.back().batch);
   unacknowledged_bytes_ = 0;
 }
 
 /** After a failure: waits a little longer each time, and gives up in the end. */
-void PageSender::rest() {
+void PeerPageSender::back_off() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!fails_) failing_ = steady_clock::now();
+  if (!fails_) failing_since_ = steady_clock::now();
   fails_ = true;
-  if (steady_clock::now() - failing_ >= milliseconds(give_up_ms_)) {
+  if (steady_clock::now() - failing_since_ >= milliseconds(give_up_ms_)) {
     give_up();
     return;
   }
-  over_.wait_for(lock, milliseconds(pause_ms_), [this] { return ended_.load(); });
-  pause_ms_ = std::clamp(2 * pause_ms_, kPauseMs, kPauseMaxMs);
+  over_.wait_for(lock, milliseconds(backoff_ms_), [this] { return ended_.load(); });
+  backoff_ms_ = std::clamp(2 * backoff_ms_, kBackoffMs, kBackoffMaxMs);
 }
 
 /** Under the lock. */
-void PageSender::give_up() {
+void PeerPageSender::give_up() {
   counts_.given_up++;
   fails_ = false;
-  pause_ms_ = 0;
-  for (const RemoteLanding& landing : outbox_.targets()) {
-    lost_.push_back(landing);
-    untold_.push_back(landing);
+  backoff_ms_ = 0;
+  for (const RemoteReceiveBuffer& buffer : queue_.targets()) {
+    given_up_.push_back(buffer);
+    unreported_.push_back(buffer);
   }
-  outbox_.stop([&](const RemoteLanding& target) { return is_lost(target); });
+  queue_.stop([&](const RemoteReceiveBuffer& target) { return is_given_up(target); });
 }
 
-void PageSender::carry() {
-  Letters::Turn turn;
+void PeerPageSender::send_batches() {
+  Queue::Batch batch;
   while (!ended_ && !broken_) {
-    const uint32_t seen = pool_->progress.bell.rung();
-    if (is_full() || !outbox_.take(turn_pages_, turn)) {
-      line_->flush();
-      if (!ended_ && !broken_) pool_->progress.bell.wait(seen);
-    } else if (!send_turn(turn)) {
+    const uint32_t seen = pool_->progress.event.epoch();
+    if (is_full() || !queue_.next_batch(batch_pages_, batch)) {
+      connection_->flush();
+      if (!ended_ && !broken_) pool_->progress.event.wait(seen);
+    } else if (!send_batch(batch)) {
       return;
     }
   }
 }
 
-bool PageSender::is_full() const {
+bool PeerPageSender::is_full() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return unacknowledged_bytes_ >= kWindowBytes;
 }
 
-bool PageSender::send_turn(const Letters::Turn& turn) {
+bool PeerPageSender::send_batch(const Queue::Batch& batch) {
   // Stopped meanwhile: nothing of it is sent.
-  if (outbox_.is_stopped(turn)) return true;
+  if (queue_.is_stopped(batch)) return true;
   const auto begin = steady_clock::now();
-  const std::vector<Parcel> parcels = once_each(turn.parcels);
-  const RemoteLanding& landing = turn.stream->target;
+  const std::vector<PageDescriptor> descriptors = deduplicated(batch.descriptors);
+  const RemoteReceiveBuffer& buffer = batch.stream->target;
   FrameHeader header;
-  header.kind = turn.last ? FrameKind::last_pages : FrameKind::pages;
+  header.kind = batch.last ? FrameKind::last_pages : FrameKind::pages;
   header.sequence = ++sequence_;
-  header.landing = landing.number;
-  header.count = static_cast<uint32_t>(parcels.size());
-  header.landing_key = landing.key;
-  header.bytes = parcels.size() * page_bytes_;
-  MessengerCounts sent;
-  sent.streams = turn.first ? 1 : 0;
-  sent.first_pages = turn.ready_pages;
+  header.buffer = buffer.number;
+  header.count = static_cast<uint32_t>(descriptors.size());
+  header.buffer_key = buffer.key;
+  header.bytes = descriptors.size() * page_bytes_;
+  SendCounts sent;
+  sent.streams = batch.first ? 1 : 0;
+  sent.first_pages = batch.ready_pages;
   sent.pages = header.count;
   sent.bytes = header.bytes;
   sent.early_bytes = pool_->progress.runs() ? header.bytes : 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (unacknowledged_.empty()) heard_ = begin;
-    unacknowledged_.push_back({turn, header.sequence, header.bytes});
+    if (unacknowledged_.empty()) last_ack_ = begin;
+    unacknowledged_.push_back({batch, header.sequence, header.bytes});
     unacknowledged_bytes_ += header.bytes;
     // Before the other side can say that it is there.
     counts_.sent += sent;
   }
-  const Reading reading = {[&] { return outbox_.begin_reading(turn); }, [&] { outbox_.end_reading(turn); }};
-  const bool done = writer_->write(header, parcels, reading);
-  MessengerCounts spent;
+  const ReadAccess reading = {[&] { return queue_.begin_reading(batch); }, [&] { queue_.end_reading(batch); }};
+  const bool done = writer_->write(header, descriptors, reading);
+  SendCounts spent;
   spent.nanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
   std::lock_guard<std::mutex> lock(mutex_);
   counts_.sent += spent;
@@ -217,48 +217,48 @@ bool PageSender::send_turn(const Letters::Turn& turn) {
 }
 
 /** Whatever is wrong with what it hears ends the connection. */
-void PageSender::hear_acks() {
+void PeerPageSender::receive_acks() {
   Ack ack;
   for (;;) {
-    if (!line_->await_readable(in_milliseconds(0), broken_)) {
-      if (broken_ || ended_ || is_late()) break;
+    if (!connection_->await_readable(in_milliseconds(0), broken_)) {
+      if (broken_ || ended_ || acks_timed_out()) break;
       continue;
     }
-    if (!line_->receive(&ack, sizeof ack, in_milliseconds(kSilenceMs), broken_) || !take_ack(ack)) break;
-    pool_->progress.bell.ring();
+    if (!connection_->receive(&ack, sizeof ack, in_milliseconds(kAckTimeoutMs), broken_) || !take_ack(ack)) break;
+    pool_->progress.event.notify();
   }
   broken_ = true;
-  line_->cut();
-  pool_->progress.bell.ring();
+  connection_->shut_down();
+  pool_->progress.event.notify();
 }
 
-bool PageSender::is_late() const {
+bool PeerPageSender::acks_timed_out() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !unacknowledged_.empty() && steady_clock::now() - heard_ > milliseconds(kSilenceMs);
+  return !unacknowledged_.empty() && steady_clock::now() - last_ack_ > milliseconds(kAckTimeoutMs);
 }
 
-/** Frames up to the acknowledged one have arrived. */
-bool PageSender::take_ack(const Ack& ack) {
-  std::vector<Letters::Turn> arrived;
+/** Frames up to the acknowledged one have acknowledged. */
+bool PeerPageSender::take_ack(const Ack& ack) {
+  std::vector<Queue::Batch> acknowledged;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const bool is_sane = ack.magic == kAckMagic && !unacknowledged_.empty() && ack.sequence >= unacknowledged_.front().sequence &&
+    const bool is_valid = ack.magic == kAckMagic && !unacknowledged_.empty() && ack.sequence >= unacknowledged_.front().sequence &&
                          ack.sequence <= unacknowledged_.back().sequence;
-    if (!is_sane) return false;
+    if (!is_valid) return false;
     while (!unacknowledged_.empty() && unacknowledged_.front().sequence <= ack.sequence) {
       unacknowledged_bytes_ -= unacknowledged_.front().bytes;
-      arrived.push_back(std::move(unacknowledged_.front().turn));
+      acknowledged.push_back(std::move(unacknowledged_.front().batch));
       unacknowledged_.pop_front();
     }
-    heard_ = steady_clock::now();
+    last_ack_ = steady_clock::now();
     fails_ = false;
-    pause_ms_ = 0;
+    backoff_ms_ = 0;
   }
-  for (const Letters::Turn& turn : arrived) {
-    outbox_.arrived(turn);
-    if (turn.last) outbox_.finish(turn);
+  for (const Queue::Batch& batch : acknowledged) {
+    queue_.acknowledge(batch);
+    if (batch.last) queue_.finish(batch);
   }
-  if (ack.fate == Fate::closed) stop(arrived.back().stream->target);
+  if (ack.status == AckStatus::closed) stop(acknowledged.back().stream->target);
   return true;
 }
 

@@ -7,59 +7,59 @@
 
 namespace kvasir {
 
-class FarMessenger {
+class RemotePageSender {
  public:
-  FarMessenger(std::shared_ptr<KvPool> pool, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
-      : pool_(std::move(pool)), way_(way), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
+  RemotePageSender(std::shared_ptr<KvPool> pool, Transport transport, const HashKey& key, size_t frame_bytes, int give_up_ms)
+      : pool_(std::move(pool)), transport_(transport), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
 
-  /** As `Messenger::send`, to a landing of whoever listens there. */
-  void send(const HostPort& address, const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
+  /** As `LocalPageSender::send`, to a buffer of whoever listens there. */
+  void send(const HostPort& address, const RemoteReceiveBuffer& buffer, const std::vector<PageDescriptor>& descriptors, bool last) {
     std::lock_guard<std::mutex> lock(mutex_);
-    sender_for(address).send(landing, parcels, last);
+    sender_for(address).send(buffer, descriptors, last);
   }
 
-  /** Once this returns, nothing is read for the landing any more. */
-  void stop(const HostPort& address, const RemoteLanding& landing) {
+  /** Once this returns, nothing is read for the buffer any more. */
+  void stop(const HostPort& address, const RemoteReceiveBuffer& buffer) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (PageSender& sender : senders_)
-      if (sender.address() == address) sender.stop(landing);
+    for (PeerPageSender& sender : senders_)
+      if (sender.address() == address) sender.stop(buffer);
   }
 
-  /** As `Messenger::left`. */
-  size_t left(const HostPort& address, const RemoteLanding& landing) const {
+  /** As `LocalPageSender::left`. */
+  size_t pending(const HostPort& address, const RemoteReceiveBuffer& buffer) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    size_t left = 0;
-    for (const PageSender& sender : senders_)
-      if (sender.address() == address) left += sender.left(landing);
-    return left;
+    size_t count = 0;
+    for (const PeerPageSender& sender : senders_)
+      if (sender.address() == address) count += sender.pending(buffer);
+    return count;
   }
 
   /** How pages get there; automatic: nobody has been reached there, or not for long. */
-  Way way_to(const HostPort& address) const {
+  Transport transport_to(const HostPort& address) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const PageSender& sender : senders_)
-      if (sender.address() == address) return sender.way();
-    return Way::automatic;
+    for (const PeerPageSender& sender : senders_)
+      if (sender.address() == address) return sender.transport();
+    return Transport::automatic;
   }
 
-  /** Calls `tell` with address and landing of all that has been given up since the last time. */
-  template <class Tell>
-  void take_given_up(const Tell& tell) {
+  /** Calls `report` with address and buffer of all that has been given up since the last time. */
+  template <class Report>
+  void take_given_up(const Report& report) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (PageSender& sender : senders_)
-      for (const RemoteLanding& landing : sender.take_given_up()) tell(sender.address(), landing);
+    for (PeerPageSender& sender : senders_)
+      for (const RemoteReceiveBuffer& buffer : sender.take_given_up()) report(sender.address(), buffer);
   }
 
-  SenderCounts counts() const {
+  PeerSendCounts counts() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    SenderCounts sum = gone_;
-    for (const PageSender& sender : senders_) sum += sender.counts();
+    PeerSendCounts sum = gone_;
+    for (const PeerPageSender& sender : senders_) sum += sender.counts();
     return sum;
   }
 
  private:
-  PageSender& sender_for(const HostPort& address) {
-    for (PageSender& sender : senders_)
+  PeerPageSender& sender_for(const HostPort& address) {
+    for (PeerPageSender& sender : senders_)
       if (sender.address() == address) return sender;
     // Instances come and go: threads for those that went are not kept.
     for (auto at = senders_.begin(); at != senders_.end();) {
@@ -70,17 +70,17 @@ class FarMessenger {
       gone_ += at->counts();
       at = senders_.erase(at);
     }
-    return senders_.emplace_back(pool_, address, way_, key_, frame_bytes_, give_up_ms_);
+    return senders_.emplace_back(pool_, address, transport_, key_, frame_bytes_, give_up_ms_);
   }
 
   std::shared_ptr<KvPool> pool_;
-  const Way way_;
+  const Transport transport_;
   const HashKey key_;
   const size_t frame_bytes_;
   const int give_up_ms_;
   mutable std::mutex mutex_;
-  std::list<PageSender> senders_;
-  SenderCounts gone_;  // of senders that are no more
+  std::list<PeerPageSender> senders_;
+  PeerSendCounts gone_;  // of senders that are no more
 };
 
 }  // namespace kvasir

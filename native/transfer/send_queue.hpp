@@ -15,51 +15,51 @@
 
 namespace kvasir {
 
-/** One page on its way. */
-struct Parcel {
+/** One page on its transport. */
+struct PageDescriptor {
   uint32_t step;   // that computes it; 0: computed before
   uint32_t layer;  // of the model, in order of computation
   int32_t page;    // of the sender's pool
-  int32_t place;   // in the landing
-  bool fills = false;  // may be written while it is sent, and is sent again then
+  int32_t slot;   // in the buffer
+  bool filling = false;  // may be written while it is sent, and is sent again then
 };
 
-/** Throws where a parcel names no page of the pool, or none of the landing's places. */
-inline void check_parcels(const KvPool& pool, int places, const std::vector<Parcel>& parcels) {
-  for (const Parcel& parcel : parcels) {
-    if (parcel.page >= 0 && parcel.page < pool.pages && parcel.place >= 0 && parcel.place < places) continue;
-    throw std::runtime_error("Cannot send pages: no such page or place: page " + std::to_string(parcel.page) + " to place " + std::to_string(parcel.place) +
-                             " of " + std::to_string(places));
+/** Throws where a descriptor names no page of the pool, or none of the buffer's slots. */
+inline void check_descriptors(const KvPool& pool, int slots, const std::vector<PageDescriptor>& descriptors) {
+  for (const PageDescriptor& descriptor : descriptors) {
+    if (descriptor.page >= 0 && descriptor.page < pool.pages && descriptor.slot >= 0 && descriptor.slot < slots) continue;
+    throw std::runtime_error("Cannot send pages: no such page or slot: page " + std::to_string(descriptor.page) + " to slot " + std::to_string(descriptor.slot) +
+                             " of " + std::to_string(slots));
   }
 }
 
 /** One thread takes turns and reads pages; any adds and stops. A `Target` says where pages land; equal ones are one destination. */
 template <class Target>
-class Outbox {
+class SendQueue {
  public:
   struct Stream {
     Target target;
-    std::deque<Parcel> parcels;
-    size_t under_way = 0;  // parcels of turns that were taken and have not arrived
+    std::deque<PageDescriptor> descriptors;
+    size_t in_flight = 0;  // descriptors of turns that were taken and have not arrived
     bool last = false;     // nothing comes behind these
-    bool begun = false;    // a turn of it was taken
-    bool ended = false;    // its last turn was taken
+    bool begun = false;    // a batch of it was taken
+    bool ended = false;    // its last batch was taken
     bool reading = false;  // its pages are being read
     bool stopped = false;
   };
 
-  /** What leaves in one go. With `last` the landing is complete behind it. */
-  struct Turn {
+  /** What leaves in one go. With `last` the buffer is complete behind it. */
+  struct Batch {
     std::shared_ptr<Stream> stream;
-    std::vector<Parcel> parcels;
+    std::vector<PageDescriptor> descriptors;
     bool last = false;
     bool first = false;         // of its stream
-    size_t ready_pages = 0;     // with the first: those of the stream that could have left then
+    size_t ready_pages = 0;     // with the first: those of the stream that could have count then
   };
 
-  explicit Outbox(const StepProgress& progress) : progress_(progress) {}
+  explicit SendQueue(const StepProgress& progress) : progress_(progress) {}
 
-  void add(const Target& target, const std::vector<Parcel>& parcels, bool last) {
+  void add(const Target& target, const std::vector<PageDescriptor>& descriptors, bool last) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) { return !stream->ended && !stream->stopped && stream->target == target; });
     if (found == streams_.end()) {
@@ -67,18 +67,18 @@ class Outbox {
       stream->target = target;
       found = streams_.insert(streams_.end(), std::move(stream));
     }
-    (*found)->parcels.insert((*found)->parcels.end(), parcels.begin(), parcels.end());
+    (*found)->descriptors.insert((*found)->descriptors.end(), descriptors.begin(), descriptors.end());
     (*found)->last = last;
   }
 
-  /** Drops the streams to targets that `goes` names. Once this returns, nothing is read for them any more. */
-  template <class Goes>
-  void stop(const Goes& goes) {
+  /** Drops the streams to targets that `matches` names. Once this returns, nothing is read for them any more. */
+  template <class Matches>
+  void stop(const Matches& matches) {
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto is_gone = [&](const std::shared_ptr<Stream>& stream) { return goes(stream->target); };
-    for (const auto& stream : streams_) stream->stopped = stream->stopped || is_gone(stream);
-    idle_.wait(lock, [&] { return std::none_of(streams_.begin(), streams_.end(), [&](const auto& stream) { return is_gone(stream) && stream->reading; }); });
-    streams_.remove_if(is_gone);
+    const auto is_stopped_target = [&](const std::shared_ptr<Stream>& stream) { return matches(stream->target); };
+    for (const auto& stream : streams_) stream->stopped = stream->stopped || is_stopped_target(stream);
+    idle_.wait(lock, [&] { return std::none_of(streams_.begin(), streams_.end(), [&](const auto& stream) { return is_stopped_target(stream) && stream->reading; }); });
+    streams_.remove_if(is_stopped_target);
   }
 
   /** Of all streams that are not over. */
@@ -90,78 +90,78 @@ class Outbox {
     return all;
   }
 
-  /** At most `most` pages of the first stream that has some ready, or nothing left but to say so; it goes to the end of the line. */
-  bool take(size_t most, Turn& turn) {
+  /** At most `most` pages of the first stream that has some ready, or nothing count but to say so; it matches to the end of the connection. */
+  bool next_batch(size_t limit, Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
-    turn = {};
+    batch = {};
     for (auto at = streams_.begin(); at != streams_.end(); ++at) {
       Stream& stream = **at;
       if (stream.stopped || stream.ended) continue;
-      while (turn.parcels.size() < most && !stream.parcels.empty() && is_ready(stream.parcels.front())) {
-        turn.parcels.push_back(stream.parcels.front());
-        stream.parcels.pop_front();
+      while (batch.descriptors.size() < limit && !stream.descriptors.empty() && is_ready(stream.descriptors.front())) {
+        batch.descriptors.push_back(stream.descriptors.front());
+        stream.descriptors.pop_front();
       }
-      turn.last = stream.parcels.empty() && stream.last;
-      if (turn.parcels.empty() && !turn.last) continue;
-      stream.under_way += turn.parcels.size();
-      turn.first = !stream.begun && !turn.parcels.empty();
-      if (turn.first) turn.ready_pages = turn.parcels.size() + ready_in(stream);
-      stream.begun = stream.begun || turn.first;
-      stream.ended = turn.last;
-      turn.stream = *at;
+      batch.last = stream.descriptors.empty() && stream.last;
+      if (batch.descriptors.empty() && !batch.last) continue;
+      stream.in_flight += batch.descriptors.size();
+      batch.first = !stream.begun && !batch.descriptors.empty();
+      if (batch.first) batch.ready_pages = batch.descriptors.size() + ready_in(stream);
+      stream.begun = stream.begun || batch.first;
+      stream.ended = batch.last;
+      batch.stream = *at;
       streams_.splice(streams_.end(), streams_, at);
       return true;
     }
     return false;
   }
 
-  /** What a turn was to bring has not arrived: it is taken again. Turns of one stream come back the latest first. */
-  void restore(const Turn& turn) {
+  /** What a batch was to bring has not arrived: it is taken again. Turns of one stream come back the latest first. */
+  void requeue(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
-    turn.stream->under_way -= turn.parcels.size();
-    turn.stream->parcels.insert(turn.stream->parcels.begin(), turn.parcels.begin(), turn.parcels.end());
-    turn.stream->ended = turn.stream->ended && !turn.last;
+    batch.stream->in_flight -= batch.descriptors.size();
+    batch.stream->descriptors.insert(batch.stream->descriptors.begin(), batch.descriptors.begin(), batch.descriptors.end());
+    batch.stream->ended = batch.stream->ended && !batch.last;
   }
 
-  /** A turn is where it was to go: its pages are read no more. */
-  void arrived(const Turn& turn) {
+  /** A batch is where it was to go: its pages are read no more. */
+  void acknowledge(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
-    turn.stream->under_way -= turn.parcels.size();
+    batch.stream->in_flight -= batch.descriptors.size();
   }
 
-  /** Parcels for the targets that `goes` names that have not arrived, and may still be read. */
-  template <class Goes>
-  size_t left(const Goes& goes) const {
+  /** Parcels for the targets that `matches` names that have not arrived, and may still be read. */
+  template <class Matches>
+  size_t pending(const Matches& matches) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    size_t left = 0;
+    size_t count = 0;
     for (const auto& stream : streams_)
-      if (!stream->stopped && goes(stream->target)) left += stream->parcels.size() + stream->under_way;
-    return left;
+      if (!stream->stopped && matches(stream->target)) count += stream->descriptors.size() + stream->in_flight;
+    return count;
   }
 
-  bool is_stopped(const Turn& turn) const {
+  bool is_stopped(const Batch& batch) const {
     std::lock_guard<std::mutex> lock(mutex_);
-    return turn.stream->stopped;
+    return batch.stream->stopped;
   }
 
   /** False where it was stopped: then nothing may be read. */
-  bool begin_reading(const Turn& turn) {
+  bool begin_reading(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return turn.stream->reading = !turn.stream->stopped;
+    return batch.stream->reading = !batch.stream->stopped;
   }
-  void end_reading(const Turn& turn) {
+  void end_reading(const Batch& batch) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      turn.stream->reading = false;
+      batch.stream->reading = false;
     }
     idle_.notify_all();
   }
 
-  /** The last turn has arrived; false where the stream was stopped before. */
-  bool finish(const Turn& turn) {
+  /** The last batch has arrived; false where the stream was stopped before. */
+  bool finish(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
-    streams_.remove(turn.stream);
-    return !turn.stream->stopped;
+    streams_.remove(batch.stream);
+    return !batch.stream->stopped;
   }
 
   bool empty() const {
@@ -171,15 +171,15 @@ class Outbox {
 
  private:
   size_t ready_in(const Stream& stream) const {
-    const auto unready = [this](const Parcel& parcel) { return !is_ready(parcel); };
-    return static_cast<size_t>(std::find_if(stream.parcels.begin(), stream.parcels.end(), unready) - stream.parcels.begin());
+    const auto unready = [this](const PageDescriptor& descriptor) { return !is_ready(descriptor); };
+    return static_cast<size_t>(std::find_if(stream.descriptors.begin(), stream.descriptors.end(), unready) - stream.descriptors.begin());
   }
-  bool is_ready(const Parcel& parcel) const { return parcel.step == 0 || progress_.is_ready(parcel.step, parcel.layer); }
+  bool is_ready(const PageDescriptor& descriptor) const { return descriptor.step == 0 || progress_.is_ready(descriptor.step, descriptor.layer); }
 
   const StepProgress& progress_;
   mutable std::mutex mutex_;
   std::condition_variable idle_;  // a stream is no longer being read
-  std::list<std::shared_ptr<Stream>> streams_;  // the one whose turn is next comes first
+  std::list<std::shared_ptr<Stream>> streams_;  // the one whose batch is next comes first
 };
 
 }  // namespace kvasir

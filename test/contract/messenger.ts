@@ -178,9 +178,9 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const landing = receiver.messenger.open(places(1));
       const send = (page: number, place: number) => () =>
         sender.messenger.send(landing, 0, Int32Array.of(0, page, place), true);
-      expect(send(sender.pool.pages, 0)).toThrow('no such page or place');
-      expect(send(0, 1)).toThrow('no such page or place');
-      expect(() => receiver.messenger.open(Int32Array.of(receiver.pool.pages))).toThrow('Cannot open a landing');
+      expect(send(sender.pool.pages, 0)).toThrow('no such page or slot');
+      expect(send(0, 1)).toThrow('no such page or slot');
+      expect(() => receiver.messenger.open(Int32Array.of(receiver.pool.pages))).toThrow('Cannot open a receive buffer');
       receiver.messenger.close(landing);
       expect(receiver.messenger.landed()).toEqual([]);
     });

@@ -120,7 +120,7 @@ class SimulatedMessenger implements Messenger {
 
   open(own: Int32Array): ReceiveBufferHandle {
     if (own.some((page) => page < 0 || page >= pages))
-      throw new RangeError('Cannot open a landing: there is no such page');
+      throw new RangeError('Cannot open a receive buffer: there is no such page');
     const handle = `landing ${++this.#world.sends}`;
     this.#world.landings.set(handle, { at: this.#at, pages: own, queue: [] });
     return handle;
@@ -147,7 +147,7 @@ class SimulatedMessenger implements Messenger {
     if (landing === undefined) return;
     for (let i = 0; i < parcels.length; i += parcelWords)
       if ((parcels[i + 1] ?? pages) >= pages || (parcels[i + 2] ?? 0) >= landing.pages.length)
-        throw new RangeError('Cannot send: there is no such page or place');
+        throw new RangeError('Cannot send: there is no such page or slot');
     landing.queue.push({ from: this.#at, parcels, last, step, name: `${++this.#world.sends}` });
     if (landing.queue.length === 1) this.#world.begin(handle);
   }

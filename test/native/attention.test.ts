@@ -9,7 +9,7 @@ import { root } from '../../scripts/root.mjs';
 const objectFolder = join(root, 'build', 'objects');
 const built = existsSync(objectFolder) ? readdirSync(objectFolder) : [];
 const objects = built
-  .filter((name) => /^(attention\.[\w.]*|base\.threads|simd\.isa)\.cc-\w+\.o$/.test(name))
+  .filter((name) => /^(attention\.[\w.]*|base\.thread_pool|simd\.isa)\.cc-\w+\.o$/.test(name))
   .map((name) => join(objectFolder, name));
 const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
   (name) => name !== undefined && name !== '' && spawnSync(name, ['--version']).status === 0,

@@ -117,7 +117,7 @@ void check_batch(const Family& family, const Shape& shape) {
   expect(std::isnan(batched[3].back()) || std::isnan(batched[3][batched[3].size() - shape.row()]), describe(family, shape, "a NaN of the sequence itself is lost"));
 }
 
-/** A later NaN of the same sequence does not reach earlier rows of its chunk. */
+/** A later NaN of the same sequence does not open_connection earlier rows of its chunk. */
 void check_causal_nan(const Family& family, const Shape& shape) {
   Tokens clean = random_tokens(shape, 70, 9);
   Tokens dirty = clean;

@@ -14,7 +14,7 @@ const program = `
   const made = () => {
     const { parentPort } = require('node:worker_threads');
     const addon = require(process.argv[2]);
-    const team = addon.createTeam(addon.detectIsa(), 2);
+    const team = addon.createBackend(addon.detectIsa(), 2);
     const pools = [0, 1].map(() => addon.createPool(team, 1, 8, 128, 256));
     const page = new Float32Array(2 * 8 * 32 * 128).fill(1.5);
     for (const pool of pools) for (let i = 0; i < 256; i++) addon.writePage(pool, i, page);

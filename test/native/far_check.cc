@@ -1,5 +1,5 @@
-// The messenger between processes under fire, over tcp and over shared memory, for sanitizers: landings filled, stopped and closed while connections are cut and bytes changed on the way,
-// frames that lie, and those who do not listen. Arguments: rounds. Ends with 1 after a line for each thing that is wrong.
+// The messenger between processes under fire, over tcp and over shared memory, for sanitizers: buffers filled, stopped and closed while connections are cut and bytes changed on the transport,
+// frames that lie, and those who do not listen. Arguments: rounds. Ends with 1 after a connection for each thing that is wrong.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "base/checksum.hpp"
 #include "far_filling.hpp"
-#include "net/shared_connection.hpp"
+#include "net/shared_memory_connection.hpp"
 #include "transfer/remote_page_sender.hpp"
 
 using namespace kvasir;
@@ -20,48 +20,48 @@ enum class End { complete, stopped, closed };
 
 struct Traffic {
   World& world;
-  FarMessenger messenger{world.from, world.way, key_of(7), kFrameBytes, 15000};
+  RemotePageSender messenger{world.from, world.transport, key_of(7), kFrameBytes, 15000};
 
-  std::vector<Parcel> parcels(int landing) const {
-    // Sent again before the first has left, as a page is that fills.
-    std::vector<Parcel> all = {{0, 0, World::source(landing, 1), 0}, {0, 0, World::source(landing, 0), 0}};
-    for (int i = 0; i < kPlaces; i++) {
+  std::vector<PageDescriptor> descriptors(int buffer) const {
+    // Sent again before the first has left, as a page is that filling.
+    std::vector<PageDescriptor> all = {{0, 0, World::source(buffer, 1), 0}, {0, 0, World::source(buffer, 0), 0}};
+    for (int i = 0; i < kSlots; i++) {
       const uint32_t step = world.chance() % 2 ? world.from->progress.next() : 0;
-      all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(landing, i), i, world.chance() % 4 == 0});
+      all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(buffer, i), i, world.chance() % 4 == 0});
     }
     return all;
   }
 
   void round(const HostPort& address) {
-    World::Opened opened[kLandings];
-    End ends[kLandings];
-    for (int l = 0; l < kLandings; l++) {
+    World::Opened opened[kBuffers];
+    End ends[kBuffers];
+    for (int l = 0; l < kBuffers; l++) {
       world.fill(l, 0);
       opened[l] = world.open(l);
       ends[l] = static_cast<End>(world.chance() % 3);
     }
-    for (int l = 0; l < kLandings; l++) messenger.send(address, opened[l].remote, parcels(l), true);
-    for (int l = 0; l < kLandings; l++) {
+    for (int l = 0; l < kBuffers; l++) messenger.send(address, opened[l].remote, descriptors(l), true);
+    for (int l = 0; l < kBuffers; l++) {
       if (ends[l] == End::stopped) messenger.stop(address, opened[l].remote);
-      if (ends[l] == End::closed) opened[l].landing->close();
+      if (ends[l] == End::closed) opened[l].buffer->close();
       // Nobody else may touch them any more.
       if (ends[l] == End::closed) world.fill(l, kMine);
     }
-    bool complete[kLandings] = {};
+    bool complete[kBuffers] = {};
     await([&] {
       int32_t out[1];
-      while (world.board->take(out, 1) == 1)
-        for (int l = 0; l < kLandings; l++) complete[l] = complete[l] || opened[l].landing->number() == out[0];
-      for (int l = 0; l < kLandings; l++)
+      while (world.queue->take(out, 1) == 1)
+        for (int l = 0; l < kBuffers; l++) complete[l] = complete[l] || opened[l].buffer->number() == out[0];
+      for (int l = 0; l < kBuffers; l++)
         if (ends[l] == End::complete && !complete[l]) return false;
       return true;
     });
-    for (int l = 0; l < kLandings; l++) {
+    for (int l = 0; l < kBuffers; l++) {
       messenger.stop(address, opened[l].remote);
-      opened[l].landing->close();
-      for (int i = 0; i < kPlaces && ends[l] == End::complete; i++)
+      opened[l].buffer->close();
+      for (int i = 0; i < kSlots && ends[l] == End::complete; i++)
         expect(world.holds(l, i, static_cast<uint8_t>(World::source(l, i) + 1)), "a page that has landed holds something else");
-      if (ends[l] == End::closed) expect(world.holds_all(l, kMine), "a closed landing was written to");
+      if (ends[l] == End::closed) expect(world.holds_all(l, kMine), "a closed buffer was written to");
     }
   }
 };
@@ -79,7 +79,7 @@ void check_traffic(World& world, int rounds) {
     }
   });
   {
-    Wire wire(world.receiver.port(), world.way);
+    Wire wire(world.receiver.port(), world.transport);
     Traffic traffic{world};
     const HostPort straight = {"127.0.0.1", world.receiver.port()};
     for (int i = 0; i < rounds; i++) {
@@ -98,56 +98,56 @@ void check_traffic(World& world, int rounds) {
 /** Somebody who knows the key, and says whatever it likes. */
 struct Liar {
   World& world;
-  std::unique_ptr<Line> line;
-  explicit Liar(World& to) : world(to), line(reach({"127.0.0.1", to.receiver.port()}, to.way, key_of(7), kLayout, 3000, kNeverEnded)) {
-    expect(line != nullptr, "who knows the key was refused");
+  std::unique_ptr<Connection> connection;
+  explicit Liar(World& to) : world(to), connection(open_connection({"127.0.0.1", to.receiver.port()}, to.transport, key_of(7), kLayout, 3000, kNeverEnded)) {
+    expect(connection != nullptr, "who knows the key was refused");
   }
 
-  FrameHeader header(const RemoteLanding& landing, uint32_t count) const {
+  FrameHeader header(const RemoteReceiveBuffer& buffer, uint32_t count) const {
     FrameHeader header;
     header.kind = FrameKind::pages;
     header.sequence = 1;
-    header.landing = landing.number;
+    header.buffer = buffer.number;
     header.count = count;
-    header.landing_key = landing.key;
+    header.buffer_key = buffer.key;
     header.bytes = count * kLayout.page_bytes();
     return header;
   }
   enum class End { right, wrong, given_up };
   /** Pages of ones, with checksums that are right. */
-  void say(FrameHeader header, const std::vector<uint32_t>& places, End end = End::right) {
-    const std::vector<uint8_t> pages(places.size() * kLayout.page_bytes(), 1);
+  void say(FrameHeader header, const std::vector<uint32_t>& slots, End end = End::right) {
+    const std::vector<uint8_t> pages(slots.size() * kLayout.page_bytes(), 1);
     uint64_t sum = kPagesSeed;
-    for (size_t i = 0; i < places.size(); i++) sum = checksum(Isa::portable, pages.data() + i * kLayout.page_bytes(), kLayout.page_bytes(), sum);
+    for (size_t i = 0; i < slots.size(); i++) sum = checksum(Isa::portable, pages.data() + i * kLayout.page_bytes(), kLayout.page_bytes(), sum);
     if (end == End::wrong) sum++;
-    header.checksum = places.size() == header.count ? header_checksum(Isa::portable, header, places.data()) : 0;
-    line->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
-    line->send(places.data(), places.size() * sizeof(uint32_t), in_milliseconds(3000), kNeverEnded);
-    line->send(pages.data(), pages.size(), in_milliseconds(3000), kNeverEnded);
+    header.checksum = slots.size() == header.count ? header_checksum(Isa::portable, header, slots.data()) : 0;
+    connection->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
+    connection->send(slots.data(), slots.size() * sizeof(uint32_t), in_milliseconds(3000), kNeverEnded);
+    connection->send(pages.data(), pages.size(), in_milliseconds(3000), kNeverEnded);
     if (end == End::given_up) sum = given_up(header);
-    line->send(&sum, sizeof sum, in_milliseconds(3000), kNeverEnded);
+    connection->send(&sum, sizeof sum, in_milliseconds(3000), kNeverEnded);
   }
-  bool hears(Fate fate) const {
+  bool hears(AckStatus status) const {
     Ack ack;
-    return line->receive(&ack, sizeof ack, in_milliseconds(5000), kNeverEnded) && ack.fate == fate;
+    return connection->receive(&ack, sizeof ack, in_milliseconds(5000), kNeverEnded) && ack.status == status;
   }
   bool is_cut() const {
     uint8_t byte;
-    return !line->receive(&byte, 1, in_milliseconds(5000), kNeverEnded);
+    return !connection->receive(&byte, 1, in_milliseconds(5000), kNeverEnded);
   }
 };
 
-/** Each lie ends its own connection, is counted, and writes outside of no landing; with `spoils` the landing's own pages may have been written. */
+/** Each lie ends its own connection, is counted, and writes outside of no buffer; with `spoils` the buffer's own pages may have been written. */
 void check_lie(World& world, const char* what, const std::function<void(Liar&, const World::Opened&)>& lie, bool spoils = false) {
-  for (int l = 0; l < kLandings; l++) world.fill(l, kMine);
+  for (int l = 0; l < kBuffers; l++) world.fill(l, kMine);
   const World::Opened opened = world.open(1);
   const uint64_t broken = world.receiver.counts().broken;
   Liar liar(world);
   lie(liar, opened);
   expect(liar.is_cut(), what);
   await([&] { return world.receiver.counts().broken > broken; });
-  opened.landing->close();
-  for (int l = 0; l < kLandings; l++) expect((spoils && l == 1) || world.holds_all(l, kMine), what);
+  opened.buffer->close();
+  for (int l = 0; l < kBuffers; l++) expect((spoils && l == 1) || world.holds_all(l, kMine), what);
 }
 
 void check_lies(World& world) {
@@ -165,117 +165,117 @@ void check_lies(World& world) {
   change("bytes", [](FrameHeader& header) { header.bytes--; });
   change("count without bytes", [](FrameHeader& header) { header.count = 1; });
   change("count of everything", [](FrameHeader& header) { header.count = UINT32_MAX, header.bytes = UINT32_MAX * kLayout.page_bytes(); });
-  for (const uint32_t place : {uint32_t{kPlaces}, uint32_t{kPages}, UINT32_MAX, uint32_t{1} << 31}) {
-    check_lie(world, "place", [&](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, place}); });
+  for (const uint32_t slot : {uint32_t{kSlots}, uint32_t{kPages}, UINT32_MAX, uint32_t{1} << 31}) {
+    check_lie(world, "slot", [&](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, slot}); });
   }
   check_lie(world, "checksum of the header", [](Liar& liar, const World::Opened& opened) {
     FrameHeader header = liar.header(opened.remote, 1);
     header.checksum = 1;
-    liar.line->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
-    const uint32_t place = 0;
-    liar.line->send(&place, sizeof place, in_milliseconds(3000), kNeverEnded);
+    liar.connection->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
+    const uint32_t slot = 0;
+    liar.connection->send(&slot, sizeof slot, in_milliseconds(3000), kNeverEnded);
   });
   check_lie(world, "checksum of the pages", [](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, 1}, Liar::End::wrong); }, true);
   check_lie(world, "cut short", [](Liar& liar, const World::Opened& opened) {
     const FrameHeader header = liar.header(opened.remote, 1);
-    liar.line->send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
-    liar.line->cut();
+    liar.connection->send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
+    liar.connection->shut_down();
   });
   check_lie(world, "doubled", [](Liar& liar, const World::Opened& opened) {
     liar.say(liar.header(opened.remote, 2), {0, 1});
-    expect(liar.hears(Fate::landed), "a frame did not land");
+    expect(liar.hears(AckStatus::received), "a frame did not land");
     liar.say(liar.header(opened.remote, 2), {0, 1});
   }, true);
 }
 
-/** A frame whose stream was stopped on the way completes nothing, and whoever sends on is heard. */
+/** A frame whose stream was stopped on the transport completes nothing, and whoever sends on is outcome. */
 void check_given_up(World& world) {
   const World::Opened opened = world.open(1);
   Liar liar(world);
   FrameHeader header = liar.header(opened.remote, 2);
   header.kind = FrameKind::last_pages;
   liar.say(header, {0, 1}, Liar::End::given_up);
-  expect(liar.hears(Fate::closed), "a frame that was given up landed");
-  expect(opened.landing->while_open([] {}), "a frame that was given up completed its landing");
+  expect(liar.hears(AckStatus::closed), "a frame that was given up landed");
+  expect(opened.buffer->while_open([] {}), "a frame that was given up completed its buffer");
   header.sequence = 2;
   liar.say(header, {0, 1});
-  expect(liar.hears(Fate::landed), "nothing lands behind a frame that was given up");
+  expect(liar.hears(AckStatus::received), "nothing lands behind a frame that was given up");
 }
 
-/** Frames to landings that are closed, complete, or another's are thrown away; the connection goes on. */
+/** Frames to buffers that are closed, complete, or another's are thrown away; the connection matches on. */
 void check_late(World& world) {
-  for (int l = 0; l < kLandings; l++) world.fill(l, kMine);
+  for (int l = 0; l < kBuffers; l++) world.fill(l, kMine);
   const World::Opened open = world.open(0), closed = world.open(1), complete = world.open(2);
-  closed.landing->close();
-  complete.landing->complete();
-  RemoteLanding forged = open.remote;
+  closed.buffer->close();
+  complete.buffer->complete();
+  RemoteReceiveBuffer forged = open.remote;
   forged.key++;
   Liar liar(world);
   uint32_t sequence = 0;
-  const auto say = [&](const RemoteLanding& landing) {
-    FrameHeader header = liar.header(landing, 2);
+  const auto say = [&](const RemoteReceiveBuffer& buffer) {
+    FrameHeader header = liar.header(buffer, 2);
     header.sequence = ++sequence;
-    liar.say(header, {0, kPlaces - 1});
+    liar.say(header, {0, kSlots - 1});
   };
-  for (const RemoteLanding& landing : {closed.remote, complete.remote, forged, RemoteLanding{12345678, 1, 1}}) {
-    say(landing);
-    expect(liar.hears(Fate::closed), "a frame landed where nothing is open");
+  for (const RemoteReceiveBuffer& buffer : {closed.remote, complete.remote, forged, RemoteReceiveBuffer{12345678, 1, 1}}) {
+    say(buffer);
+    expect(liar.hears(AckStatus::closed), "a frame landed where nothing is open");
   }
-  for (int l = 0; l < kLandings; l++) expect(world.holds_all(l, kMine), "a late frame was written");
+  for (int l = 0; l < kBuffers; l++) expect(world.holds_all(l, kMine), "a late frame was written");
   // Who waits for the other side of a ring is not seen to wait by a sanitizer: locks say it again.
-  open.landing->while_open([] {});
+  open.buffer->while_open([] {});
   say(open.remote);
-  bool landed = liar.hears(Fate::landed);
-  open.landing->while_open([&] { landed = landed && world.holds(0, 0, 1) && world.holds(0, 1, kMine); });
+  bool landed = liar.hears(AckStatus::received);
+  open.buffer->while_open([&] { landed = landed && world.holds(0, 0, 1) && world.holds(0, 1, kMine); });
   expect(landed, "a frame did not land behind late ones");
-  open.landing->close();
+  open.buffer->close();
 }
 
 /** Whoever connects, before it says anything. */
 Socket stranger(const World& world) {
   const HostPort address = {"127.0.0.1", world.receiver.port()};
-  return world.way == Way::shared ? connect_locally(local_name(key_of(7), address)) : connect_to(address, in_milliseconds(3000), kNeverEnded);
+  return world.transport == Transport::shared ? connect_locally(local_socket_name(key_of(7), address)) : connect_to(address, in_milliseconds(3000), kNeverEnded);
 }
 
 void check_strangers(World& world) {
   const uint64_t refused = world.receiver.counts().refused;
   const Socket socket = stranger(world);
-  expect(greet_as_sender(socket, key_of(8), kLayout, in_milliseconds(3000), kNeverEnded) == Greeting::refused, "a wrong key was taken");
+  expect(handshake_as_sender(socket, key_of(8), kLayout, in_milliseconds(3000), kNeverEnded) == HandshakeResult::refused, "a wrong key was taken");
   await([&] { return world.receiver.counts().refused == refused + 1; });
   const Socket mute = stranger(world);
   const std::vector<uint8_t> noise(4096, 0x41);
   mute.send(noise.data(), noise.size(), in_milliseconds(3000), kNeverEnded);
   await([&] { return world.receiver.counts().refused == refused + 2; });
   const Socket other = stranger(world);
-  expect(greet_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == Greeting::other_shape, "other pages were taken");
+  expect(handshake_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == HandshakeResult::shape_mismatch, "other pages were taken");
 }
 
 /** Who reads everything and acknowledges nothing gets a window of it, and holds up nobody else; stopping waits for it no longer. */
 void check_silence(World& world) {
   constexpr size_t kWindow = size_t{8} << 20;
   std::atomic<size_t> got{0};
-  const auto read = [&](const Line& line, const std::atomic<bool>& ended) {
+  const auto read = [&](const Connection& connection, const std::atomic<bool>& ended) {
     std::vector<uint8_t> bytes(1 << 16);
-    while (!ended && line.await_readable(kNever, ended)) {
-      const int64_t some = line.receive_some(bytes.data(), bytes.size());
-      if (some == 0 || some == Line::kBroken) break;
+    while (!ended && connection.await_readable(kNever, ended)) {
+      const int64_t some = connection.receive_some(bytes.data(), bytes.size());
+      if (some == 0 || some == Connection::kBroken) break;
       got += static_cast<size_t>(std::max<int64_t>(some, 0));
     }
   };
-  const Listener listener({"127.0.0.1", 0}, world.way, key_of(7), kLayout, read);
+  const Listener listener({"127.0.0.1", 0}, world.transport, key_of(7), kLayout, read);
   const HostPort silent = {"127.0.0.1", listener.port()};
   Traffic traffic{world};
-  const RemoteLanding nowhere = {1, 2, kPlaces};
-  std::vector<Parcel> many;
-  for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), static_cast<int32_t>(i % kPlaces)});
+  const RemoteReceiveBuffer nowhere = {1, 2, kSlots};
+  std::vector<PageDescriptor> many;
+  for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), static_cast<int32_t>(i % kSlots)});
   traffic.messenger.send(silent, nowhere, many, true);
   await([&] { return got >= kWindow; });
   const World::Opened opened = world.open(0);
   traffic.messenger.send({"127.0.0.1", world.receiver.port()}, opened.remote, {{0, 0, 3, 0}}, true);
-  world.await_landed(opened.landing->number());
+  world.await_landed(opened.buffer->number());
   traffic.messenger.stop(silent, nowhere);
   expect(traffic.messenger.counts().sent.bytes <= kWindow + 2 * kFrameBytes, "more than a window was sent to who acknowledges nothing");
-  opened.landing->close();
+  opened.buffer->close();
 }
 
 /** Lengths of all remainders, and each single bit of a stripe. */
@@ -322,26 +322,26 @@ void check_hash() {
 
 /** Shared memory where both have it, tcp where either has not; nobody where they have nothing in common. */
 void check_ways() {
-  const auto serve = [](const Line& line, const std::atomic<bool>& ended) { line.await_readable(kNever, ended); };
-  const Listener both({"127.0.0.1", 0}, Way::automatic, key_of(7), kLayout, serve), tcp({"127.0.0.1", 0}, Way::tcp, key_of(7), kLayout, serve);
-  const auto shares = [](const Listener& to, Way way) {
-    const auto line = reach({"127.0.0.1", to.port()}, way, key_of(7), kLayout, 3000, kNeverEnded);
-    return line == nullptr ? -1 : dynamic_cast<const SharedLine*>(line.get()) != nullptr ? 1 : 0;
+  const auto serve = [](const Connection& connection, const std::atomic<bool>& ended) { connection.await_readable(kNever, ended); };
+  const Listener both({"127.0.0.1", 0}, Transport::automatic, key_of(7), kLayout, serve), tcp({"127.0.0.1", 0}, Transport::tcp, key_of(7), kLayout, serve);
+  const auto shares = [](const Listener& to, Transport transport) {
+    const auto connection = open_connection({"127.0.0.1", to.port()}, transport, key_of(7), kLayout, 3000, kNeverEnded);
+    return connection == nullptr ? -1 : dynamic_cast<const SharedMemoryConnection*>(connection.get()) != nullptr ? 1 : 0;
   };
-  expect(shares(both, Way::automatic) == 1 && shares(both, Way::tcp) == 0 && shares(both, Way::shared) == 1, "who has both ways");
-  expect(shares(tcp, Way::automatic) == 0 && shares(tcp, Way::tcp) == 0 && shares(tcp, Way::shared) == -1, "who has tcp alone");
+  expect(shares(both, Transport::automatic) == 1 && shares(both, Transport::tcp) == 0 && shares(both, Transport::shared) == 1, "who has both ways");
+  expect(shares(tcp, Transport::automatic) == 0 && shares(tcp, Transport::tcp) == 0 && shares(tcp, Transport::shared) == -1, "who has tcp alone");
 }
 
 /** The memory that a peer passes is taken as it must be alone, and positions in it that cannot be end the connection. */
 void check_memory() {
-  const std::string name = local_name(key_of(9), {"127.0.0.1", 1});
+  const std::string name = local_socket_name(key_of(9), {"127.0.0.1", 1});
   const Socket listening = listen_locally(name);
   const auto taken = [&](int descriptor) {
     const Socket near = connect_locally(name);
     Socket far = accept_locally(listening);
     if (descriptor >= 0) pass_descriptor(near, descriptor);
-    else near.cut();
-    return SharedLine::take(std::move(far), in_milliseconds(3000), kNeverEnded) != nullptr;
+    else near.shut_down();
+    return SharedMemoryConnection::accept(std::move(far), in_milliseconds(3000), kNeverEnded) != nullptr;
   };
   constexpr size_t kBytes = (1 << 16) + 2 * kRingBytes;
   const auto memory = [](size_t bytes, int seals) {
@@ -359,13 +359,13 @@ void check_memory() {
   auto* states = static_cast<RingState*>(mmap(nullptr, sizeof(RingState), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
   const Socket near = connect_locally(name);
   pass_descriptor(near, descriptor);
-  const auto line = SharedLine::take(accept_locally(listening), in_milliseconds(3000), kNeverEnded);
+  const auto connection = SharedMemoryConnection::accept(accept_locally(listening), in_milliseconds(3000), kNeverEnded);
   uint8_t bytes[64];
   states->written = 40;
-  expect(line->receive_some(bytes, sizeof bytes) == 40 && states->read == 40, "what was written is not received");
+  expect(connection->receive_some(bytes, sizeof bytes) == 40 && states->read == 40, "what was written is not received");
   for (const uint64_t lie : {uint64_t{39}, 40 + kRingBytes + 1, UINT64_MAX}) {
     states->written = lie;
-    expect(line->receive_some(bytes, sizeof bytes) == Line::kBroken, "a position that cannot be was believed");
+    expect(connection->receive_some(bytes, sizeof bytes) == Connection::kBroken, "a position that cannot be was believed");
   }
   munmap(states, sizeof(RingState));
   close(descriptor);
@@ -377,8 +377,8 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 30;
   check_checksums();
   check_hash();
-  for (const Way way : {Way::tcp, Way::shared}) {
-    World world(way);
+  for (const Transport transport : {Transport::tcp, Transport::shared}) {
+    World world(transport);
     check_strangers(world);
     check_lies(world);
     check_given_up(world);

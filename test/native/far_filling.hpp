@@ -1,4 +1,4 @@
-// Frames on their way when their pages are written: by whoever fills them, and by whoever has them next.
+// Frames on their transport when their pages are written: by whoever filling them, and by whoever has them next.
 #pragma once
 #include "far_world.hpp"
 #include "transfer/remote_page_sender.hpp"
@@ -11,18 +11,18 @@ struct Reader {
   std::mutex mutex;
   std::vector<uint8_t> bytes;
   Listener listener;
-  explicit Reader(Way way) : listener({"127.0.0.1", 0}, way, key_of(7), kLayout, [this](const Line& line, const std::atomic<bool>& ended) { read(line, ended); }) {}
+  explicit Reader(Transport transport) : listener({"127.0.0.1", 0}, transport, key_of(7), kLayout, [this](const Connection& connection, const std::atomic<bool>& ended) { read(connection, ended); }) {}
 
-  void read(const Line& line, const std::atomic<bool>& ended) {
+  void read(const Connection& connection, const std::atomic<bool>& ended) {
     std::vector<uint8_t> some(1 << 16);
     while (!ended) {
       if (count() >= most) {
         std::this_thread::yield();
         continue;
       }
-      if (!line.await_readable(kNever, ended)) return;
-      const int64_t got = line.receive_some(some.data(), some.size());
-      if (got == 0 || got == Line::kBroken) return;
+      if (!connection.await_readable(kNever, ended)) return;
+      const int64_t got = connection.receive_some(some.data(), some.size());
+      if (got == 0 || got == Connection::kBroken) return;
       const std::lock_guard<std::mutex> lock(mutex);
       bytes.insert(bytes.end(), some.begin(), some.begin() + std::max<int64_t>(got, 0));
     }
@@ -51,13 +51,13 @@ struct Reader {
 inline void check_stopped_midway(World& world) {
   constexpr size_t kLong = size_t{8} << 20;
   const int many = static_cast<int>(kLong / kLayout.page_bytes());
-  Reader reader(world.way);
+  Reader reader(world.transport);
   const HostPort address = {"127.0.0.1", reader.listener.port()};
-  FarMessenger messenger(world.from, world.way, key_of(7), kLong, 15000);
-  const RemoteLanding nowhere = {1, 2, many};
-  std::vector<Parcel> parcels;
-  for (int i = 0; i < many; i++) parcels.push_back({0, 0, i % kPages, i, i % 3 == 0});
-  messenger.send(address, nowhere, parcels, true);
+  RemotePageSender messenger(world.from, world.transport, key_of(7), kLong, 15000);
+  const RemoteReceiveBuffer nowhere = {1, 2, many};
+  std::vector<PageDescriptor> descriptors;
+  for (int i = 0; i < many; i++) descriptors.push_back({0, 0, i % kPages, i, i % 3 == 0});
+  messenger.send(address, nowhere, descriptors, true);
   await([&] { return reader.count() > 0; });
   messenger.stop(address, nowhere);
   for (int page = 0; page < kPages; page++) std::memset(world.from->page(page), kMine, kLayout.page_bytes());
@@ -75,24 +75,24 @@ inline void check_stopped_midway(World& world) {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-/** A page that is written all the while arrives as it was at one moment, or piece by piece: its checksum is that of what left. */
+/** A page that is written all the while arrives as it was at one moment, or chunk by chunk: its checksum is that of what left. */
 inline void check_filling(World& world) {
   std::atomic<bool> over{false};
   std::thread writes([&] {
     for (uint8_t value = 0; !over; value++) std::memset(world.from->page(0), value, kLayout.page_bytes());
   });
-  FarMessenger messenger(world.from, world.way, key_of(7), kFrameBytes, 15000);
+  RemotePageSender messenger(world.from, world.transport, key_of(7), kFrameBytes, 15000);
   for (int round = 0; round < 50; round++) {
     const World::Opened opened = world.open(0);
-    std::vector<Parcel> parcels;
-    for (int i = 0; i < kPlaces; i++) parcels.push_back({0, 0, i, i, i == 0});
-    messenger.send({"127.0.0.1", world.receiver.port()}, opened.remote, parcels, true);
-    world.await_landed(opened.landing->number());
-    opened.landing->close();
+    std::vector<PageDescriptor> descriptors;
+    for (int i = 0; i < kSlots; i++) descriptors.push_back({0, 0, i, i, i == 0});
+    messenger.send({"127.0.0.1", world.receiver.port()}, opened.remote, descriptors, true);
+    world.await_landed(opened.buffer->number());
+    opened.buffer->close();
   }
   over = true;
   writes.join();
-  expect(messenger.counts().broken == 0, "a page that fills broke a connection");
+  expect(messenger.counts().broken == 0, "a page that filling broke a connection");
   world.fill_sources();
 }
 #else

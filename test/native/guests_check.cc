@@ -28,18 +28,18 @@ void fill(KvPool& pool, int page, unsigned seed) {
 
 /** A creditor: block i of its pool is a copy of home's block i, while it is lent. */
 struct Creditor {
-  std::shared_ptr<Team> team = std::make_shared<Team>(Isa::portable, 2);
+  std::shared_ptr<Backend> backend = std::make_shared<Backend>(Isa::portable, 2);
   std::shared_ptr<KvPool> pool;
-  GuestRoom room;
-  GuestDoor door;
-  std::shared_ptr<FarRoom> far, shared;  // the room as seen from behind its door, over tcp and over shared memory
+  RemoteAttentionServer room;
+  RemoteAttentionListener door;
+  std::shared_ptr<RemoteAttentionClient> far, shared;  // the room as seen from behind its door, over tcp and over shared memory
 
   explicit Creditor(const KvLayout& layout)
       : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)),
-        room(team, pool),
-        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, Way::automatic, key()),
-        far(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, Way::tcp, key())),
-        shared(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, Way::shared, key())) {
+        room(backend, pool),
+        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, Transport::automatic, key()),
+        far(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", door.port()}, Transport::tcp, key())),
+        shared(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", door.port()}, Transport::shared, key())) {
     for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
     lend(0, kRanges);
   }
@@ -64,10 +64,10 @@ struct Creditor {
   }
   /** A step of its own: its threads are busy for a while. */
   void step(int tasks) {
-    const std::lock_guard<std::mutex> lock(team->busy);
-    const StepTurn turn(*team);
+    const std::lock_guard<std::mutex> lock(backend->busy);
+    const StepLock turn(*backend);
     std::atomic<int> sum{0};
-    team->pool.run(tasks, [&](int task, int) {
+    backend->pool.run(tasks, [&](int task, int) {
       for (int i = 0; i < 2000; i++) sum += task ^ i;
     });
   }
@@ -76,7 +76,7 @@ struct Creditor {
 /** Two sequences: the first is of `kTokens` keys with some ranges away, the second is all at home. */
 struct Debtor {
   KvLayout layout{KvType::bf16, 2, 16};
-  Team team{Isa::portable, 2};
+  Backend backend{Isa::portable, 2};
   KvPool pool{Isa::portable, layout, kBlocks};
   std::vector<int32_t> pages, away_blocks;
   std::vector<uint8_t> query;
@@ -101,9 +101,9 @@ struct Debtor {
       write_query_row(Isa::portable, layout.type, kHeads, layout.head_dim, query.data(), token, row.data());
     }
     out.resize(static_cast<size_t>(kAll) * row.size());
-    scratch.resize(attention_scratch_bytes(Isa::portable, layout, kHeads, team.pool.size(), kAll, kTokens + 64));
+    scratch.resize(attention_scratch_bytes(Isa::portable, layout, kHeads, backend.pool.size(), kAll, kTokens + 64));
     const auto sequences = listed(pages.data());
-    run_attention(team.pool, args(sequences), query.data(), out.data(), nullptr, nullptr, scratch.data());
+    run_attention(backend.pool, args(sequences), query.data(), out.data(), nullptr, nullptr, scratch.data());
     whole = out;
   }
 
@@ -117,7 +117,7 @@ struct Debtor {
   }
 
   /** Runs a step of a few layers; `rooms` has one for each range, or none for those at home. Returns false where answered rows differ. */
-  bool step(const std::vector<std::shared_ptr<Room>>& rooms, bool& unanswered) {
+  bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& rooms, bool& unanswered) {
     away_blocks = pages;
     StepView view;
     view.row_start = {row_start, 3};
@@ -129,7 +129,7 @@ struct Debtor {
       view.remote.push_back({0, 0, range * kRangePages, rooms[range], kLoan, {lists[range].data(), lists[range].size()}});
     }
     const std::vector<std::vector<AttentionSequence>> groups = {listed(away_blocks.data())};
-    const StepTurn turn(team);
+    const StepLock turn(backend);
     uint8_t lost[2] = {0, 0};
     remote.begin(view, groups, lost);
     bool good = true;
@@ -137,7 +137,7 @@ struct Debtor {
       std::fill(out.begin(), out.end(), NAN);
       const AttentionArgs call = args(groups[0]);
       if (!remote.any(0)) return true;
-      remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, team, scratch.data(), &abort});
+      remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, backend, scratch.data(), &abort});
       if (remote.aborted()) return true;
       unanswered = lost[0] != 0;
       good = good && same(kRows, 1) && (unanswered || same(0, kRows));
@@ -147,12 +147,12 @@ struct Debtor {
 };
 
 /** Its owner keeps it. */
-std::shared_ptr<Room> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
-std::shared_ptr<Room> room_of(Creditor& creditor, unsigned way) { return way % 3 == 0 ? room_of(creditor) : way % 3 == 1 ? creditor.far : creditor.shared; }
+std::shared_ptr<RemoteAttentionEndpoint> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
+std::shared_ptr<RemoteAttentionEndpoint> room_of(Creditor& creditor, unsigned transport) { return transport % 3 == 0 ? room_of(creditor) : transport % 3 == 1 ? creditor.far : creditor.shared; }
 
 /** The bytes of a frame that asks for a range. */
 std::vector<uint8_t> frame_of(const KvLayout& layout) {
-  GuestQuery query;
+  RemoteQuery query;
   query.layout = layout;
   query.heads = kHeads;
   query.rows = 2;
@@ -165,7 +165,7 @@ std::vector<uint8_t> frame_of(const KvLayout& layout) {
   SocketPair pair = loopback_pair();
   const std::atomic<bool> never{false};
   send_query(pair.sender, query, 1, in_milliseconds(5000), never);
-  std::vector<uint8_t> bytes(sizeof(QueryHeader) + 4 * kHeads + sizeof(GuestKeys) + 4 * kRangePages + sizeof(GuestNode) + query.query.size() + 8);
+  std::vector<uint8_t> bytes(sizeof(QueryHeader) + 4 * kHeads + sizeof(QueryKeys) + 4 * kRangePages + sizeof(QueryNode) + query.query.size() + 8);
   pair.receiver.receive(bytes.data(), bytes.size(), in_milliseconds(5000), never);
   return bytes;
 }
@@ -177,15 +177,15 @@ int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   std::mt19937 chance(9);
   int answered = 0;
   for (int i = 0; i < count; i++) {
-    const auto line = reach({"127.0.0.1", creditor.door.port()}, i % 8 < 4 ? Way::tcp : Way::shared, Creditor::key(), layout, 5000, never);
-    if (line == nullptr) return count;
+    const auto connection = open_connection({"127.0.0.1", creditor.door.port()}, i % 8 < 4 ? Transport::tcp : Transport::shared, Creditor::key(), layout, 5000, never);
+    if (connection == nullptr) return count;
     std::vector<uint8_t> sent = frame;
     if (i % 4 == 3) sent.resize(chance() % frame.size());
     if (i > 0 && i % 4 != 3) sent[chance() % (i % 2 == 0 ? sizeof(QueryHeader) : sent.size())] ^= static_cast<uint8_t>(1 << chance() % 8);
-    line->send(sent.data(), sent.size(), in_milliseconds(5000), never);
+    connection->send(sent.data(), sent.size(), in_milliseconds(5000), never);
     if (i % 4 == 3) continue;
     AnswerHeader header;
-    answered += receive_answer_header(*line, header, never) && header.answered != 0;
+    answered += receive_answer_header(*connection, header, never) && header.answered != 0;
   }
   return answered;
 }
@@ -202,7 +202,7 @@ int run(int rounds) {
   };
 
   const auto deal = [&](std::mt19937& chance) {
-    std::vector<std::shared_ptr<Room>> rooms;
+    std::vector<std::shared_ptr<RemoteAttentionEndpoint>> rooms;
     for (int range = 0; range < kRanges; range++) {
       const unsigned place = chance() % (kRooms + 1);
       rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place], chance()));
@@ -214,12 +214,12 @@ int run(int rounds) {
   for (int round = 0; round < 10; round++) expect(debtor.step(deal(chance), unanswered) && !unanswered, "undisturbed, everything is answered");
 
   // A creditor whose own step never ends, and that gives guests no share then, answers nothing.
-  creditors[0]->room.set_share(0);
-  creditors[0]->team->turn.take();
-  const std::vector<std::shared_ptr<Room>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
+  creditors[0]->room.set_cpu_share(0);
+  creditors[0]->backend->threads_lock.lock();
+  const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
   expect(hasty.step(first, unanswered) && unanswered, "a room that answers nothing fails its sequence alone");
-  creditors[0]->team->turn.give();
-  creditors[0]->room.set_share(300);
+  creditors[0]->backend->threads_lock.unlock();
+  creditors[0]->room.set_cpu_share(300);
 
   std::atomic<bool> over{false};
   std::vector<std::thread> owners;
@@ -229,7 +229,7 @@ int run(int rounds) {
       while (!over) {
         if (own() % 8 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
         creditors[i]->step(static_cast<int>(own() % 6));
-        creditors[i]->room.set_share(static_cast<int>(own() % 11) * 100);
+        creditors[i]->room.set_cpu_share(static_cast<int>(own() % 11) * 100);
         std::this_thread::yield();
       }
     });
@@ -256,14 +256,14 @@ int run(int rounds) {
   // A room that is closed while it is asked refuses; a number without a room likewise.
   for (int round = 0; round < 5; round++) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
-    const std::vector<std::shared_ptr<Room>> rooms = {room_of(*dying), room_of(*dying, round), nullptr, room_of(*creditors[1])};
+    const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> rooms = {room_of(*dying), room_of(*dying, round), nullptr, room_of(*creditors[1])};
     std::thread closes([&] { room_of(*dying, round / 2)->close(); });
     expect(debtor.step(rooms, unanswered), "a room that is closed while it is asked");
     closes.join();
     dying->room.close();
     expect(debtor.step(rooms, unanswered) && unanswered, "a room that is closed refuses");
   }
-  creditors[1]->room.set_share(1000);
+  creditors[1]->room.set_cpu_share(1000);
   expect(debtor.step({nullptr, nullptr, nullptr, room_of(*creditors[1])}, unanswered) && !unanswered, "what is over leaves nothing behind");
   std::printf("%d rounds, %d bad\n", rounds, bad);
   if (std::getenv("KVASIR_VERBOSE") != nullptr) std::printf("%d answered, %d not, %d aborted\n", answered, late, aborted);

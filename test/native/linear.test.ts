@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { root } from '../../scripts/root.mjs';
 
 const objects = join(root, 'build', 'objects');
-const needed = /^(linear\.[\w.]*|base\.threads|simd\.isa)\.cc-\w+\.o$/;
+const needed = /^(linear\.[\w.]*|base\.thread_pool|simd\.isa)\.cc-\w+\.o$/;
 const built = existsSync(objects) ? readdirSync(objects).filter((name) => needed.test(name)) : [];
 const compiler = process.env.CXX ?? 'c++';
 const canRun = built.length > 0 && spawnSync(compiler, ['--version']).status === 0;

@@ -1,4 +1,4 @@
-// The messenger under fire, for a thread sanitizer: steps that run and layers that become ready while landings are filled, stopped and closed.
+// The messenger under fire, for a thread sanitizer: steps that run and layers that become ready while buffers are filled, stopped and closed.
 // Arguments: rounds. Ends with 1 where a page holds what it should not.
 #include <atomic>
 #include <cstdio>
@@ -12,18 +12,18 @@ using namespace kvasir;
 
 namespace {
 
-constexpr int kLandings = 4, kPlaces = 16, kLayers = 8, kPages = kLandings * kPlaces;
+constexpr int kBuffers = 4, kSlots = 16, kLayers = 8, kPages = kBuffers * kSlots;
 constexpr uint8_t kMine = 0xee;
 
-enum class Fate { complete, stopped, closed };
+enum class AckStatus { complete, stopped, closed };
 
 struct World {
   KvLayout layout{KvType::f32, 2, 8};
   std::shared_ptr<KvPool> from = std::make_shared<KvPool>(Isa::portable, layout, kPages);
   std::shared_ptr<KvPool> to = std::make_shared<KvPool>(Isa::portable, layout, kPages);
   std::atomic<int> wakes{0};
-  std::shared_ptr<LandingBoard> board = std::make_shared<LandingBoard>([this] { wakes++; });
-  Messenger messenger{from};
+  std::shared_ptr<CompletionQueue> queue = std::make_shared<CompletionQueue>([this] { wakes++; });
+  LocalPageSender messenger{from};
   std::mt19937 chance{1};
   int bad = 0;
 
@@ -31,70 +31,70 @@ struct World {
     for (int page = 0; page < kPages; page++) std::memset(from->page(page), page + 1, layout.page_bytes());
   }
 
-  static int source(int landing, int place) { return (landing * kPlaces + place * 7) % kPages; }
-  uint8_t* place(int landing, int place) const { return to->page(landing * kPlaces + place); }
-  void fill(int landing, uint8_t value) {
-    for (int i = 0; i < kPlaces; i++) std::memset(place(landing, i), value, layout.page_bytes());
+  static int source(int buffer, int slot) { return (buffer * kSlots + slot * 7) % kPages; }
+  uint8_t* slot(int buffer, int slot) const { return to->page(buffer * kSlots + slot); }
+  void fill(int buffer, uint8_t value) {
+    for (int i = 0; i < kSlots; i++) std::memset(slot(buffer, i), value, layout.page_bytes());
   }
-  bool holds(int landing, int place_index, uint8_t value) const {
-    const uint8_t* bytes = place(landing, place_index);
+  bool holds(int buffer, int slot_index, uint8_t value) const {
+    const uint8_t* bytes = slot(buffer, slot_index);
     for (size_t i = 0; i < layout.page_bytes(); i++)
       if (bytes[i] != value) return false;
     return true;
   }
 
-  std::shared_ptr<Landing> open(int number, int landing) {
+  std::shared_ptr<ReceiveBuffer> open(int number, int buffer) {
     std::vector<int32_t> pages;
-    for (int i = 0; i < kPlaces; i++) pages.push_back(landing * kPlaces + i);
-    auto opened = std::make_shared<Landing>(to, board, pages);
+    for (int i = 0; i < kSlots; i++) pages.push_back(buffer * kSlots + i);
+    auto opened = std::make_shared<ReceiveBuffer>(to, queue, pages);
     opened->set_number(number);
     return opened;
   }
 
-  std::vector<Parcel> parcels(int landing) {
-    std::vector<Parcel> all;
-    for (int i = 0; i < kPlaces; i++) {
+  std::vector<PageDescriptor> descriptors(int buffer) {
+    std::vector<PageDescriptor> all;
+    for (int i = 0; i < kSlots; i++) {
       const uint32_t step = chance() % 2 ? from->progress.next() : 0;
-      all.push_back({step, static_cast<uint32_t>(chance() % kLayers), source(landing, i), i});
+      all.push_back({step, static_cast<uint32_t>(chance() % kLayers), source(buffer, i), i});
     }
     return all;
   }
 
   void round(int number) {
-    const int first = number * kLandings + 1;
-    std::vector<std::shared_ptr<Landing>> landings;
-    Fate fates[kLandings];
+    const int first = number * kBuffers + 1;
+    std::vector<std::shared_ptr<ReceiveBuffer>> buffers;
+    AckStatus fates[kBuffers];
     int wanted = 0;
-    for (int l = 0; l < kLandings; l++) {
+    for (int l = 0; l < kBuffers; l++) {
       fill(l, 0);
-      landings.push_back(open(first + l, l));
-      fates[l] = static_cast<Fate>(chance() % 3);
-      wanted += fates[l] == Fate::complete;
+      buffers.push_back(open(first + l, l));
+      fates[l] = static_cast<AckStatus>(chance() % 3);
+      wanted += fates[l] == AckStatus::complete;
     }
-    for (int l = 0; l < kLandings; l++) messenger.send(landings[l], parcels(l), true);
-    for (int l = 0; l < kLandings; l++) {
-      if (fates[l] == Fate::stopped) messenger.stop(first + l);
-      if (fates[l] == Fate::closed) landings[l]->close();
+    for (int l = 0; l < kBuffers; l++) messenger.send(buffers[l], descriptors(l), true);
+    for (int l = 0; l < kBuffers; l++) {
+      if (fates[l] == AckStatus::stopped) messenger.stop(first + l);
+      if (fates[l] == AckStatus::closed) buffers[l]->close();
       // Nobody else may touch them any more.
-      if (fates[l] == Fate::closed) fill(l, kMine);
+      if (fates[l] == AckStatus::closed) fill(l, kMine);
     }
     await(first, fates, wanted);
-    for (int l = 0; l < kLandings; l++) {
+    for (int l = 0; l < kBuffers; l++) {
       messenger.stop(first + l);
-      landings[l]->close();
-      for (int i = 0; i < kPlaces; i++) {
-        if (fates[l] == Fate::complete) bad += !holds(l, i, static_cast<uint8_t>(source(l, i) + 1));
-        if (fates[l] == Fate::closed) bad += !holds(l, i, kMine);
+      buffers[l]->close();
+      for (int i = 0; i < kSlots; i++) {
+        if (fates[l] == AckStatus::complete) bad += !holds(l, i, static_cast<uint8_t>(source(l, i) + 1));
+        if (fates[l] == AckStatus::closed) bad += !holds(l, i, kMine);
       }
     }
   }
 
-  void await(int first, const Fate* fates, int wanted) {
-    int32_t out[kLandings];
+  void await(int first, const AckStatus* fates, int wanted) {
+    int32_t out[kBuffers];
     while (wanted > 0) {
-      const int count = board->take(out, kLandings);
+      const int count = queue->take(out, kBuffers);
       // What was done before it was stopped or closed may be told all the same.
-      for (int i = 0; i < count; i++) wanted -= out[i] >= first && fates[out[i] - first] == Fate::complete;
+      for (int i = 0; i < count; i++) wanted -= out[i] >= first && fates[out[i] - first] == AckStatus::complete;
       std::this_thread::yield();
     }
   }

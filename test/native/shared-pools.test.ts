@@ -13,7 +13,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 /** What another process does with the pool of that name: reads a page, and writes its values twice over to the next one. */
 const otherProcess = `
 const native = require(process.argv[1]);
-const pool = native.openPool(native.createTeam(0, 1), process.argv[2]);
+const pool = native.openPool(native.createBackend(0, 1), process.argv[2]);
 const values = new Float32Array(native.pageValues(pool));
 native.readPage(pool, 3, values);
 native.writePage(pool, 4, values.map((value) => 2 * value));
@@ -24,7 +24,7 @@ process.exit(0);
 describe.skipIf(native === undefined)('shared KV pools', () => {
   it.skipIf(process.platform === 'win32')('are one memory for two processes', () => {
     if (native === undefined) return;
-    const pool = native.createPool(native.createTeam(0, 1), 1, 2, 4, 8);
+    const pool = native.createPool(native.createBackend(0, 1), 1, 2, 4, 8);
     const values = Float32Array.from({ length: native.pageValues(pool) }, (_, i) => i + 1);
     native.writePage(pool, 3, values);
     const addon = join(import.meta.dirname, '../../build/kvasir.node');
@@ -41,7 +41,7 @@ describe.skipIf(native === undefined)('shared KV pools', () => {
     'are refused before they are mapped where they are none, or cut short',
     () => {
       if (native === undefined) return;
-      const team = native.createTeam(0, 1);
+      const team = native.createBackend(0, 1);
       const other = join(folder, 'other');
       writeFileSync(other, new Uint8Array(4096).fill(7));
       expect(() => native.openPool(team, other)).toThrow(/Cannot open KV pool .*: it is none of version 1/);

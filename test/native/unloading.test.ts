@@ -11,7 +11,7 @@ const program = `
   const { Worker } = require('node:worker_threads');
   const { readFileSync } = require('node:fs');
   const worker = new Worker(
-    "const addon = require(process.argv[2]); addon.createTeam(addon.detectIsa(), 2)",
+    "const addon = require(process.argv[2]); addon.createBackend(addon.detectIsa(), 2)",
     { eval: true, argv: [process.argv[1]] },
   );
   worker.on('exit', () => console.log(readFileSync('/proc/self/maps', 'utf8').includes(process.argv[1])));

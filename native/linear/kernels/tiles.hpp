@@ -6,7 +6,7 @@ namespace kvasir {
 namespace {
 
 /**
- * Pointers to rows of an input, a stride apart, by one address register for every third row: address modes reach the two between,
+ * Pointers to rows of an input, a stride apart, by one address register for every third row: address modes open_connection the two between,
  * so that a tile of twelve rows does not run out of registers.
  */
 template <int MT>

@@ -26,7 +26,7 @@ export class KernelLab {
     this.#native = found.native;
     this.isa = chooseIsa(found.native);
     this.threads = threads;
-    this.#team = found.native.createTeam(nativeIsas.indexOf(this.isa), threads);
+    this.#team = found.native.createBackend(nativeIsas.indexOf(this.isa), threads);
   }
 
   /** GB/s of reading `mebibytes` of contiguous memory on huge pages: from 1024 on a roof of memory, below it of caches. */
@@ -76,6 +76,6 @@ export class KernelLab {
   }
 
   close(): void {
-    this.#native.freeTeam(this.#team);
+    this.#native.freeBackend(this.#team);
   }
 }

@@ -134,7 +134,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const live = new LiveLending({
     ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
     reach: (address) => reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
-    guestCountsOf: (debtor) => loadNative()?.guestCountsOf(room, debtor),
+    guestCountsOf: (debtor) => loadNative()?.remoteAttentionLoanCounts(room, debtor),
     copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,

@@ -9,8 +9,8 @@ import { encodingVersion } from '../encode.ts';
 export interface NativeModule {
   readonly encodingVersion: number;
   detectIsa(): number;
-  createTeam(isa: number, threads: number): number;
-  freeTeam(team: number): void;
+  createBackend(isa: number, threads: number): number;
+  freeBackend(team: number): void;
   memoryInfo(): MemoryInfo;
   /** Gives the system back what `malloc` keeps of freed memory, in the arenas of all threads; does nothing but with glibc. */
   trimHeap(): void;
@@ -32,24 +32,24 @@ export interface NativeModule {
   writeRows(pool: number, pages: Int32Array, values: Float32Array): void;
   freePool(pool: number): void;
   /** `wake` is called in this thread when landings are complete. */
-  createLandings(pool: number, wake: () => void): number;
-  freeLandings(landings: number): void;
+  createCompletionQueue(pool: number, wake: () => void): number;
+  freeCompletionQueue(landings: number): void;
   /** Of pages (blocks, layers) on their way, which a step can compute behind. */
   createArrivals(layers: number, blocks: number): number;
   /** Only the first `blocks` come. */
   expectBlocks(arrivals: number, blocks: number): void;
   freeArrivals(arrivals: number): void;
   /** `arrivals` 0: nobody waits for its layers. */
-  openLanding(landings: number, pages: Int32Array, arrivals: number): number;
-  closeLanding(landing: number): void;
-  takeLanded(landings: number, out: Int32Array): number;
-  createMessenger(pool: number): number;
-  freeMessenger(messenger: number): void;
+  openReceiveBuffer(landings: number, pages: Int32Array, arrivals: number): number;
+  closeReceiveBuffer(landing: number): void;
+  takeCompleted(landings: number, out: Int32Array): number;
+  createLocalSender(pool: number): number;
+  freeLocalSender(messenger: number): void;
   nextStep(pool: number): number;
   sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
   stopSending(messenger: number, landing: number): void;
-  leftToSend(messenger: number, landing: number): number;
-  messengerCounts(messenger: number): SentPages;
+  pendingPages(messenger: number, landing: number): number;
+  localSenderCounts(messenger: number): SentPages;
   /** Blocks of `pagesOfBlock` pages on SSD, at `path`. `wake` is called in this thread when there are results. */
   createStore(
     pool: number,
@@ -83,41 +83,41 @@ export interface NativeModule {
   createReceiver(pool: number, host: string, port: number, way: number, key: Uint8Array): number;
   receiverPort(receiver: number): number;
   /** The key that senders to the landing have to name, in hexadecimal. */
-  admitLanding(receiver: number, landing: number): string;
+  registerReceiveBuffer(receiver: number, landing: number): string;
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
-  createFarMessenger(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
+  createRemoteSender(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
   /** As `sendPages`; then the pages that may be written meanwhile. */
-  sendPagesFar(
+  sendPagesRemote(
     ...send: readonly [...FarTarget, step: number, parcels: Int32Array, last: number, filling: Int32Array]
   ): void;
-  stopSendingFar(...target: FarTarget): void;
-  leftFar(...target: FarTarget): number;
+  stopSendingRemote(...target: FarTarget): void;
+  pendingPagesRemote(...target: FarTarget): number;
   /** As `transportCodes` has it; that of 'auto': nobody there has been reached yet. */
-  wayTo(messenger: number, host: string, port: number): number;
+  transportTo(messenger: number, host: string, port: number): number;
   /** Addresses of landings that have been given up since the last call, as `NativeFarMessenger` writes them. */
   takeGivenUp(messenger: number): readonly string[];
-  farMessengerCounts(messenger: number): FarMessengerCounts;
-  freeFarMessenger(messenger: number): void;
+  remoteSenderCounts(messenger: number): FarMessengerCounts;
+  freeRemoteSender(messenger: number): void;
   /** Seconds that a bare socket loop takes to bring the first `pages` from one pool to another of the same shape. */
   benchSockets(from: number, to: number, chunkBytes: number, pages: number, readerCores: Int32Array): number;
   /** Cores that this thread may run on; none where the system does not say. */
   allowedCores(): readonly number[];
   /** This thread, and those that it starts, stay on these. */
   stayOn(cores: Int32Array): void;
-  createGuestRoom(team: number, pool: number): number;
-  freeGuestRoom(room: number): void;
+  createRemoteAttentionServer(team: number, pool: number): number;
+  freeRemoteAttention(room: number): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
-  openGuestDoor(room: number, host: string, port: number, way: number, key: Uint8Array): number;
-  guestDoorPort(door: number): number;
-  closeGuestDoor(door: number): void;
-  reachGuestRoom(pool: number, host: string, port: number, way: number, key: Uint8Array): number;
+  openRemoteAttentionListener(room: number, host: string, port: number, way: number, key: Uint8Array): number;
+  remoteAttentionListenerPort(door: number): number;
+  closeRemoteAttentionListener(door: number): void;
+  createRemoteAttentionClient(pool: number, host: string, port: number, way: number, key: Uint8Array): number;
   lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
-  setGuestShare(room: number, thousandths: number): void;
-  guestCounts(room: number): GuestCounts;
+  setRemoteAttentionShare(room: number, thousandths: number): void;
+  remoteAttentionServerCounts(room: number): GuestCounts;
   /** Of one loan's queries, but for the time. */
-  guestCountsOf(room: number, loan: number): GuestCounts;
+  remoteAttentionLoanCounts(room: number, loan: number): GuestCounts;
   remoteCounts(team: number): RemoteCounts;
   createProgram(
     team: number,

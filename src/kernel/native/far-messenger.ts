@@ -57,11 +57,11 @@ export class NativeFarMessenger {
     this.#host = host;
     this.#receiver = this.#native.createReceiver(pool, host, port, way, Uint8Array.from(key));
     this.#port = this.#native.receiverPort(this.#receiver);
-    this.#messenger = this.#native.createFarMessenger(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
+    this.#messenger = this.#native.createRemoteSender(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
   get counts(): MessengerCounts {
-    const { broken, givenUp, ...sent } = this.#native.farMessengerCounts(this.#messenger);
+    const { broken, givenUp, ...sent } = this.#native.remoteSenderCounts(this.#messenger);
     const received = this.#native.receiverCounts(this.#receiver);
     return { ...sent, faults: broken + givenUp + received.refused + received.broken };
   }
@@ -76,7 +76,7 @@ export class NativeFarMessenger {
 
   open(pages: Int32Array, layers?: number): string {
     const landing = this.#landings.open(pages, layers);
-    const key = this.#native.admitLanding(this.#receiver, landing);
+    const key = this.#native.registerReceiveBuffer(this.#receiver, landing);
     const address = `${this.#host}:${this.#port}/${landing}/${key}/${pages.length}`;
     this.#addresses.set(landing, address);
     return address;
@@ -97,15 +97,15 @@ export class NativeFarMessenger {
   }
 
   send(address: string, step: number, parcels: Int32Array, last: boolean, filling = nothing): void {
-    this.#native.sendPagesFar(...this.#target(address), step, parcels, Number(last), filling);
+    this.#native.sendPagesRemote(...this.#target(address), step, parcels, Number(last), filling);
   }
 
   stop(address: string): void {
-    this.#native.stopSendingFar(...this.#target(address));
+    this.#native.stopSendingRemote(...this.#target(address));
   }
 
   left(address: string): number {
-    return this.#native.leftFar(...this.#target(address));
+    return this.#native.pendingPagesRemote(...this.#target(address));
   }
 
   #target(address: string): FarTarget {
@@ -115,13 +115,13 @@ export class NativeFarMessenger {
 
   wayTo(address: string): 'shared' | 'tcp' | undefined {
     const { host, port } = partsOf(address);
-    const way = this.#native.wayTo(this.#messenger, host, port);
+    const way = this.#native.transportTo(this.#messenger, host, port);
     return (['shared', 'tcp'] as const).find((each) => transportCodes[each] === way);
   }
 
   /** Ends its connections and threads. */
   free(): void {
-    this.#native.freeFarMessenger(this.#messenger);
+    this.#native.freeRemoteSender(this.#messenger);
     this.#native.freeReceiver(this.#receiver);
     this.#landings.free();
   }

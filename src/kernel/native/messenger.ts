@@ -13,11 +13,11 @@ export class NativeMessenger {
   constructor(pool: KvPoolHandle, wake: () => void) {
     this.#landings = new NativeLandings(pool, wake);
     this.#pool = pool;
-    this.#messenger = this.#landings.native.createMessenger(pool);
+    this.#messenger = this.#landings.native.createLocalSender(pool);
   }
 
   get counts(): MessengerCounts {
-    return { ...this.#landings.native.messengerCounts(this.#messenger), faults: 0 };
+    return { ...this.#landings.native.localSenderCounts(this.#messenger), faults: 0 };
   }
 
   get nextStep(): number {
@@ -54,7 +54,7 @@ export class NativeMessenger {
   }
 
   left(landing: string): number {
-    return this.#landings.native.leftToSend(this.#messenger, Number(landing));
+    return this.#landings.native.pendingPages(this.#messenger, Number(landing));
   }
 
   wayTo(): 'thread' {
@@ -63,7 +63,7 @@ export class NativeMessenger {
 
   /** Ends its thread. */
   free(): void {
-    this.#landings.native.freeMessenger(this.#messenger);
+    this.#landings.native.freeLocalSender(this.#messenger);
     this.#landings.free();
   }
 }

@@ -69,7 +69,7 @@ class NativeBackend implements Backend {
     this.#native = native;
     this.isa = isa;
     this.threads = threads;
-    this.#team = native.createTeam(nativeIsas.indexOf(isa), threads);
+    this.#team = native.createBackend(nativeIsas.indexOf(isa), threads);
   }
 
   createLinear(spec: LinearSpec): LinearHandle {
@@ -106,7 +106,7 @@ class NativeBackend implements Backend {
   }
 
   createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle {
-    return this.#native.createGuestRoom(this.#team, pool);
+    return this.#native.createRemoteAttentionServer(this.#team, pool);
   }
 
   lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
@@ -118,15 +118,15 @@ class NativeBackend implements Backend {
   }
 
   setGuestShare(room: RemoteAttentionHandle, thousandths: number): void {
-    this.#native.setGuestShare(room, thousandths);
+    this.#native.setRemoteAttentionShare(room, thousandths);
   }
 
   guestCounts(room: RemoteAttentionHandle): GuestCounts {
-    return this.#native.guestCounts(room);
+    return this.#native.remoteAttentionServerCounts(room);
   }
 
   freeGuestRoom(room: RemoteAttentionHandle): void {
-    this.#native.freeGuestRoom(room);
+    this.#native.freeRemoteAttention(room);
   }
 
   remoteCounts(): RemoteCounts {
@@ -181,6 +181,6 @@ class NativeBackend implements Backend {
   close(): void {
     for (const program of this.#programs) this.#native.freeProgram(program);
     this.#programs.clear();
-    this.#native.freeTeam(this.#team);
+    this.#native.freeBackend(this.#team);
   }
 }

@@ -17,19 +17,19 @@ export class NativeLandings {
     if (native === undefined)
       throw new Error('Cannot move pages between instances: the native kernels are not compiled');
     this.native = native;
-    this.#landings = native.createLandings(pool, wake);
+    this.#landings = native.createCompletionQueue(pool, wake);
   }
 
   open(pages: Int32Array, layers?: number): number {
-    if (layers === undefined) return this.native.openLanding(this.#landings, pages, 0);
+    if (layers === undefined) return this.native.openReceiveBuffer(this.#landings, pages, 0);
     const arrivals = new NativeArrivals(layers, pages.length / layers);
-    const landing = this.native.openLanding(this.#landings, pages, arrivals.handle);
+    const landing = this.native.openReceiveBuffer(this.#landings, pages, arrivals.handle);
     this.#arrivals.set(landing, arrivals);
     return landing;
   }
 
   close(landing: number): void {
-    this.native.closeLanding(landing);
+    this.native.closeReceiveBuffer(landing);
     this.#arrivals.get(landing)?.free();
     this.#arrivals.delete(landing);
   }
@@ -46,13 +46,13 @@ export class NativeLandings {
     const all: number[] = [];
     let count: number;
     do {
-      count = this.native.takeLanded(this.#landings, this.#landed);
+      count = this.native.takeCompleted(this.#landings, this.#landed);
       for (let i = 0; i < count; i++) all.push(this.#landed[i]);
     } while (count === landedAtOnce);
     return all;
   }
 
   free(): void {
-    this.native.freeLandings(this.#landings);
+    this.native.freeCompletionQueue(this.#landings);
   }
 }

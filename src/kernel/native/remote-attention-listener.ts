@@ -24,13 +24,13 @@ export class NativeGuestDoor {
   /** @throws where the kernels are not compiled, or nobody can listen at that address */
   constructor(room: RemoteAttentionHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
     this.#native = nativeOf('Cannot open a guest door');
-    this.#door = this.#native.openGuestDoor(room, host, port, transportCodes[transport], keyOf(token));
-    this.address = `${host}:${this.#native.guestDoorPort(this.#door)}`;
+    this.#door = this.#native.openRemoteAttentionListener(room, host, port, transportCodes[transport], keyOf(token));
+    this.address = `${host}:${this.#native.remoteAttentionListenerPort(this.#door)}`;
   }
 
   /** Cuts the connections over it: what is open there is refused. */
   close(): void {
-    this.#native.closeGuestDoor(this.#door);
+    this.#native.closeRemoteAttentionListener(this.#door);
   }
 }
 
@@ -44,7 +44,7 @@ export function reachGuestRoom(
   const cut = address.lastIndexOf(':');
   const native = nativeOf('Cannot reach a guest room');
   const [host, port] = [address.slice(0, cut), Number(address.slice(cut + 1))];
-  return native.reachGuestRoom(pool, host, port, transportCodes[transport], keyOf(token));
+  return native.createRemoteAttentionClient(pool, host, port, transportCodes[transport], keyOf(token));
 }
 
 function nativeOf(what: string): NativeModule {

@@ -1,5 +1,5 @@
 // The thread pool: tasks are claimed from one ticket counter, so a thread that was preempted holds up its own task only.
-#include "base/threads.hpp"
+#include "base/thread_pool.hpp"
 
 #include <atomic>
 #include <thread>
@@ -24,9 +24,9 @@ struct ThreadPool::State {
   std::atomic<void*> context{nullptr};
   std::atomic<uint32_t> count{0};
   alignas(64) std::atomic<uint32_t> unfinished{0};
-  alignas(64) ParkingWord job;             // number of the published job: idle workers sleep on it
+  alignas(64) FutexWord job;             // number of the published job: idle workers sleep on it
   std::atomic<uint32_t> sleepers{0};
-  alignas(64) ParkingWord finished;        // number of the last finished job: the caller sleeps on it
+  alignas(64) FutexWord finished;        // number of the last finished job: the caller sleeps on it
   std::atomic<bool> caller_sleeps{false};
   std::atomic<bool> closing{false};
   std::vector<std::thread> workers;
@@ -82,7 +82,7 @@ struct ThreadPool::State {
       while (!spin(changed)) {
         // Each counts itself out: a waker that did so for all could forget one that is about to sleep.
         sleepers.fetch_add(1, std::memory_order_seq_cst);
-        if (job.value.load(std::memory_order_seq_cst) == seen) job.park(seen);
+        if (job.value.load(std::memory_order_seq_cst) == seen) job.wait(seen);
         sleepers.fetch_sub(1, std::memory_order_relaxed);
       }
       seen = job.value.load(std::memory_order_acquire);
@@ -98,7 +98,7 @@ struct ThreadPool::State {
     for (;;) {
       const uint32_t last = finished.value.load(std::memory_order_seq_cst);
       if (last == job_number) break;
-      finished.park(last);
+      finished.wait(last);
     }
     caller_sleeps.store(false, std::memory_order_relaxed);
   }

@@ -1,4 +1,4 @@
-// Sockets that never block for longer than their user allows, and can be told from any thread to stop waiting.
+// Non-blocking sockets whose waits end by a deadline or when another thread sets a flag.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-class Socket final : public Line {
+class Socket final : public Connection {
  public:
   Socket() = default;
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -16,31 +16,31 @@ class Socket final : public Line {
 
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
-  /** For what arrives before it is received. */
-  void make_room() const;
+  /** Enlarges the system's receive buffer. */
+  void enlarge_receive_buffer() const;
 
-  void cut() const override;
+  void shut_down() const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
   int64_t send_parts(const iovec* parts, int count, bool more) const override;
   void flush() const override;
   bool is_readable() const override;
-  bool comes_soon() const override { return look_for(1); }
+  bool spin_until_readable() const override { return spin_for(1); }
   void await_bytes(size_t count) const override;
 
  protected:
   bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const override;
 
  private:
-  bool look_for(size_t count) const;
-  void wake_for(size_t count) const;
+  bool spin_for(size_t count) const;
+  void set_low_water_mark(size_t count) const;
 
   int descriptor_ = -1;
-  // Of the thread that receives: how long it looks before it sleeps, and for how many bytes it is woken.
-  mutable std::chrono::nanoseconds patience_ = kPatienceMost;
-  mutable size_t woken_for_ = 1;
-  mutable bool holds_ = false;  // of the thread that sends: some of it waits for more
+  // Of the receiving thread: how long it spins before it sleeps, and how many bytes wake it.
+  mutable std::chrono::nanoseconds spin_time_ = kSpinMost;
+  mutable size_t low_water_mark_ = 1;
+  mutable bool corked_ = false;  // of the sending thread: the system holds bytes back until more follow
 
-  static constexpr std::chrono::nanoseconds kPatienceMost = std::chrono::microseconds(50), kPatienceLeast = std::chrono::microseconds(2);
+  static constexpr std::chrono::nanoseconds kSpinMost = std::chrono::microseconds(50), kSpinLeast = std::chrono::microseconds(2);
 };
 
 struct HostPort {
@@ -49,16 +49,16 @@ struct HostPort {
   bool operator==(const HostPort& other) const { return host == other.host && port == other.port; }
 };
 
-/** Makes waits short: non-blocking, closed in programs that are started. */
-void make_prompt(int descriptor);
-/** Closed where nobody answers. */
+/** Makes a descriptor non-blocking and closes it in programs that this process starts. */
+void make_nonblocking(int descriptor);
+/** Returns a closed socket if no listener answers. */
 Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<bool>& ended);
-/** Port 0: one that is free. Throws std::runtime_error where it cannot. */
+/** Port 0 chooses a free port. @throws std::runtime_error if the address cannot be bound */
 Socket listen_at(const HostPort& address);
 int port_of(const Socket& listening);
-/** Closed where none came in the end. */
+/** Returns a closed socket if the peer has gone. */
 Socket accept_from(const Socket& listening);
-/** The two ends of a connection over the loopback interface. Throws std::runtime_error. */
+/** Both ends of a connection over the loopback interface. @throws std::runtime_error */
 struct SocketPair {
   Socket sender, receiver;
 };

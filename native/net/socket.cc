@@ -1,5 +1,5 @@
-// Non-blocking sockets and poll.
-#include "net/tcp_socket.hpp"
+// Non-blocking sockets over poll: TCP set-up, adaptive spinning, and waits.
+#include "net/socket.hpp"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -24,10 +24,10 @@ using std::chrono::steady_clock;
 
 constexpr int kWaitMs = 100;
 constexpr int kBacklog = 64;
-/** One segment within a host. Of who wants to be woken for more, Linux has every segment acknowledged by itself until that is there. */
-constexpr size_t kEnoughBytes = size_t{1} << 16;
-constexpr int kPausesPerLook = 8;
-constexpr size_t kRoomBytes = size_t{1} << 21;
+/** One loopback segment. With a larger SO_RCVLOWAT Linux acknowledges each segment separately until that many bytes are there. */
+constexpr size_t kLowWaterMarkMost = size_t{1} << 16;
+constexpr int kPausesPerCheck = 8;
+constexpr size_t kReceiveBufferBytes = size_t{1} << 21;
 
 #if defined(MSG_NOSIGNAL)
 constexpr int kNoSignal = MSG_NOSIGNAL;
@@ -42,15 +42,15 @@ constexpr int kMore = 0;
 
 void set(int descriptor, int level, int name, int value) { setsockopt(descriptor, level, name, &value, sizeof value); }
 
-void set_up(int descriptor) {
-  make_prompt(descriptor);
+void configure(int descriptor) {
+  make_nonblocking(descriptor);
   set(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
   set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
 #if defined(SO_NOSIGPIPE)
   set(descriptor, SOL_SOCKET, SO_NOSIGPIPE, 1);
 #endif
 #if defined(TCP_KEEPIDLE)
-  // A host that is gone says nothing: after half a minute it is taken for gone.
+  // Keepalive declares an unreachable host dead after 30 seconds.
   set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 4);
@@ -62,8 +62,8 @@ bool is_loopback(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-/** Within a host nothing is gained by the pace that some systems (bbr) keep to: what they take for the bandwidth is how threads were scheduled. */
-void hurry_within_host(int descriptor) {
+/** Avoids paced congestion control (bbr) on loopback: its bandwidth estimate would measure thread scheduling. */
+void disable_pacing_on_loopback(int descriptor) {
 #if defined(TCP_CONGESTION)
   sockaddr_storage peer = {};
   socklen_t size = sizeof peer;
@@ -77,8 +77,8 @@ void hurry_within_host(int descriptor) {
 bool await_events(int descriptor, short events, Deadline deadline, const std::atomic<bool>& ended) {
   for (;;) {
     if (ended.load(std::memory_order_acquire)) return false;
-    pollfd waiting = {descriptor, events, 0};
-    const int count = poll(&waiting, 1, kWaitMs);
+    pollfd polled = {descriptor, events, 0};
+    const int count = poll(&polled, 1, kWaitMs);
     if (count > 0) return true;
     if (count < 0 && errno != EINTR) return false;
     if (steady_clock::now() >= deadline) return false;
@@ -87,7 +87,7 @@ bool await_events(int descriptor, short events, Deadline deadline, const std::at
 
 int64_t moved(ssize_t count) {
   if (count >= 0) return count;
-  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Socket::kNothing : Socket::kBroken;
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Socket::kWouldBlock : Socket::kBroken;
 }
 
 struct Addresses {
@@ -110,7 +110,7 @@ struct Addresses {
 
 }  // namespace
 
-void make_prompt(int descriptor) {
+void make_nonblocking(int descriptor) {
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
 }
@@ -124,7 +124,7 @@ Socket::~Socket() {
   if (is_open()) close(descriptor_);
 }
 
-void Socket::cut() const {
+void Socket::shut_down() const {
   if (is_open()) shutdown(descriptor_, SHUT_RDWR);
 }
 
@@ -134,64 +134,64 @@ int64_t Socket::send_parts(const iovec* parts, int count, bool more) const {
   msghdr message = {};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(count);
-  holds_ = more && kMore != 0;
+  corked_ = more && kMore != 0;
   return moved(sendmsg(descriptor_, &message, kNoSignal | (more ? kMore : 0)));
 }
 
-/** Saying again that nothing is to wait sends what does. */
+/** Setting TCP_NODELAY again sends what MSG_MORE holds back. */
 void Socket::flush() const {
-  if (holds_) set(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
-  holds_ = false;
+  if (corked_) set(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
+  corked_ = false;
 }
 
-/** Systems begin with room for little, and give more the less a receiver leaves there. One that wants to be woken for much gets it at once. */
-void Socket::make_room() const {
-  wake_for(kRoomBytes);
-  wake_for(1);
+/** The receive buffer starts small and grows slowly. A large SO_RCVLOWAT makes Linux grow it at once. */
+void Socket::enlarge_receive_buffer() const {
+  set_low_water_mark(kReceiveBufferBytes);
+  set_low_water_mark(1);
 }
 
 bool Socket::is_readable() const {
-  wake_for(1);
-  pollfd asked = {descriptor_, POLLIN, 0};
-  return poll(&asked, 1, 0) > 0;
+  set_low_water_mark(1);
+  pollfd polled = {descriptor_, POLLIN, 0};
+  return poll(&polled, 1, 0) > 0;
 }
 
 bool Socket::await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const {
   if (ready == Ready::to_send) return await_events(descriptor_, POLLOUT, deadline, ended);
-  wake_for(1);
+  set_low_water_mark(1);
   return await_events(descriptor_, POLLIN, deadline, ended);
 }
 
 /**
- * Sleeping and being woken takes longer than bytes that are on their way. Where looking was in vain, as when the sender needs this very core, it is
- * done for half as long the next time.
+ * Spins until `count` bytes are readable: a wake-up takes longer than bytes in flight. Each failed spin halves the next one, for example when
+ * the sender needs this core.
  */
-bool Socket::look_for(size_t count) const {
+bool Socket::spin_for(size_t count) const {
   const auto begin = steady_clock::now();
-  for (int there = 0, looks = 0;; looks++) {
+  for (int there = 0, checks = 0;; checks++) {
     if (ioctl(descriptor_, FIONREAD, &there) != 0 || static_cast<size_t>(there) >= count) {
-      if (looks > 0) patience_ = kPatienceMost;
+      if (checks > 0) spin_time_ = kSpinMost;
       return true;
     }
-    if (steady_clock::now() - begin >= patience_) break;
-    for (int i = 0; i < kPausesPerLook; i++) pause();
+    if (steady_clock::now() - begin >= spin_time_) break;
+    for (int i = 0; i < kPausesPerCheck; i++) pause();
   }
-  patience_ = std::max<std::chrono::nanoseconds>(patience_ / 2, kPatienceLeast);
+  spin_time_ = std::max<std::chrono::nanoseconds>(spin_time_ / 2, kSpinLeast);
   return false;
 }
 
-void Socket::wake_for(size_t count) const {
-  if (woken_for_ == count) return;
+void Socket::set_low_water_mark(size_t count) const {
+  if (low_water_mark_ == count) return;
   set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(count));
-  woken_for_ = count;
+  low_water_mark_ = count;
 }
 
 void Socket::await_bytes(size_t count) const {
-  const size_t enough = std::min(count, kEnoughBytes);
-  if (look_for(enough)) return;
-  wake_for(enough);
-  pollfd asked = {descriptor_, POLLIN, 0};
-  poll(&asked, 1, kWaitMs);
+  const size_t enough = std::min(count, kLowWaterMarkMost);
+  if (spin_for(enough)) return;
+  set_low_water_mark(enough);
+  pollfd polled = {descriptor_, POLLIN, 0};
+  poll(&polled, 1, kWaitMs);
 }
 
 Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<bool>& ended) {
@@ -199,14 +199,14 @@ Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<
   for (const addrinfo* at = addresses.first; at != nullptr; at = at->ai_next) {
     Socket socket(::socket(at->ai_family, at->ai_socktype, at->ai_protocol));
     if (!socket.is_open()) continue;
-    set_up(socket.descriptor());
+    configure(socket.descriptor());
     if (connect(socket.descriptor(), at->ai_addr, at->ai_addrlen) != 0) {
       if (errno != EINPROGRESS || !socket.await_writable(deadline, ended)) continue;
       int failure = 0;
       socklen_t size = sizeof failure;
       if (getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &failure, &size) != 0 || failure != 0) continue;
     }
-    hurry_within_host(socket.descriptor());
+    disable_pacing_on_loopback(socket.descriptor());
     return socket;
   }
   return Socket();
@@ -219,7 +219,7 @@ Socket listen_at(const HostPort& address) {
     Socket socket(::socket(at->ai_family, at->ai_socktype, at->ai_protocol));
     if (!socket.is_open()) continue;
     set(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
-    set_up(socket.descriptor());
+    configure(socket.descriptor());
     if (bind(socket.descriptor(), at->ai_addr, at->ai_addrlen) == 0 && listen(socket.descriptor(), kBacklog) == 0) return socket;
   }
   refuse_listening(address);
@@ -235,7 +235,7 @@ int port_of(const Socket& listening) {
 
 Socket accept_from(const Socket& listening) {
   Socket socket(accept(listening.descriptor(), nullptr, nullptr));
-  if (socket.is_open()) set_up(socket.descriptor());
+  if (socket.is_open()) configure(socket.descriptor());
   return socket;
 }
 
@@ -245,7 +245,7 @@ SocketPair loopback_pair() {
   SocketPair pair;
   pair.sender = connect_to({"127.0.0.1", port_of(listening)}, in_milliseconds(1000), never);
   if (pair.sender.is_open() && listening.await_readable(in_milliseconds(1000), never)) pair.receiver = accept_from(listening);
-  if (!pair.receiver.is_open()) throw std::runtime_error("Cannot connect two sockets: the loopback interface does not answer");
+  if (!pair.receiver.is_open()) throw std::runtime_error("Cannot connect two loopback sockets: the connection timed out");
   return pair;
 }
 
