@@ -31,7 +31,6 @@ const pendingStructure = {
     'scheduler > transfer',
     'scheduler > pipeline',
     'scheduler > lending',
-    'scheduler > router',
     'transfer > pipeline',
   ],
 };

@@ -1,7 +1,7 @@
 // Who is taken in simulated clusters, and what comes of those who are and of those who are not.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type AdmissionKind, admissionKinds } from '../../src/core/router/admission/admission.ts';
+import { type AdmissionKind, admissionKinds } from '../../src/core/router/admission/admission-policy.ts';
 import type { SloClass } from '../../src/core/router/admission/slo.ts';
 import { cluster, requestOf, run, traces } from './small-cluster.ts';
 

@@ -1,7 +1,7 @@
 // What requests may wait, and who is taken, from flags.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import { admissionKinds } from '../../core/router/admission/admission.ts';
+import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
 import { forecastKinds } from '../../core/router/admission/decode-forecast.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { parseSloBound, type SloBound, type SloClass } from '../../core/router/admission/slo.ts';

@@ -1,23 +1,44 @@
-// Refusals: the words that a client hears, made from the figures that they rest on.
+// Refusals: the failure event of a request that is not served, built from the figures of the decision.
+
 import type { GenerationEvent } from './ports.ts';
 import type { RefusalCause } from './refusal-cause.ts';
-
-import { kvTokens } from './request-size.ts';
+import { kvTokens, type RequestSize } from './request-size.ts';
 
 export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 
-/** @param retryAfterMs undefined: it would meet the same again */
+/** Bounds of Retry-After, in milliseconds. */
+export const retryAfterMsMin = 1_000;
+export const retryAfterMsMax = 60_000;
+
+/** @param retryAfterMs undefined: a retry would be refused for the same reason */
 export function refusal(cause: RefusalCause, retryAfterMs: number | undefined): Refusal {
   return {
     kind: 'failed',
     code: cause.reason === 'length' ? 'CONTEXT_TOO_LONG' : 'KV_OVERLOADED',
-    message: `Cannot admit request: ${wordsOf(cause, retryAfterMs)}`,
+    message: `Cannot admit request: ${describe(cause, retryAfterMs)}`,
     retryAfterMs,
     cause,
   };
 }
 
-/** What is predicted or counted, over the most that it may be; undefined where whoever refused did not say. */
+/** The bounded queue is full. @param accepted requests that are accepted and not ended */
+export function queueFull(accepted: number, queueMax: number, retryAfterMs: number): Refusal {
+  return refusal({ reason: 'queue', at: 'prefill', accepted, queueMax }, retryAfterMs);
+}
+
+/** The refusal of a request that does not fit into KV memory even when it is alone; undefined when it fits. */
+export function contextTooLong(size: RequestSize, capacityTokens: number): Refusal | undefined {
+  if (kvTokens(size) <= capacityTokens) return undefined;
+  const { promptTokens, outputTokensMax } = size;
+  return refusal({ reason: 'length', at: 'prefill', promptTokens, outputTokensMax, capacityTokens }, undefined);
+}
+
+/** The refusal of a prompt that is longer than the receive buffers of the instance that would decode it. */
+export function promptExceedsReceiveBuffer(promptTokens: number): Refusal {
+  return refusal({ reason: 'length', at: 'decode', promptTokens }, undefined);
+}
+
+/** The predicted or counted value over its bound; undefined when the cause carries no figures. */
 export function loadOf(cause: RefusalCause): number | undefined {
   switch (cause.reason) {
     case 'ttft':
@@ -27,7 +48,7 @@ export function loadOf(cause: RefusalCause): number | undefined {
     case 'memory':
       return cause.at === 'prefill' ? cause.share : cause.tokens / cause.capacityTokens;
     case 'queue':
-      // The request comes on top.
+      // The refused request is one more.
       return (cause.accepted + 1) / cause.queueMax;
     case 'length':
       return cause.at === 'prefill' ? kvTokens(cause) / cause.capacityTokens : undefined;
@@ -38,7 +59,7 @@ function ms(us: number): number {
   return Math.round(us / 1000);
 }
 
-function wordsOf(cause: RefusalCause, retryAfterMs: number | undefined): string {
+function describe(cause: RefusalCause, retryAfterMs: number | undefined): string {
   switch (cause.reason) {
     case 'ttft':
       return `predicted TTFT ${ms(cause.predictedUs)} ms exceeds ${ms(cause.mostUs)} ms`;

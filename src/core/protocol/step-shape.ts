@@ -60,3 +60,8 @@ export interface StepPredictor {
   /** Steps took so long: the first of this shape, each next one with the same rows a token further. */
   observe(shape: StepShape, stepUs: ArrayLike<number>): void;
 }
+
+/** A step that decodes `rows` sequences with `keys` tokens in all. */
+export function decodeShape(rows: number, keys: number): StepShape {
+  return { rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows };
+}

@@ -7,9 +7,10 @@ import type { InstanceRole } from '../protocol/instance-report.ts';
 import type { FatedMessage, MessageCounts } from '../protocol/message-counts.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import type { Refusal } from '../protocol/refusals.ts';
+import { queueFull } from '../protocol/refusals.ts';
 import type { RequestSize } from '../protocol/request-size.ts';
+import { Throughput } from '../scheduler/throughput.ts';
 import type { AdmissionConfig, PoolLoads } from './admission/admission-controller.ts';
-import { overloaded, Throughput } from './admission/queue-admission.ts';
 import { type RetryConfig, speaksFor, type Tracked } from './attempts.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { FailureRecovery } from './failure-recovery/failure-recovery.ts';
@@ -205,7 +206,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   overload(nowUs: number, ahead: number): Refusal | undefined {
     const accepted = this.#requests.size + ahead;
     if (accepted < this.#queueMax) return undefined;
-    return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
+    return queueFull(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
   #refuse(nowUs: number, proposal: RoutingDecision): Refusal | undefined {

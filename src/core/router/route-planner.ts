@@ -2,9 +2,9 @@
 
 import type { InstanceIndex } from '../protocol/ids.ts';
 import type { Refusal } from '../protocol/refusals.ts';
+import { contextTooLong } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
 import type { AdmissionController, Verdict } from './admission/admission-controller.ts';
-import { tooLong } from './admission/queue-admission.ts';
 import { legsOf, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import { nothingFetched, type PlacementDecision } from './placement/placement.ts';
@@ -141,10 +141,10 @@ export class RoutePlanner<Request> {
     const { jobs, capacityTokens } = this.#parts;
     const most = job ? jobs.largestTokens : route && capacityTokens(route.decodeAt ?? route.instance);
     if (most === undefined) return 'nobody';
-    const refused = tooLong(size, most);
+    const refused = contextTooLong(size, most);
     if (refused !== undefined || route?.decodeAt === undefined) return refused;
     const computes = legsOf(route).filter((leg) => leg !== route.decodeAt);
-    return tooLong(promptOf(size), Math.min(...computes.map((leg) => capacityTokens(leg))));
+    return contextTooLong(promptOf(size), Math.min(...computes.map((leg) => capacityTokens(leg))));
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */

@@ -1,9 +1,7 @@
-// The last look at a request whose prompt has landed: whether all that decodes here would still be in time with it.
+// Admission check on the decode instance: whether the decoding batch keeps its TBT and its memory with one more request (Mooncake, section 6).
 
-import type { Refusal } from '../protocol/refusals.ts';
-import type { StepPredictor } from '../protocol/step-shape.ts';
-import { DecodeGrowth } from '../router/admission/decode-growth.ts';
-import { decodeRefusal } from '../router/admission/queue-admission.ts';
+import { type Refusal, refusal, retryAfterMsMin } from '../protocol/refusals.ts';
+import { decodeShape, type StepPredictor } from '../protocol/step-shape.ts';
 import type { Batcher } from './batching/batcher.ts';
 import type { Executor, RunningRequest } from './executor/executor.ts';
 import type { InstanceConfig } from './instance-config.ts';
@@ -25,12 +23,12 @@ export class DecodeCheck<Request, S extends RunningRequest> {
     this.#parts = parts;
   }
 
-  /** An output came to its end. */
+  /** A request has finished: its output length is learned. */
   ended({ sequence }: S): void {
     this.#growth.observe(sequence.length - sequence.promptLength);
   }
 
-  /** The refusal of a request with which those here would decode too slowly, or not fit. */
+  /** The refusal of a request with which the batch would decode too slowly, or not fit; undefined: the request may join. */
   refusal(request: Request, capacityTokens: number): Refusal | undefined {
     const { batcher, roster, work, cost, blockTokens } = this.#parts;
     const sequences = [...batcher.running, ...batcher.waiting].filter(({ background }) => !background);
@@ -45,10 +43,71 @@ export class DecodeCheck<Request, S extends RunningRequest> {
   }
 }
 
-/** Undefined where nothing is refused that has landed. */
+/** Undefined when the configuration checks nothing after the hand-off. */
 export function createDecodeCheck<Request, S extends RunningRequest>(
   { handOff, cost, blockTokens }: Pick<InstanceConfig, 'handOff' | 'cost' | 'blockTokens'>,
   parts: Pick<Parts<Request, S>, 'batcher' | 'roster' | 'work'>,
 ): DecodeCheck<Request, S> | undefined {
   return handOff?.rechecks === true ? new DecodeCheck({ ...parts, cost, blockTokens }) : undefined;
+}
+
+/** Output lengths that the running mean covers. */
+const rememberedMax = 256;
+/**
+ * A batch of n requests with outputs of mean length m loses one request every m / n steps, and grows by n tokens in each of them: by m
+ * tokens in all. Few batches wait three times as long.
+ */
+const means = 3;
+
+/** Tokens by which a decoding batch grows before one of its requests leaves. */
+class DecodeGrowth {
+  #mean = 0;
+  #known = 0;
+
+  /** Of all requests together. */
+  get tokens(): number {
+    return means * this.#mean;
+  }
+
+  observe(outputTokens: number): void {
+    this.#known = Math.min(rememberedMax, this.#known + 1);
+    this.#mean += (outputTokens - this.#mean) / this.#known;
+  }
+}
+
+/** Sequences that would decode together, the new one included. */
+interface DecodeBatch {
+  /** Tokens of each sequence. */
+  readonly lengths: readonly number[];
+  /** Tokens by which all of them together grow before one leaves. */
+  readonly growthTokens: number;
+  readonly capacityTokens: number;
+  readonly blockTokens: number;
+  readonly cost: Pick<StepPredictor, 'predictUs'>;
+  /** The strictest TBT bound of the batch; Infinity: no bound. */
+  readonly tbtUsMax: number;
+}
+
+/** The refusal of a batch that would not fit into memory, or would decode too slowly; undefined: neither. */
+export function decodeRefusal({
+  lengths,
+  growthTokens,
+  capacityTokens,
+  blockTokens,
+  cost,
+  tbtUsMax,
+}: DecodeBatch): Refusal | undefined {
+  let keys = 0;
+  let tokens = 0;
+  for (const length of lengths) {
+    keys += length;
+    tokens += Math.ceil((length + 1) / blockTokens) * blockTokens;
+  }
+  const rows = lengths.length;
+  if (tokens > capacityTokens)
+    return refusal({ reason: 'memory', at: 'decode', sequences: rows, tokens, capacityTokens }, retryAfterMsMin);
+  if (tbtUsMax === Number.POSITIVE_INFINITY) return undefined;
+  const predictedUs = cost.predictUs(decodeShape(rows, keys + growthTokens));
+  if (predictedUs <= tbtUsMax) return undefined;
+  return refusal({ reason: 'tbt', at: 'decode', predictedUs, mostUs: tbtUsMax }, retryAfterMsMin);
 }

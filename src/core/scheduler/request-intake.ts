@@ -5,8 +5,8 @@ import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent, PrefixFetch } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
+import { contextTooLong, promptExceedsReceiveBuffer, queueFull } from '../protocol/refusals.ts';
 import { promptOf } from '../protocol/request-size.ts';
-import { overloaded, Throughput, tooLargeToLand, tooLong } from '../router/admission/queue-admission.ts';
 import type { HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import type { DecodeLeg } from '../transfer/hand-off/kv-sender.ts';
 import type { PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
@@ -16,6 +16,7 @@ import type { InstanceConfig } from './instance-config.ts';
 import type { Pinning } from './pinning.ts';
 import type { RequestTable } from './request-table.ts';
 import type { StepLauncher } from './step-launcher.ts';
+import { Throughput } from './throughput.ts';
 
 interface Parts<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result>
   extends Pick<InstanceConfig, 'queueMax' | 'journalIncarnation' | 'borrowing'> {
@@ -76,9 +77,9 @@ export class RequestIntake<Request extends { readonly id: RequestId }, S extends
     // A bigger instance goes on with what was begun here: the prompt and a token more are to fit.
     const beginsHere = size.promptTokens < this.#owner.ownCapacityTokens();
     const refusal =
-      tooLong(size, beginsHere ? this.#owner.capacityTokens() : this.#owner.ownCapacityTokens()) ??
+      contextTooLong(size, beginsHere ? this.#owner.capacityTokens() : this.#owner.ownCapacityTokens()) ??
       (accepted >= queueMax
-        ? overloaded(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
+        ? queueFull(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
         : undefined);
     this.#owner.emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
@@ -101,7 +102,7 @@ export class RequestIntake<Request extends { readonly id: RequestId }, S extends
     this.#parts.stages.drop(served.id);
     this.#parts.prefixes.loads.drop(served);
     this.#parts.roster.silence(served.id);
-    if (declined) this.#owner.emit(served.id, tooLargeToLand(served.sequence.promptLength));
+    if (declined) this.#owner.emit(served.id, promptExceedsReceiveBuffer(served.sequence.promptLength));
     if (served.sequence.planned > 0) served.cancelled = true;
     else this.#parts.roster.remove(served, false);
   }
@@ -155,7 +156,7 @@ export class RequestIntake<Request extends { readonly id: RequestId }, S extends
     for (const served of this.#parts.roster.waitingBeyond(capacityTokens)) {
       const { promptLength, lengthMax } = served.sequence;
       const size = { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
-      const refusal = tooLong(size, capacityTokens);
+      const refusal = contextTooLong(size, capacityTokens);
       if (refusal !== undefined) this.end(nowUs, served, refusal, false);
     }
   }

@@ -6,7 +6,7 @@ import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 
 import { loadOf } from '../../core/protocol/refusals.ts';
-import type { Slo } from '../../core/router/admission/length-admission.ts';
+import type { Slo } from '../../core/protocol/slo.ts';
 import type {
   LengthEffect,
   LengthEvent,

@@ -4,7 +4,8 @@ import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import { LengthProgress } from '../../core/router/length-progress.ts';
-import { type LengthRequest, lengthJobs, lengthPlacement } from '../../core/scheduler/executor/length-executor.ts';
+import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import type { SimulationConfig } from './simulation-config.ts';
 
 /** @param capacityTokens (instances) @param options alone: it knows of no instance yet */

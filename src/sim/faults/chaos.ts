@@ -2,7 +2,7 @@
 
 import { RooflineCost } from '../../core/cost/roofline.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import { admissionKinds } from '../../core/router/admission/admission.ts';
+import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
 import { placementKinds } from '../../core/router/placement/placement.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
 import type { TraceRequest } from '../../trace/request.ts';

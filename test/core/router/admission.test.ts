@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
-import { type Loads, overload } from '../../../src/core/router/admission/admission.ts';
+import { type Loads, overload } from '../../../src/core/router/admission/admission-policy.ts';
 import { DecodeForecast } from '../../../src/core/router/admission/decode-forecast.ts';
 import { DecodePool } from '../../../src/core/router/admission/decode-pool.ts';
 import { ErrorBound } from '../../../src/core/router/admission/error-bound.ts';

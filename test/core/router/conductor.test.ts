@@ -6,8 +6,8 @@ import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
 import { sizeOf } from '../../../src/core/protocol/request-size.ts';
-import { Throughput } from '../../../src/core/router/admission/queue-admission.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
+import { Throughput } from '../../../src/core/scheduler/throughput.ts';
 import { promptOf, request, World } from './world.ts';
 
 const accepted: GenerationEvent = { kind: 'accepted' };

@@ -1,13 +1,8 @@
 // Refusals say what their figures say, and come over the wire with them.
 import { expect, it } from 'vitest';
-import { loadOf } from '../../../src/core/protocol/refusals.ts';
-import {
-  decodeRefusal,
-  overloaded,
-  refusedLate,
-  tooLargeToLand,
-  tooLong,
-} from '../../../src/core/router/admission/queue-admission.ts';
+import { contextTooLong, loadOf, promptExceedsReceiveBuffer, queueFull } from '../../../src/core/protocol/refusals.ts';
+import { admissionRefusal } from '../../../src/core/router/admission/admission-policy.ts';
+import { decodeRefusal } from '../../../src/core/scheduler/decode-slo-check.ts';
 import { refusalCause } from '../../../src/runtime/wire/refusal-cause.ts';
 
 const slo = { ttftUs: 1_000_000, tbtUs: 50_000, completionUs: 9_000_000 };
@@ -21,10 +16,10 @@ const batch = {
 };
 
 it.each([
-  [refusedLate('ttft', predicted, slo), 'predicted TTFT 1500 ms exceeds 1000 ms', 1.5, 1000],
-  [refusedLate('tbt', predicted, slo), 'predicted TBT 100 ms exceeds 50 ms', 2, 2000],
-  [refusedLate('completion', predicted, slo), '100 tokens by a predicted TBT of 100 ms exceed 9000 ms', 1.5, 2000],
-  [refusedLate('memory', predicted, slo), 'requests that decode would need 125 % of the KV memory', 1.25, 2000],
+  [admissionRefusal('ttft', predicted, slo), 'predicted TTFT 1500 ms exceeds 1000 ms', 1.5, 1000],
+  [admissionRefusal('tbt', predicted, slo), 'predicted TBT 100 ms exceeds 50 ms', 2, 2000],
+  [admissionRefusal('completion', predicted, slo), '100 tokens by a predicted TBT of 100 ms exceed 9000 ms', 1.5, 2000],
+  [admissionRefusal('memory', predicted, slo), 'requests that decode would need 125 % of the KV memory', 1.25, 2000],
   [decodeRefusal(batch), 'its decode would be late: predicted TBT 60 ms exceeds 50 ms', 1.2, 1000],
   [
     decodeRefusal({ ...batch, capacityTokens: 80 }),
@@ -32,15 +27,15 @@ it.each([
     1.2,
     1000,
   ],
-  [overloaded(9, 9, 3000), 'the queue is full: 9 of 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
+  [queueFull(9, 9, 3000), 'the queue is full: 9 of 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
   [
-    tooLong({ promptTokens: 100, outputTokensMax: 21 }, 100),
+    contextTooLong({ promptTokens: 100, outputTokensMax: 21 }, 100),
     'it is longer than the KV memory: 100 prompt tokens and up to 21 of output, 100 fit',
     1.2,
     undefined,
   ],
   [
-    tooLargeToLand(70),
+    promptExceedsReceiveBuffer(70),
     'its prompt is longer than the memory that takes prompts from other instances',
     undefined,
     undefined,

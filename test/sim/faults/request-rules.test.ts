@@ -8,9 +8,8 @@ import { BlockMoves, type Move } from '../../../src/core/lending/debtor/block-mo
 import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { KvEventBatch } from '../../../src/core/protocol/kv-events.ts';
-import { type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
+import { queueFull, type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
 import { AdmissionController, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
-import { overloaded } from '../../../src/core/router/admission/queue-admission.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { LengthEvent, LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
 import { Instance } from '../../../src/core/scheduler/instance.ts';
@@ -244,7 +243,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   [
     'a refusal for a queue that has room',
     coupled,
-    () => tamper<[number, number], Refusal>(Conductor, 'overload', () => overloaded(12, 1000, 1000)),
+    () => tamper<[number, number], Refusal>(Conductor, 'overload', () => queueFull(12, 1000, 1000)),
     /was refused for its queue at a load of 0.013/,
   ],
   [

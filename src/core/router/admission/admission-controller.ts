@@ -5,13 +5,12 @@ import type { InstanceRole } from '../../protocol/instance-report.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
-import { type AdmissionKind, type Loads, overload } from './admission.ts';
+import type { Slo } from '../../protocol/slo.ts';
+import { type AdmissionKind, admissionRefusal, type Loads, overload } from './admission-policy.ts';
 import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
 import { type DecodeArrival, type DecodeMember, DecodePool, type Decoding, idleDecode } from './decode-pool.ts';
 import { ErrorBound } from './error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from './inline-prefill.ts';
-import { refusedLate } from './queue-admission.ts';
-import type { Slo } from './slo.ts';
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
@@ -185,7 +184,7 @@ export class AdmissionController<Request> {
       ...{ ttftUs: ttftUs + this.#lateness.us, tbtUs: loads.tbt * bounds.tbtUs },
       completionUs: loads.completion * slo.completionUs,
     };
-    return { predicted, slo, refusal: refusedLate(worst, meets, bounds) };
+    return { predicted, slo, refusal: admissionRefusal(worst, meets, bounds) };
   }
 
   /** The request was taken. */

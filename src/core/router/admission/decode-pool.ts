@@ -1,7 +1,7 @@
 // What the instances that decode are about to do: who decodes there, who is on the way, and when each of them joins and leaves.
 import type { StepPredictor } from '../../protocol/step-shape.ts';
+import { decodeShape } from '../../protocol/step-shape.ts';
 import type { LengthDistribution } from './output-lengths.ts';
-import { decodeShape } from './slo.ts';
 
 export interface DecodeMember {
   readonly steps: Pick<StepPredictor, 'predictUs'>;

@@ -3,16 +3,15 @@
 import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../cost/prefill.ts';
+import type { Slo } from '../../protocol/slo.ts';
 import type { LengthInstanceConfig, LengthRequest } from '../../scheduler/executor/length-executor.ts';
 import type { InstanceRole } from '../conductor.ts';
 import type { RoleSwitchLimits } from '../roles/role-switch.ts';
-import type { AdmissionKind } from './admission.ts';
 import type { AdmissionConfig } from './admission-controller.ts';
+import type { AdmissionKind } from './admission-policy.ts';
 import type { ForecastKind } from './decode-forecast.ts';
 import type { InlineLimits } from './inline-prefill.ts';
-import { type Slo, type SloClass, sloOf } from './slo.ts';
-
-export type { Slo };
+import { type SloClass, sloOf } from './slo.ts';
 
 /** An instance as its prefills, decodes and hand-offs are predicted. */
 interface PredictedInstance {

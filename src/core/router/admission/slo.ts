@@ -1,13 +1,7 @@
 // What a request may wait for: its first token, each next one, or its last.
 import type { PrefillPredictor } from '../../cost/prefill.ts';
-import type { StepPredictor } from '../../protocol/step-shape.ts';
-
-/** From its arrival, and between tokens. Infinity: as long as it takes. */
-export interface Slo {
-  readonly ttftUs: number;
-  readonly tbtUs: number;
-  readonly completionUs: number;
-}
+import type { Slo } from '../../protocol/slo.ts';
+import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
 
 /** Absolute, or so many times what the same request takes alone. */
 export type SloBound = { readonly us: number } | { readonly times: number };
@@ -47,9 +41,4 @@ export function sloOf(
   const gaps = Math.max(0, outputTokens - 1);
   const completionUs = usOf(slo.completion, () => prefillUs() + gaps * stepUs(promptTokens + (gaps + 1) / 2));
   return { ttftUs: Number.POSITIVE_INFINITY, tbtUs: Number.POSITIVE_INFINITY, completionUs };
-}
-
-/** A step in which `rows` sequences with `keys` tokens together decode. */
-export function decodeShape(rows: number, keys: number) {
-  return { rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows };
 }

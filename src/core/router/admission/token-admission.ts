@@ -4,11 +4,12 @@ import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { StepCost } from '../../cost/step-cost.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
+import type { Slo } from '../../protocol/slo.ts';
 import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { AdmissionConfig } from './admission-controller.ts';
 import type { DecodeMember } from './decode-pool.ts';
 import type { AdmissionSettings } from './length-admission.ts';
-import { type Slo, sloOf } from './slo.ts';
+import { sloOf } from './slo.ts';
 
 const forever: Slo = {
   ttftUs: Number.POSITIVE_INFINITY,

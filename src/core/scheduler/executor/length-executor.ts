@@ -1,14 +1,10 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
-import { type HostLink, HostPrefill } from '../../cost/host-link.ts';
+import type { HostLink } from '../../cost/host-link.ts';
 import { behindLayersUs, type LayeredStep } from '../../cost/layer-wise-arrival.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
-import { ChunkedPrefill, type PrefillPredictor } from '../../cost/prefill.ts';
 import type { StepCostModel } from '../../cost/roofline.ts';
 import { StepCost } from '../../cost/step-cost.ts';
-import type { TransferEnd } from '../../cost/transfer-times.ts';
-import type { PipelineSettings } from '../../pipeline/group.ts';
-import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceEvent } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
@@ -16,11 +12,7 @@ import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { RequestSize } from '../../protocol/request-size.ts';
 import { type LayerRange, layersOf } from '../../protocol/step-shape.ts';
-import type { BatchJobsConfig } from '../../router/batch-jobs.ts';
-import type { PlacementSettings, PlacerConfig } from '../../router/placement/placer.ts';
-import { backgroundLimits } from '../batching/batch-jobs-budget.ts';
 import { Sequence, type SequenceContent } from '../batching/sequence.ts';
-import { awaitedUs } from '../batching/step-budget.ts';
 import { Instance } from '../instance.ts';
 import type { InstanceConfig } from '../instance-config.ts';
 import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor.ts';
@@ -223,74 +215,4 @@ export function createLengthInstance({
     journalIncarnation: config.incarnation ?? 0,
   };
   return new Instance(machine, () => new LengthWork({ coalesce, tellsAll }));
-}
-
-/** Blocks that the index has room for from the start: a small table is a fast one, and it grows. */
-const indexedBlocks = 2 ** 15;
-/** Blocks that nobody holds any more, for which it is known that somebody did. */
-const rememberedBlocks = 1_000_000;
-
-/** Batch jobs are what the trace calls so; they get the least share of memory that any instance gives them. */
-export function lengthJobs(
-  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'limits'> }[],
-): BatchJobsConfig<LengthRequest> {
-  const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
-  return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
-}
-
-/** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
-export function lengthPlacement(
-  settings: PlacementSettings,
-  instances: readonly {
-    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink' | 'startsAhead'>;
-    readonly nic: TransferEnd;
-    readonly ssd?: { readonly readBytesPerSecond: number } | undefined;
-  }[],
-  linkBytesPerSecond: number | undefined,
-  pipeline?: PipelineSettings,
-): PlacerConfig<LengthRequest> {
-  const predictors = new Map<StepCostModel | HostLink, PrefillPredictor>();
-  for (const { machine } of instances) {
-    const { cost, hostLink, limits } = machine;
-    if (predictors.has(hostLink ?? cost)) continue;
-    const prefill = new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax);
-    predictors.set(hostLink ?? cost, hostLink === undefined ? prefill : new HostPrefill(prefill, hostLink));
-  }
-  const [
-    {
-      machine: { blockTokens, cost, limits },
-    },
-  ] = instances;
-  return {
-    ...settings,
-    blockTokens,
-    chainOf: ({ chain }) => chain,
-    transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
-    ssds: {
-      ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
-      bytesPerToken: cost.kvBytesPerToken,
-    },
-    aheadRows: instances.every(({ machine }) => machine.startsAhead === true) ? limits.tokensMax : undefined,
-    predictors: instances.map(
-      ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
-    ),
-    pipeline: pipeline && { ...pipeline, prefills: groupPrefills(instances, linkBytesPerSecond) },
-    blocks: indexedBlocks,
-    rememberedBlocks,
-  };
-}
-
-/** (instances): those of one cost model are alike, and so are their NICs taken to be. */
-function groupPrefills(
-  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
-  linkBytesPerSecond = Number.POSITIVE_INFINITY,
-): readonly PipelinedPrefill[] {
-  return instances.map(({ machine: { cost, limits }, nic }) => {
-    const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
-    const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
-    return new PipelinedPrefill({
-      ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
-      ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
-    });
-  });
 }

@@ -9,7 +9,7 @@ import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { RequestSize } from '../../protocol/request-size.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
-import type { Slo } from '../../router/admission/slo.ts';
+import type { Slo } from '../../protocol/slo.ts';
 import type { StepRun } from './executor.ts';
 
 const noGaps = new Float64Array(0);

@@ -1,0 +1,86 @@
+// Placement of simulated requests: the cost models of the instances predict prefills and transfers.
+
+import { type HostLink, HostPrefill } from '../../cost/host-link.ts';
+import { ModelPredictor } from '../../cost/model-predictor.ts';
+import { ChunkedPrefill, type PrefillPredictor } from '../../cost/prefill.ts';
+import type { StepCostModel } from '../../cost/roofline.ts';
+import type { TransferEnd } from '../../cost/transfer-times.ts';
+import type { PipelineSettings } from '../../pipeline/group.ts';
+import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
+import { backgroundLimits } from '../../scheduler/batching/batch-jobs-budget.ts';
+import { awaitedUs } from '../../scheduler/batching/step-budget.ts';
+import type { LengthInstanceConfig } from '../../scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
+import type { BatchJobsConfig } from '../batch-jobs.ts';
+import type { PlacementSettings } from './placement.ts';
+import type { PlacerConfig } from './placer.ts';
+
+/** Initial size of the prefix index, in blocks: a small table is fast, and it grows. */
+const indexedBlocks = 2 ** 15;
+/** Evicted blocks that the index remembers, to tell an evicted block from one that was never seen. */
+const rememberedBlocks = 1_000_000;
+
+/** Batch jobs are the requests that the trace marks as such. They may fill the smallest share of memory that any instance grants them. */
+export function lengthJobs(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'limits'> }[],
+): BatchJobsConfig<LengthRequest> {
+  const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
+  return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
+}
+
+/** Instances with one cost model share one predictor. */
+export function lengthPlacement(
+  settings: PlacementSettings,
+  instances: readonly {
+    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink' | 'startsAhead'>;
+    readonly nic: TransferEnd;
+    readonly ssd?: { readonly readBytesPerSecond: number } | undefined;
+  }[],
+  linkBytesPerSecond: number | undefined,
+  pipeline?: PipelineSettings,
+): PlacerConfig<LengthRequest> {
+  const predictors = new Map<StepCostModel | HostLink, PrefillPredictor>();
+  for (const { machine } of instances) {
+    const { cost, hostLink, limits } = machine;
+    if (predictors.has(hostLink ?? cost)) continue;
+    const prefill = new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax);
+    predictors.set(hostLink ?? cost, hostLink === undefined ? prefill : new HostPrefill(prefill, hostLink));
+  }
+  const [
+    {
+      machine: { blockTokens, cost, limits },
+    },
+  ] = instances;
+  return {
+    ...settings,
+    blockTokens,
+    chainOf: ({ chain }) => chain,
+    transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
+    ssds: {
+      ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
+      bytesPerToken: cost.kvBytesPerToken,
+    },
+    aheadRows: instances.every(({ machine }) => machine.startsAhead === true) ? limits.tokensMax : undefined,
+    predictors: instances.map(
+      ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
+    ),
+    pipeline: pipeline && { ...pipeline, prefills: groupPrefills(instances, linkBytesPerSecond) },
+    blocks: indexedBlocks,
+    rememberedBlocks,
+  };
+}
+
+/** (instances): instances with one cost model are taken to have equal NICs too. */
+function groupPrefills(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
+  linkBytesPerSecond = Number.POSITIVE_INFINITY,
+): readonly PipelinedPrefill[] {
+  return instances.map(({ machine: { cost, limits }, nic }) => {
+    const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
+    const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
+    return new PipelinedPrefill({
+      ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
+      ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
+    });
+  });
+}
