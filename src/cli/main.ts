@@ -4,6 +4,7 @@ import { Command, CommanderError } from 'commander';
 import { HubError } from '../weights/hub/errors.ts';
 import { addNamed, type Named } from './named-commands.ts';
 import { packageFile } from './package-root.ts';
+import { withReadableHelp } from './terminal/help.ts';
 import { UsageError } from './usage-error.ts';
 
 /** In the order of the help. */
@@ -20,7 +21,7 @@ const commands: Named = {
   bench: async (words) => (await import('./commands/bench.ts')).benchCommand(words),
 };
 
-/** With the command that `words` names, or with all of them where it names none. */
+/** Has the command that `words` names, or all commands when it names none. */
 async function createProgram(words: readonly string[]): Promise<Command> {
   const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
   const program = new Command('kvasir')
@@ -28,7 +29,7 @@ async function createProgram(words: readonly string[]): Promise<Command> {
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
   await addNamed(program, commands, words);
-  return withExitCodes(program);
+  return withExitCodes(withReadableHelp(program));
 }
 
 /** Commander's own exits become exceptions, so that bad usage is always exit code 2. */
@@ -41,19 +42,19 @@ function withExitCodes(command: Command): Command {
 async function main(argv: readonly string[]): Promise<number> {
   try {
     await (await createProgram(argv.slice(2))).parseAsync([...argv]);
-    // A command may have said that what it reports is a failure.
+    // A command sets process.exitCode when its report is a failure.
     return Number(process.exitCode ?? 0);
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     console.error(error instanceof Error ? error.message : String(error));
     if (process.env.KVASIR_DEBUG !== undefined && error instanceof Error) console.error(error.stack);
-    // What a shell reports of a process that SIGINT ended.
+    // The exit code that shells use after SIGINT.
     if (error instanceof HubError && error.kind === 'interrupted') return 130;
     return error instanceof UsageError ? 2 : 1;
   }
 }
 
-// Whoever reads the output may have seen enough (`kvasir generate ... | head`).
+// The reader of the output may close it early (`kvasir generate ... | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error;
   process.exit(0);

@@ -1,9 +1,9 @@
-// Commands by name, each loaded when it is asked for: none waits for what others need.
+// Commands by name, each loaded on first use, so that no command waits for the modules of another.
 import type { Command } from 'commander';
 
 export type Named = Readonly<Record<string, (words: readonly string[]) => Command | Promise<Command>>>;
 
-/** Adds the command that the first of `words` names, which gets the rest, or all of them where it names none. */
+/** Adds the command that the first of `words` names, with the other words, or all commands when it names none. */
 export async function addNamed(
   parent: Command,
   commands: Named,

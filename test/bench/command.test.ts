@@ -41,7 +41,7 @@ test('engine: the report that the issue names, of the embedded model', () => {
 
 test('engine: a table without --json', () => {
   const { out } = bench('engine', ...smallEngine);
-  expect(out).toMatch(/batch +depth +msPerStep +tokensPerSecond/);
+  expect(out).toMatch(/batch +depth +time \(ms\/step\) +tokens\/s/);
 });
 
 test('accuracy: rows by form', () => {

@@ -41,7 +41,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
     'faults and borrowing, also for prompts that no instance could hold',
     {
       ...{ workload: 'plain', requests: 40, seed: 4, rate: 1, input: '1000..60000', output: '20..300', mixed: 3 },
-      ...{ context: 400000, cacheBlocks: 60, borrow: true, lendShare: 0.8, lendHost: 0.1, silentMs: 2000 },
+      ...{ context: 400000, cacheBlocks: 60, borrow: true, lendShare: 0.8, lendHost: 0.1, heartbeatTimeoutMs: 2000 },
       faults: [
         'crash:every=20s,for=3s',
         'partition:every=30s,for=2s',

@@ -78,23 +78,27 @@ describe('kvasir', () => {
     ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
     ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
     [
-      'what only instances of one process know',
+      'a transport of instances of one process',
       ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2', '--transport', 'memory'],
       /Cannot use --transport memory with --nats: it is for instances of one process/,
     ],
     [
-      'threads for who computes nothing',
+      'threads for a gateway without instances',
       ['serve', '--nats', 'nats://127.0.0.1:1', '--threads', '2'],
       /Cannot use --threads with --nats: a gateway computes nothing/,
     ],
-    ['rules of loans that nobody gives', ['serve', '--no-settle'], /Cannot use --no-settle: it needs --borrow/],
+    ['lending rules without --borrow', ['serve', '--no-settle'], /Cannot use --no-settle: it needs --borrow/],
     [
-      'rules of loans of an instance that neither lends nor borrows',
+      'lending rules of an instance without --borrow',
       ['join', '--nats', 'nats://127.0.0.1:1', '--lend-share', '0.4'],
       /Cannot use --lend-share: it needs --borrow/,
     ],
     ['inline prefill where all are mixed', ['serve', '--inline-tokens', '40'], /Cannot use --inline-tokens: it needs/],
-    ['a forecast for nobody', ['serve', '--td', '3'], /Cannot use --td: it needs --admission predictive/],
+    [
+      'a forecast without predictive admission',
+      ['serve', '--td', '3'],
+      /Cannot use --td: it needs --admission predictive/,
+    ],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
   it.each(misuses)('%s: one clear line and exit code 2', (_name, args, message) => {

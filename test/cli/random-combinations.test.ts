@@ -64,7 +64,7 @@ const features: readonly fc.Arbitrary<Flags>[] = [
   fc.record({ roleSwitch: fc.constant(true), roleDwell: fc.constant(2) }),
   fc.record({ standby: fc.constant(1), startS: fc.constant(2) }),
   fc.record({
-    silentMs: fc.constant(800),
+    heartbeatTimeoutMs: fc.constant(800),
     faults: fc.subarray(
       [
         ...['loss:ratio=0.02', 'duplication:ratio=0.03', 'delay:ratio=0.05,by=200ms', 'conductor:at=4s'],

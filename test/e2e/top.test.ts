@@ -68,7 +68,7 @@ describe('a cluster at work', () => {
     const [title, names, ...rows] = stdout.trimEnd().split('\n');
     expect(title).toBe('kvasir-tiny-q8_0: ready, 3 of 3 instances serve');
     expect(names?.split(/\s+/).slice(0, 6)).toEqual(['instance', 'role', 'up', 'waiting', 'running', 'pages']);
-    expect(rows.map((row) => row.split(/\s+/).slice(0, 5))).toEqual([
+    expect(rows.map((row) => row.trim().split(/\s+/).slice(0, 5))).toEqual([
       ['0', 'prefill', 'yes', '0', '0'],
       ['1', 'decode', 'yes', '0', '0'],
       ['2', 'mixed', 'yes', '0', '0'],
@@ -81,10 +81,10 @@ describe('a cluster at work', () => {
     const gone = run(process.execPath, [command, 'top', '--once', '--url', 'http://127.0.0.1:1']);
     await expect(gone).rejects.toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(/^Cannot look at http:\/\/127.0.0.1:1: .*\n$/),
+      stderr: expect.stringMatching(/^Cannot query http:\/\/127.0.0.1:1: .*\n$/),
     });
     await expect(run(process.execPath, [command, 'top', '--once', '--url', server.url])).rejects.toMatchObject({
-      stderr: `Cannot look at ${server.url}: it answered 401 to GET /api/cluster\n`,
+      stderr: `Cannot query ${server.url}: the server answered 401 to GET /api/cluster\n`,
     });
   });
 });

@@ -1,4 +1,4 @@
-// `kvasir bench accuracy`: what a form of weights and inputs costs in quality.
+// `kvasir bench accuracy`: the loss of quality of each form of weights and inputs.
 import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
@@ -9,7 +9,7 @@ import { openModel } from '../../weights/open-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
 import { withBackend } from '../serve/backend.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { list, threadsFlag } from './options.ts';
 
@@ -17,7 +17,10 @@ const form = z.string().transform((text, context) => {
   const [weights, inputs] = text.split('/');
   const parsed = z.object({ weights: z.enum(weightsForms), inputs: z.enum(inputForms) }).safeParse({ weights, inputs });
   if (parsed.success) return parsed.data;
-  context.addIssue({ code: 'custom', message: `'${text}' is no form: write WEIGHTS/INPUTS, for example native/bf16` });
+  context.addIssue({
+    code: 'custom',
+    message: `'${text}' is not a form: write WEIGHTS/INPUTS, for example native/bf16`,
+  });
   return z.NEVER;
 });
 
@@ -33,13 +36,13 @@ const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).e
 
 export function accuracyCommand(): Command {
   return new Command('accuracy')
-    .description('perplexity, divergence and agreement of forms, against float32 arithmetic on the stored weights')
+    .description('Perplexity, divergence and agreement of weight and input forms, against float32 arithmetic')
     .addOption(modelFlag())
-    .requiredOption('--text <file>', 'UTF-8 text to read')
-    .option('--tokens <n>', 'tokens of it (default: 1500)')
-    .option('--forms <list>', 'WEIGHTS/INPUTS (default: native/f32,native/bf16,native/int8)')
+    .requiredOption('--text <file>', 'Read this UTF-8 text')
+    .option('--tokens <n>', 'Use this number of its tokens (default: 1500)')
+    .option('--forms <list>', 'Compare these WEIGHTS/INPUTS (default: native/f32,native/bf16,native/int8)')
     .addOption(threadsFlag())
-    .option('--json', 'print one JSON object')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { model, threads, text, ...options } = readOptions(accuracySchema, flags);
       const files = openModel((await locateModel(model)).path);
@@ -51,8 +54,8 @@ export function accuracyCommand(): Command {
         );
         if (json === true) return console.log(JSON.stringify(report));
         const { rows, ...facts } = report;
-        printTable([facts]);
-        printTable(rows);
+        printTable([facts], 'Model and text');
+        printTable(rows, 'Quality against float32 arithmetic on the stored weights');
       } finally {
         files.close();
       }

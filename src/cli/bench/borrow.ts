@@ -1,4 +1,4 @@
-// `kvasir bench borrow`: instances that borrow memory against one big one, settlements on and off, and against moving to a bigger instance.
+// `kvasir bench borrow`: borrowed KV memory against one large instance, settlements on and off, and borrowing against moving.
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { z } from 'zod';
@@ -10,7 +10,7 @@ import { addFormFlags, readOptions } from '../options/options.ts';
 import { temporaryFolder } from '../serve/exit-cleanup.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
 import { openServing, type Serving } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, counts, list, progress } from './options.ts';
 
 const partNames = ['speed', 'settle', 'move'] as const;
@@ -29,32 +29,40 @@ type Options = z.infer<typeof schema>;
 
 export function borrowCommand(): Command {
   return addFormFlags(new Command('borrow'), 'random weights in the shape of a model of 1B parameters')
-    .description('memory borrowed between instances: speed, settlements, and against moving to a bigger instance')
-    .option('--pool <tokens>', 'that each instance holds (default: 2048)')
-    .option('--instances <n>', 'of one thread each (default: 4)')
-    .option('--context <tokens>', 'where the request of `speed` ends (default: 7168)')
-    .option('--generate <tokens>', 'that `speed` times (default: 32)')
-    .option('--repeats <n>', 'turns of `speed` (default: 3)')
-    .option('--big-threads <n>', 'of the instance that holds all of it (default: 2)')
-    .option('--shares <list>', 'outputs of `move`, as parts of the prompt: one in so many tokens (default: 20,10,5)')
-    .option('--parts <list>', 'speed, settle, move (default: all)')
-    .option('--json', 'print one JSON object')
+    .description('Borrowed KV memory: speed, settlements, and borrowing against moving to a larger instance')
+    .option('--pool <tokens>', 'Give each instance a KV pool of this size (default: 2048)')
+    .option('--instances <n>', 'Run this number of instances with one thread each (default: 4)')
+    .option('--context <tokens>', 'End the request of `speed` at this context length (default: 7168)')
+    .option('--generate <tokens>', 'Time this number of output tokens in `speed` (default: 32)')
+    .option('--repeats <n>', 'Repeat `speed` this number of times (default: 3)')
+    .option('--big-threads <n>', 'Give the large instance this number of threads (default: 2)')
+    .option('--shares <list>', 'Output one token in `move` per this number of prompt tokens (default: 20,10,5)')
+    .option('--parts <list>', 'Run these parts: speed, settle, move (default: all)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
       const folder = temporaryFolder('borrow');
       try {
         const report = await measure(folder.path, options);
         if (json === true) console.log(JSON.stringify(report));
-        else for (const rows of Object.values(report)) printTable([rows].flat().map((row) => ({ ...row })));
+        else
+          for (const [name, rows] of Object.entries(report))
+            printTable([rows].flat(), titles[name as keyof typeof titles]);
       } finally {
         folder.remove();
       }
     });
 }
 
+const titles = {
+  speed: 'Decode with borrowed memory against one large instance',
+  settle: 'Settlements on and off',
+  move: 'Borrowing against moving to a larger instance',
+};
+
 const rules: BorrowOptions = {
-  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 1000, leaseMs: 10_000 },
-  ...{ borrowAhead: true, settle: true, settleMs: 100, spreadMs: 0 },
+  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, remoteAttentionShare: 0.3, lookAheadMs: 1000, leaseMs: 10_000 },
+  ...{ borrowAhead: true, settle: true, settleMs: 100, remoteCacheMs: 0 },
 };
 
 /** Bytes by the token do not depend on the model's size, but the time does that they take. */

@@ -22,7 +22,7 @@ import {
 import { readOptions } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
 import { readServingPoints } from '../simulate/silicon-points.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { list, progress } from './options.ts';
 
 const schema = z.object({
@@ -34,12 +34,15 @@ const schema = z.object({
 
 export function costCommand(): Command {
   return new Command('cost')
-    .description('cost models against measured servers: each point simulated closed-loop')
-    .requiredOption('--tables <dir>', 'measured kernel latencies and silicon_sample.csv')
-    .option('--cost <list>', 'models to check (default: table,roofline)')
-    .option('--plot <file>', 'write simulated against measured as SVG, by the first of them')
-    .option('--fit <n>', 'also look for constants from n draws, leaving out a model or a parallel size at a time')
-    .option('--json', 'print one JSON object')
+    .description('Cost models against measured servers, each point simulated in a closed loop')
+    .requiredOption('--tables <dir>', 'Read measured kernel latencies and silicon_sample.csv from this directory')
+    .option('--cost <list>', 'Check these cost models (default: table,roofline)')
+    .option('--plot <file>', 'Plot simulated against measured times of the first model as SVG')
+    .option(
+      '--fit <n>',
+      'Fit constants with this number of random draws, leaving out a model or parallel size each time',
+    )
+    .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { tables, plot, fit, cost } = readOptions(schema, flags);
       const points = readServingPoints(tables);
@@ -56,10 +59,13 @@ export function costCommand(): Command {
         const rows = simulated.flatMap(({ cost: kind, errors }) => errors.map((error) => rowOf(kind, error)));
         return console.log(JSON.stringify({ models: groups, fit: found, rows }));
       }
-      for (const { cost: kind, groups: rows } of groups) printTable(rows.map((row) => ({ cost: kind, ...row })));
+      for (const { cost: kind, groups: rows } of groups) printTable(rows, `Errors of the ${kind} model`);
       if (found === undefined) return;
-      printTable([...found.folds.map(({ constants: _, ...errors }) => errors), ...found.pooled]);
-      console.log(JSON.stringify(found.found));
+      printTable(
+        [...found.folds.map(({ constants: _, ...errors }) => errors), ...found.pooled],
+        'Errors with constants fitted to the others',
+      );
+      printTable([found.found], 'Constants fitted to all points');
     });
 }
 

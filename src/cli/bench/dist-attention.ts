@@ -1,10 +1,10 @@
-// `kvasir bench dist-attention`: one row's attention over two instances against two threads of one, and queries against fetched pages.
+// `kvasir bench dist-attention`: attention of one row over two instances against two threads, and queries against fetched pages.
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchDistAttention } from '../../bench/dist-attention.ts';
 import { readOptions } from '../options/options.ts';
 import { createBackend } from '../serve/backend.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { counts, progress } from './options.ts';
 
 const ranges = (defaults: readonly number[]) =>
@@ -22,15 +22,16 @@ const schema = z.object({
 
 export function distAttentionCommand(): Command {
   return new Command('dist-attention')
-    .description(
-      'attention over two instances against two threads of one, and queries against fetched pages, in one run',
+    .description('Attention over two instances against two threads of one, and queries against fetched pages')
+    .option(
+      '--contexts <list>',
+      'Attend over these context lengths, multiples of 1024, half of them at the creditor (default: 16384,65536)',
     )
-    .option('--contexts <list>', 'tokens, half of them at the creditor: multiples of 1024 (default: 16384,65536)')
-    .option('--remote <list>', 'tokens at the creditor, queried against fetched (default: 8192,32768)')
-    .option('--layers <n>', 'attention ops of a step (default: 4)')
-    .option('--repeats <n>', 'turns (default: 21)')
-    .addOption(new Option('--transport <way>', 'how queries and pages go (default: memory)').choices(ways))
-    .option('--json', 'print one JSON object')
+    .option('--remote <list>', 'Compare queries with fetches for these remote lengths (default: 8192,32768)')
+    .option('--layers <n>', 'Run this number of attention layers per step (default: 4)')
+    .option('--repeats <n>', 'Repeat each measurement this number of times (default: 21)')
+    .addOption(new Option('--transport <way>', 'Move queries and pages this way (default: memory)').choices(ways))
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
       const [two, debtor, creditor] = [createBackend(2), createBackend(1), createBackend(1)];
@@ -40,8 +41,8 @@ export function distAttentionCommand(): Command {
           return console.log(
             JSON.stringify({ isa: two.isa, layers: options.layers, transport: options.transport, ...report }),
           );
-        printTable(report.split.map((row) => ({ ...row })));
-        printTable(report.shipping.map((row) => ({ ...row })));
+        printTable(report.split, 'Attention of one row over two instances against two threads');
+        printTable(report.shipping, 'Sending queries against fetching pages');
       } finally {
         for (const backend of [two, debtor, creditor]) backend.close();
       }

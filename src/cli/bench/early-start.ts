@@ -1,4 +1,4 @@
-// `kvasir bench early-start`: the first token behind a fetched prefix, ahead of use against waiting for all of it.
+// `kvasir bench early-start`: time to first token behind a fetched prefix, started during the fetch or after it.
 import { Command } from 'commander';
 import { benchEarlyStart } from '../../bench/early-start.ts';
 import { pageTokens } from '../../util/step.ts';
@@ -6,7 +6,7 @@ import { openModel } from '../../weights/open-model.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
 import { instanceSettings } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
@@ -18,12 +18,12 @@ const schema = benchModelSchema.extend({
 
 export function earlyStartCommand(): Command {
   return addFormFlags(new Command('early-start'))
-    .description('time to the first token behind a prefix of another instance: ahead of use, or once all of it is here')
-    .option('--threads <n>', 'compute threads of each instance (default: 1)')
-    .option('--prefix <tokens>', 'that are fetched, over tcp (default: 384)')
-    .option('--rest <tokens>', 'that are computed behind them (default: 100)')
-    .option('--repeats <n>', 'prefixes that are timed, after one that is not (default: 3)')
-    .option('--json', 'print one JSON object')
+    .description('Time to first token behind a fetched prefix: started during the fetch, or after it')
+    .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
+    .option('--prefix <tokens>', 'Fetch a prefix of this length over TCP (default: 384)')
+    .option('--rest <tokens>', 'Compute this number of tokens behind the prefix (default: 100)')
+    .option('--repeats <n>', 'Time this number of prefixes, after one to warm up (default: 3)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prefix, rest, repeats, ...own } = readOptions(schema, flags);
       const { path } = await locateModel(own.model);
@@ -39,6 +39,6 @@ export function earlyStartCommand(): Command {
         ...{ vocabSize, blockTokens: pageTokens, prefix, rest, repeats, log: progress },
       });
       if (json === true) console.log(JSON.stringify({ threads: own.threads, ...report }));
-      else printTable([{ ...report }]);
+      else printTable([report], 'Time to first token behind a fetched prefix');
     });
 }

@@ -4,7 +4,7 @@ import { benchEngine } from '../../bench/engine.ts';
 import { addFormFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
 import { withBackend } from '../serve/backend.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, counts, progress, threadsFlag } from './options.ts';
 
 const engineSchema = benchModelSchema.extend({
@@ -18,14 +18,14 @@ const engineSchema = benchModelSchema.extend({
 
 export function engineCommand(): Command {
   return addFormFlags(new Command('engine'))
-    .description('prefill and decode steps of a model, without scheduler or HTTP: medians')
+    .description('Median prefill and decode steps of a model, without scheduler and HTTP')
     .addOption(threadsFlag())
-    .option('--prompt <tokens>', 'tokens of the prompt that is prefilled in one step (default: 512)')
-    .option('--generate <steps>', 'steps timed for each decode row (default: 64)')
-    .option('--batch <list>', 'sequences that decode together (default: 1,8,32)')
-    .option('--depth <list>', 'tokens in the cache of each (default: 0,512,4096)')
-    .option('--repeats <n>', 'prefills timed (default: 5)')
-    .option('--json', 'print one JSON object')
+    .option('--prompt <tokens>', 'Prefill a prompt of this length in one step (default: 512)')
+    .option('--generate <steps>', 'Time this number of decode steps per row (default: 64)')
+    .option('--batch <list>', 'Decode these numbers of sequences together (default: 1,8,32)')
+    .option('--depth <list>', 'Decode at these context lengths (default: 0,512,4096)')
+    .option('--repeats <n>', 'Time this number of prefills (default: 5)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { threads, model: named, ...options } = readOptions(engineSchema, flags);
       const { path: model } = await locateModel(named);
@@ -34,8 +34,8 @@ export function engineCommand(): Command {
       );
       if (json === true) return console.log(JSON.stringify(report));
       const { prefill, decode, ...facts } = report;
-      printTable([facts]);
-      printTable([{ prefill: prefill.tokens, ms: prefill.ms, tokensPerSecond: prefill.tokensPerSecond }]);
-      printTable(decode);
+      printTable([facts], 'Model and machine');
+      printTable([prefill], 'Prefill');
+      printTable(decode, 'Decode');
     });
 }

@@ -9,7 +9,8 @@ import { WorkloadGenerator } from '../../trace/workload/generator.ts';
 import { pageTokens } from '../../util/step.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { openServing } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { percent, readable } from '../terminal/fields.ts';
+import { printList, printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
@@ -22,26 +23,26 @@ const schema = benchModelSchema.extend({
   seed: z.coerce.number().int().min(0).default(1),
 });
 
-/** More where the fewest rounds take longer. */
+/** At least; the fewest rounds may take longer. */
 const calibrationMs = 4000;
 
-/** Each of the two has as many requests as this part of the load. */
+/** Each of the two rehearsals has the load's number of requests divided by this. */
 const rehearsalShare = 3;
 
-/** Steps that a record has room for. */
+/** Capacity of a step record. */
 const stepsMax = 1_000_000;
 
 export function fidelityCommand(): Command {
   return addFormFlags(new Command('fidelity'))
-    .description('a load served live on this machine, and simulated with times fitted to its steps')
-    .option('--instances <n>', 'instances of the process (default: 2)')
-    .option('--threads <n>', 'compute threads of each (default: 1)')
-    .option('--requests <n>', 'requests of the load (default: 200)')
-    .option('--rate <n>', 'requests a second (default: 4)')
-    .option('--input <tokens>', 'mean length of prompts, half of which are shared (default: 300)')
-    .option('--output <tokens>', 'mean length of outputs (default: 24)')
-    .option('--seed <n>', 'of the load (default: 1)')
-    .option('--json', 'print one JSON object')
+    .description('A load served live on this machine, and simulated with step times fitted to it')
+    .option('--instances <n>', 'Run this number of instances (default: 2)')
+    .option('--threads <n>', 'Give each instance this number of threads (default: 1)')
+    .option('--requests <n>', 'Send this number of requests (default: 200)')
+    .option('--rate <n>', 'Send this mean number of requests per second (default: 4)')
+    .option('--input <tokens>', 'Draw prompts of this mean length, half of it shared (default: 300)')
+    .option('--output <tokens>', 'Draw outputs of this mean length (default: 24)')
+    .option('--seed <n>', 'Seed the load (default: 1)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { instances, threads, ...options } = readOptions(schema, flags);
       const records = Array.from({ length: instances }, () => createStepRecord(stepsMax));
@@ -99,21 +100,23 @@ function makeLoad({
 }
 
 function show({ live, simulated, replayed, partings, ...report }: FidelityReport): void {
-  printTable([
+  const rows = [
     { run: 'live', ...live },
     { run: 'simulated', ...simulated },
     { run: 'replayed', ...replayed },
+  ];
+  printTable(rows, 'Live, simulated with fitted times, and replayed with live arrivals and step times');
+  printList('Simulated against live', [
+    ['TTFT ratio', readable(report.ttftRatio)],
+    ['TBT ratio', readable(report.tbtRatio)],
+    ['same placement in the replay', percent(report.samePlacement)],
+    ['hit ratio difference in the replay', report.hitRatioDifference.toFixed(4)],
   ]);
-  console.log(`TTFT ${report.ttftRatio}, TBT ${report.tbtRatio} of live; with its arrivals and step times`);
-  console.log(
-    `${(100 * report.samePlacement).toFixed(1)} % at the same instance, hit ratio ${report.hitRatioDifference.toFixed(4)} away`,
-  );
   if (partings.length > 0) showParting(partings[0]);
 }
 
-/** What the conductors saw of the first request that they sent to different instances. */
+/** The placement accounts of the first request that went to different instances. */
 function showParting({ index, live, replayed }: Parting): void {
-  console.log(`Request ${index} is the first that went elsewhere:`);
   const rows = [
     { run: 'live', account: live },
     { run: 'replayed', account: replayed },
@@ -127,5 +130,6 @@ function showParting({ index, live, replayed }: Parting): void {
         return { run, instance, taken: taken ? 'yes' : '', requests, matchedTokens, ...predicted, fetched };
       }),
     ),
+    `Request ${index}, the first with different placements`,
   );
 }

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { benchHandOff } from '../../bench/hand-off.ts';
 import { addFormFlags, readOptions, transports } from '../options/options.ts';
 import { openServing } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, counts, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
@@ -16,14 +16,12 @@ const schema = benchModelSchema.extend({
 
 export function handOffCommand(): Command {
   return addFormFlags(new Command('hand-off'))
-    .description(
-      'time to the first token with prefill and decode on two instances against one; what of sending pages is hidden',
-    )
-    .option('--threads <n>', 'compute threads of each instance (default: 1)')
-    .option('--prompts <list>', 'lengths of prompts (default: 128,400)')
-    .option('--repeats <n>', 'prompts of each length (default: 5)')
-    .addOption(new Option('--transport <way>', 'how pages go (default: memory)').choices(transports))
-    .option('--json', 'print one JSON object')
+    .description('Time to first token with prefill and decode on two instances against one')
+    .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
+    .option('--prompts <list>', 'Use prompts of these lengths (default: 128,400)')
+    .option('--repeats <n>', 'Time this number of prompts of each length (default: 5)')
+    .addOption(new Option('--transport <way>', 'Move pages this way (default: memory)').choices(transports))
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prompts, repeats, transport, ...own } = readOptions(schema, flags);
       const options = { ...own, context: Math.max(...prompts) + 2, eviction: 'lru' } as const;
@@ -43,7 +41,7 @@ export function handOffCommand(): Command {
         });
         if (json === true)
           console.log(JSON.stringify({ model: alone.model.id, threads: own.threads, transport, rows }));
-        else printTable(rows.map((row) => ({ ...row })));
+        else printTable(rows, 'Time to first token with prefill and decode on two instances');
       } finally {
         await Promise.all(servings.map((serving) => serving.close()));
       }

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { fullSizes } from '../../bench/http/rows.ts';
 import { benchHttp, httpRowNames } from '../../bench/http/run.ts';
 import { readOptions } from '../options/options.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { list, progress } from './options.ts';
 
 const httpSchema = z.object({
@@ -16,17 +16,17 @@ const httpSchema = z.object({
 
 export function httpCommand(): Command {
   return new Command('http')
-    .description('streams, shared prefixes, a long prompt and overload against any OpenAI endpoint')
-    .requiredOption('--url <url>', 'address of the server')
-    .option('--rows <list>', `rows to run (default: ${httpRowNames.join(',')})`)
-    .option('--model <id>', 'model id to ask for (default: the first that the server lists)')
-    .option('--api-key <key>', 'bearer token')
-    .option('--json', 'print one JSON object')
+    .description('Streams, shared prefixes, a long prompt and overload against any OpenAI endpoint')
+    .requiredOption('--url <url>', 'Send requests to the server at this address')
+    .option('--rows <list>', `Run these rows (default: ${httpRowNames.join(',')})`)
+    .option('--model <id>', 'Request this model (default: the first that the server lists)')
+    .option('--api-key <key>', 'Send this bearer token')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(httpSchema, flags);
       const onRow = (name: string, row: object): void => progress(`${name}: ${JSON.stringify(row)}`);
       const report = await benchHttp({ ...options, sizes: fullSizes, onRow });
       if (json === true) return console.log(JSON.stringify(report));
-      for (const [name, row] of Object.entries(report.rows)) printTable([{ row: name, ...row }]);
+      for (const [name, row] of Object.entries(report.rows)) printTable([row], name);
     });
 }

@@ -1,4 +1,4 @@
-// `kvasir bench kernel NAME`: attention and linear layers beside what the machine could do at best.
+// `kvasir bench kernel NAME`: attention and linear layers beside the limits of the machine.
 import { Command } from 'commander';
 import { z } from 'zod';
 import { benchAttention } from '../../bench/kernel/attention.ts';
@@ -8,12 +8,12 @@ import { inputForms } from '../../engine/forms.ts';
 import { weightTypeCodes } from '../../kernel/codes.ts';
 import { modelOptionsSchema, readOptions } from '../options/options.ts';
 import { createBackend } from '../serve/backend.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { counts, list, progress, threadsFlag } from './options.ts';
 
 export function kernelCommand(): Command {
   return new Command('kernel')
-    .description('attention or gemm, beside a read roof and an arithmetic peak of the same run')
+    .description('Attention or GEMM, beside the memory roof and arithmetic peak of the same run')
     .addCommand(attentionCommand())
     .addCommand(gemmCommand());
 }
@@ -33,25 +33,25 @@ const attentionSchema = modelOptionsSchema.pick({ threads: true }).extend({
 
 function attentionCommand(): Command {
   return new Command('attention')
-    .description('decode over shuffled pages and prefill, at a context of each range')
+    .description('Decode over shuffled pages, and prefill, at several context lengths')
     .addOption(threadsFlag())
-    .option('--kv <type>', 'bf16 or f32 pages (default: bf16)')
-    .option('--kv-heads <n>', 'KV heads (default: 8)')
-    .option('--group <n>', 'query heads of a KV head (default: 4)')
-    .option('--head-dim <n>', 'values of a head (default: 64)')
-    .option('--contexts <list>', 'tokens of a sequence (default: 4096,16384,65536)')
-    .option('--queries <n>', 'rows of a prefill chunk (default: 512)')
-    .option('--mebibytes <n>', 'memory of the roof and of the decode rows (default: 1024)')
-    .option('--repeats <n>', 'runs of which the median counts (default: 5)')
-    .option('--json', 'print one JSON object')
+    .option('--kv <type>', 'Use bf16 or f32 pages (default: bf16)')
+    .option('--kv-heads <n>', 'Use this number of KV heads (default: 8)')
+    .option('--group <n>', 'Use this number of query heads per KV head (default: 4)')
+    .option('--head-dim <n>', 'Use heads of this dimension (default: 64)')
+    .option('--contexts <list>', 'Use these context lengths (default: 4096,16384,65536)')
+    .option('--queries <n>', 'Prefill chunks of this number of rows (default: 512)')
+    .option('--mebibytes <n>', 'Read this amount of memory for the roof and the decode rows (default: 1024)')
+    .option('--repeats <n>', 'Report the median of this number of runs (default: 5)')
+    .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { kvHeads, group, headDim, ...options } = readOptions(attentionSchema, flags);
       const report = benchAttention({ ...options, shape: { kvHeads, group, headDim }, onProgress: progress });
       if (json === true) return console.log(JSON.stringify(report));
       const { decode, prefill, oneThread, roofGbPerSecond, shape, ...facts } = report;
-      printTable([{ ...facts, ...shape, roofOneThread: roofGbPerSecond.oneThread, roof: roofGbPerSecond.allThreads }]);
-      printTable([oneThread, ...decode].map(({ split, ...row }) => ({ decode: row.context, ...row, ...split })));
-      printTable(prefill.map(({ split, ...row }) => ({ prefill: row.context, ...row, ...split })));
+      printTable([{ ...facts, ...shape, roofGbPerSecond }], 'Shape and memory roof');
+      printTable([oneThread, ...decode], 'Decode');
+      printTable(prefill, 'Prefill');
     });
 }
 
@@ -72,16 +72,16 @@ const gemmSchema = modelOptionsSchema.pick({ threads: true }).extend({
 
 function gemmCommand(): Command {
   return new Command('gemm')
-    .description('linear layers of the 135M and 1B shapes, by weight type, input form and rows')
+    .description('Linear layers of the 135M and 1B shapes, by weight type, input form and rows')
     .addOption(threadsFlag())
-    .option('--shapes <list>', `layers (default: ${gemmShapes.map(({ name }) => name).join(',')})`)
-    .option('--types <list>', 'weight types (default: all)')
-    .option('--inputs <list>', 'input forms (default: bf16,int8,f32)')
-    .option('--rows <list>', 'input rows (default: 1,8,32,512)')
-    .option('--mebibytes <n>', 'weights that a timed run reads at least, in copies of the layer (default: 128)')
-    .option('--roof-mebibytes <n>', 'memory of the read roof (default: 1024)')
-    .option('--repeats <n>', 'runs of which the median counts (default: 3)')
-    .option('--json', 'print one JSON object')
+    .option('--shapes <list>', `Measure these layers (default: ${gemmShapes.map(({ name }) => name).join(',')})`)
+    .option('--types <list>', 'Measure these weight types (default: all)')
+    .option('--inputs <list>', 'Measure these input forms (default: bf16,int8,f32)')
+    .option('--rows <list>', 'Measure these numbers of input rows (default: 1,8,32,512)')
+    .option('--mebibytes <n>', 'Read at least this amount of weights per run, in copies of the layer (default: 128)')
+    .option('--roof-mebibytes <n>', 'Read this amount of memory for the roof (default: 1024)')
+    .option('--repeats <n>', 'Report the median of this number of runs (default: 3)')
+    .option('--json', 'Print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { threads, roofMebibytes, shapes, ...options } = readOptions(gemmSchema, flags);
       const limits = measureLimits(threads, roofMebibytes);
@@ -94,8 +94,8 @@ function gemmCommand(): Command {
           onProgress: progress,
         });
         if (json === true) return console.log(JSON.stringify(report));
-        printTable([{ isa: report.isa, threads, roof: limits.roofGbPerSecond, ...limits.peakGflopPerSecond }]);
-        printTable(report.rows);
+        printTable([{ isa: report.isa, threads, ...limits }], 'Machine limits');
+        printTable(report.rows, 'Linear layers');
       } finally {
         backend.close();
       }

@@ -1,10 +1,10 @@
-// `kvasir bench kills`: goodput of a cluster of processes under overload, with instances killed and without.
+// `kvasir bench kills`: goodput of an overloaded cluster of processes, with instances killed and without.
 import { Command } from 'commander';
 import { z } from 'zod';
 import { benchKills } from '../../bench/kills/kills.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { progress } from './options.ts';
 import { ProcessCluster } from './process-cluster.ts';
 
@@ -23,18 +23,16 @@ const schema = z.object({
 
 export function killsCommand(): Command {
   return new Command('kills')
-    .description(
-      'goodput of a cluster of processes under overload, with instances killed by chance and without, by turns',
-    )
-    .option('--instances <n>', 'processes that serve (default: 4)')
-    .option('--threads <n>', 'compute threads of each (default: 1)')
-    .option('--model <path>', 'default: the embedded kvasir-tiny')
-    .option('--seconds <n>', 'of windows with kills, and of as many without (default: 600)')
-    .option('--window <seconds>', 'one window (default: 60)')
-    .option('--every <seconds>', 'between two kills (default: 20)')
-    .option('--overload <x>', 'requests over what is served of itself (default: 2)')
-    .option('--queue <n>', 'requests accepted at once (default: 64)')
-    .option('--json', 'print one JSON object')
+    .description('Goodput of an overloaded cluster of processes, in alternating windows with and without random kills')
+    .option('--instances <n>', 'Run this number of instance processes (default: 4)')
+    .option('--threads <n>', 'Give each instance this number of threads (default: 1)')
+    .option('--model <path>', 'Load this model (default: the embedded kvasir-tiny)')
+    .option('--seconds <n>', 'Measure with kills for this time, and without for as long (default: 600)')
+    .option('--window <seconds>', 'Set the length of a window (default: 60)')
+    .option('--every <seconds>', 'Kill an instance at this interval (default: 20)')
+    .option('--overload <x>', 'Send this multiple of the request rate that the cluster serves (default: 2)')
+    .option('--queue <n>', 'Accept at most this number of requests at once (default: 64)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { seconds, window, every, overload, ...options } = readOptions(schema, flags);
       const cluster = await ProcessCluster.start(options);
@@ -50,10 +48,13 @@ export function killsCommand(): Command {
 }
 
 function show({ calm, killed, ...report }: Awaited<ReturnType<typeof benchKills>>): void {
-  printTable([
+  const rows = [
     { windows: 'without kills', ...calm },
     { windows: `with ${report.kills} kills`, ...killed },
-  ]);
-  console.log(`goodput with kills over without: ${report.goodputRatio}; pages used at the end: ${report.pagesUsedEnd}`);
+  ];
+  printTable(rows, 'Goodput under overload');
+  console.log(
+    `Goodput with kills over without: ${report.goodputRatio}. Pages used at the end: ${report.pagesUsedEnd}.`,
+  );
   for (const failure of report.failures) console.log(failure);
 }

@@ -1,10 +1,10 @@
-// `kvasir bench messenger`: pages over tcp and over shared memory against a bare socket loop on the loopback interface.
+// `kvasir bench messenger`: KV pages over TCP and shared memory against a bare socket loop on the loopback interface.
 import { Command } from 'commander';
 import { z } from 'zod';
 import { benchMessenger } from '../../bench/messenger.ts';
 import { readOptions } from '../options/options.ts';
 import { createBackend } from '../serve/backend.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { counts, progress } from './options.ts';
 
 const pageKiB = counts(8, [16, 64, 256]).refine((all) => all.every((one) => one % 8 === 0), 'multiples of 8');
@@ -19,15 +19,13 @@ const schema = z.object({
 
 export function messengerCommand(): Command {
   return new Command('messenger')
-    .description(
-      'pages over tcp and shared memory, checked and acknowledged, against a bare socket loop in the same run',
-    )
-    .option('--pages <list>', 'KiB of a page, multiples of 8 (default: 16,64,256)')
-    .option('--frames <list>', 'KiB of pages sent in one frame (default: 64,256,1024)')
-    .option('--mebibytes <n>', 'brought each time (default: 64)')
-    .option('--repeats <n>', 'rounds, in each of which all take turns (default: 21)')
-    .option('--cores <n>', 'of sender and receiver: 2 apart, 1 shared, 0 as the scheduler likes (default: 2)')
-    .option('--json', 'print one JSON object')
+    .description('KV pages over TCP and shared memory, verified and acknowledged, against a bare socket loop')
+    .option('--pages <list>', 'Use pages of these sizes in KiB, multiples of 8 (default: 16,64,256)')
+    .option('--frames <list>', 'Send these amounts of pages per frame, in KiB (default: 64,256,1024)')
+    .option('--mebibytes <n>', 'Transfer this amount in each measurement (default: 64)')
+    .option('--repeats <n>', 'Run this number of rounds of alternating measurements (default: 21)')
+    .option('--cores <n>', 'Run sender and receiver on 2 cores, on 1, or with 0 unpinned (default: 2)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
       const backend = createBackend(1);
@@ -35,7 +33,7 @@ export function messengerCommand(): Command {
         const rows = await benchMessenger(backend, { ...options, onProgress: progress });
         if (json === true)
           console.log(JSON.stringify({ isa: backend.isa, mebibytes: options.mebibytes, cores: options.cores, rows }));
-        else printTable(rows.map((row) => ({ ...row })));
+        else printTable(rows, 'Throughput of KV pages');
       } finally {
         backend.close();
       }

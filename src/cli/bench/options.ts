@@ -3,21 +3,21 @@ import { Option } from 'commander';
 import { z } from 'zod';
 import { modelOptionsSchema } from '../options/options.ts';
 
-/** A line for people, beside the report. */
+/** Prints a progress line on stderr. */
 export function progress(line: string): void {
   console.error(line);
 }
 
-/** What is loaded, and in which form. */
+/** The model and the forms of its weights and inputs. */
 export const benchModelSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true });
 
-/** A number from 1 on. */
+/** A whole number of at least 1. */
 export function count(otherwise: number) {
   return z.coerce.number().int().min(1).default(otherwise);
 }
 
 export function threadsFlag(): Option {
-  return new Option('--threads <n>', 'compute threads (default: all cores)');
+  return new Option('--threads <n>', 'Compute with this number of threads (default: all cores)');
 }
 
 /** `a,b,c` on the command line. */

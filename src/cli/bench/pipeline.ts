@@ -1,10 +1,10 @@
-// `kvasir bench pipeline`: long prompts computed by a group of instances against one of them alone, of this process or in processes of their own.
+// `kvasir bench pipeline`: long prompts computed by a pipeline group against one instance, as threads or as processes.
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchPipeline, type PipelineBench } from '../../bench/pipeline.ts';
 import { addFormFlags, processTransports, readOptions } from '../options/options.ts';
 import { openServing } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { LocalNats } from './local-nats.ts';
 import { benchModelSchema, count, counts, progress } from './options.ts';
@@ -20,26 +20,26 @@ const schema = benchModelSchema.extend({
 });
 type Options = z.infer<typeof schema>;
 
-/** Instances of other processes say so often what they have counted. */
+/** Instances of other processes report their counters at this interval. */
 const reportMs = 600;
 
 export function pipelineCommand(): Command {
   return addFormFlags(new Command('pipeline'))
-    .description('time to the first token with prompts computed by a group of instances against one of them alone')
-    .option('--threads <n>', 'compute threads of each instance (default: 1)')
-    .option('--members <n>', 'instances of the group (default: 2)')
-    .option('--prompts <list>', 'lengths of prompts, 256 or more (default: 1024,2048)')
-    .option('--repeats <n>', 'prompts of each length (default: 5)')
+    .description('Time to first token with prompts computed by a pipeline group, against one instance')
+    .option('--threads <n>', 'Compute with this number of threads on each instance (default: 1)')
+    .option('--members <n>', 'Use groups of this number of instances (default: 2)')
+    .option('--prompts <list>', 'Use prompts of these lengths, 256 or more (default: 1024,2048)')
+    .option('--repeats <n>', 'Time this number of prompts of each length (default: 5)')
     .option(
       '--processes',
-      'each instance is a process of its own, over a nats-server (default: threads of one process)',
+      'Run each instance as a process, connected by a nats-server (default: threads of one process)',
     )
     .addOption(
-      new Option('--transport <way>', 'how rows and pages go between processes (default: auto)').choices(
+      new Option('--transport <way>', 'Move activations and pages between processes this way (default: auto)').choices(
         processTransports,
       ),
     )
-    .option('--json', 'print one JSON object')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
       const { threads, members, prompts, repeats, processes, transport } = options;
@@ -53,7 +53,7 @@ export function pipelineCommand(): Command {
         const rows = await benchPipeline({ ...opened, vocabSize, prompts, repeats, onProgress: progress });
         const way = processes ? (transport ?? 'auto') : 'memory';
         if (json === true) console.log(JSON.stringify({ model, threads, members, transport: way, rows }));
-        else printTable(rows.map((row) => ({ ...row })));
+        else printTable(rows, 'Time to first token, pipeline group against one instance');
       } finally {
         await opened.close();
       }

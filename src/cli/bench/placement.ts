@@ -1,4 +1,4 @@
-// `kvasir bench placement`: how long the conductor takes to find an instance for a prompt.
+// `kvasir bench placement`: the time of a placement decision of the conductor.
 import { Command } from 'commander';
 import { z } from 'zod';
 import { benchPlacement } from '../../bench/placement.ts';
@@ -7,8 +7,8 @@ import { WorkloadGenerator } from '../../trace/workload/generator.ts';
 import { presets } from '../../trace/workload/presets.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { printTable } from '../simulate/table.ts';
 import { readTrace } from '../simulate/trace-file.ts';
+import { printTable } from '../terminal/table.ts';
 import { progress } from './options.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
@@ -27,23 +27,26 @@ type Options = z.infer<typeof schema>;
 
 export function placementCommand(): Command {
   return new Command('placement')
-    .description('decisions of cache-aware placement over a full prefix index: median and p99')
-    .option('--trace <file>', 'prompts of a trace (default: made up, as long as those of a chat service)')
-    .option('--instances <n>', 'instances (default: 1000)')
-    .option('--blocks <n>', 'different blocks that they hold together (default: 10,000,000)')
-    .option('--replicas <n>', 'instances that hold the blocks of a prompt (default: 3)')
-    .option('--block-tokens <n>', 'tokens of a block (default: 512)')
-    .option('--prompts <n>', 'prompts, at most (default: 12,031)')
-    .option('--repeats <n>', 'passes over the prompts; the one with the smallest median counts (default: 3)')
-    .option('--json', 'print one JSON object')
+    .description('Time of cache-aware placement decisions over a full prefix index')
+    .option(
+      '--trace <file>',
+      'Place the prompts of this trace (default: synthetic, as long as those of a chat service)',
+    )
+    .option('--instances <n>', 'Place on this number of instances (default: 1000)')
+    .option('--blocks <n>', 'Fill the index with this number of distinct blocks (default: 10,000,000)')
+    .option('--replicas <n>', 'Cache the blocks of a prompt on this number of instances (default: 3)')
+    .option('--block-tokens <n>', 'Use blocks of this number of tokens (default: 512)')
+    .option('--prompts <n>', 'Place at most this number of prompts (default: 12,031)')
+    .option('--repeats <n>', 'Repeat this number of times and report the smallest median (default: 3)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
       const prompts = options.trace === undefined ? made(options) : await read(options, options.trace);
       const report = benchPlacement({ ...options, prompts, onProgress: progress });
       if (json === true) return console.log(JSON.stringify(report));
       const { decisionUs, ...facts } = report;
-      printTable([facts]);
-      printTable([{ decision: 'us', ...decisionUs }]);
+      printTable([facts], 'Prefix index and prompts');
+      printTable([{ decisionUs }], 'Time of a placement decision');
     });
 }
 

@@ -9,7 +9,7 @@ import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { packageFile } from '../package-root.ts';
 import { memoryQuestion } from '../serve/host/memory-probe.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { progress } from './options.ts';
 
@@ -29,15 +29,18 @@ const soakSchema = z.object({
 
 export function soakCommand(): Command {
   return new Command('soak')
-    .description('minutes of mixed requests, cancels, slow readers, bad requests and bursts; then what is left of them')
-    .option('--minutes <n>', 'how long (default: 5)')
-    .option('--url <url>', 'a server that runs already, whose memory is not measured (default: one of its own)')
-    .option('--model <path>', 'model of a server of its own (default: the embedded kvasir-tiny)')
-    .option('--api-key <key>', 'bearer token')
-    .option('--lanes <n>', 'requests beside one another (default: 24)')
-    .option('--burst <n>', `requests at once every 20 s; its own server's queue is ${queue} (default: 100)`)
-    .option('--seed <n>', 'which requests (default: 1)')
-    .option('--json', 'print one JSON object')
+    .description('Run mixed requests, cancels, slow readers, bad requests and bursts, then check that nothing leaks')
+    .option('--minutes <n>', 'Run for this time (default: 5)')
+    .option('--url <url>', 'Use a running server, whose memory is not measured (default: start one)')
+    .option('--model <path>', 'Load this model on the started server (default: the embedded kvasir-tiny)')
+    .option('--api-key <key>', 'Send this bearer token')
+    .option('--lanes <n>', 'Keep this number of requests running (default: 24)')
+    .option(
+      '--burst <n>',
+      `Send this number of requests at once every 20 s; the started server queues ${queue} (default: 100)`,
+    )
+    .option('--seed <n>', 'Seed the choice of requests (default: 1)')
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { url, model, ...options } = readOptions(soakSchema, flags);
       if (url !== undefined && model !== undefined)
@@ -47,7 +50,7 @@ export function soakCommand(): Command {
           ? await soakOwnServer(model, options)
           : await benchSoak({ ...options, url, measure: undefined, onSample });
       if (json === true) console.log(JSON.stringify(report));
-      else printTable([{ ...report, samples: report.samples.length }]);
+      else printTable([{ ...report, samples: report.samples.length }], 'Soak');
     });
 }
 

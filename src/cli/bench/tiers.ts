@@ -1,4 +1,4 @@
-// `kvasir bench tiers`: the first token of a prompt that the pool has, host memory, SSD, or nobody.
+// `kvasir bench tiers`: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
 import { tmpdir } from 'node:os';
 import { Command } from 'commander';
 import { z } from 'zod';
@@ -9,7 +9,7 @@ import { addFormFlags, readOptions } from '../options/options.ts';
 import { temporaryFolder } from '../serve/exit-cleanup.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
 import { openServing } from '../serve/open-serving.ts';
-import { printTable } from '../simulate/table.ts';
+import { printTable } from '../terminal/table.ts';
 import { benchModelSchema, count, progress } from './options.ts';
 
 const schema = benchModelSchema.extend({
@@ -21,12 +21,12 @@ const schema = benchModelSchema.extend({
 
 export function tiersCommand(): Command {
   return addFormFlags(new Command('tiers'))
-    .description('time to the first token of a prompt that the pool has, host memory, SSD, or nobody')
-    .option('--threads <n>', 'compute threads (default: 1)')
-    .option('--prompt <tokens>', 'length of the prompts (default: 400)')
-    .option('--repeats <n>', 'prompts that are timed, after two that are not (default: 3)')
-    .option('--folder <path>', "where blocks go to SSD (default: the system's folder for temporary files)")
-    .option('--json', 'print one JSON object')
+    .description('Time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached')
+    .option('--threads <n>', 'Compute with this number of threads (default: 1)')
+    .option('--prompt <tokens>', 'Use prompts of this length (default: 400)')
+    .option('--repeats <n>', 'Time this number of prompts, after two to warm up (default: 3)')
+    .option('--folder <path>', "Keep the SSD tier in this folder (default: the system's temporary folder)")
+    .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prompt, repeats, folder, ...own } = readOptions(schema, flags);
       const ssd = temporaryFolder('tiers', folder);
@@ -44,7 +44,7 @@ export function tiersCommand(): Command {
           onProgress: progress,
         });
         if (json === true) console.log(JSON.stringify({ model: id, threads: own.threads, rows }));
-        else printTable(rows.map((row) => ({ ...row })));
+        else printTable(rows, 'Time to first token by the place of the prefix');
       } finally {
         await serving.close();
         ssd.remove();

@@ -22,11 +22,9 @@ const benches: Named = {
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 
-/** With the bench that `words` names, or with all of them where it names none. */
+/** Has the bench that `words` names, or all benches when it names none. */
 export async function benchCommand(words: readonly string[]): Promise<Command> {
-  const command = new Command('bench').description(
-    'measure: engine, kernel, http, accuracy, cost, placement, hand-off, early-start, pipeline, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
-  );
+  const command = new Command('bench').description('Measure a part of the system; every bench has its own --help');
   await addNamed(command, benches, words);
   return command;
 }

@@ -10,10 +10,10 @@ import { addGenerationFlags, generationSchema } from './generate.ts';
 
 export function chatCommand(): Command {
   const command = addModelFlags(
-    new Command('chat').description('talk to a model in the terminal; /reset starts anew, /exit ends'),
+    new Command('chat').description('Chat with a model in the terminal; /reset starts a new conversation, /exit ends'),
   );
   return addGenerationFlags(command)
-    .option('--system <text>', 'system message')
+    .option('--system <text>', 'Start the conversation with this system message')
     .action(async ({ system, ...flags }: { system?: string } & Record<string, unknown>) => {
       const options = readOptions(generationSchema, flags);
       const serving = await openServing(options, { queue: 1 });
@@ -36,7 +36,7 @@ export function chatCommand(): Command {
     });
 }
 
-/** Trimmed lines of the terminal, with a prompt; ends with the input. */
+/** Trimmed lines of the terminal, each after a prompt; ends with the input. */
 async function* lines(): AsyncGenerator<string> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
   terminal.setPrompt('> ');

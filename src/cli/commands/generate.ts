@@ -5,6 +5,7 @@ import { addModelFlags, modelOptionsSchema, readOptions } from '../options/optio
 import { numeric } from '../options/schema-parts.ts';
 import { ask } from '../serve/model/local-generation.ts';
 import { openServing } from '../serve/open-serving.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
 export const generationSchema = modelOptionsSchema.extend({
@@ -16,20 +17,21 @@ export const generationSchema = modelOptionsSchema.extend({
 
 export function addGenerationFlags(command: Command): Command {
   return command
-    .option('--max-tokens <n>', 'most tokens of output')
-    .option('--temperature <t>', "0 is greedy (default: the model's, else 1)")
-    .option('--top-p <p>', "nucleus (default: the model's, else 1)")
-    .option('--seed <n>', 'the same output every time');
+    .optionsGroup(groups.generation)
+    .option('--max-tokens <n>', 'Generate at most this number of tokens')
+    .option('--temperature <t>', "Sample at this temperature; 0 is greedy (default: the model's, else 1)")
+    .option('--top-p <p>', "Sample from the nucleus of this probability (default: the model's, else 1)")
+    .option('--seed <n>', 'Seed the sampler; equal seeds give equal outputs');
 }
 
 const maxTokensDefault = 256;
 
 export function generateCommand(): Command {
-  const command = addModelFlags(new Command('generate').description('complete one prompt, streaming to the terminal'));
+  const command = addModelFlags(new Command('generate').description('Complete one prompt and stream the output'));
   return addGenerationFlags(command)
-    .argument('<prompt>', 'text to continue, or a message with --chat')
-    .option('--chat', "wrap the prompt in the model's chat template")
-    .option('--json', 'print one JSON object instead')
+    .argument('<prompt>', 'Text to continue, or a message with --chat')
+    .option('--chat', 'Wrap the prompt in the chat template of the model')
+    .option('--json', 'Print one JSON object instead')
     .action(
       async (
         prompt: string,

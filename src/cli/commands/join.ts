@@ -1,10 +1,12 @@
-// `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
+// `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIdle } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
+  addLogFlags,
   addModelFlags,
+  addPinFlag,
   givenOptions,
   instanceRoles,
   type JoinOptions,
@@ -18,43 +20,47 @@ import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { endSoon, stopSignal } from '../serve/stop-signal.ts';
+import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
 export function joinCommand(): Command {
-  const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
-  return addLiveBorrowFlags(addClusterFlags(addModelFlags(command)))
+  const command = new Command('join').description(
+    'Add an instance to a cluster that gateways serve with `serve --nats`',
+  );
+  addClusterFlags(addPinFlag(addModelFlags(command)))
     .addOption(
-      new Option('--role <role>', 'what it computes; a store keeps what others compute (default: mixed)').choices(
+      new Option('--role <role>', 'Compute in this role; a store only keeps cached blocks (default: mixed)').choices(
         instanceRoles,
       ),
     )
-    .option('--role-switch', 'a mixed instance may be given another role, as others always may (default: off)')
-    .option(
-      '--recheck',
-      'refuse prompts that land here and would decode late, where gateways have --admission (default: off)',
-    )
-    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
-    .option('--host-memory <size>', 'for cached blocks besides its KV memory (default: none)')
-    .option(
-      '--ssd <folder>',
-      'of its own, where cached blocks are kept besides: found again after a restart (default: none)',
-    )
-    .option('--ssd-size <size>', 'allocated at start (default: 10g)')
-    .option('--pages-host <address>', 'where other instances reach the pages of this one (default: 127.0.0.1)')
-    .option('--pages-port <n>', 'port for that, 0 for any (default: 0)')
+    .option('--name <name>', 'Join under this name, unique in the cluster (default: host name and process id)')
     .addOption(
-      new Option('--transport <way>', 'how pages go to and from other processes (default: auto)').choices(
+      new Option(
+        '--token <secret>',
+        'Share this secret with all instances of the cluster (default: drawn at random)',
+      ).env('KVASIR_TOKEN'),
+    )
+    .optionsGroup(groups.network)
+    .option('--pages-host <address>', 'Announce this address for KV pages to other instances (default: 127.0.0.1)')
+    .option('--pages-port <n>', 'Listen for KV pages on this port; 0 selects a free one (default: 0)')
+    .addOption(
+      new Option('--transport <way>', 'Move KV pages to and from other processes this way (default: auto)').choices(
         processTransports,
       ),
     )
-    .addOption(
-      new Option('--token <secret>', 'of all instances of the cluster (default: one that it draws)').env(
-        'KVASIR_TOKEN',
-      ),
+    .optionsGroup(groups.scheduling)
+    .option('--role-switch', 'Allow gateways to change the role of this mixed instance (default: off)')
+    .option(
+      '--recheck',
+      'Refuse an arriving prompt that would miss its SLO, with gateways that use --admission (default: off)',
     )
-    .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
-    .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
-    .action(async (flags: Record<string, unknown>) => {
+    .optionsGroup(groups.tiers)
+    .option('--host-memory <size>', 'Cache blocks in this much host memory (default: none)')
+    .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
+    .option('--ssd-size <size>', 'Allocate this much SSD at start (default: 10g)');
+  addLogFlags(addLiveBorrowFlags(command));
+  return addHelpAll(command, groups.scheduling, groups.lending, groups.tiers, groups.observability).action(
+    async (flags: Record<string, unknown>) => {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
       refuseIdle(givenOptions(given), { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
@@ -65,25 +71,26 @@ export function joinCommand(): Command {
       refuseTooMuchMemory(options, [{ role: options.role }]);
       if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
       await serveAsMember(options.nats, options);
-    });
+    },
+  );
 }
 
-/** Until it is told to stop. @throws Error when it can serve no more */
+/** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
 async function serveAsMember(nats: string, options: JoinOptions): Promise<void> {
-  // Loaded when all is well: they take long, and whoever is refused needs neither.
+  // Both take long to load: options are refused before.
   const [{ openLog }, { openClusterInstance }] = await Promise.all([
     import('../serve/host/server-log.ts'),
     import('../serve/open-cluster.ts'),
   ]);
-  const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
+  const { log } = openLog(options, options.name === undefined ? {} : { instance: options.name });
   const member = await openClusterInstance(nats, options, log);
   try {
     console.log(describeInstances(member.modelId, [member.description]));
     console.log(`Joined as ${member.name}`);
     process.send?.({ joined: member.description, incarnation: member.incarnation } satisfies JoinedMessage);
     const end = await Promise.race([stopSignal(), member.ended]);
-    if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
-    log('Leaving: what runs here goes on elsewhere');
+    if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
+    log('Leaving: running requests continue on other instances');
   } finally {
     await member.close();
     endSoon();

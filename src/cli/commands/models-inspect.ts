@@ -5,7 +5,7 @@ import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles, TokenizerSource } from '../../weights/types.ts';
 import { locateCached } from '../serve/model/locate-model.ts';
 import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../serve/model/model-facts.ts';
-import { megabytes } from '../simulate/table.ts';
+import { megabytes } from '../terminal/fields.ts';
 
 /** @throws HubError when it is a name of the hub that is not in the cache; ModelFileError */
 export function inspect(model: string, json: boolean): void {

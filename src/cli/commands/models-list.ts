@@ -6,7 +6,7 @@ import { hubSettings } from '../../weights/hub/settings.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { embeddedModel } from '../package-root.ts';
 import { tensorBytes } from '../serve/model/model-facts.ts';
-import { megabytes } from '../simulate/table.ts';
+import { megabytes } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 
 interface ListedModel {

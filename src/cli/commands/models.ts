@@ -1,11 +1,11 @@
-// `kvasir models`: what is on this machine, what is inside, fetching from the hub and taking out of its cache.
+// `kvasir models`: lists, inspects, downloads and removes models.
 import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import { planRemoval, remove } from '../../weights/hub/cached-repositories.ts';
 import { type HubReference, parseHubReference } from '../../weights/hub/reference.ts';
 import { hubSettings } from '../../weights/hub/settings.ts';
 import { pull } from '../serve/model/locate-model.ts';
-import { megabytes } from '../simulate/table.ts';
+import { megabytes } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import { inspect } from './models-inspect.ts';
 import { listFolder, listMachine } from './models-list.ts';
@@ -17,33 +17,33 @@ interface JsonFlag {
 }
 
 export function modelsCommand(): Command {
-  const models = new Command('models').description('pull, list, inspect and remove models');
+  const models = new Command('models').description('Pull, list, inspect and remove models');
   models
     .command('pull')
-    .description('download a model of the hub, or what is missing of it')
+    .description('Download a model from the hub, or its missing files')
     .argument('<model>', referenceHelp)
-    .option('--json', 'print one JSON object')
+    .option('--json', 'Print one JSON object')
     .action((model: string, { json }: JsonFlag) => pullNamed(model, json === true));
   models
     .command('list')
-    .description('models in a folder, or the embedded one and those in the cache of the hub')
-    .argument('[folder]', 'folder to look in, one level deep')
-    .option('--json', 'print one JSON object')
+    .description('List the models in a folder, or the embedded model and the hub cache')
+    .argument('[folder]', 'Folder to search, one level deep')
+    .option('--json', 'Print one JSON object')
     .action((folder: string | undefined, { json }: JsonFlag) =>
       folder === undefined ? listMachine(json === true) : listFolder(folder, json === true),
     );
   models
     .command('inspect')
-    .description('architecture, sizes, tokenizer, files and tensors of a model on this machine')
+    .description('Print architecture, sizes, tokenizer, files and tensors of a local model')
     .argument('<model>', `GGUF file, Hugging Face directory, or a cached ${referenceHelp}`)
-    .option('--json', 'print one JSON object')
+    .option('--json', 'Print one JSON object')
     .action((model: string, { json }: JsonFlag) => inspect(model, json === true));
   models
     .command('remove')
-    .description('take a model out of the cache, with what nothing else uses')
+    .description('Remove a model from the cache, with files that no other model uses')
     .argument('<model>', referenceHelp)
-    .option('--yes', 'do not ask')
-    .option('--json', 'print one JSON object')
+    .option('--yes', 'Do not ask for confirmation')
+    .option('--json', 'Print one JSON object')
     .action((model: string, flags: JsonFlag & { yes?: boolean }) =>
       removeNamed(model, flags.yes === true, flags.json === true),
     );

@@ -5,9 +5,12 @@ import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { type PlanTrial, type PlanWatch, percent, planClusters } from '../simulate/plan-clusters.ts';
+import { type PlanTrial, type PlanWatch, planClusters } from '../simulate/plan-clusters.ts';
 import { addRunFlags, withoutUnsaid } from '../simulate/simulated-run.ts';
-import { printTable } from '../simulate/table.ts';
+import { bar } from '../terminal/bars.ts';
+import { percent, readable } from '../terminal/fields.ts';
+import { addHelpAll, groups } from '../terminal/help.ts';
+import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 
 const schema = z.object({
@@ -18,13 +21,19 @@ const schema = z.object({
 
 export function planCommand(): Command {
   const command = new Command('plan')
-    .description('find the cheapest cluster that keeps a workload within its SLO, by simulating')
-    .argument('[experiment]', 'YAML file as for simulate, but for its cluster; flags win')
-    .option('--hardware <names>', 'of specs/hardware.yaml with their prices, with commas between')
-    .option('--within <share>', 'of the requests, to be within their SLO (default: 0.99)')
-    .option('--instances-max <n>', 'of a cluster (default: 16)')
-    .option('--json', 'print one JSON object');
-  return addInstanceFlags(addRunFlags(command)).action(
+    .description('Find the cheapest cluster that serves a workload within its SLO, by simulation')
+    .argument('[experiment]', 'YAML file as for simulate, whose cluster is ignored; flags take precedence')
+    .optionsGroup(groups.cluster)
+    .option('--hardware <names>', 'Try these entries of specs/hardware.yaml, separated by commas')
+    .option('--within <share>', 'Keep this share of the requests within their SLO (default: 0.99)')
+    .option('--instances-max <n>', 'Try clusters of at most this number of instances (default: 16)')
+    .optionsGroup(groups.output)
+    .option('--json', 'Print one JSON object with all figures');
+  const rare = [
+    ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network],
+    ...[groups.synthetic, groups.transform, groups.faults],
+  ];
+  return addHelpAll(addInstanceFlags(addRunFlags(command)), ...rare).action(
     async (
       config: string | undefined,
       { json, hardware, within, instancesMax, ...given }: { json?: boolean } & Record<string, unknown>,
@@ -47,9 +56,12 @@ export function planCommand(): Command {
         return;
       }
       for (const { hardware: name, why } of leftOut) console.error(`Left out ${name}: ${why}`);
-      printTable(frontier.map((trial) => rowOf(trial, trial === winner)));
+      printTable(
+        frontier.map((trial) => rowOf(trial, trial === winner)),
+        'Clusters, each the cheapest for its share of requests within the SLO',
+      );
       console.log(
-        `${tried} clusters simulated. The cheapest that keeps ${percent(settings.within)} within SLO:\n\n${line}`,
+        `Simulated ${readable(tried)} clusters. The cheapest with ${percent(settings.within)} within the SLO:\n\n${line}`,
       );
     },
   );
@@ -95,17 +107,18 @@ function figuresOf({ unit, decodeUnit, prefill, decode, mixed, machines, pricePe
   };
 }
 
-function rowOf(trial: PlanTrial, cheapest: boolean) {
+function rowOf(trial: PlanTrial, isCheapest: boolean) {
   const { ttftMs, tbtMs, withinSlo, hardware, tp, decodeHardware, decodeTp, ...rest } = figuresOf(trial);
   const rounded = (ms: number) => Number(ms.toFixed(1));
-  const parted = decodeHardware !== hardware;
+  const isSplit = decodeHardware !== hardware;
+  const { prefill, decode, mixed, machines, pricePerHour } = rest;
   return {
-    hardware: parted ? `${hardware} + ${decodeHardware}` : hardware,
-    tp: parted ? `${tp} + ${decodeTp}` : tp,
-    ...rest,
-    withinSlo: percent(withinSlo),
+    hardware: isSplit ? `${hardware} + ${decodeHardware}` : hardware,
+    tp: isSplit ? `${tp} + ${decodeTp}` : tp,
+    ...{ prefill, decode, mixed, machines, 'price/hour': pricePerHour.toFixed(2) },
+    withinSlo: `${bar(withinSlo, 8)} ${percent(withinSlo)}`,
     ttftMsP99: rounded(ttftMs.p99),
     tbtMsP99: rounded(tbtMs.p99),
-    '': cheapest ? 'cheapest' : '',
+    '': isCheapest ? 'cheapest' : '',
   };
 }

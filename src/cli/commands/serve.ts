@@ -1,10 +1,12 @@
-// `kvasir serve`: what flags say, refused where it cannot be; then a model is loaded and served until SIGTERM or SIGINT.
+// `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
 import { refuseIdle } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
+  addLogFlags,
   addModelFlags,
+  addPinFlag,
   computes,
   givenOptions,
   oneInstance,
@@ -19,9 +21,10 @@ import { addServedSloFlags } from '../options/slo-options.ts';
 import { refuseIdleStore } from '../options/store-flags.ts';
 import { refuseSharedFolders } from '../serve/instance-tiers.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
+import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
-/** What a gateway without instances has no use for. */
+/** Options of instances: a gateway without instances refuses them. */
 const ofInstances = [
   'threads',
   'weights',
@@ -36,59 +39,60 @@ const ofInstances = [
   'transport',
 ] as const;
 export function serveCommand(): Command {
-  const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
-  return addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addClusterFlags(addModelFlags(command)))))
-    .option(
-      '--instances <n>',
-      'instances that serve, each on a thread of its own, or with --nats a process (default: 1)',
-    )
+  const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
+  addPinFlag(addModelFlags(command))
+    .optionsGroup(groups.model)
+    .option('--served-model-name <id>', 'Offer the model to clients under this id (default: the file or folder name)')
+    .optionsGroup(groups.http)
+    .option('--host <address>', 'Listen on this address (default: 127.0.0.1)')
+    .option('--port <n>', 'Listen on this port; 0 selects a free one (default: 8000)')
+    .option('--api-key <key...>', 'Require one of these keys from clients (default: none)')
+    .option('--cors-origin <origin...>', 'Allow browsers on these origins (default: none)')
+    .option('--data <folder>', 'Keep files and batches in this folder (default: discard them at exit)')
+    .optionsGroup(groups.limits)
+    .option('--queue <n>', 'Accept at most this number of requests at once, then answer 429 (default: 256)')
+    .option('--body-limit <size>', 'Refuse larger request bodies (default: 16m)')
+    .option('--request-timeout <seconds>', 'Fail a request of a cluster after this time (default: 600)')
+    .optionsGroup(groups.cluster)
+    .option('--instances <n>', 'Run this number of instances, as threads, or with --nats as processes (default: 1)')
     .addOption(
-      new Option('--transport <way>', 'how keys and values go from one instance to another (default: auto)').choices(
+      new Option('--transport <way>', 'Move keys and values between instances this way (default: auto)').choices(
         transports,
       ),
     )
-    .option('--host-memory <size>', 'of each instance, for cached blocks besides its KV memory (default: none)')
-    .option('--ssd <folder>', 'where cached blocks are kept besides: found again after a restart (default: none)')
-    .option('--ssd-size <size>', 'of all instances together, allocated at start (default: 10g)')
-    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
-    .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
-    .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
-    .option('--data <folder>', 'where files and batches outlive the process (default: they end with it)')
-    .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
-    .option('--served-model-name <id>', "model id for clients (default: the file's or folder's stem)")
-    .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 256)')
-    .option('--cors-origin <origin...>', 'browser origins that may call (default: none)')
-    .option('--body-limit <size>', 'largest request body (default: 16m)')
-    .option(
-      '--otlp-endpoint <url>',
-      'OpenTelemetry collector for traces, as OTEL_EXPORTER_OTLP_ENDPOINT (default: none)',
-    )
-    .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
-    .option('--request-timeout <seconds>', 'of a cluster: a request that has not ended by then fails (default: 600)')
-    .action(async (given: Record<string, unknown>) => {
-      const flags = withoutDefaults(given);
-      const options = readOptions(serveOptionsSchema, flags);
-      refuseIdle(givenOptions(flags), options);
-      for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
-      refuseSharedFolders(options, options.instances ?? []);
-      if (options.nats === undefined || options.instances !== undefined)
-        refuseTooMuchMemory(options, options.instances ?? [oneInstance]);
-      if (options.nats === undefined) refuseClusters(options);
-      else refuseUnused(options, givenOptions(flags));
-      // A gateway takes long to load, and whoever is refused needs none.
-      const { serveModel } = await import('../serve/serve-model.ts');
-      await serveModel(options);
-    });
+    .optionsGroup(groups.tiers)
+    .option('--host-memory <size>', 'Cache blocks in this much host memory of each instance (default: none)')
+    .option('--ssd <folder>', 'Cache blocks on SSD in this folder, also across restarts (default: none)')
+    .option('--ssd-size <size>', 'Allocate this much SSD for all instances together (default: 10g)');
+  addLogFlags(addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addClusterFlags(command))))).option(
+    '--otlp-endpoint <url>',
+    'Send traces to this OpenTelemetry collector (default: OTEL_EXPORTER_OTLP_ENDPOINT)',
+  );
+  const rare = [groups.cluster, groups.scheduling, groups.lending, groups.pipeline, groups.tiers, groups.observability];
+  return addHelpAll(command, ...rare).action(async (given: Record<string, unknown>) => {
+    const flags = withoutDefaults(given);
+    const options = readOptions(serveOptionsSchema, flags);
+    refuseIdle(givenOptions(flags), options);
+    for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
+    refuseSharedFolders(options, options.instances ?? []);
+    if (options.nats === undefined || options.instances !== undefined)
+      refuseTooMuchMemory(options, options.instances ?? [oneInstance]);
+    if (options.nats === undefined) refuseClusters(options);
+    else refuseUnused(options, givenOptions(flags));
+    // A gateway takes long to load: options are refused before.
+    const { serveModel } = await import('../serve/serve-model.ts');
+    await serveModel(options);
+  });
 }
 
-/** Of one process. Mixed instances compute every prompt where it decodes. */
+/** Refuses options of a cluster of processes. Mixed instances prefill every prompt on its decode instance. */
 function refuseClusters(options: ServeOptions): void {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   const { inlineTokens, instances = [], roleSwitch } = options;
   if (inlineTokens === 0 || roleSwitch || instances.some(({ role }) => role === 'decode')) return;
   throw new UsageError(
-    'Cannot use --inline-tokens: it needs instances that decode what others prefill: mixed ones compute every prompt where it decodes',
+    'Cannot use --inline-tokens: it needs prefill and decode instances: a mixed instance always prefills its own prompts',
   );
 }
 

@@ -1,11 +1,12 @@
-// `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
+// `kvasir simulate`: replays a workload on a simulated cluster that runs the same schedulers as live instances.
 import { Command } from 'commander';
 import { lendingReport } from '../../sim/lending/lending-report.ts';
 import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
-import { printReport, reportOf } from '../simulate/run-figures.ts';
+import { reportOf } from '../simulate/run-figures.ts';
 import { addOutputFlags } from '../simulate/run-outputs.ts';
+import { printReport } from '../simulate/run-summary.ts';
 import {
   addRunFlags,
   runAtHighestRate,
@@ -13,18 +14,28 @@ import {
   simulationSchema,
   withoutUnsaid,
 } from '../simulate/simulated-run.ts';
+import { addHelpAll, groups } from '../terminal/help.ts';
 
 export function simulateCommand(): Command {
   const command = new Command('simulate')
-    .description('replay a workload over a described cluster, through the machines that serve')
-    .argument('[experiment]', 'YAML file with the names of these flags; flags win')
-    .option('--check', 'every machine, and what must hold between them, is checked after every event')
-    .option('--find-rate <share>', 'the highest --rate, or --speed of a trace, that keeps such a share within SLO')
-    .option('--chaos', 'instead of a workload: random faults with every check on, a run for each seed from --seed on')
-    .option('--seeds <n>', 'seeds of --chaos (default: 100)')
-    .option('--config <file>', 'the same as the argument')
-    .option('--json', 'print one JSON object');
-  return addOutputFlags(addClusterFlags(addRunFlags(command))).action(
+    .description('Replay a workload on a simulated cluster that runs the same schedulers as live instances')
+    .argument('[experiment]', 'YAML file with options of the same names as the flags; flags take precedence');
+  addClusterFlags(addRunFlags(command))
+    .optionsGroup(groups.workload)
+    .option('--config <file>', 'The same as the argument')
+    .option(
+      '--find-rate <share>',
+      'Search the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
+    )
+    .optionsGroup(groups.faults)
+    .option('--check', 'Check every invariant after every event')
+    .option('--chaos', 'Inject random faults with all checks on instead of a workload, one run per seed from --seed on')
+    .option('--seeds <n>', 'Run --chaos with this number of seeds (default: 100)');
+  const rare = [
+    ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network, groups.roles],
+    ...[groups.store, groups.standby, groups.synthetic, groups.transform, groups.faults],
+  ];
+  return addHelpAll(addOutputFlags(command), ...rare).action(
     async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
       const flags = withoutUnsaid(given);
       if (experiment !== undefined) flags.config = experiment;
@@ -48,7 +59,7 @@ export function simulateCommand(): Command {
         }),
       };
       if (json === true) console.log(JSON.stringify(report));
-      else printReport(report);
+      else printReport(report, outcome);
     },
   );
 }

@@ -1,4 +1,4 @@
-// `kvasir top`: what the instances of a server do, once a second.
+// `kvasir top`: shows the instances of a server, refreshed once a second.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import { z } from 'zod';
@@ -6,7 +6,7 @@ import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { type ClusterView, clusterViewSchema, topRows, whoServes } from '../serve/host/instance-rows.ts';
 import { stopSignal } from '../serve/stop-signal.ts';
-import { printTable } from '../simulate/table.ts';
+import { tableLines } from '../terminal/table.ts';
 
 const schema = z.object({
   url: z
@@ -24,12 +24,12 @@ const clearScreen = '\u001b[2J\u001b[H';
 
 export function topCommand(): Command {
   return new Command('top')
-    .description('what the instances of a server do: requests, pages, load, rates')
-    .option('--url <url>', 'the server (default: http://127.0.0.1:8000)')
-    .option('--api-key <key>', 'where the server wants one')
-    .option('--interval <seconds>', 'between two looks (default: 1)')
-    .option('--once', 'look once and end')
-    .option('--json', 'what the server says of itself, an object a line')
+    .description('Show the instances of a server: requests, pages, load and rates')
+    .option('--url <url>', 'Query the server at this address (default: http://127.0.0.1:8000)')
+    .option('--api-key <key>', 'Send this key, if the server requires one')
+    .option('--interval <seconds>', 'Refresh at this interval (default: 1)')
+    .option('--once', 'Print once and exit')
+    .option('--json', 'Print the status as one JSON object per line')
     .action(async (flags: Record<string, unknown>) => top(readOptions(schema, flags)));
 }
 
@@ -47,20 +47,21 @@ async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>
   }
 }
 
-/** @throws Error in one line when the server does not say */
+/** @throws Error in one line when the server does not answer */
 async function look(url: string, apiKey: string | undefined): Promise<ClusterView> {
   const headers: Record<string, string> = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
   const path = `${url.replace(/\/+$/, '')}/api/cluster`;
   const response = await fetch(path, { headers, signal: AbortSignal.timeout(answerMsMax) }).catch((error: unknown) => {
     const cause = error instanceof Error ? (error.cause ?? error) : error;
-    throw new Error(`Cannot look at ${url}: ${cause instanceof Error ? cause.message : String(cause)}`);
+    throw new Error(`Cannot query ${url}: ${cause instanceof Error ? cause.message : String(cause)}`);
   });
-  if (!response.ok) throw new Error(`Cannot look at ${url}: it answered ${response.status} to GET /api/cluster`);
+  if (!response.ok) throw new Error(`Cannot query ${url}: the server answered ${response.status} to GET /api/cluster`);
   return clusterViewSchema.parse(await response.json());
 }
 
 function show(view: ClusterView, before: ClusterView | undefined): void {
   if (process.stdout.isTTY) process.stdout.write(clearScreen);
   console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${whoServes(view)}`);
-  printTable(topRows(view, before));
+  const width = process.stdout.columns ?? Number.POSITIVE_INFINITY;
+  for (const line of tableLines(topRows(view, before), width)) console.log(line);
 }

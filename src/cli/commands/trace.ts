@@ -1,4 +1,4 @@
-// `kvasir trace`: what a workload is made of.
+// `kvasir trace`: analyses and generates workload traces.
 import { pipeline } from 'node:stream/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
@@ -10,9 +10,11 @@ import { presetNames } from '../../trace/workload/presets.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
-import { printTable } from '../simulate/table.ts';
 import type { TracePiece } from '../simulate/trace-file.ts';
 import { openWorkload } from '../simulate/workload-source.ts';
+import { bar } from '../terminal/bars.ts';
+import { counted, percent, readable } from '../terminal/fields.ts';
+import { printList, printTable } from '../terminal/table.ts';
 
 /** '1000,10000' */
 const capacities = z
@@ -31,7 +33,7 @@ const statsSchema = z.object({
 
 export function traceCommand(): Command {
   const trace = new Command('trace').description(
-    'look at workload traces (Mooncake JSON lines, Azure CSV; plain or gzip), or make them up',
+    'Analyse workload traces (Mooncake JSON lines or Azure CSV, plain or gzip), or generate them',
   );
   trace.addCommand(statsCommand());
   trace.addCommand(generateCommand());
@@ -40,14 +42,14 @@ export function traceCommand(): Command {
 
 function statsCommand(): Command {
   const command = new Command('stats')
-    .description('lengths, arrivals, and how much of the prompts a cache could serve')
-    .argument('<file>', 'trace file')
-    .option('--capacity <blocks,...>', 'hit ratios of caches of so many blocks')
-    .option('--capacity-tokens <tokens,...>', 'hit ratios of caches of so many tokens')
-    .addOption(new Option('--eviction <order>', 'which block goes first (default: lru)').choices(evictionKinds))
-    .option('--block-tokens <n>', 'tokens of a block of the trace (default: 512)')
-    .option('--config <file>', 'YAML file with the same names as these flags; flags win')
-    .option('--json', 'print one JSON object');
+    .description('Print lengths, arrivals, and the hit ratios of caches')
+    .argument('<file>', 'Trace file')
+    .option('--capacity <blocks,...>', 'Print the hit ratios of caches of these numbers of blocks')
+    .option('--capacity-tokens <tokens,...>', 'Print the hit ratios of caches of these numbers of tokens')
+    .addOption(new Option('--eviction <order>', 'Evict blocks in this order (default: lru)').choices(evictionKinds))
+    .option('--block-tokens <n>', 'Assume blocks of this number of tokens in the trace (default: 512)')
+    .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence')
+    .option('--json', 'Print one JSON object with all figures');
   return addTransformFlags(command).action(
     async (trace: string, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { capacity, capacityTokens, eviction, ...options } = readOptions(statsSchema, flags);
@@ -73,10 +75,10 @@ const generateSchema = z.object({
 
 function generateCommand(): Command {
   const command = new Command('generate')
-    .description('make a workload up and write it as Mooncake JSON lines')
-    .argument('[preset]', `one of ${presetNames.join(', ')} (default: plain); flags say what is otherwise`)
-    .option('--block-tokens <n>', 'tokens of a block (default: 512)')
-    .option('--config <file>', 'YAML file with the same names as these flags; flags win');
+    .description('Generate a synthetic workload and write it as Mooncake JSON lines')
+    .argument('[preset]', `Start from this preset: ${presetNames.join(', ')} (default: plain); flags change it`)
+    .option('--block-tokens <n>', 'Use blocks of this number of tokens (default: 512)')
+    .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence');
   return addTransformFlags(addWorkloadFlags(command)).action(
     async (preset: string | undefined, flags: Record<string, unknown>) => {
       const options = { ...readOptions(generateSchema, flags), workload: preset ?? 'plain' };
@@ -91,30 +93,43 @@ async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<strin
 }
 
 function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, ...rest }: TraceStatistics): void {
-  const { gapMs, ...pace } = arrivals;
-  printTable([{ requests: rest.requests, seconds: rest.durationSeconds, ...pace }].map(rounded));
+  const { gapMs, requestsPerSecond, busiestSecond, busiestMinute } = arrivals;
+  const shareOf = (part: number) => (blocks.total === 0 ? 0 : part / blocks.total);
+  printList(`Requests: ${readable(rest.requests)} in ${readable(rest.durationSeconds)} s`, [
+    ['arrivals', `${readable(requestsPerSecond)} requests/s`],
+    ['busiest second', counted(busiestSecond, 'request')],
+    ['busiest minute', counted(busiestMinute, 'request')],
+    ['blocks', `${readable(blocks.total)} of ${rest.blockTokens} tokens`],
+    [
+      'distinct blocks',
+      `${bar(shareOf(blocks.unique))} ${percent(shareOf(blocks.unique))}: ${readable(blocks.unique)}`,
+    ],
+    [
+      'used once',
+      `${bar(shareOf(blocks.usedOnce))} ${percent(shareOf(blocks.usedOnce))}: ${readable(blocks.usedOnce)}`,
+    ],
+  ]);
   printTable(
     [
-      { tokens: 'input', ...inputTokens },
-      { tokens: 'output', ...outputTokens },
-      { tokens: 'gap (ms)', ...gapMs, total: undefined },
-    ].map(rounded),
+      { '': 'prompt tokens', ...inputTokens },
+      { '': 'output tokens', ...outputTokens },
+      { '': 'time between arrivals (ms)', ...gapMs, total: undefined },
+    ],
+    'Lengths and arrivals',
   );
-  printTable([blocks]);
-  const caches = rest.capacities.map(({ eviction, capacityBlocks, capacityTokens, ...ratios }) => ({
-    cache:
-      capacityBlocks === undefined ? `${capacityTokens} tokens, ${eviction}` : `${capacityBlocks} blocks, ${eviction}`,
-    ...ratios,
-  }));
-  printTable([{ cache: 'without bound', ...ideal }, ...caches].map(rounded));
-}
-
-/** Four digits of fractions. */
-function rounded<T extends object>(row: T): object {
-  return Object.fromEntries(
-    Object.entries(row).map(([name, value]) => [
-      name,
-      typeof value === 'number' && !Number.isInteger(value) ? Number(value.toFixed(4)) : value,
-    ]),
+  const bounds = rest.capacities.map(({ eviction, capacityBlocks, capacityTokens, ...ratios }) => {
+    const size =
+      capacityBlocks === undefined ? counted(capacityTokens ?? 0, 'token') : counted(capacityBlocks, 'block');
+    return { cache: `${size}, ${eviction}`, ...ratios };
+  });
+  const rows = [{ cache: 'unbounded', ...ideal }, ...bounds].map(
+    ({ cache, hitRatioTokens, hitRatioBlocks, meanRequestHitRatioBlocks, meanRequestHitRatioTokens }) => ({
+      cache,
+      hitTokens: `${bar(hitRatioTokens, 10)} ${percent(hitRatioTokens)}`,
+      hitBlocks: percent(hitRatioBlocks),
+      'by request: tokens': percent(meanRequestHitRatioTokens),
+      'by request: blocks': percent(meanRequestHitRatioBlocks),
+    }),
   );
+  printTable(rows, 'Hit ratios');
 }

@@ -5,6 +5,7 @@ import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { blocksLendable, wholeUnits } from '../../core/lending/lending-policy.ts';
 import type { InstanceSpec, SimulationConfig } from '../../sim/engine/simulation.ts';
 import { rangeTokens } from '../../util/step.ts';
+import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
 import { numeric } from './schema-parts.ts';
@@ -17,13 +18,13 @@ export const borrowFields = {
   borrow: z.boolean().default(false),
   lendShare: share.default(0.5),
   lowWater: share.default(0.02),
-  guestShare: numeric(z.number().min(0.01).max(0.9)).default(0.3),
+  remoteAttentionShare: numeric(z.number().min(0.01).max(0.9)).default(0.3),
   lookAheadMs: positive.default(1000),
   leaseMs: positive.default(2000),
   borrowAhead: z.boolean().default(true),
   settle: z.boolean().default(true),
   settleMs: positive.default(500),
-  spreadMs: numeric(z.number().min(0)).default(60_000),
+  remoteCacheMs: numeric(z.number().min(0)).default(60_000),
 };
 
 const liveLeaseMs = 10_000;
@@ -45,7 +46,7 @@ interface LiveOptions extends BorrowOptions {
 export function addLiveBorrowFlags(command: Command): Command {
   return addBorrowFlags(command, liveLeaseMs).option(
     '--lend-host <share>',
-    'of --host-memory, what blocks of sequences go to, its own and others (default: 0)',
+    'Use this share of --host-memory for blocks of sequences, both local and borrowed (default: 0)',
   );
 }
 
@@ -80,22 +81,28 @@ function lendingRules(options: LiveOptions): LendingRules {
 
 export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
   return command
-    .option('--borrow', 'instances lend KV memory to one another')
-    .option('--lend-share <share>', 'of its KV memory that an instance lends at most (default: 0.5)')
+    .optionsGroup(groups.lending)
+    .option('--borrow', 'Let instances borrow KV memory from one another')
+    .option('--lend-share <share>', 'Lend at most this share of the KV memory of an instance (default: 0.5)')
     .option(
       '--low-water <share>',
-      'of its KV memory: with less free it borrows, and what it never lends (default: 0.02)',
+      'Borrow when less than this share of the KV memory is free, and never lend this share (default: 0.02)',
     )
-    .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
-    .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
-    .option('--lease-ms <ms>', `after which a loan that is not renewed is reclaimed (default: ${leaseMs})`)
     .option(
-      '--spread-ms <ms>',
-      'how long blocks that an ended request has with others stay there as cache, unless wanted (default: 60000; 0: not at all)',
+      '--remote-attention-share <share>',
+      'Spend at most this share of a step of a busy creditor on remote attention for its debtors (default: 0.3)',
     )
-    .option('--no-borrow-ahead', 'borrow only when memory is full')
-    .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
-    .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
+    .addOption(olderName('--guest-share <share>'))
+    .option('--look-ahead-ms <ms>', 'Forecast the growth of sequences over this time (default: 1000)')
+    .option('--lease-ms <ms>', `Reclaim a loan that is not renewed within this time (default: ${leaseMs})`)
+    .option(
+      '--remote-cache-ms <ms>',
+      'Keep the remote blocks of a finished request as cache for this time; 0 frees them at once (default: 60000)',
+    )
+    .addOption(olderName('--spread-ms <ms>'))
+    .option('--no-borrow-ahead', 'Borrow only when the KV memory is full')
+    .option('--no-settle', 'Do not settle cycles of debts by exchanging blocks (DGFM)')
+    .option('--settle-ms <ms>', 'Search for cycles of debts at this interval (default: 500)');
 }
 
 /** Of an instance's memory, what the buffer of settlements holds. */
@@ -154,7 +161,7 @@ export function withBorrowing(
     settleBlocksMin: 1,
     settleBlocksMax: Math.max(units[0], wholeUnits(Math.ceil(Math.min(...pools) * stagingShare), policies[0])),
     seed: options.seed,
-    guestPermilleMax: Math.round(options.guestShare * 1000),
+    guestPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
     layers,
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),

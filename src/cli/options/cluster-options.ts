@@ -6,6 +6,7 @@ import { type EvictionKind, evictionKinds } from '../../core/kvcache/eviction.ts
 import type { PipelineSettings } from '../../core/pipeline/group.ts';
 import { backgroundLimits } from '../../core/scheduler/batching/batch-jobs-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { costKinds, createCostModel, spanOf } from './cost-model.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
@@ -61,59 +62,80 @@ type ClusterOptions = Readonly<z.infer<typeof clusterSchema>>;
 
 export function addClusterFlags(command: Command): Command {
   command
-    .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
-    .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
-    .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
-    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
+    .optionsGroup(groups.cluster)
+    .option('--hardware <name>', 'Build each instance from this entry of specs/hardware.yaml (default: a800x8)')
+    .option('--prefill <n>', 'Simulate this number of prefill instances (default: 0)')
+    .option('--decode <n>', 'Simulate this number of decode instances (default: 0)')
+    .option(
+      '--mixed <n>',
+      'Simulate this number of instances that prefill and decode (default: 8, or 0 with --prefill)',
+    )
+    .option('--price-per-hour <price>', 'Charge this price per machine and hour (default: by hardware)')
+    .optionsGroup(groups.standby)
     .option(
       '--standby <n>',
-      'bigger instances, started when a request outgrows the memory of a mixed one, to go on there (default: 0)',
-    )
-    .option('--price-per-hour <price>', 'of a machine (default: by its hardware)');
+      'Keep this number of larger instances stopped until a request outgrows a mixed instance (default: 0)',
+    );
   return addStoreFlags(addStandbyFlags(addRoleFlags(addInstanceFlags(command))));
 }
 
 /** What every instance is like and the network between them; not what they run on, nor how many there are. */
 export function addInstanceFlags(command: Command): Command {
   const eviction: readonly EvictionKind[] = evictionKinds;
-  addTierFlags(command);
-  return command
-    .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
-    .option('--models <file>', 'YAML file with more models')
-    .option('--machines <file>', 'YAML file with more hardware')
-    .option('--tp <n>', 'devices that share each layer; more than a machine has: over several (default: all of one)')
-    .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
-    .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
-    .addOption(new Option('--cost <model>', 'how long steps take (default: roofline)').choices(costKinds))
-    .option('--tables <dir>', 'measured kernel latencies, for --cost table')
-    .option('--block-tokens <n>', 'tokens of a block, the same as the trace (default: 512)')
-    .option('--cache-blocks <n>', 'blocks of KV that an instance holds (default: by its memory)')
-    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(eviction))
-    .option('--chunk-tokens <n>', 'rows of a step at most (default: 8192)')
-    .option('--sequences <n>', 'sequences that an instance runs at once (default: 256)')
-    .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
-    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
-    .option('--batch-memory <share>', 'of the KV memory, what batch jobs hold at most (default: 0.2)')
-    .option('--batch-step-ms <ms>', 'predicted time of a step of batch jobs alone (default: 50)')
+  command
+    .optionsGroup(groups.model)
+    .option('--model <name>', 'Serve this entry of specs/models.yaml (default: llama2-70b)')
+    .option('--models <file>', 'Read more models from this YAML file')
+    .option('--machines <file>', 'Read more hardware from this YAML file')
+    .optionsGroup(groups.instances)
+    .option(
+      '--tp <n>',
+      'Split each layer over this number of devices, over several machines if necessary (default: one machine)',
+    )
+    .option('--pp <n>', 'Split the layers over this number of pipeline stages (default: 1)')
+    .addOption(
+      new Option('--precision <type>', 'Store weights and compute in this precision (default: bf16)').choices([
+        'bf16',
+        'fp8',
+      ]),
+    )
+    .addOption(new Option('--cost <model>', 'Predict step times by this model (default: roofline)').choices(costKinds))
+    .option('--tables <dir>', 'Read measured kernel latencies from this directory, for --cost table')
+    .option('--chunk-tokens <n>', 'Compute at most this number of tokens in a step (default: 8192)')
+    .option('--sequences <n>', 'Run at most this number of sequences at once on an instance (default: 256)')
+    .option('--step-ms <ms>', 'Limit the predicted time of a step that decodes and prefills (default: 100)')
     .addOption(
       new Option(
         '--sharing <order>',
-        'tenants of one priority: by tokens that they have had, or by arrival (default: tokens)',
+        'Order requests of equal priority by the tokens that their tenant received, or by arrival (default: tokens)',
       ).choices(['tokens', 'arrival']),
     )
-    .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
-    .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
-    .option(
-      '--cpp-group <n>',
-      'prefill instances that compute a long prompt together, in a pipeline of its chunks (default: none)',
-    )
-    .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 65536)')
-    .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
     .option(
       '--ahead-of-use',
-      'requests start while their prefixes are on their way, layer by layer, as at instances that serve',
+      'Start a request while its remote prefix still arrives, layer by layer, as live instances do',
     )
-    .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
+    .option('--no-coalesce', 'Simulate equal decode steps one by one: slower, with the same outcome')
+    .optionsGroup(groups.memory)
+    .option('--block-tokens <n>', 'Use blocks of this number of tokens; must match the trace (default: 512)')
+    .option('--cache-blocks <n>', 'Give each instance this number of KV blocks (default: by its memory)')
+    .addOption(new Option('--eviction <order>', 'Evict cached blocks in this order (default: lru)').choices(eviction))
+    .option('--pin-memory <share>', 'Let pinned prefixes hold at most this share of the KV memory (default: 0)')
+    .option('--batch-memory <share>', 'Let batch jobs hold at most this share of the KV memory (default: 0.2)')
+    .option('--batch-step-ms <ms>', 'Limit the predicted time of a step of batch jobs only (default: 50)')
+    .optionsGroup(groups.network)
+    .option('--nic-gbps <n>', 'Limit what an instance sends, and what it receives, to this rate (default: by hardware)')
+    .option('--link-gbps <n>', 'Limit each direction between two instances to this rate (default: the NIC rate)')
+    .option('--no-stream', 'Send keys and values after the whole prompt is computed, not layer by layer')
+    .optionsGroup(groups.pipeline)
+    .option(
+      '--cpp-group <n>',
+      'Compute a long prompt as a pipeline of chunks on this number of prefill instances (default: off)',
+    )
+    .option(
+      '--cpp-tokens <n>',
+      'Use the pipeline for prompts with more tokens than this, if it is faster (default: 65536)',
+    );
+  return addTierFlags(command);
 }
 
 /** How many instances of each role. @throws UsageError */

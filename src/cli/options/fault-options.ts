@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { defaultFaultTimes, type Fault, type FaultPlan, faultKinds } from '../../sim/faults/faults.ts';
 import { parseFault } from '../../sim/faults/parse.ts';
+import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
 
@@ -18,8 +19,8 @@ const positive = numeric(z.number().positive());
 
 export const faultFields = {
   faults: z.preprocess((given) => (typeof given === 'string' ? [given] : given), z.array(fault)).default([]),
-  tries: numeric(z.number().int().min(1)).default(defaultFaultTimes.triesMax),
-  silentMs: positive.default(defaultFaultTimes.silentUs / 1000),
+  attempts: numeric(z.number().int().min(1)).default(defaultFaultTimes.triesMax),
+  heartbeatTimeoutMs: positive.default(defaultFaultTimes.silentUs / 1000),
   requestTimeout: positive.default(defaultFaultTimes.timeoutUs / 1e6),
 };
 
@@ -27,18 +28,27 @@ const faultSchema = z.object(faultFields);
 
 export function addFaultFlags(command: Command): Command {
   return command
-    .option('--faults <fault...>', `${faultKinds.join(', ')}: crash:instance=2,at=60s,for=30s or loss:ratio=0.01`)
-    .option('--tries <n>', 'of a request whose instances are lost, with --faults (default: 5)')
-    .option('--silent-ms <ms>', 'an instance that says nothing for so long is lost, with --faults (default: 3000)')
-    .option('--request-timeout <s>', 'a request that has not ended by then fails, with --faults (default: 600)');
+    .optionsGroup(groups.faults)
+    .option(
+      '--faults <fault...>',
+      `Inject ${faultKinds.join(', ')}; for example crash:instance=2,at=60s,for=30s or loss:ratio=0.01`,
+    )
+    .option('--attempts <n>', 'With --faults, place a request at most this number of times (default: 5)')
+    .addOption(olderName('--tries <n>'))
+    .option(
+      '--heartbeat-timeout-ms <ms>',
+      'With --faults, declare an instance failed when it sends nothing for this time (default: 3000)',
+    )
+    .addOption(olderName('--silent-ms <ms>'))
+    .option('--request-timeout <s>', 'With --faults, fail a request that has not ended after this time (default: 600)');
 }
 
 /** Undefined where nothing goes wrong. @throws UsageError */
 export function faultPlan(
   {
     faults,
-    tries,
-    silentMs,
+    attempts,
+    heartbeatTimeoutMs,
     requestTimeout,
     seed,
     borrow,
@@ -52,12 +62,12 @@ export function faultPlan(
       if (index >= instances)
         throw new UsageError(`Cannot inject ${kind}: there is no instance ${index}: ${instances} are numbered from 0`);
   }
-  const silentUs = Math.round(silentMs * 1000);
+  const silentUs = Math.round(heartbeatTimeoutMs * 1000);
   const times = {
     reportUs: Math.ceil(silentUs / 6),
     silentUs,
     timeoutUs: Math.round(requestTimeout * 1e6),
-    triesMax: tries,
+    triesMax: attempts,
   };
   return { seed, faults, times };
 }

@@ -7,14 +7,14 @@ const rulesOfLoans = [
   'lendShare',
   'lendHost',
   'lowWater',
-  'guestShare',
+  'remoteAttentionShare',
   'lookAheadMs',
   'leaseMs',
   'settleMs',
-  'spreadMs',
+  'remoteCacheMs',
 ];
 const ofBorrowing = [...rulesOfLoans, 'borrowAhead', 'settle'];
-const ofForecasts = ['forecast', 'td', 'oddsMax'];
+const ofForecasts = ['forecast', 'td', 'refusalProbabilityMax'];
 
 /**
  * What `serve` is given must do something.

@@ -33,7 +33,7 @@ const recallShare = 0.01;
 const loanShare = 0.01;
 export function policyOf(
   blocks: number,
-  { lendShare, lowWater, lookAheadMs, guestShare, borrowAhead }: BorrowOptions,
+  { lendShare, lowWater, lookAheadMs, remoteAttentionShare, borrowAhead }: BorrowOptions,
 ): LendingPolicy {
   const of = (part: number) => Math.max(1, Math.ceil(blocks * part));
   const lowWaterBlocks = borrowAhead ? of(lowWater) : 0;
@@ -45,12 +45,12 @@ export function policyOf(
     recallBlocks: Math.min(of(recallShare), lowWaterBlocks),
     lookAheadUs: borrowAhead ? lookAheadMs * 1000 : 0,
     loanBlocksMin,
-    guestPermilleMax: Math.round(guestShare * 1000),
+    guestPermilleMax: Math.round(remoteAttentionShare * 1000),
   };
 }
 
 /** A lease is renewed five times before it ends. */
-export function timesOf({ leaseMs, settleMs, spreadMs }: BorrowOptions): LendingTimes {
+export function timesOf({ leaseMs, settleMs, remoteCacheMs }: BorrowOptions): LendingTimes {
   const leaseUs = Math.round(leaseMs * 1000);
   return {
     ...defaultLendingTimes,
@@ -59,6 +59,6 @@ export function timesOf({ leaseMs, settleMs, spreadMs }: BorrowOptions): Lending
     renewUs: Math.floor(leaseUs / 5),
     recallUs: Math.floor(leaseUs / 2),
     settleUs: Math.round(settleMs * 1000),
-    spreadUs: Math.round(spreadMs * 1000),
+    spreadUs: Math.round(remoteCacheMs * 1000),
   };
 }

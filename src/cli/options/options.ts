@@ -4,11 +4,12 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeIssue } from '../usage-issue.ts';
 import { liveBorrowFields } from './borrow-options.ts';
 import { liveCppFields } from './pipeline-options.ts';
-import { logLevel, numeric } from './schema-parts.ts';
+import { logFormat, logFormats, logLevel, logLevels, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
 import { readYaml } from './yaml-file.ts';
 
@@ -120,6 +121,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel,
+  logFormat,
   ...liveBorrowFields,
   ...liveCppFields,
 });
@@ -141,6 +143,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   transport: z.enum(processTransports).default('auto'),
   token: z.string().min(16, 'a token has 16 characters at least').optional(),
   logLevel,
+  logFormat,
   ...liveBorrowFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;
@@ -149,37 +152,67 @@ export type ModelOptions = z.infer<typeof modelOptionsSchema>;
 export type ServeOptions = z.infer<typeof serveOptionsSchema>;
 
 export function modelFlag(): Option {
-  const kinds = 'GGUF file, Hugging Face directory, or org/name[@revision][:file.gguf] of the hub';
+  const kinds = 'Load a GGUF file, a Hugging Face directory, or org/name[@revision][:file.gguf] from the hub';
   return new Option('--model <model>', `${kinds} (default: the embedded kvasir-tiny)`);
 }
 
 export function addClusterFlags(command: Command): Command {
   return command
+    .optionsGroup(groups.cluster)
     .addOption(
       new Option(
         '--nats <url>',
-        'NATS server where the processes of a cluster meet, with JetStream: nats://HOST:PORT',
+        'Connect the processes of a cluster over this NATS server with JetStream: nats://HOST:PORT',
       ).env('KVASIR_NATS'),
     )
-    .option('--cluster <name>', 'which cluster of that server (default: kvasir)');
+    .option('--cluster <name>', 'Use the cluster of this name on that NATS server (default: kvasir)');
 }
 
 /** What is loaded, and in which form. @param otherwise the model, unless it is the embedded one */
 export function addFormFlags(command: Command, otherwise?: string): Command {
   return command
     .addOption(otherwise === undefined ? modelFlag() : modelFlag().default(undefined, otherwise))
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms));
+    .addOption(
+      new Option('--weights <form>', 'Keep weights in memory in this form (default: native)').choices(weightsForms),
+    )
+    .addOption(
+      new Option('--inputs <form>', 'Round the inputs of linear layers to this form (default: bf16)').choices(
+        inputForms,
+      ),
+    );
 }
 
 /** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
 export function addModelFlags(command: Command): Command {
-  return addFormFlags(command)
-    .addOption(new Option('--threads <n>', 'compute threads (default: all cores)'))
-    .addOption(new Option('--context <tokens>', "prompt plus output (default: the model's own, at most 8192)"))
-    .addOption(new Option('--kv-memory <size>', 'memory for KV pages, for example 512m or 2g (default: by context)'))
-    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(evictionKinds))
-    .addOption(new Option('--config <file>', 'YAML file with the same names as these flags; flags win'));
+  return addFormFlags(command.optionsGroup(groups.model))
+    .option('--context <tokens>', "Limit prompt plus output to this length (default: the model's own, at most 8192)")
+    .option('--threads <n>', 'Compute with this number of threads (default: all cores)')
+    .option('--config <file>', 'Read options of the same names from a YAML file; flags take precedence')
+    .optionsGroup(groups.memory)
+    .option('--kv-memory <size>', 'Reserve this memory for KV pages, for example 512m or 2g (default: by context)')
+    .addOption(
+      new Option('--eviction <order>', 'Evict cached blocks in this order (default: lru)').choices(evictionKinds),
+    );
+}
+
+export function addPinFlag(command: Command): Command {
+  return command
+    .optionsGroup(groups.memory)
+    .option('--pin-memory <share>', 'Let pinned prefixes hold at most this share of the KV memory (default: 0)');
+}
+
+export function addLogFlags(command: Command): Command {
+  return command
+    .optionsGroup(groups.observability)
+    .addOption(
+      new Option('--log-level <level>', 'Write log lines of this level and above (default: info)').choices(logLevels),
+    )
+    .addOption(
+      new Option(
+        '--log-format <format>',
+        'Write log lines for people or as JSON (default: text on a terminal, else json)',
+      ).choices(logFormats),
+    );
 }
 
 /**
@@ -199,7 +232,25 @@ export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<stri
 
 /** What flags and the config file say, by name, as it was written. */
 export function givenOptions({ config, ...own }: Record<string, unknown>): Record<string, unknown> {
-  return { ...(typeof config === 'string' ? readConfig(config) : {}), ...own };
+  return { ...(typeof config === 'string' ? readConfig(config) : {}), ...withCurrentNames(own) };
+}
+
+/** Options that had another name in an earlier version; the older names are still read. */
+const currentNames: Readonly<Record<string, string>> = {
+  guestShare: 'remoteAttentionShare',
+  oddsMax: 'refusalProbabilityMax',
+  silentMs: 'heartbeatTimeoutMs',
+  spreadMs: 'remoteCacheMs',
+  tries: 'attempts',
+};
+
+function withCurrentNames(given: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(given).map(([name, value]) => [
+      Object.hasOwn(currentNames, name) ? currentNames[name] : name,
+      value,
+    ]),
+  );
 }
 
 /** Options of a YAML file by name, as they were written. @throws UsageError */
@@ -215,7 +266,7 @@ export function readConfig(path: string): Record<string, unknown> {
   if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
     throw new UsageError(`Cannot read config ${path}: it is not a mapping of options`);
   }
-  return inCamelCase(parsed) as Record<string, unknown>;
+  return withCurrentNames(inCamelCase(parsed) as Record<string, unknown>);
 }
 
 /** A YAML key may be spelled like the flag. */

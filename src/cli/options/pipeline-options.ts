@@ -2,6 +2,7 @@
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import type { InstanceOptions } from './options.ts';
 import { numeric } from './schema-parts.ts';
@@ -22,13 +23,14 @@ interface CppOptions {
 
 export function addLiveCppFlags(command: Command): Command {
   return command
+    .optionsGroup(groups.pipeline)
     .option(
       '--cpp-group <n>',
-      'instances of role prefill that compute a long prompt together, in a pipeline of its chunks (default: none)',
+      'Compute a long prompt as a pipeline of chunks on this number of prefill instances (default: off)',
     )
     .option(
       '--cpp-tokens <n>',
-      'prompts with more tokens to compute may be computed so, where that is faster (default: 2048)',
+      'Use the pipeline for prompts with more uncached tokens than this, if it is faster (default: 2048)',
     );
 }
 

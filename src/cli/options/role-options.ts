@@ -1,6 +1,7 @@
 // What instances of one role are made of where that is not what all are: hardware, parallel sizes, precision, NICs, price.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
+import { groups } from '../terminal/help.ts';
 import { numeric } from './schema-parts.ts';
 
 /** What instances are for; those on standby decode what outgrew others. */
@@ -64,15 +65,24 @@ export function settingsOf(role: FlagRole, options: CommonSettings & z.infer<typ
 }
 
 export function addRoleFlags(command: Command): Command {
+  command.optionsGroup(groups.roles);
   for (const role of instanceRoles) {
-    const them = `--${role} instances`;
+    const its = `${role} instances`;
     command
-      .option(`--${role}-hardware <name>`, `of ${them} (default: as all)`)
-      .option(`--${role}-tp <n>`, `of ${them}`)
-      .option(`--${role}-pp <n>`, `of ${them}`)
-      .addOption(new Option(`--${role}-precision <type>`, `of ${them}`).choices(['bf16', 'fp8']))
-      .option(`--${role}-nic-gbps <n>`, `of ${them}`)
-      .option(`--${role}-price-per-hour <price>`, `of a machine of ${them}`);
+      .option(`--${role}-hardware <name>`, `Build ${its} from this hardware (default: --hardware)`)
+      .option(`--${role}-tp <n>`, `Split each layer of ${its} over this number of devices (default: --tp)`)
+      .option(`--${role}-pp <n>`, `Split the layers of ${its} over this number of stages (default: --pp)`)
+      .addOption(
+        new Option(`--${role}-precision <type>`, `Use this precision on ${its} (default: --precision)`).choices([
+          'bf16',
+          'fp8',
+        ]),
+      )
+      .option(`--${role}-nic-gbps <n>`, `Limit the NICs of ${its} to this rate (default: --nic-gbps)`)
+      .option(
+        `--${role}-price-per-hour <price>`,
+        `Charge this price per machine of ${its} (default: --price-per-hour)`,
+      );
   }
   return command;
 }

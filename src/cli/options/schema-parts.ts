@@ -9,4 +9,8 @@ export const numeric = <T extends z.ZodType<unknown, number>>(schema: T) =>
 export const fromText = (read: (text: string) => unknown) =>
   z.unknown().transform((value) => (typeof value === 'string' ? read(value) : value));
 
-export const logLevel = z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info');
+export const logLevels = ['debug', 'info', 'warn', 'error', 'silent'] as const;
+export const logLevel = z.enum(logLevels).default('info');
+export const logFormats = ['text', 'json'] as const;
+/** Undefined: by whether stderr is a terminal. */
+export const logFormat = z.enum(logFormats).optional();

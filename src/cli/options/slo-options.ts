@@ -7,6 +7,7 @@ import type { AdmissionSettings } from '../../core/router/admission/length-admis
 import { parseSloBound, type SloBound, type SloClass } from '../../core/router/admission/slo.ts';
 import { roleSwitchLimits } from '../../core/router/roles/role-switch.ts';
 import { Labels } from '../../trace/labels.ts';
+import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { fromText, numeric } from './schema-parts.ts';
 
@@ -50,7 +51,7 @@ const admissionFields = {
   admission: z.enum(admissionKinds).default('none'),
   forecast: z.enum(forecastKinds).default('td'),
   td: numeric(z.number().positive()).default(10),
-  oddsMax: numeric(z.number().gt(0).lt(1)).default(0.5),
+  refusalProbabilityMax: numeric(z.number().gt(0).lt(1)).default(0.5),
   roleSwitch: z.boolean().default(false),
   roleDwell: numeric(z.number().positive()).default(roleSwitchLimits.dwellUs / 1e6),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
@@ -74,46 +75,56 @@ type ServedSloOptions = Readonly<z.infer<typeof servedSchema>>;
 
 export function addSloFlags(command: Command): Command {
   return addAdmissionFlags(command)
-    .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
-    .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
+    .option(
+      '--slo-classes <list>',
+      'Define SLO classes as name=TTFT/TBT or name=COMPLETION, with @SHARE for requests that name no class',
+    )
+    .option('--retries <n>', 'Let a client repeat a refused request at most this number of times (default: 0)')
     .option(
       '--retry-after <seconds>',
-      'after so long, and by chance up to as long again (default: what the refusal says)',
+      'Repeat a refused request after this time, plus a random part of it (default: as the refusal advises)',
     );
 }
 
 export function addServedSloFlags(command: Command): Command {
   return addAdmissionFlags(command).option(
     '--slo-classes <list>',
-    'what requests of a class may wait: name=TTFT/TBT or name=COMPLETION, ...; requests say x-kvasir-slo: NAME',
+    'Define SLO classes as name=TTFT/TBT or name=COMPLETION; a request selects one with x-kvasir-slo: NAME',
   );
 }
 
 function addAdmissionFlags(command: Command): Command {
   return command
-    .option('--ttft-slo <time>', 'first token: 30s, 250ms or 250, or 10x what the same request takes alone')
-    .option('--tbt-slo <time>', 'mean of the longest 10 % of gaps between tokens, likewise')
-    .addOption(new Option('--admission <policy>', 'who is taken, given both (default: none)').choices(admissionKinds))
+    .optionsGroup(groups.scheduling)
+    .option(
+      '--ttft-slo <time>',
+      'Limit the time to first token: 30s, 250ms, or 10x the time of the same request on an idle instance',
+    )
+    .option('--tbt-slo <time>', 'Limit the mean of the longest 10 % of gaps between tokens, in the same notation')
+    .addOption(
+      new Option(
+        '--admission <policy>',
+        'Admit requests by this policy, which requires --ttft-slo and --tbt-slo (default: none)',
+      ).choices(admissionKinds),
+    )
     .addOption(
       new Option(
         '--forecast <way>',
-        'decode by --admission predictive: td (given), mean (learned), lengths (learned, request by request) (default: td)',
+        'Predict decode times for --admission predictive by --td, the mean so far, or learned lengths (default: td)',
       ).choices(forecastKinds),
     )
+    .option('--td <seconds>', 'Assume that every decode lasts this long, with --forecast td (default: 10)')
     .option(
-      '--odds-max <p>',
-      'odds of being refused where it decodes from which on --admission predictive refuses a request before prefill (default: 0.5)',
+      '--refusal-probability-max <p>',
+      'Refuse before prefill when the predicted probability of a decode-side refusal reaches this value (default: 0.5)',
     )
-    .option(
-      '--role-switch',
-      'instances change between prefill and decode as the work does; needs --ttft-slo and --tbt-slo',
-    )
-    .option('--role-dwell <seconds>', 'between two such changes at least (default: 15)')
-    .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
+    .addOption(olderName('--odds-max <p>'))
     .option(
       '--inline-tokens <n>',
-      'prompts with at most so many tokens to compute are prefilled where they decode, if that keeps the TBT SLOs (default: 0: none)',
-    );
+      'Prefill prompts of at most this number of uncached tokens on their decode instance, within the TBT SLO (default: 0)',
+    )
+    .option('--role-switch', 'Let instances switch between prefill and decode with the load; requires both SLOs')
+    .option('--role-dwell <seconds>', 'Keep a role for at least this time (default: 15)');
 }
 
 /** @throws UsageError when only one of the times is given, or none with an admission policy */
@@ -124,7 +135,7 @@ export function admissionSettings({
   admission,
   forecast,
   td,
-  oddsMax,
+  refusalProbabilityMax,
   inlineTokens,
   roleSwitch,
   roleDwell,
@@ -142,7 +153,7 @@ export function admissionSettings({
     ? { ...roleSwitchLimits, sustainUs: (roleDwell * 1e6) / 3, dwellUs: roleDwell * 1e6 }
     : undefined;
   const inline = inlineTokens === 0 ? undefined : inlineTokens;
-  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax };
+  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax: refusalProbabilityMax };
   return { ...common, inlineTokens: inline, roleSwitch: switches, ...classes };
 }
 

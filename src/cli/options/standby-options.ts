@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { parameters } from '../../core/cost/memory.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
 import { type HardwareSpec, modelSpec } from './specs.ts';
@@ -23,12 +24,13 @@ export type StandbyOptions = Readonly<z.infer<z.ZodObject<typeof standbyFields>>
 
 export function addStandbyFlags(command: Command): Command {
   return command
+    .optionsGroup(groups.standby)
     .option(
       '--standby-mark <share>',
-      'of its memory that a request holds when a bigger instance is asked for (default: 1, when it cannot grow)',
+      'Start a standby instance when a request holds this share of its memory (default: 1, when it cannot grow)',
     )
-    .option('--start-s <s>', 'until a started instance begins to load the model (default: by its hardware)')
-    .option('--weight-load-gbps <n>', 'at which it loads the weights (default: by its hardware)');
+    .option('--start-s <s>', 'Assume that an instance starts loading the model after this time (default: by hardware)')
+    .option('--weight-load-gbps <n>', 'Assume that an instance loads weights at this rate (default: by hardware)');
 }
 
 /** From the decision until it serves. */

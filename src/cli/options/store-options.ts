@@ -2,6 +2,7 @@
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
 import { hardwareSpec } from './specs.ts';
@@ -31,15 +32,16 @@ export interface StoreOptions extends Readonly<z.infer<typeof storeSchema>> {
 
 export function addStoreFlags(command: Command): Command {
   return command
+    .optionsGroup(groups.store)
     .option(
       '--store <n>',
-      'instances that compute nothing and keep what others have computed in host memory and on SSD (default: 0)',
+      'Simulate this number of store instances, which keep blocks in host memory and on SSD only (default: 0)',
     )
-    .option('--store-hardware <name>', 'of --store instances (default: as all)')
-    .option('--store-nic-gbps <n>', 'of --store instances (default: by their hardware)')
-    .option('--store-price-per-hour <price>', 'of a machine of --store instances')
-    .option('--store-host-blocks <n>', 'blocks of KV in the host memory of each (default: half of it)')
-    .option('--store-ssd-blocks <n>', 'blocks of KV on the SSD of each (default: 0)');
+    .option('--store-hardware <name>', 'Build store instances from this hardware (default: --hardware)')
+    .option('--store-nic-gbps <n>', 'Limit the NICs of store instances to this rate (default: by hardware)')
+    .option('--store-price-per-hour <price>', 'Charge this price per store machine (default: --price-per-hour)')
+    .option('--store-host-blocks <n>', 'Keep this number of KV blocks in the host memory of each (default: half of it)')
+    .option('--store-ssd-blocks <n>', 'Keep this number of KV blocks on the SSD of each (default: 0)');
 }
 
 /** Stores come behind all others, which offer them what they compute. @throws UsageError where they have no memory to keep it in */

@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { HostLink } from '../../core/cost/host-link.ts';
 import { statedEfficiency } from '../../core/cost/roofline.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
 import type { HardwareSpec } from './specs.ts';
@@ -20,11 +21,12 @@ const hostKvShare = 0.5;
 
 export function addTierFlags(command: Command): Command {
   return command
-    .option('--host-cache-blocks <n>', 'blocks of KV kept in host memory; 0: none (default: half of host memory)')
-    .option('--ssd-cache-blocks <n>', 'blocks of KV kept on SSD when host memory has no room for them (default: 0)')
+    .optionsGroup(groups.tiers)
+    .option('--host-cache-blocks <n>', 'Cache this number of KV blocks in host memory (default: half of host memory)')
+    .option('--ssd-cache-blocks <n>', 'Cache this number of KV blocks on SSD when host memory is full (default: 0)')
     .option(
       '--lend-host <share>',
-      'of host memory that holds KV, what blocks of sequences go to, its own and others, with --borrow (default: 0)',
+      'With --borrow, use this share of host KV memory for blocks of sequences, local and borrowed (default: 0)',
     );
 }
 

@@ -10,6 +10,7 @@ import type { Workload } from '../../trace/workload/generator.ts';
 import { parseLengthFile } from '../../trace/workload/length-file.ts';
 import { type Lengths, type LengthTable, parseLengths } from '../../trace/workload/lengths.ts';
 import { type PresetName, presetNames, presets } from '../../trace/workload/presets.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { fromText, numeric } from './schema-parts.ts';
 
@@ -85,38 +86,48 @@ export type TransformOptions = Readonly<z.infer<typeof transformSchema>>;
 export function addWorkloadFlags(command: Command): Command {
   const kinds = ['poisson', 'constant', 'bursts'];
   return command
-    .option('--requests <n>', 'how many (default: 1000)')
-    .option('--seed <s>', 'the same requests every time (default: 0)')
-    .addOption(new Option('--arrivals <kind>', 'how requests come (default: poisson)').choices(kinds))
-    .option('--rate <r>', 'requests a second in the mean (default: 1)')
-    .option('--on <seconds>', 'mean length of a burst (default: 10)')
-    .option('--off <seconds>', 'mean pause between bursts (default: 50)')
-    .option('--input <lengths>', 'prompt tokens: 512, 100..900, or 8000~0.6 (log-normal: mean and deviation over mean)')
-    .option('--output <lengths>', 'output tokens, likewise')
-    .option('--lengths <file>', 'CSV of num_prefill_tokens,num_decode_tokens to draw both from')
-    .option('--long <share>', 'share of requests with long prompts')
-    .option('--long-input <lengths>', 'prompt tokens of those (default: 50000..150000)')
-    .option('--shared <share>', "share of a prompt that is its family's prefix (default: 0)")
-    .option('--families <k>', 'how many prefixes there are (default: 64)')
-    .option('--zipf <s>', 'the k-th prefix is as popular as 1 / k^s (default: 1)')
-    .option('--pin-families <k>', 'the most popular prefixes are pinned at the start')
-    .option('--pin-ttl <seconds>', 'for so long (default: 600)')
-    .option('--turns <mean>', 'requests of a session (default: 1)')
-    .option('--new-tokens <lengths>', 'what each turn adds to the last prompt and output (default: 330~1)')
-    .option('--think <seconds>', 'mean time from an answer to the next turn (default: 30)')
-    .option('--context <tokens>', 'prompt and output together at most (default: 131072)');
+    .optionsGroup(groups.synthetic)
+    .option('--requests <n>', 'Generate this number of requests (default: 1000)')
+    .option('--seed <s>', 'Seed the random generator; equal seeds give equal workloads (default: 0)')
+    .addOption(new Option('--arrivals <kind>', 'Draw arrivals from this process (default: poisson)').choices(kinds))
+    .option('--rate <r>', 'Generate this mean number of requests per second (default: 1)')
+    .option('--on <seconds>', 'Set the mean length of a burst (default: 10)')
+    .option('--off <seconds>', 'Set the mean pause between bursts (default: 50)')
+    .option(
+      '--input <lengths>',
+      'Set prompt tokens: 512, 100..900, or 8000~0.6 (log-normal: mean and deviation over mean)',
+    )
+    .option('--output <lengths>', 'Set output tokens, in the same notation')
+    .option('--lengths <file>', 'Draw both lengths from a CSV of num_prefill_tokens,num_decode_tokens')
+    .option('--long <share>', 'Give this share of requests a long prompt')
+    .option('--long-input <lengths>', 'Set the tokens of long prompts (default: 50000..150000)')
+    .option('--shared <share>', 'Share this part of a prompt within its prefix family (default: 0)')
+    .option('--families <k>', 'Generate this number of prefix families (default: 64)')
+    .option('--zipf <s>', 'Make the k-th family as popular as 1 / k^s (default: 1)')
+    .option('--pin-families <k>', 'Pin the prefixes of this number of most popular families at the start')
+    .option('--pin-ttl <seconds>', 'Pin prefixes for this time (default: 600)')
+    .option('--turns <mean>', 'Set the mean number of requests of a session (default: 1)')
+    .option('--new-tokens <lengths>', 'Add this number of tokens to the conversation in each turn (default: 330~1)')
+    .option('--think <seconds>', 'Set the mean time from an answer to the next turn (default: 30)')
+    .option('--context <tokens>', 'Limit prompt and output of a request together (default: 131072)');
 }
 
 export function addTransformFlags(command: Command): Command {
   return command
-    .option('--slice <span>', 'a part of the workload: 100..500 (requests) or 60s..5m (time)')
-    .option('--tile <n>', 'the workload so many times, one after the other (default: 1)')
-    .addOption(new Option('--tile-blocks <which>', 'blocks each time (default: fresh)').choices(['fresh', 'same']))
-    .option('--speed <x>', 'arrivals come so many times as fast (default: 1)')
-    .option('--tenants <list>', 'name:share, ...: who sends the requests that name nobody, by --seed')
-    .option('--batch-rate <r>', 'batch jobs a second beside the workload (default: 0)')
-    .option('--batch-input <lengths>', 'their prompt tokens (default: 1024)')
-    .option('--batch-output <lengths>', 'their output tokens (default: 512)');
+    .optionsGroup(groups.transform)
+    .option('--slice <span>', 'Use a part of the workload: 100..500 (requests) or 60s..5m (time)')
+    .option('--tile <n>', 'Repeat the workload this number of times (default: 1)')
+    .addOption(
+      new Option('--tile-blocks <which>', 'Use fresh or the same blocks in each repetition (default: fresh)').choices([
+        'fresh',
+        'same',
+      ]),
+    )
+    .option('--speed <x>', 'Multiply the arrival rate by this factor (default: 1)')
+    .option('--tenants <list>', 'Assign requests without a tenant at random: name:share,name:share')
+    .option('--batch-rate <r>', 'Add this number of batch jobs per second (default: 0)')
+    .option('--batch-input <lengths>', 'Set the prompt tokens of batch jobs (default: 1024)')
+    .option('--batch-output <lengths>', 'Set the output tokens of batch jobs (default: 512)');
 }
 
 /** The preset with what the flags say otherwise. @throws UsageError for a lengths file that is none */

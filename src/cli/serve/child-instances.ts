@@ -56,7 +56,8 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const { model, weights, inputs, context, eviction, cluster, pinMemory, admission, logLevel, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, transport };
+  const { logFormat } = options;
+  const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, logFormat, transport };
   const given = { ...same, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOver = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
@@ -66,8 +67,8 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
 
 /** What a store shares with all others. */
 function storeFlags(options: ServeOptions): readonly string[] {
-  const { model, weights, inputs, context, eviction, cluster, logLevel, transport } = options;
-  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, transport, role: 'store' });
+  const { model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport } = options;
+  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
 }
 
 /** Each has a folder of its own, the same one whenever the command is run again. */
@@ -77,12 +78,13 @@ function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, i
 }
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
-  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, borrowAhead, settle } = rules;
+  const { lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs } = rules;
+  const { borrowAhead, settle } = rules;
   const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',
-    ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, lendHost }),
+    ...spelled({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs, lendHost }),
     ...denied,
   ];
 }

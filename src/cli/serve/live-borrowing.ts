@@ -138,7 +138,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
-    guestPermilleMax: Math.round(rules.guestShare * 1000),
+    guestPermilleMax: Math.round(rules.remoteAttentionShare * 1000),
   });
   const host = hostBlocks(rules, group.layers * kv.pageBytes);
   const lenders = lending.lenders === 'others' ? [] : lending.lenders;

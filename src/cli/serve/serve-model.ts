@@ -29,7 +29,7 @@ interface Surface extends ServerLog {
 
 /** Serves until it is told to stop. @throws Error in one line when it cannot */
 export async function serveModel(options: ServeOptions): Promise<void> {
-  const log = openLog(options.logLevel);
+  const log = openLog(options);
   const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
   if (left) log.logger.warn(left);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);

@@ -1,14 +1,15 @@
-// `kvasir simulate --chaos`: many seeds of random faults with every check on, and what of it all really happened.
+// `kvasir simulate --chaos`: many seeds of random faults with every check on, and counts of the faults and handlers that occurred.
 import { addRequestCounts, neverInRequests, runRequestChaos } from '../../sim/faults/chaos.ts';
 import { addCounts, neverHappened, runLendingChaos } from '../../sim/lending/chaos.ts';
-import { printTable } from './table.ts';
+import { counted, readable } from '../terminal/fields.ts';
+import { printList, printTable } from '../terminal/table.ts';
 
 export interface ChaosOptions {
   readonly seed: number;
   readonly seeds: number;
 }
 
-/** Failures told at most: one shows where to look, hundreds hide it. */
+/** Failures reported at most: a few show where to look. */
 const failuresMax = 5;
 
 interface Counts {
@@ -29,8 +30,8 @@ interface Failure {
   readonly replay: string;
 }
 
-/** What came of one kind of world over all seeds. */
-class Tally<C extends Counts> {
+/** Counts of one kind of world over all seeds. */
+class WorldCounts<C extends Counts> {
   readonly #world: World<C>;
   #counts: C | undefined;
 
@@ -50,24 +51,24 @@ class Tally<C extends Counts> {
       met: new Map<string, number>(),
     };
     const byName = [...met].sort(([a], [b]) => (a < b ? -1 : 1));
-    // One seed is a replay: it need not show everything.
+    // One seed is a replay, which need not show every fault.
     const never = this.#counts === undefined || isReplay ? [] : this.#world.never(this.#counts);
     return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...sums };
   }
 }
 
-/** Runs seeds `seed` to `seed + seeds - 1`. Sets exit code 1 when a rule broke, or when several seeds left a fault or a handler out. */
+/** Runs seeds `seed` to `seed + seeds - 1`. Sets exit code 1 when a check failed, or when several seeds together missed a fault or a handler. */
 export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   const started = performance.now();
-  const lending = new Tally({ run: runLendingChaos, add: addCounts, never: neverHappened });
-  const requests = new Tally({ run: runRequestChaos, add: addRequestCounts, never: neverInRequests });
+  const lending = new WorldCounts({ run: runLendingChaos, add: addCounts, never: neverHappened });
+  const requests = new WorldCounts({ run: runRequestChaos, add: addRequestCounts, never: neverInRequests });
   const failures: Failure[] = [];
   let ran = 0;
   while (ran < seeds && failures.length < failuresMax) {
     const current = seed + ran++;
-    for (const tally of [lending, requests]) {
+    for (const world of [lending, requests]) {
       try {
-        tally.run(current);
+        world.run(current);
       } catch (error) {
         const message = error instanceof Error ? error.message : String(error);
         failures.push({ seed: current, message, replay: `kvasir simulate --chaos --seeds 1 --seed ${current}` });
@@ -85,7 +86,7 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   else printReport(report);
 }
 
-type Shown = ReturnType<Tally<Counts>['report']>;
+type Shown = ReturnType<WorldCounts<Counts>['report']>;
 
 function printReport({
   failures,
@@ -100,11 +101,16 @@ function printReport({
   wallSeconds: number;
 }): void {
   for (const [world, { faults, handlers, never, ...sums }] of Object.entries({ lending, requests })) {
-    printTable(Object.entries(faults).map(([fault, injected]) => ({ [world]: fault, injected })));
-    printTable(Object.entries(handlers).map(([handler, ran]) => ({ [world]: handler, ran })));
-    printTable([{ [world]: '', ...sums }]);
+    const subject = `${world.charAt(0).toUpperCase()}${world.slice(1)}`;
+    const entriesOf = (counts: Readonly<Record<string, number>>) =>
+      Object.entries(counts).map(([name, count]) => [name, readable(count)] as const);
+    printList(`${subject}: injected faults`, entriesOf(faults));
+    printList(`${subject}: fault handlers that ran`, entriesOf(handlers));
+    printTable([sums], `${subject}: outcomes`);
     for (const name of never) console.log(`Never happened in ${world}: ${name}`);
   }
-  printTable([{ seeds: figures.seeds, wallSeconds: figures.wallSeconds }]);
+  console.log(
+    `${counted(figures.seeds, 'seed')} in ${readable(figures.wallSeconds)} s: ${counted(failures.length, 'failure')}`,
+  );
   for (const { message, replay } of failures) console.log(`${message}\n  replay: ${replay}`);
 }

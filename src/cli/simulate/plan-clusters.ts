@@ -14,6 +14,7 @@ import {
 import { createCostModel } from '../options/cost-model.ts';
 import { readOptions, toFlag } from '../options/options.ts';
 import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { percent } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
 
@@ -157,9 +158,4 @@ function describe(unit: PlanUnit, { prefill, decode, mixed }: Shape, decodeUnit:
   if (mixed > 0) return `${mixed} mixed ${of(unit)}`;
   if (decodeUnit === unit) return `${prefill} prefill + ${decode} decode ${of(unit)}`;
   return `${prefill} prefill ${of(unit)} + ${decode} decode ${of(decodeUnit)}`;
-}
-
-/** Never more than it is: 98.996 % are no 99 %. */
-export function percent(share: number): string {
-  return `${Math.floor(share * 1e4 + 1e-6) / 100} %`;
 }

@@ -9,6 +9,7 @@ import { type LoadOverTime, LoadRecorder } from '../../sim/report/load-recorder.
 import { runReport } from '../../sim/report/report.ts';
 import { toFlag } from '../options/options.ts';
 import { timeSpan } from '../options/workload-options.ts';
+import { groups } from '../terminal/help.ts';
 import { reportPage } from './report-page.ts';
 import { SimulationProgress } from './simulation-progress.ts';
 import { TimelineFile } from './timeline-file.ts';
@@ -25,10 +26,12 @@ export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
 
 export function addOutputFlags(command: Command): Command {
   return command
-    .option('--report <file>', 'write a page with plots of the run, in one HTML file')
-    .option('--load-plot <file>', 'write the loads of the pools that prefill and decode over time, as SVG')
-    .option('--timeline <file>', 'write every step as a Chrome trace')
-    .option('--timeline-window <span>', 'simulated time that the timeline shows (default: 0s..60s)');
+    .optionsGroup(groups.output)
+    .option('--json', 'Print one JSON object with all figures')
+    .option('--report <file>', 'Write an HTML page with plots of the run')
+    .option('--load-plot <file>', 'Write the loads of the prefill and decode pools over time as SVG')
+    .option('--timeline <file>', 'Write every step as a Chrome trace')
+    .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
 
 /** Hears of a run while it goes on, and writes when it is over. */

@@ -11,6 +11,7 @@ import { numeric } from '../options/schema-parts.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from '../options/slo-options.ts';
 import { withStandby } from '../options/standby-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
+import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { findRate } from './find-rate.ts';
 import { replay } from './replay.ts';
@@ -51,18 +52,21 @@ const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
 /** What comes, who gets it, and what it may wait; not the cluster. */
 export function addRunFlags(command: Command): Command {
   command
-    .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
-    .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
+    .optionsGroup(groups.workload)
+    .option('--trace <file>', 'Replay this trace: Mooncake JSON lines or Azure CSV, plain or gzip')
+    .option('--workload <name>', `Generate a synthetic workload instead: ${presetNames.join(', ')}`)
+    .optionsGroup(groups.scheduling)
     .addOption(
-      new Option('--placement <policy>', 'who gets a request; random: by --seed (default: cache-aware)').choices(
-        placementKinds,
-      ),
+      new Option(
+        '--placement <policy>',
+        'Select the instance of a request by this policy (default: cache-aware)',
+      ).choices(placementKinds),
     )
     .option(
       '--balancing-threshold <x>',
-      'how many times as long as its own a prefix elsewhere must be to be fetched (default: 1.5)',
+      'Fetch a prefix from another instance if it is this many times as long as the local one (default: 1.5)',
     )
-    .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
+    .option('--queue <n>', 'Accept at most this number of requests at once in the cluster (default: 1000000)');
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
 }
 

@@ -49,7 +49,7 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     // Where all are mixed host memory makes up for what devices lack.
     const [pools, lentHostBytes, each] = roles === 'coupled' ? [[40, 40], 2 ** 22, []] : [[40, 40, 40, 40], 0, apart];
     const cluster = await started(
-      borrowingCluster(pools, { lentHostBytes, spreadMs: 2_000 }, { inputs }, each, transport),
+      borrowingCluster(pools, { lentHostBytes, remoteCacheMs: 2_000 }, { inputs }, each, transport),
     );
     const long = liveRequest('long', livePrompt(1, 3_200), 40);
     const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);

@@ -104,8 +104,8 @@ export function borrowingCluster(
 }
 
 const borrowing: LendingRules = {
-  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 200 },
-  ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100, spreadMs: 0 },
+  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, remoteAttentionShare: 0.3, lookAheadMs: 200 },
+  ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100, remoteCacheMs: 0 },
 };
 
 export function liveRequest(id: string, prompt: readonly number[], maxTokens: number): GenerationRequest {

@@ -1,16 +1,26 @@
-// What `serve` and `join` write down: JSON lines on stderr, one for each thing that happened.
+// The log of `serve` and `join` on stderr: lines for people on a terminal, JSON lines elsewhere.
 import { type Logger, pino } from 'pino';
-import type { z } from 'zod';
-import type { logLevel } from '../../options/schema-parts.ts';
+import type { ServeOptions } from '../../options/options.ts';
+import { humanLine } from '../../terminal/log-lines.ts';
 
 export interface ServerLog {
   readonly logger: Logger;
-  /** What instances, links and tiers have to say. */
+  /** Logs events of instances, links and tiers. */
   readonly log: (message: string) => void;
 }
 
-/** @param about in every line */
-export function openLog(level: z.infer<typeof logLevel>, about: Readonly<Record<string, string>> = {}): ServerLog {
-  const logger = pino({ level }, pino.destination({ dest: 2, sync: false })).child(about);
+const stderr = 2;
+
+/** @param about fields of every line */
+export function openLog(
+  { logLevel, logFormat }: Pick<ServeOptions, 'logLevel' | 'logFormat'>,
+  about: Readonly<Record<string, string>> = {},
+): ServerLog {
+  const isTerminal = process.stderr.isTTY === true;
+  const format = logFormat ?? (isTerminal ? 'text' : 'json');
+  const hasColors = isTerminal && process.env.NO_COLOR === undefined;
+  const json = pino.destination({ dest: stderr, sync: false });
+  const text = { write: (line: string) => json.write(humanLine(line, hasColors)) };
+  const logger = pino({ level: logLevel }, format === 'text' ? text : json).child(about);
   return { logger, log: (message) => logger.info(message) };
 }
