@@ -1,4 +1,4 @@
-// The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
+// The KV cache of an instance: sequences allocate blocks from it, share them, and leave them behind as prefix cache.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
@@ -16,7 +16,10 @@ import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
 
 export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'moves'> {
-  /** Where contents are real: what moves them. The pool's pages behind all others are host memory's, slot by slot. */
+  /**
+   * Copies block contents between tiers; undefined where blocks have no contents. The page ids behind the pool's own
+   * are those of host memory, slot by slot.
+   */
   readonly mover?: TierMover | undefined;
 }
 
@@ -24,25 +27,29 @@ export interface BlockCacheConfig {
   readonly pages: number;
   /** Tokens of a block, and so of a page. */
   readonly blockTokens: number;
-  /** Layer groups of the model, one at least: they share the pages. */
+  /** Layer groups of the model, at least one. They share the pages. */
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
-  /** Pages besides, where prompts computed elsewhere land. */
+  /** Additional pages that receive the KV of prompts computed by other instances. */
   readonly landingPages?: number | undefined;
-  /** Where blocks are kept besides; for models of one layer group. */
+  /** Host memory and SSD below device memory; only for models with one layer group. */
   readonly tiers?: TiersConfig | undefined;
-  /** Of the pages, what may be kept from sequences: 0 unless given. */
+  /** Share of the pages that pinned prefixes may occupy; 0 by default. */
   readonly pinShare?: number | undefined;
-  /** Blocks besides that a buffer holds, for contents that come home from other instances; undefined: none lie elsewhere. For models of one layer group. */
+  /**
+   * Blocks of the staging buffer, which receives remote blocks on their way back. Undefined: no block is remote. Only
+   * for models with one layer group.
+   */
   readonly stagingBlocks?: number | undefined;
-  /** Host memory for blocks of sequences, where contents are real. */
+  /** Host memory that holds blocks of sequences, where contents are real. */
   readonly hostRows?: HostRows | undefined;
 }
 
 /**
- * Full blocks are indexed by their digests; a block that nobody uses stays as cache until its place is wanted.
- * A prefix can be reused where every block is known in groups without a window, and in the others those that its next row sees.
- * So a block of a group with a window goes when the one of the same digest without a window goes: it is of no use any more.
+ * Full blocks are indexed by digest. A block without references stays cached until its pages are required.
+ * A prefix is reusable if groups without a window have every block of it, and the other groups have the blocks that the
+ * next row attends to. Evicting a block of a group without a window therefore also evicts the blocks of the same digest
+ * in groups with one.
  */
 export class BlockCache {
   readonly pages: PagePool;
@@ -50,22 +57,22 @@ export class BlockCache {
   readonly blockTokens: number;
   /** In the order of the model's groups. */
   readonly groups: readonly GroupCache[];
-  /** Pages of one block of every group. */
+  /** Pages of one block over all groups. */
   readonly blockPages: number;
-  /** Tokens of the longest sequence that the pages hold: infinite where windows bound what it keeps. */
+  /** Tokens of the longest sequence that the pages can hold; infinite where windows bound the blocks of a sequence. */
   readonly capacityTokens: number;
-  /** Host memory and SSD below; undefined where what is evicted is gone. */
+  /** Host memory and SSD; undefined where evicted blocks are lost. */
   readonly lower: LowerTiers | undefined;
-  /** Where blocks lie that are at home, but in no table. Undefined where all are. */
+  /** Page-table rows of local blocks outside block tables; undefined where every block is in a table. */
   readonly outside: PageTableRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
-  /** The group whose blocks stand for the prefixes that are held. */
+  /** The group that stands for the prefixes that the cache reports. */
   readonly #told: GroupCache;
   readonly #queue: EvictionQueue;
-  /** Tables that no sequence has: those of blocks that are being loaded or sent. */
+  /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
   readonly moving = new Set<BlockTable>();
-  /** Tables of prefixes that are kept for a time. */
+  /** Tables of pinned prefixes. */
   readonly kept = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
   #evicted = 0;
@@ -114,34 +121,37 @@ export class BlockCache {
     throw new Error('Cannot lend blocks: only models of one layer group without a window do');
   }
 
-  /** Blocks still missing at the end of the table before `tokens` tokens have room. */
+  /** Blocks that the table lacks to hold `tokens` tokens. */
   missing(table: BlockTable, tokens: number): number {
     return Math.max(0, blocksFor(tokens, this.blockTokens) - table.length);
   }
 
-  /** Blocks of all groups evicted so far. */
+  /** Blocks evicted so far, over all groups. */
   get evicted(): number {
     return this.#evicted;
   }
 
-  /** `journal` hears what is stored and dropped from now on, in all tiers: in the first group without a window, or else in the first. */
+  /**
+   * From now on `listener` receives every block stored and removed, over all tiers. It observes the first group without
+   * a window, or else the first group.
+   */
   tell(journal: TierListener | undefined): void {
     if (this.lower === undefined) this.#told.journal = journal;
     else this.lower.listener = journal;
   }
 
-  /** Is the block of the digest at `words[at..at+4]` one that journals tell of as stored? */
+  /** True if the block of the digest at `words[at..at+4]` is reported as stored. */
   holds(words: Uint32Array, at: number): boolean {
     return this.#told.holds(words, at) || this.lower?.holds(words, at) === true;
   }
 
-  /** (blocks, 4 words): digests of all blocks that journals tell of. */
+  /** (blocks, 4 words): digests of all blocks that are reported as stored. */
   indexedDigests(): Uint32Array {
     const here = this.#told.indexedDigests();
     return this.lower === undefined ? here : this.lower.withBelow(here);
   }
 
-  /** Pages that can be had without taking a block from a sequence. */
+  /** Pages that can be allocated without preempting a sequence. */
   get availablePages(): number {
     return this.pages.free + this.cachedPages;
   }
@@ -158,20 +168,22 @@ export class BlockCache {
     return pages;
   }
 
-  /** Pages of blocks that other instances hold. */
+  /** Pages of blocks lent to other instances. */
   get lentPages(): number {
     return this.#lending?.lentPages ?? 0;
   }
 
-  /** Blocks handed out one by one from the same pages, one block having the pages of every group's: what is lent is taken here. */
+  /**
+   * Allocates single blocks from the same pages, for loans to other instances. A block has the pages of every group.
+   */
   get lending(): LendingMemory {
     this.#lending ??= new LendingMemory(this);
     return this.#lending;
   }
 
   /**
-   * Blocks of the longest prefix of the chain, at most `blocksMax`, that can be reused. Pins nothing: valid until the next allocation.
-   * Whoever asks again about a chain passes what this cache said `last`: that makes the answer cheap.
+   * Blocks of the longest reusable prefix of the chain, at most `blocksMax`. References nothing: valid until the next
+   * allocation. A caller that asks repeatedly about one chain passes `last`, which makes the answer cheap.
    */
   match(chain: BlockChain, blocksMax: number, last = new KnownPrefix()): number {
     const asked = Math.min(blocksMax, chain.blocks);
@@ -180,7 +192,7 @@ export class BlockCache {
     if (last.changes === changes && last.asked === asked) return last.blocks;
     let blocks = asked;
     for (let g = 0; g < this.#whole.length; g++) blocks = this.#whole[g].knownPrefix(chain, blocks, last.blocks);
-    // What one window cuts off may uncover another.
+    // A prefix cut for one window may end outside the blocks of another.
     let before: number;
     do {
       before = blocks;
@@ -192,13 +204,15 @@ export class BlockCache {
     return blocks;
   }
 
-  /** Pages that would be available no more if a sequence came, reused what it can of its first `blocksMax` blocks, and grew. */
+  /**
+   * Pages that become unavailable if a sequence starts, reuses what it can of its first `blocksMax` blocks, and grows.
+   */
   pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: KnownPrefix): number {
     const shared = this.match(chain, blocksMax, last);
     let pages = 0;
     for (const group of this.groups) {
       const first = group.firstSeen(shared * this.blockTokens);
-      // A block that others hold costs nothing, as long as this one stands in it.
+      // Sharing a block that is referenced already costs no page.
       const used = group.usedOf(chain, first, shared);
       pages += group.layers * group.heldMax(first + used, growth);
     }
@@ -221,7 +235,10 @@ export class BlockCache {
     return this.groups.reduce((sum, { layers }, g) => sum + layers * table.groups[g].blocks.length, 0);
   }
 
-  /** Gives an empty table what can be reused of the chain's first `blocksMax` blocks, pinned. Returns how many blocks the sequence has behind it. */
+  /**
+   * Appends the reusable prefix of the chain's first `blocksMax` blocks to an empty table, with a reference to each
+   * block. Returns the number of blocks.
+   */
   share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: KnownPrefix): number {
     const shared = this.match(chain, blocksMax, last);
     this.#queue.tick();
@@ -234,8 +251,9 @@ export class BlockCache {
   }
 
   /**
-   * Gives an empty table what is here of the chain's first `blocksMax` blocks: what the device has, then what host memory has, as far as there is
-   * room on the device. Pinned there until `lower.readEnded`. What a sequence takes `again` is no hit. Returns how many blocks it has behind it.
+   * Appends the local prefix of the chain's first `blocksMax` blocks to an empty table: blocks of device memory first,
+   * then blocks loaded from host memory while the device has free pages. Host memory keeps the blocks it loads until
+   * `lower.readEnded`. Blocks loaded for a `resumed` sequence do not count as hits. Returns the number of blocks.
    */
   take(
     chain: BlockChain,
@@ -254,24 +272,30 @@ export class BlockCache {
     return end;
   }
 
-  /** The table's blocks `from..to` of the chain, which nothing is in, take in what host memory has, which must have them. Pinned there until `lower.readEnded`. */
+  /**
+   * Loads the chain's blocks `from..to` from host memory, which must hold them, into the table's empty blocks. Host
+   * memory keeps them until `lower.readEnded`.
+   */
   readHost(chain: BlockChain, from: number, to: number, table: BlockTable, again: boolean): void {
     const { lower } = this;
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
     lower.read(chain, from, to, again);
     const own = lower.moves && Int32Array.from({ length: to - from }, (_, i) => table.groups[0].blocks.at(from + i));
     this.commit(chain, from, to, table);
-    // An equal block that was known has its contents.
+    // An equal block that was indexed before already has the contents.
     for (const [i, block] of own?.entries() ?? [])
       if (table.groups[0].blocks.at(from + i) === block) lower.load(chain, from + i, block);
   }
 
-  /** Where contents are real: those of blocks that have been taken from host memory are on their way before anything that comes after. */
+  /** Starts the loads of all blocks taken from host memory, before any later step. */
   flushLoads(): void {
     this.lower?.moves?.flush((block, digest) => this.#told.names(block, digest));
   }
 
-  /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */
+  /**
+   * Appends an empty block of every group to the table and evicts if necessary. False, with nothing appended, when too
+   * many pages are in use.
+   */
   allocate(table: BlockTable): boolean {
     if (!this.makeFree(this.blockPages)) return false;
     for (let g = 0; g < this.groups.length; g++) this.groups[g].allocate(table.groups[g]);
@@ -279,25 +303,25 @@ export class BlockCache {
   }
 
   /**
-   * Appends blocks until `tokens` tokens have room, and gives back at once what lies behind a window. Blocks take in the pages that have
-   * landed for them, and leave theirs in exchange. False, and nothing changed, when pages are short.
+   * Appends blocks until the table holds `tokens` tokens, and releases blocks behind a window immediately. Blocks
+   * exchange their pages for the received ones. False, with nothing changed, when pages are short.
    */
   adopt(table: BlockTable, tokens: number, landed: ReceivedPrompt | undefined): boolean {
     if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
     while (this.missing(table, tokens) > 0) {
-      if (!this.allocate(table)) throw new Error('Block cache broken: pages that were there cannot be had');
+      if (!this.allocate(table)) throw new Error('Block cache broken: available pages cannot be allocated');
       if (landed !== undefined) this.takeLanded(table, table.length - 1, landed);
       this.leaveBehind(table, Math.min(tokens, table.length * this.blockTokens));
     }
     return true;
   }
 
-  /** The table's blocks from `index` on, which nothing is in, take in the pages that have landed for them. */
+  /** Exchanges the pages of the table's empty blocks from `index` on for the pages received for them. */
   takeLanded(table: BlockTable, index: number, landed: ReceivedPrompt): void {
     takeReceived(this.groups, table, index, landed);
   }
 
-  /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */
+  /** Evicts until `pages` pages are free. False, with nothing evicted, when too many are in use. */
   makeFree(pages: number): boolean {
     if (this.pages.free >= pages) return true;
     if (this.availablePages < pages) return false;
@@ -306,8 +330,9 @@ export class BlockCache {
   }
 
   /**
-   * Indexes blocks `from..to` of the table, now computed. Where an equal block is known already (two sequences computed it at the same time),
-   * the table takes that one and frees its own: equal digests mean equal bits. Returns the first index where a table did; infinite: none.
+   * Indexes blocks `from..to` of the table, now computed. If an equal block is indexed already, because two sequences
+   * computed it at the same time, the table takes that block and frees its own: equal digests mean equal bits. Returns
+   * the first index where the table changed; infinite if none.
    */
   commit(chain: BlockChain, from: number, to: number, table: BlockTable): number {
     this.#queue.tick();
@@ -318,7 +343,7 @@ export class BlockCache {
     return swapped;
   }
 
-  /** Releases the blocks that no row from `position` on sees. */
+  /** Releases the blocks that no row from `position` on attends to. */
   leaveBehind(table: BlockTable, position: number): void {
     if (this.#windowed.length === 0) return;
     this.#queue.tick();
@@ -332,7 +357,10 @@ export class BlockCache {
     }
   }
 
-  /** Takes all blocks from the table. Indexed ones stay as cache; with `cold`, those that nobody else has used go first. */
+  /**
+   * Releases all blocks of the table. Indexed blocks stay cached; with `cold`, those that no other sequence has used
+   * are evicted first.
+   */
   release(table: BlockTable, cold = false): void {
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
@@ -342,12 +370,15 @@ export class BlockCache {
     }
   }
 
-  /** Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of `stay..end`. While the table holds all blocks before `end`. */
+  /**
+   * Takes the table's last blocks out of the index so that no other sequence can share them and they may move. Returns
+   * the first private block in `stay..end`. The table must hold every block before `end`.
+   */
   disown(table: BlockTable, end: number, stay: number): number {
     return this.groups[0].disown(table.groups[0], end, stay);
   }
 
-  /** Frees `count` blocks of the table, which nobody else knows, from entry `index` on: their contents lie elsewhere now. */
+  /** Frees `count` private blocks of the table from entry `index` on: their contents are now on another instance. */
   takeOut(table: BlockTable, index: number, count: number): void {
     const held = table.groups[0];
     for (let i = index; i < index + count; i++) this.groups[0].release(held.blocks.at(i));
@@ -355,7 +386,7 @@ export class BlockCache {
     held.first += count;
   }
 
-  /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
+  /** Drops the chain's first `blocks` blocks, which have suspect contents, unless they are in use. */
   forget(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {
       for (const groups of [this.#windowed, this.#whole]) {
@@ -380,7 +411,7 @@ export class BlockCache {
     this.#evicted++;
   }
 
-  /** Throws unless every page belongs to one block or is free, and cached blocks can be evicted in some order. */
+  /** Throws unless every page is free or belongs to one block, and cached blocks can be evicted in some order. */
   check(): void {
     this.pages.check();
     const owners = new Int32Array(this.pages.ids);

@@ -1,8 +1,8 @@
-/** A block cache's last answer about one chain: right while nothing changes, near the next one after that. */
+/** The last answer of a block cache about one chain: exact until the cache changes, and a good guess after that. */
 export class KnownPrefix {
-  /** Changes of the cache when it was asked. */
+  /** `BlockCache.changes` at the time of the answer. */
   changes = -1;
-  /** Blocks it was asked for, and what it said. */
+  /** Blocks asked for, and the answer. */
   asked = 0;
   blocks = 0;
 }

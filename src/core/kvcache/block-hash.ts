@@ -1,11 +1,12 @@
-// The identity of a block: 128 bits, chained from what its keys and values depend on besides the tokens before them.
+// The identity of a block: a 128-bit digest chained from everything besides its own tokens that its keys and values
+// depend on.
 import { blake2s128, digestWords } from '../../util/blake2s.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 
-/** Everything but tokens that decides the bits of a block. Two caches that differ in any of it share nothing. */
+/** Everything but tokens that decides the bits of a block. Caches that differ in any of it share no blocks. */
 export interface BlockRoot {
-  /** Names the weights themselves: a digest of the model's files or headers. */
+  /** Identifies the weights: a digest of the model's files or headers. */
   readonly modelFingerprint: string;
   readonly weightForm: string;
   readonly inputForm: string;
@@ -14,17 +15,17 @@ export interface BlockRoot {
   readonly rope: string;
 }
 
-/** Bumped when the layout or the arithmetic of blocks changes. */
+/** Increased when the layout or the arithmetic of blocks changes. */
 const version = 2;
 
-/** Hashed over code units, not UTF-8 bytes: as unambiguous, and no encoder is needed. */
+/** Hashes code units, not UTF-8 bytes: equally unambiguous, and it requires no encoder. */
 function words(text: string): number[] {
   return [text.length, ...Array.from({ length: text.length }, (_, i) => text.charCodeAt(i))];
 }
 
 /**
- * The digest that a tenant's first blocks chain from.
- * `key` (four words) is the deployment's: instances that exchange blocks must share it; all zero is fine on one machine.
+ * The digest that the first blocks of a tenant chain from. Instances that exchange blocks must share the deployment's
+ * `key` (four words); it may be all zero on one machine.
  */
 export function rootDigest(root: BlockRoot, salt: string, key: Uint32Array): Uint32Array {
   const message = Int32Array.of(
@@ -43,8 +44,8 @@ export function rootDigest(root: BlockRoot, salt: string, key: Uint32Array): Uin
 }
 
 /**
- * Digests of a sequence's full blocks, extended as tokens arrive: digest i is BLAKE2s-128 of the block's token ids under digest i-1 as key.
- * About 1.5 us for a block.
+ * Digests of a sequence's full blocks, extended as tokens arrive: digest i is BLAKE2s-128 of the block's token ids
+ * under digest i-1 as key. Takes about 1.5 us a block.
  */
 export class HashChain implements BlockChain {
   readonly #root: Uint32Array;
@@ -64,7 +65,7 @@ export class HashChain implements BlockChain {
     return this.#words;
   }
 
-  /** Hashes every block that lies whole in the first `length` of `tokens` and is not hashed yet. */
+  /** Hashes every full block within the first `length` of `tokens` that is not hashed yet. */
   extend(tokens: Int32Array, length: number): void {
     const blocks = Math.floor(length / pageTokens);
     if (blocks * digestWords > this.#words.length) {

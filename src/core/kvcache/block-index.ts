@@ -1,14 +1,14 @@
-// Which block of a layer group holds which digest of a chain, and back.
+// Which block of a layer group has which digest of a chain, and back.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
 import type { BlockId } from '../protocol/ids.ts';
 
-/** Knows neither references nor prefixes. */
+/** Has no reference counts and no prefixes. */
 export class BlockIndex {
   readonly #table: DigestTable;
-  /** (blocks, 4 words): digests of the blocks that are in. */
+  /** (blocks, 4 words): digests of the indexed blocks. */
   readonly digests: Uint32Array;
-  /** (blocks): blocks before it in its sequence plus one; 0: not in. */
+  /** (blocks): blocks before it in its sequence plus one; 0: not indexed. */
   readonly #depth: Int32Array;
 
   constructor(blocks: number) {
@@ -25,31 +25,31 @@ export class BlockIndex {
     return this.#depth[block] !== 0;
   }
 
-  /** Blocks before it plus one; 0 when it is not in. */
+  /** Blocks before it plus one; 0 when it is not indexed. */
   depth(block: BlockId): number {
     return this.#depth[block];
   }
 
-  /** The block of the digest at `words[at..at+4]`. Does not pin: valid until the next allocation or eviction. */
+  /** The block of the digest at `words[at..at+4]`. Adds no reference: valid until the next allocation or eviction. */
   find(words: Uint32Array, at: number): BlockId | undefined {
     return this.#table.get(words, at);
   }
 
-  /** Puts a full block in under the digest at `words[at..at+4]`, which must not be known yet. */
+  /** Indexes a full block under the digest at `words[at..at+4]`, which must not be indexed yet. */
   insert(words: Uint32Array, at: number, block: BlockId, depth: number): void {
     if (this.has(block) || this.#table.getOrSet(words, at, block) !== undefined)
-      throw new Error(`Cannot index a block: it or its digest is known: block ${block} at depth ${depth}`);
+      throw new Error(`Cannot index a block: it or its digest is indexed already: block ${block} at depth ${depth}`);
     for (let i = 0; i < digestWords; i++) this.digests[block * digestWords + i] = words[at + i];
     this.#depth[block] = depth;
   }
 
   remove(block: BlockId): void {
-    if (!this.has(block)) throw new Error(`Cannot remove a block from the index: it is unknown: block ${block}`);
+    if (!this.has(block)) throw new Error(`Cannot remove a block from the index: it is not indexed: block ${block}`);
     this.#table.delete(this.digests, block * digestWords);
     this.#depth[block] = 0;
   }
 
-  /** Throws unless every block that is in is found by its digest. */
+  /** Throws unless every indexed block is found by its digest. */
   check(): void {
     let size = 0;
     for (let block = 0; block < this.#depth.length; block++) {

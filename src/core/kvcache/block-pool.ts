@@ -1,8 +1,8 @@
-// rBlocks of one layer group: the table from logical blocks to pages, reference counts and states.
+// The rBlocks of one layer group: page table from blocks to pages, reference counts and states.
 import type { BlockId } from '../protocol/ids.ts';
 import type { PagePool } from './page-pool.ts';
 
-/** `used`: held by sequences. `cached`: held by nobody, its contents kept for reuse. */
+/** `used`: referenced by sequences. `cached`: no references, contents kept for reuse. */
 export type BlockState = 'free' | 'cached' | 'used';
 
 const isFree = 0;
@@ -14,7 +14,9 @@ const stateNames: readonly BlockState[] = ['free', 'cached', 'used'];
 export class BlockPool {
   readonly layers: number;
   readonly total: number;
-  /** (rBlocks and spare rows, layers): page ids; rows of free blocks are meaningless. Shared with every step, never moved. */
+  /**
+   * (rBlocks and extra rows, layers): page ids; rows of free blocks are undefined. Shared with every step, never moved.
+   */
   readonly pageTable: Int32Array;
   readonly #pages: PagePool;
   readonly #state: Uint8Array;
@@ -24,7 +26,10 @@ export class BlockPool {
   #used = 0;
   #cached = 0;
 
-  /** Rows for as many blocks as the pages could ever hold. @param spareRows behind those of the page table, for blocks that are not the pool's */
+  /**
+   * Has rows for as many blocks as the pages could ever hold. @param extraRows rows behind the pool's own, for blocks
+   * outside the pool
+   */
   constructor(pages: PagePool, layers: number, spareRows = 0) {
     const blocks = Math.floor(pages.total / layers);
     this.layers = layers;
@@ -45,12 +50,12 @@ export class BlockPool {
     return this.#cached;
   }
 
-  /** Blocks that could be allocated right now, if no other group took the pages. */
+  /** Blocks that could be allocated now, if no other group took the pages. */
   get free(): number {
     return Math.floor(this.#pages.free / this.layers);
   }
 
-  /** Pages of its blocks, used and cached. */
+  /** Pages of used blocks. */
   get usedPages(): number {
     return this.#used * this.layers;
   }
@@ -79,7 +84,7 @@ export class BlockPool {
     return block;
   }
 
-  /** The block's page of a layer for `other`, which is not the pool's; returns the page that it had. */
+  /** Exchanges the block's page of a layer for `other`, a page outside the pool. Returns the block's old page. */
   exchange(block: BlockId, layer: number, other: number): number {
     if (this.#state[block] !== isUsed) throw this.#error('exchange a page of', block);
     const at = block * this.layers + layer;
@@ -89,7 +94,7 @@ export class BlockPool {
     return page;
   }
 
-  /** One more reference; a cached block becomes used. */
+  /** Adds a reference; a cached block becomes used. */
   retain(block: BlockId): void {
     if (this.#state[block] === isFree) throw this.#error('retain', block);
     if (this.#state[block] === isCached) {
@@ -100,7 +105,9 @@ export class BlockPool {
     this.#refs[block] = this.#refs[block] + 1;
   }
 
-  /** One reference less; at none the block is kept as cached, or its pages are freed. True when it was the last. */
+  /**
+   * Removes a reference. After the last one the block stays cached if `keep`, or is freed. True when it was the last.
+   */
   release(block: BlockId, keep: boolean): boolean {
     if (this.#state[block] !== isUsed) throw this.#error('release', block);
     const refs = this.#refs[block] - 1;
@@ -122,7 +129,10 @@ export class BlockPool {
     this.#freeRows[this.#freeRowCount++] = block;
   }
 
-  /** Throws unless free + cached + used = total and no page belongs to two blocks. `owners` (pages) are marked: pools that share pages share it. */
+  /**
+   * Throws unless free + cached + used = total and no page belongs to two blocks. `owners` (pages) is marked with the
+   * block of each page; pools with the same pages pass the same array.
+   */
   check(owners: Int32Array = new Int32Array(this.#pages.ids)): void {
     const counts: [number, number, number] = [0, 0, 0];
     for (let block = 0; block < this.total; block++) {

@@ -2,11 +2,11 @@
 import { Int32List } from '../../util/int32-list.ts';
 
 /**
- * Blocks of one layer group: entry i is block first + i of the sequence, except for one that has blocks away (its entries before those that left
- * are block i). Owns one reference to each block.
+ * Blocks of one layer group, with one reference to each. Entry i is block `first` + i of the sequence. In a sequence
+ * with remote blocks, the entries before the remote ones are block i.
  */
 export class HeldBlocks {
-  /** So many lie behind the window and were given back, or away: with other instances. */
+  /** Blocks released behind the window, or held by other instances. */
   first = 0;
   readonly blocks: Int32List;
 
@@ -15,13 +15,13 @@ export class HeldBlocks {
   }
 }
 
-/** All groups end at the same block; those with a window begin later once the sequence has grown past it. */
+/** All groups end at the same block; groups with a window start later once the sequence has outgrown it. */
 export class BlockTable {
   readonly groups: readonly HeldBlocks[];
 
   /**
-   * @param groups layer groups of the model, one at least
-   * @param blocks that there is room for from the start
+   * @param groups layer groups of the model, at least one
+   * @param blocks initial capacity
    */
   constructor(groups: number, blocks?: number) {
     this.groups = Array.from({ length: groups }, () => new HeldBlocks(blocks));

@@ -1,46 +1,47 @@
-// Which cached block goes first: LRU, LFU, length-aware and FIFO behind one order, and the queue that applies it.
+// Eviction orders of cached blocks, and the queue that applies one. To add an order, add an entry to `evictionOrders`:
+// options, help and checks read the names from there.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from '../protocol/ids.ts';
 
-export const evictionKinds = ['lru', 'lfu', 'length-aware', 'fifo'] as const;
-export type EvictionKind = (typeof evictionKinds)[number];
-
-/** What is known of each block's use; arrays are indexed by block. */
+/** Use of each block; arrays are indexed by block. */
 export interface BlockUse {
-  /** Counts uses of the pool, not time. */
+  /** The queue's tick of the last use: it counts uses of the pool, not time. */
   readonly lastUse: Float64Array;
   readonly uses: Float64Array;
-  /** When it came into the cache, in the pool's own count. */
+  /** The queue's tick when the block was stored. */
   readonly since: Float64Array;
   /** Blocks before it in its prefix, plus one. */
   readonly depth: Int32Array;
 }
 
-/** Negative: `a` goes before `b`. */
+/** Negative: `a` is evicted before `b`. */
 export type EvictionOrder = (use: BlockUse, a: BlockId, b: BlockId) => number;
 
 function difference(values: Float64Array, a: BlockId, b: BlockId): number {
   return values[a] - values[b];
 }
 
-/** Apart from the other: code for one kind of array is faster than code for two. */
+/** A function of its own: code for one kind of array is faster than code for two. */
 function deeper({ depth }: BlockUse, a: BlockId, b: BlockId): number {
   return depth[b] - depth[a];
 }
 
-/** All end with the deepest first, then the lowest id, so that every order is total. */
-export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
+/** All orders end with the deepest block, then the lowest id, so that every order is total. */
+export const evictionOrders = {
   lru: (use, a, b) => difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,
   lfu: (use, a, b) => difference(use.uses, a, b) || difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,
-  // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt go first.
+  // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt are evicted first.
   'length-aware': (use, a, b) =>
     difference(use.uses, a, b) || deeper(use, a, b) || difference(use.lastUse, a, b) || a - b,
   fifo: (use, a, b) => difference(use.since, a, b) || deeper(use, a, b) || a - b,
-};
+} satisfies Readonly<Record<string, EvictionOrder>>;
+
+export type EvictionKind = keyof typeof evictionOrders;
+export const evictionKinds = Object.keys(evictionOrders) as readonly EvictionKind[];
 
 type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
 
-/** Blocks that may be evicted now, numbered through. Every operation is O(log n). */
+/** Blocks that may be evicted now. Every operation is O(log n). */
 export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   readonly #order: EvictionOrder;
   readonly #use: GrowingUse;
@@ -71,12 +72,12 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     return this.#heap.has(block);
   }
 
-  /** Blocks touched between two ticks count as used at once. */
+  /** Blocks used between two ticks count as used at the same time. */
   tick(): void {
     this.#clock++;
   }
 
-  /** A block came into the cache for the first time. */
+  /** The block is stored for the first time. */
   begin(block: Id, depth: number): void {
     this.#use.depth[block] = depth;
     this.#use.uses[block] = 1;
@@ -84,20 +85,23 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     this.#use.lastUse[block] = this.#clock;
   }
 
-  /** A sequence reuses the block. It must not be in the queue. */
+  /** A sequence reuses the block, which must not be in the queue. */
   reuse(block: Id): void {
     this.#use.uses[block] = this.#use.uses[block] + 1;
     this.#use.lastUse[block] = this.#clock;
   }
 
-  /** A sequence lets go of the block: used until now, but not once more; `cold`: as if never used, if nobody else did. It must not be in the queue. */
+  /**
+   * A sequence releases the block, which must not be in the queue: its last use is now, and its use count stays. With
+   * `cold`, a block that no other sequence has used counts as never used.
+   */
   letGo(block: Id, cold: boolean): void {
     const unused = cold && (this.#use.uses[block] as number) <= 1;
     this.#use.lastUse[block] = unused ? 0 : this.#clock;
     if (unused) this.#use.since[block] = 0;
   }
 
-  /** The block is used once more, in the queue or not. */
+  /** Counts a use of the block, in the queue or not. */
   touch(block: Id): void {
     this.reuse(block);
     this.#heap.moved(block);
@@ -107,7 +111,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     return this.#use.depth[block];
   }
 
-  /** Room for block ids up to `blocks`, no less than before. */
+  /** Makes space for block ids below `blocks`, at least as many as before. */
   grow(blocks: number): void {
     const use = this.#use;
     use.lastUse = grown(use.lastUse, blocks);
@@ -123,12 +127,12 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     this.#heap.push(block);
   }
 
-  /** False when the block was not in. */
+  /** False when the block was not in the queue. */
   remove(block: Id): boolean {
     return this.#heap.remove(block);
   }
 
-  /** Takes out the block to evict next. */
+  /** Removes and returns the block to evict next. */
   pop(): Id | undefined {
     return this.#heap.pop() as Id | undefined;
   }

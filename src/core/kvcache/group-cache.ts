@@ -1,4 +1,4 @@
-// The blocks of one layer group: pool and index, and which of them may be evicted.
+// The blocks of one layer group: pool, index and prefix tree, and which blocks may be evicted.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockId } from '../protocol/ids.ts';
@@ -12,24 +12,24 @@ import { blocksFor, blocksSeenMax, firstBlockSeen } from './layer-groups.ts';
 import type { PagePool } from './page-pool.ts';
 import { PrefixTree } from './prefix-tree.ts';
 
-/** How far a sequence is to come: what it holds at once depends on it. */
+/** How far a sequence will grow: its maximum number of blocks depends on it. */
 export interface Growth {
-  /** Tokens that are to have keys and values. */
+  /** Tokens that will have keys and values. */
   readonly tokens: number;
-  /** Most rows of one step. */
+  /** Maximum rows of one step. */
   readonly rows: number;
 }
 
 /**
- * Without a window a block is of use only with all blocks before it, so one that is followed by an indexed block stays.
- * With a window it is of use to those who go on within its window, whatever lies before.
- * Blocks of all groups stand in one eviction queue.
+ * Without a window, a block is useful only with all blocks before it, so an indexed block that has an indexed successor
+ * is not evicted. With a window, a block is useful to sequences that continue within its window, whatever comes before.
+ * Blocks of all groups share one eviction queue.
  */
 export class GroupCache {
   readonly layers: number;
   readonly window: number | undefined;
   readonly pool: BlockPool;
-  /** Its blocks stand in the queue as ids offset..end-1. */
+  /** Ids of its blocks in the queue: offset..end-1. */
   readonly offset: number;
   readonly end: number;
   readonly #blockTokens: number;
@@ -37,7 +37,7 @@ export class GroupCache {
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
-  /** Hears of every block that comes into the index or leaves it. */
+  /** Receives every block that enters or leaves the index. */
   journal: BlockListener | undefined;
 
   constructor(
@@ -59,12 +59,12 @@ export class GroupCache {
     this.#tree = window === undefined ? new PrefixTree(this.pool.total) : undefined;
   }
 
-  /** How often a block came into the index or left it. */
+  /** Counts blocks that entered or left the index. */
   get changes(): number {
     return this.#changes;
   }
 
-  /** (blocks, 4 words): digests of all blocks that are in the index. */
+  /** (blocks, 4 words): digests of all indexed blocks. */
   indexedDigests(): Uint32Array {
     const words = new Uint32Array(this.#index.size * digestWords);
     let at = 0;
@@ -76,17 +76,17 @@ export class GroupCache {
     return words;
   }
 
-  /** Index of the first block that a row at `position` sees. */
+  /** Index of the first block that a row at `position` attends to. */
   firstSeen(position: number): number {
     return firstBlockSeen(this.window, position, this.#blockTokens);
   }
 
-  /** Does it hold the block of the digest at `words[at..at+4]`? */
+  /** True if the block of the digest at `words[at..at+4]` is indexed. */
   holds(words: Uint32Array, at: number): boolean {
     return this.#index.find(words, at) !== undefined;
   }
 
-  /** Is it this block that holds this digest? */
+  /** True if `block` is indexed under this digest. */
   names(block: BlockId, digest: Uint32Array): boolean {
     return this.#index.find(digest, 0) === block;
   }
@@ -96,8 +96,8 @@ export class GroupCache {
   }
 
   /**
-   * How many of the chain's first `blocks` blocks are known, in a group without a window: before a known block all are, so the end is
-   * found from any `guess`.
+   * Indexed blocks at the start of the chain's first `blocks` blocks, in a group without a window. Every block before
+   * an indexed one is indexed, so the search may start at any `guess`.
    */
   knownPrefix(chain: BlockChain, blocks: number, guess: number): number {
     let known = Math.min(blocks, guess);
@@ -107,7 +107,7 @@ export class GroupCache {
     return known;
   }
 
-  /** The longest prefix of at most `blocks` blocks after which every block that the next row sees is known. */
+  /** The longest prefix of at most `blocks` blocks after which every block that the next row attends to is indexed. */
   coveredTo(chain: BlockChain, blocks: number): number {
     let end = blocks;
     for (let i = end - 1; i >= this.firstSeen(end * this.#blockTokens); i--)
@@ -115,12 +115,12 @@ export class GroupCache {
     return end;
   }
 
-  /** Most blocks that a sequence holds at once until it has grown, the `first` ones left behind. */
+  /** Maximum number of blocks that a growing sequence holds at once, without its `first` ones behind the window. */
   heldMax(first: number, { tokens, rows }: Growth): number {
     return Math.min(blocksFor(tokens, this.#blockTokens) - first, blocksSeenMax(this.window, rows, this.#blockTokens));
   }
 
-  /** How many of the chain's blocks `from..to`, which must be known, sequences hold. */
+  /** Blocks among the chain's `from..to`, all indexed, that sequences reference. */
   usedOf(chain: BlockChain, from: number, to: number): number {
     let used = 0;
     for (let i = from; i < to; i++) {
@@ -130,7 +130,7 @@ export class GroupCache {
     return used;
   }
 
-  /** Appends the first `count` blocks that another table holds, pinned once more. */
+  /** Appends the first `count` blocks of another table, with one more reference to each. */
   shareHeld(from: HeldBlocks, count: number, held: HeldBlocks): void {
     for (let i = 0; i < count; i++) {
       this.#pin(from.blocks.at(i));
@@ -138,26 +138,26 @@ export class GroupCache {
     }
   }
 
-  /** Appends an empty block; there must be pages for it. */
+  /** Appends an empty block; pages for it must be free. */
   allocate(held: HeldBlocks): void {
     const block = this.pool.allocate();
     if (block === undefined) throw new Error(`Cannot allocate a block: no ${this.layers} pages are free`);
     held.blocks.push(block);
   }
 
-  /** Appends the chain's blocks `from..to`, which must be known, pinned. */
+  /** Appends the chain's blocks `from..to`, all indexed, with a reference to each. */
   share(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
     for (let i = from; i < to; i++) {
       const block = this.find(chain, i);
-      if (block === undefined) throw new Error(`Cannot share a block: it is not known: block ${i} of the sequence`);
+      if (block === undefined) throw new Error(`Cannot share a block: it is not indexed: block ${i} of the sequence`);
       this.#pin(block);
       held.blocks.push(block);
     }
   }
 
   /**
-   * Indexes blocks `from..to` of the sequence, as far as it holds them, now computed; where an equal one is known, the sequence takes that and
-   * frees its own. Returns the first index where it did; infinite: nowhere.
+   * Indexes the blocks `from..to` that the sequence holds, now computed. Where an equal block is indexed already, the
+   * sequence takes that one and frees its own. Returns the first index where it did; infinite if none.
    */
   commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): number {
     let swapped = Number.POSITIVE_INFINITY;
@@ -177,7 +177,7 @@ export class GroupCache {
     return swapped;
   }
 
-  /** One reference less. The last one leaves an indexed block as cache and frees any other. */
+  /** Removes a reference. After the last one, an indexed block stays cached and any other is freed. */
   release(block: BlockId, cold = false): void {
     const indexed = this.#index.has(block);
     if (!this.pool.release(block, indexed) || !indexed) return;
@@ -185,7 +185,7 @@ export class GroupCache {
     if (this.#isEvictable(block)) this.#queue.add(this.offset + block);
   }
 
-  /** Drops the block of the digest at `words[at..at+4]` if it may be evicted now; says whether it did. */
+  /** Drops the block of the digest at `words[at..at+4]` if it may be evicted now; true if dropped. */
   forget(words: Uint32Array, at: number): boolean {
     const block = this.#index.find(words, at);
     if (block === undefined || !this.#queue.remove(this.offset + block)) return false;
@@ -193,14 +193,15 @@ export class GroupCache {
     return true;
   }
 
-  /** Drops what `other` holds under the digest of an indexed block of this group, if that may be evicted now. */
+  /** Drops the block of `other` that has the digest of an indexed block of this group, if it may be evicted now. */
   forgetBeside(block: BlockId, other: GroupCache): boolean {
     return other.forget(this.#index.digests, block * digestWords);
   }
 
   /**
-   * Takes the sequence's blocks `stay..end` out of the index, the last ones first, as long as nobody else holds them and none follows them.
-   * Returns the first that nobody knows any more. It must hold them from the first on.
+   * Takes the sequence's blocks `stay..end` out of the index, from the end, while they have no other reference and no
+   * indexed successor. Returns the first block that is not indexed any more. The sequence must hold every block from
+   * the start.
    */
   disown(held: HeldBlocks, end: number, stay: number): number {
     let first = end;
@@ -217,7 +218,7 @@ export class GroupCache {
     return first;
   }
 
-  /** Frees a cached block that has been taken from the queue. What it followed may go next. */
+  /** Frees a cached block that was removed from the queue. Its predecessor may become evictable. */
   drop(block: BlockId): void {
     this.#changes++;
     this.journal?.record(this.#index.digests, block * digestWords, false, 0);
@@ -232,11 +233,11 @@ export class GroupCache {
     return this.#tree === undefined || this.#tree.children(block) === 0;
   }
 
-  /** @param before the sequence's block before it, where it holds one */
+  /** @param before the sequence's preceding block, if it holds one */
   #insert(chain: BlockChain, index: number, block: BlockId, before: BlockId | undefined): void {
     const parent = this.#tree === undefined ? undefined : before;
     if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
-      throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
+      throw new Error(`Cannot index a block: its parent is not indexed: block ${block} at depth ${index + 1}`);
     this.#changes++;
     this.journal?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
@@ -270,12 +271,12 @@ export class GroupCache {
     }
   }
 
-  /** Throws unless every indexed block stands beside an indexed one of `other` under the same digest. */
+  /** Throws unless `other` has an indexed block for every digest that is indexed here. */
   checkBeside(other: GroupCache): void {
     for (let block = 0; block < this.pool.total; block++) {
       if (!this.#index.has(block)) continue;
       if (other.#index.find(this.#index.digests, block * digestWords) === undefined)
-        throw new Error(`Block cache broken: window block ${block} is indexed without what lies before its window`);
+        throw new Error(`Block cache broken: window block ${block} is indexed but the block of the same digest without a window is not`);
     }
   }
 }

@@ -1,23 +1,24 @@
-// Blocks of one memory that are handed out one by one, beside the tables of sequences: to borrowers, and to what came home from a creditor.
+// Single blocks outside the tables of sequences: blocks lent to other instances, and remote blocks that have returned
+// from a creditor.
 
 import type { BlockId } from '../protocol/ids.ts';
 import { BlockPool } from './block-pool.ts';
 import { PagePool } from './page-pool.ts';
 
-/** Whose pages they are: a block cache, or a pool of their own. */
+/** The memory that the pages come from: a block cache, or a pool of their own. */
 export interface PageSource {
   readonly pages: PagePool;
   /** Pages of a block. */
   readonly blockPages: number;
-  /** Pages that can be had without taking a block from a sequence. */
+  /** Pages that can be allocated without preempting a sequence. */
   readonly availablePages: number;
-  /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */
+  /** Evicts until `pages` pages are free; false, with nothing evicted, when too many are in use. */
   makeFree(pages: number): boolean;
 }
 
 export type BlockCaller = 'local' | 'remote';
 
-/** One API for both callers: a remote one is refused by the creditor's own rule, not here. */
+/** Local and remote callers use one API. The creditor's rule, not this class, refuses remote callers. */
 export class LendingMemory {
   readonly #source: PageSource;
   readonly #pool: BlockPool;
@@ -30,7 +31,7 @@ export class LendingMemory {
     this.#isRemote = new Uint8Array(this.#pool.total);
   }
 
-  /** Memory that nothing else takes pages from. */
+  /** Memory with a page pool of its own. */
   static alone(blocks: number, blockPages: number): LendingMemory {
     const pages = new PagePool(blocks * blockPages);
     return new LendingMemory({
@@ -48,7 +49,7 @@ export class LendingMemory {
     return { total: this.#pool.total, available: Math.floor(availablePages / blockPages), lent: this.#lent };
   }
 
-  /** Blocks of local callers that no table holds. */
+  /** Blocks of local callers, which are in no table. */
   get local(): number {
     return this.#pool.used - this.#lent;
   }
@@ -61,12 +62,12 @@ export class LendingMemory {
     return this.local * this.#pool.layers;
   }
 
-  /** (blocks, pages of a block): where a block's keys and values lie. */
+  /** (blocks, pages of a block): the pages of a block's keys and values. */
   get pageTable(): Int32Array {
     return this.#pool.pageTable;
   }
 
-  /** Undefined when too much is in use. */
+  /** Undefined when too many pages are in use. */
   allocate(caller: BlockCaller): BlockId | undefined {
     if (!this.#source.makeFree(this.#source.blockPages)) return undefined;
     const block = this.#pool.allocate();
@@ -76,21 +77,21 @@ export class LendingMemory {
     return block;
   }
 
-  /** The block's page of a layer for `other`, which is nobody's; returns the page that it had. */
+  /** Exchanges the block's page of a layer for `other`, a page outside the pool. Returns the block's old page. */
   exchange(block: BlockId, layer: number, other: number): number {
     return this.#pool.exchange(block, layer, other);
   }
 
-  /** Throws when the block is not the caller's. */
+  /** Throws when the block does not belong to the caller. */
   free(caller: BlockCaller, block: BlockId): void {
     const remote = caller === 'remote';
     if (this.#pool.state(block) !== 'used' || (this.#isRemote[block] === 1) !== remote)
-      throw new Error(`Cannot free a block: it is no ${caller} one: block ${block}, ${this.#pool.state(block)}`);
+      throw new Error(`Cannot free a block: the ${caller} caller does not hold it: block ${block}, ${this.#pool.state(block)}`);
     this.#pool.release(block, false);
     if (remote) this.#lent--;
   }
 
-  /** Throws unless the counts are those of the blocks and no page belongs to two. `owners`: see `BlockPool.check`. */
+  /** Throws unless the counts match the blocks and no page belongs to two blocks. `owners`: see `BlockPool.check`. */
   check(owners?: Int32Array): void {
     this.#pool.check(owners);
     let lent = 0;
@@ -100,7 +101,7 @@ export class LendingMemory {
     if (lent !== this.#lent) throw new Error(`Lending memory broken: ${lent} blocks are lent, counted ${this.#lent}`);
   }
 
-  /** Throws unless free + used + lent is all there is: for memory that nothing else takes pages from. */
+  /** Throws unless free + used + lent pages are all pages: for memory with a page pool of its own. */
   checkAlone(): void {
     this.#source.pages.check();
     this.check();
@@ -113,7 +114,7 @@ export class LendingMemory {
 }
 
 export interface MemoryFigures {
-  /** Blocks, and those that could be had without taking one from a sequence. */
+  /** All blocks, and blocks that can be allocated without preempting a sequence. */
   readonly total: number;
   readonly available: number;
   readonly lent: number;

@@ -1,9 +1,9 @@
-// Free pages of one instance: pages are fungible, so a stack of ids is all there is to it.
+// Free pages of one instance. Pages are fungible: a stack of free ids suffices.
 
-/** Hands out page ids first..first+total-1. */
+/** Allocates page ids first..first+total-1. */
 export class PagePool {
   readonly total: number;
-  /** Page ids there are, those that are not the pool's included. */
+  /** Number of page ids, including the `first` ones outside the pool. */
   readonly ids: number;
   readonly #stack: Int32Array;
   readonly #taken: Uint8Array;
@@ -12,7 +12,7 @@ export class PagePool {
   constructor(total: number, first = 0) {
     this.total = total;
     this.ids = first + total;
-    // Lowest ids on top, so that a young pool fills from one end.
+    // Lowest ids on top, so that a new pool fills from one end.
     this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
     this.#taken = new Uint8Array(this.ids);
     this.#free = total;
@@ -22,7 +22,7 @@ export class PagePool {
     return this.#free;
   }
 
-  /** Takes `count` pages into `out[at..]`; false, and none taken, when fewer are free. */
+  /** Allocates `count` pages into `out[at..]`; false, with none allocated, when fewer are free. */
   take(count: number, out: Int32Array, at: number): boolean {
     if (count > this.#free) return false;
     for (let i = 0; i < count; i++) {
@@ -33,39 +33,39 @@ export class PagePool {
     return true;
   }
 
-  /** Gives back `pages[at..at+count]`. Throws on a page that is free already. */
+  /** Frees `pages[at..at+count]`. Throws on a page that is free already. */
   give(pages: Int32Array, at: number, count: number): void {
     for (let i = 0; i < count; i++) {
       const page = pages[at + i];
       if (this.#taken[page] !== 1)
-        throw new Error(`Cannot free a page: it is not taken: page ${page} of ${this.total}`);
+        throw new Error(`Cannot free a page: it is not in use: page ${page} of ${this.total}`);
       this.#taken[page] = 0;
       this.#stack[this.#free++] = page;
     }
   }
 
-  /** A taken page leaves the pool, and `other` is taken in its place. */
+  /** A page in use leaves the pool, and `other` enters it in its place. */
   exchange(page: number, other: number): void {
     if (this.#taken[page] !== 1 || this.#taken[other] !== 0)
-      throw new Error(`Cannot exchange a page: it is not taken, or the other is: pages ${page} and ${other}`);
+      throw new Error(`Cannot exchange a page: it is not in use, or the other is: pages ${page} and ${other}`);
     this.#taken[page] = 0;
     this.#taken[other] = 1;
   }
 
-  /** Throws unless every page is either taken or on the stack once. */
+  /** Throws unless every page is either in use or on the stack once. */
   check(): void {
     const seen = new Uint8Array(this.ids);
     for (let i = 0; i < this.#free; i++) {
       const page = this.#stack[i];
       if (seen[page] === 1 || this.#taken[page] === 1) {
-        throw new Error(`Page pool broken: page ${page} is free twice or taken and free`);
+        throw new Error(`Page pool broken: page ${page} is free twice, or in use and free`);
       }
       seen[page] = 1;
     }
     let taken = 0;
     for (let page = 0; page < this.ids; page++) taken += this.#taken[page];
     if (taken + this.#free !== this.total) {
-      throw new Error(`Page pool broken: ${taken} taken + ${this.#free} free is not ${this.total}`);
+      throw new Error(`Page pool broken: ${taken} in use + ${this.#free} free is not ${this.total}`);
     }
   }
 }

@@ -1,27 +1,29 @@
-// Prefixes that are kept for a time, whatever else wants their memory.
+// Pinned prefixes: blocks that stay in memory until a deadline, whatever else requires the memory.
 import type { PinId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockCache } from './block-cache.ts';
 import { BlockTable } from './block-table.ts';
 
 interface Pin {
-  /** Undefined while its blocks are being computed: then only room is kept. */
+  /** Undefined while its blocks are computed: until then it only reserves memory. */
   table: BlockTable | undefined;
   readonly blocks: number;
   untilUs: number;
 }
 
-/** A pin holds references to its blocks, as a sequence does: nothing evicts them. Blocks that pins share count once for each. */
+/**
+ * A pin references its blocks like a sequence, so they are not evicted. A block in several pins counts once for each.
+ */
 export class Pins {
   readonly #cache: BlockCache;
   readonly #blocksMax: number;
   readonly #pins = new Map<PinId, Pin>();
-  /** (blocks of the first group): pins that hold it. */
+  /** (blocks of the first group): number of pins that reference it. */
   readonly #holders: Uint16Array;
   #blocks = 0;
   #nextUs = Number.POSITIVE_INFINITY;
 
-  /** @param share of the pages that pins may hold */
+  /** @param share maximum share of the pages that pins may occupy */
   constructor(cache: BlockCache, share: number) {
     this.#cache = cache;
     this.#blocksMax = Math.floor(Math.floor(cache.pages.total * share) / cache.blockPages);
@@ -32,12 +34,12 @@ export class Pins {
     return this.#pins.size;
   }
 
-  /** Blocks of all pins, and what they may be. */
+  /** Blocks of all pins, and their maximum. */
   get blocks(): { readonly held: number; readonly max: number } {
     return { held: this.#blocks, max: this.#blocksMax };
   }
 
-  /** When the next one passes; Infinity: none does. */
+  /** When the next pin expires; Infinity if none does. */
   get nextUs(): number {
     return this.#nextUs;
   }
@@ -48,7 +50,7 @@ export class Pins {
       if (table !== undefined) this.#nextUs = Math.min(this.#nextUs, untilUs);
   }
 
-  /** Keeps room for a pin of so many blocks; false where pins would hold too much. */
+  /** Reserves memory for a pin of `blocks` blocks; false if pins would exceed their share. */
   reserve(id: PinId, blocks: number): boolean {
     if (this.#pins.has(id)) throw new Error(`Cannot pin: ${id} is pinned already`);
     if (this.#blocks + blocks > this.#blocksMax) return false;
@@ -57,10 +59,10 @@ export class Pins {
     return true;
   }
 
-  /** Takes what the cache has of the chain's first blocks, as many as there is room kept for; returns how many. */
+  /** References the chain's first blocks in the cache, up to the reserved number. Returns how many. */
   hold(id: PinId, chain: BlockChain, untilUs: number): number {
     const pin = this.#pins.get(id);
-    if (pin === undefined || pin.table !== undefined) throw new Error(`Cannot hold a pin: no room is kept for ${id}`);
+    if (pin === undefined || pin.table !== undefined) throw new Error(`Cannot hold a pin: no memory is reserved for ${id}`);
     const table = new BlockTable(this.#cache.groups.length, pin.blocks);
     const blocks = this.#cache.share(chain, pin.blocks, table);
     this.#cache.kept.add(table);
@@ -71,20 +73,20 @@ export class Pins {
     return blocks;
   }
 
-  /** When it passes; undefined: it is not held. */
+  /** When it expires; undefined if it is not held. */
   untilUs(id: PinId): number | undefined {
     const pin = this.#pins.get(id);
     return pin?.table === undefined ? undefined : pin.untilUs;
   }
 
-  /** It stays until then. */
+  /** Moves its deadline. */
   extend(id: PinId, untilUs: number): void {
     const pin = this.#pins.get(id);
     if (pin !== undefined) pin.untilUs = untilUs;
     this.#findNext();
   }
 
-  /** Its blocks are cache like any other, or its room is free. False when it is not known. */
+  /** Its blocks become ordinary cache, or its reservation ends. False for an unknown pin. */
   release(id: PinId): boolean {
     const pin = this.#pins.get(id);
     if (pin === undefined) return false;
@@ -98,7 +100,7 @@ export class Pins {
     return true;
   }
 
-  /** Releases those whose time has passed. */
+  /** Releases expired pins. */
   expire(nowUs: number): readonly PinId[] {
     if (this.#nextUs > nowUs) return [];
     const passed = [...this.#pins].filter(([, { table, untilUs }]) => table !== undefined && untilUs <= nowUs);
@@ -106,7 +108,7 @@ export class Pins {
     return passed.map(([id]) => id);
   }
 
-  /** How many of the table's first blocks pins hold. */
+  /** Blocks among the table's first `blocks` that pins reference. */
   pinnedOf(table: BlockTable, blocks: number): number {
     const { first, blocks: held } = table.groups[0];
     let pinned = 0;
@@ -114,7 +116,7 @@ export class Pins {
     return pinned;
   }
 
-  /** Throws unless pins hold no more than they may, and every block is counted. */
+  /** Throws unless pins stay within their share and every block is counted. */
   check(): void {
     const holders = new Uint16Array(this.#holders.length);
     let blocks = 0;
@@ -122,7 +124,7 @@ export class Pins {
       blocks += pin.blocks;
       if (pin.table === undefined) continue;
       if (!this.#cache.kept.has(pin.table) || pin.table.length > pin.blocks)
-        throw new Error(`Pins broken: ${id} holds ${pin.table.length} blocks, ${pin.blocks} were kept for it`);
+        throw new Error(`Pins broken: ${id} holds ${pin.table.length} blocks, ${pin.blocks} are reserved for it`);
       for (const block of pin.table.groups[0].blocks.view()) holders[block]++;
     }
     if (blocks !== this.#blocks || blocks > this.#blocksMax || holders.some((count, i) => count !== this.#holders[i]))

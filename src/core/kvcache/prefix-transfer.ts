@@ -1,51 +1,50 @@
-// Prefixes on their way between instances or tiers: room for blocks that come, and blocks that stay while they are sent.
+// Prefixes in transit between instances or tiers: receive buffers for incoming blocks, and pinned blocks that are being
+// sent.
 import { digestWords } from '../../util/blake2s.ts';
 import type { SlotId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockCache } from './block-cache.ts';
 import { BlockTable } from './block-table.ts';
-import type { BlockOrigin, LowerTiers } from './tiers/lower-tiers.ts';
+import type { BlockOrigin, LowerTiers, SsdReadTarget } from './tiers/lower-tiers.ts';
 
-/** Would those that run still get what they need, with so many pages fewer? */
+/** True if the running sequences still have enough pages with `pages` fewer. */
 export type Spares = (pages: number) => boolean;
 
-/** Room for the blocks of a chain that are on their way in. */
-export interface PrefixReceiveBuffer {
-  /** The chain's blocks before this one are here already, or have room. */
+/** A receive buffer for blocks of a chain. */
+export interface PrefixReceiveBuffer extends SsdReadTarget {
+  /** The chain's blocks before this one are local already, or have a place in the buffer. */
   readonly blocks: number;
-  /** It is of the pool. */
-  readonly inPool: boolean;
-  /** Where in host memory a block is expected; undefined: elsewhere, or by somebody else. */
-  slot(block: number): SlotId | undefined;
-  /** (to - from, layers): where the contents of blocks `from..to` are to go; of models with one layer group. */
+  /** (to - from, layers): pages that receive the contents of blocks `from..to`; for models with one layer group. */
   pages(from: number, to: number): Int32Array;
-  /** Blocks `from..to` are here: they are cache from now on. */
+  /** Blocks `from..to` have arrived: they are cached from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
-  /** Lets go of all; room that was not filled is free again. */
+  /** Releases the buffer; places that were not filled become free. */
   close(): void;
 }
 
-/** One in the pool itself, where sequences can stand on it before it is filled. */
+/** A receive buffer in device memory. Sequences can reference its blocks before they are filled. */
 export interface PoolReceiveBuffer extends PrefixReceiveBuffer {
-  /** Gives an empty table the chain's first `blocks` blocks, pinned once more. */
+  /** Appends the chain's first `blocks` blocks to an empty table, with one more reference to each. */
   lend(blocks: number, table: BlockTable): void;
 }
 
-/** Blocks of a chain that stay where they are. */
+/** Blocks of a chain that are not evicted. */
 export interface PinnedPrefix {
   readonly blocks: number;
-  /** (blocks - from, layers): where the contents of its blocks are; of models with one layer group. */
+  /** (blocks - from, layers): pages of the blocks' contents; for models with one layer group. */
   pages(from: number): Int32Array;
   close(): void;
 }
 
-/** Blocks of the chain's first `blocksMax` that are here without a gap, on the device or in host memory. */
+/** Blocks at the start of the chain's first `blocksMax` that are local without a gap, in device or host memory. */
 export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: number): number {
   const device = cache.match(chain, blocksMax);
   return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
 }
 
-/** (blocks, layers): where the contents of the chain's first `blocks` blocks are, which must be here; of models with one layer group. */
+/**
+ * (blocks, layers): pages of the chain's first `blocks` blocks, which must be local; for models with one layer group.
+ */
 export function pagesHere(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
   const [group] = cache.groups;
   const { layers, pageTable } = group.pool;
@@ -63,11 +62,11 @@ export function pagesHere(cache: BlockCache, chain: BlockChain, blocks: number):
 function inHost({ lower }: BlockCache, { words }: BlockChain, block: number): Int32Array {
   const slot = lower?.host.find(words, block * digestWords);
   if (lower === undefined || slot === undefined)
-    throw new Error(`Cannot copy a block: it is not here any more: block ${block}`);
+    throw new Error(`Cannot copy a block: it is not local any more: block ${block}`);
   return lower.pagesIn([slot]);
 }
 
-/** What is here of it was used just now. */
+/** Counts a use of the local blocks of the prefix. */
 export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number): void {
   const table = new BlockTable(cache.groups.length, blocks);
   cache.share(chain, blocks, table);
@@ -75,7 +74,10 @@ export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number
   cache.lower?.touch(chain, blocks);
 }
 
-/** In host memory where there is some: what waits to be used costs no device memory. Undefined when there is no room. @param own blocks that are here */
+/**
+ * Opens a receive buffer: in host memory if there is any, since waiting blocks then take no device memory. Undefined
+ * without free memory. @param own blocks that are local
+ */
 export function receivePrefix(
   cache: BlockCache,
   chain: BlockChain,
@@ -87,10 +89,14 @@ export function receivePrefix(
   return PoolTable.open(cache, chain, own, to, spares);
 }
 
-/** Of what is read of SSD, host memory may have one block in so many: they are read all the same. */
+/** Host memory may already hold one in so many of the blocks that are read from SSD into device memory. */
 const heldEach = 4;
 
-/** In the pool, also where host memory alone has what comes before. Undefined when there is no room, or where host memory has much of what SSD is to be read for. @param own blocks that are here @param onSsd SSD is to be read for those before this one */
+/**
+ * Opens a receive buffer in device memory, even if only host memory holds the blocks before it. Undefined without free
+ * memory, or if host memory holds many of the blocks to be read from SSD. @param own blocks that are local @param onSsd
+ * SSD is read for those before this one
+ */
 export function receiveInPool(
   cache: BlockCache,
   chain: BlockChain,
@@ -109,7 +115,10 @@ export function receiveInPool(
   return PoolTable.open(cache, chain, own, to, spares);
 }
 
-/** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
+/**
+ * Pins blocks to be sent: in host memory if it has all of them. Undefined when no block from `from` on is local, or
+ * none can be pinned.
+ */
 export function pinPrefix(
   cache: BlockCache,
   chain: BlockChain,
@@ -123,14 +132,14 @@ export function pinPrefix(
   return blocks > from ? PoolTable.open(cache, chain, blocks, blocks, spares) : undefined;
 }
 
-/** Blocks of the pool, pinned by a table that no sequence has. */
+/** Blocks of device memory, referenced by a table that belongs to no sequence. */
 class PoolTable implements PoolReceiveBuffer {
   readonly blocks: number;
   readonly inPool = true;
   readonly #cache: BlockCache;
   readonly #chain: BlockChain;
   readonly #table: BlockTable;
-  /** Blocks that host memory alone has, until they are wanted. */
+  /** Blocks that only host memory has, loaded when they are required. */
   #inHost: HostPins | undefined;
 
   private constructor(cache: BlockCache, chain: BlockChain, own: number, to: number) {
@@ -171,7 +180,7 @@ class PoolTable implements PoolReceiveBuffer {
       group.shareHeld(this.#table.groups[g], blocks, table.groups[g]);
   }
 
-  /** False when there was nothing to read. */
+  /** False when there was nothing to load. */
   #readHost(): boolean {
     const pins = this.#inHost;
     if (pins === undefined) return false;
@@ -183,7 +192,7 @@ class PoolTable implements PoolReceiveBuffer {
   }
 
   fill(from: number, to: number, origin: BlockOrigin): void {
-    // Whoever asks for it before a step begins finds it.
+    // A sequence that asks for the prefix before the next step finds it.
     if (this.#readHost()) this.#cache.flushLoads();
     this.#cache.lower?.cameToPool(to - from, origin);
     this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
@@ -204,7 +213,7 @@ class HostLanding implements PrefixReceiveBuffer {
   readonly inPool = false;
   readonly #lower: LowerTiers;
   readonly #from: number;
-  /** From block `from` on; undefined: it is there, or another brings it. */
+  /** From block `from` on; undefined: the block is in host memory, or another transfer brings it. */
   readonly #slots: (SlotId | undefined)[];
 
   private constructor(lower: LowerTiers, from: number, slots: (SlotId | undefined)[]) {
@@ -215,7 +224,7 @@ class HostLanding implements PrefixReceiveBuffer {
   }
 
   static open(lower: LowerTiers, chain: BlockChain, own: number, to: number): HostLanding | undefined {
-    // What is here of the prefix is not to make room for the rest.
+    // Local blocks of the prefix must not be evicted for the rest.
     lower.touch(chain, to);
     const slots: (SlotId | undefined)[] = [];
     const landing = new HostLanding(lower, own, slots);
@@ -236,7 +245,7 @@ class HostLanding implements PrefixReceiveBuffer {
 
   pages(from: number, to: number): Int32Array {
     const wanted = this.#slots.slice(from - this.#from, to - this.#from);
-    // What nobody wants goes where nobody looks.
+    // Unrequired contents go to a slot behind the capacity, which nothing reads.
     return this.#lower.pagesIn(wanted.map((slot) => slot ?? this.#lower.host.capacity));
   }
 
@@ -266,7 +275,7 @@ class HostPins implements PinnedPrefix {
     this.from = from;
     this.#slots = Array.from({ length: to - from }, (_, i) => {
       const slot = lower.host.find(chain.words, (from + i) * digestWords);
-      if (slot === undefined) throw new Error(`Cannot hold a block: host memory has it no more: block ${from + i}`);
+      if (slot === undefined) throw new Error(`Cannot pin a block: host memory does not hold it any more: block ${from + i}`);
       lower.host.pin(slot);
       return slot;
     });

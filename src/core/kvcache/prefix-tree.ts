@@ -1,9 +1,9 @@
-// Which indexed block follows which: a prefix is only of use whole, so blocks go from its end.
+// Which indexed block follows which: a prefix is useful only as a whole, so blocks are evicted from its end.
 import type { BlockId } from '../protocol/ids.ts';
 
-/** Parents and counts of children, by block. Every block that is in has its parent in, or is a first block. */
+/** Parents and numbers of children, by block. The parent of every indexed block is indexed; first blocks have none. */
 export class PrefixTree {
-  /** (blocks): block id of the parent plus one; 0: a first block, or not in. */
+  /** (blocks): id of the parent plus one; 0: a first block, or not indexed. */
   readonly #parent: Int32Array;
   readonly #children: Int32Array;
 
@@ -27,7 +27,7 @@ export class PrefixTree {
     this.#children[parent] = this.#children[parent] + 1;
   }
 
-  /** Takes a block without children out; returns its parent. */
+  /** Removes a block without children; returns its parent. */
   remove(block: BlockId): BlockId | undefined {
     if (this.children(block) > 0)
       throw new Error(`Cannot remove a block from its prefix: it has ${this.children(block)} children: block ${block}`);
@@ -37,7 +37,10 @@ export class PrefixTree {
     return parent;
   }
 
-  /** Throws unless parents stand one above their children (`depth`: 0 for a block that is not in) and counts are right. */
+  /**
+   * Throws unless each parent is one level above its children and counts are right. @param depth 0 for a block that is
+   * not indexed
+   */
   check(depth: (block: BlockId) => number): void {
     const children = new Int32Array(this.#children.length);
     for (let block = 0; block < children.length; block++) {

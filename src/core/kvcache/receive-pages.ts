@@ -1,17 +1,17 @@
-// Pages of the pool that are set aside for prompts computed elsewhere, and where in them each page of a prompt lands.
+// Pages reserved for the KV of prompts computed elsewhere, and the page that receives each part of a prompt.
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockPool } from './block-pool.ts';
 import type { BlockTable } from './block-table.ts';
 import { blocksFor, firstBlockSeen } from './layer-groups.ts';
 
 /**
- * The pages of a prompt in the one order that sender and receiver agree on: group by group, block by block, layer by layer; of a group with
- * a window only the blocks that the first token of output sees.
+ * The pages of a prompt in the order that sender and receiver share: by group, then block, then layer. A group with a
+ * window has only the blocks that the first output token attends to.
  */
 export class ReceiveLayout {
-  /** Pages in all. */
+  /** Number of pages. */
   readonly places: number;
-  /** Blocks of every group end here. */
+  /** The first block behind the prompt, in every group. */
   readonly end: number;
   readonly #groups: readonly { readonly layers: number; readonly first: number; readonly base: number }[];
 
@@ -27,7 +27,7 @@ export class ReceiveLayout {
     this.places = base;
   }
 
-  /** The first block of a group that lands. */
+  /** The first block of a group that is received. */
   first(group: number): number {
     return this.#groups[group].first;
   }
@@ -38,14 +38,14 @@ export class ReceiveLayout {
   }
 }
 
-/** A prompt that lands, or has landed. */
+/** The receive pages of one prompt. */
 export interface ReceivedPrompt {
   readonly layout: ReceiveLayout;
-  /** (places): a page for each. */
+  /** (pageCount) */
   readonly pages: Int32Array;
 }
 
-/** The table's blocks from `index` on, which nothing is in, take in what has landed for them, and leave their pages there. */
+/** Exchanges the pages of the table's empty blocks from `index` on for the pages received for them. */
 export function takeReceived(
   groups: readonly { readonly pool: BlockPool }[],
   table: BlockTable,
@@ -63,7 +63,7 @@ export function takeReceived(
   }
 }
 
-/** Pages 0..total-1 at first; each that blocks take in is exchanged for one of theirs. */
+/** Page ids 0..total-1 at first. Each received page is exchanged for a page of the block that takes it. */
 export class ReceivePages {
   readonly total: number;
   readonly #stack: Int32Array;
@@ -80,7 +80,7 @@ export class ReceivePages {
     return this.#free;
   }
 
-  /** Undefined when too few are free. */
+  /** Undefined when too few pages are free. */
   take(layout: ReceiveLayout): ReceivedPrompt | undefined {
     if (layout.places > this.#free) return undefined;
     this.#free -= layout.places;
@@ -90,23 +90,26 @@ export class ReceivePages {
   }
 
   give(prompt: ReceivedPrompt): void {
-    if (!this.#taken.delete(prompt)) throw new Error('Cannot give back landing pages: they are not taken');
+    if (!this.#taken.delete(prompt)) throw new Error('Cannot free receive pages: they are not in use');
     for (const page of prompt.pages.toReversed()) this.#stack[this.#free++] = page;
   }
 
-  /** Throws unless so many pages as ever are set aside, none of them twice, and none that belongs to a block. `owners` (pages): of blocks. */
+  /**
+   * Throws unless the number of reserved pages is unchanged, none is reserved twice, and none belongs to a block.
+   * `owners` (pages): blocks by page.
+   */
   check(owners: Int32Array): void {
     let count = 0;
     for (const pages of [this.#stack.subarray(0, this.#free), ...[...this.#taken].map((prompt) => prompt.pages)]) {
       for (const page of pages) {
         if (owners[page] !== 0)
           throw new Error(
-            `Landing pages broken: page ${page} is set aside twice, or belongs to block ${owners[page] - 1}`,
+            `Receive pages broken: page ${page} is reserved twice, or belongs to block ${owners[page] - 1}`,
           );
         owners[page] = -1;
       }
       count += pages.length;
     }
-    if (count !== this.total) throw new Error(`Landing pages broken: ${count} are set aside of ${this.total}`);
+    if (count !== this.total) throw new Error(`Receive pages broken: ${count} are reserved of ${this.total}`);
   }
 }

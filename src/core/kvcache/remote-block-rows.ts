@@ -1,16 +1,20 @@
-// Blocks of sequences that lie at home but in no table: rows of the page table behind those of the cache, by which a step finds them.
+// Page-table rows of local blocks outside block tables, behind the rows of the cache. Steps find these blocks by their
+// rows.
 
 import type { BlockId, PageRow } from '../protocol/ids.ts';
 import type { BlockPool } from './block-pool.ts';
 import type { LendingMemory } from './lending-memory.ts';
 
-/** Host memory whose blocks steps may read: their pages follow one another. */
+/** Host memory that steps may read. Its pages are consecutive. */
 export interface HostRows {
   readonly blocks: number;
   readonly firstPage: number;
 }
 
-/** For models of one layer group. The staging buffer has pages of its own, which are exchanged for those of the blocks that take its contents in. */
+/**
+ * For models with one layer group. The staging buffer has its own pages, which are exchanged for the pages of the
+ * blocks that take its contents.
+ */
 export class PageTableRows {
   readonly #pool: BlockPool;
   readonly #lending: LendingMemory;
@@ -19,12 +23,15 @@ export class PageTableRows {
   readonly #freeStaged: PageRow[];
   readonly #hostBlocks: number;
 
-  /** Rows of the page table behind those of the cache. */
+  /** Number of page-table rows with those of the cache. */
   static rows(blocks: number, stagingBlocks: number, host: HostRows | undefined): number {
     return blocks + stagingBlocks + (host?.blocks ?? 0);
   }
 
-  /** @param firstPage of the staging buffer, whose pages follow one another @param host undefined: steps find nothing there */
+  /**
+   * @param firstPage first of the staging buffer's consecutive pages @param host undefined: steps do not read host
+   * memory
+   */
   constructor(
     pool: BlockPool,
     lending: LendingMemory,
@@ -44,7 +51,7 @@ export class PageTableRows {
     for (let i = 0; i < host.blocks * pool.layers; i++) pool.pageTable[at + staged + i] = host.firstPage + i;
   }
 
-  /** Of a block of host memory; undefined where steps find nothing there. */
+  /** The row of a block in host memory; undefined where steps do not read host memory. */
   host(block: BlockId): PageRow | undefined {
     return block < this.#hostBlocks ? this.#firstStaged + this.#staged.length + block : undefined;
   }
@@ -55,7 +62,7 @@ export class PageTableRows {
     return pageTable.slice(row * layers, (row + 1) * layers);
   }
 
-  /** Of a block that was handed out at home; valid while it is. */
+  /** The row of a local block, valid while the block is allocated. */
   home(block: BlockId): PageRow {
     const { layers, total, pageTable } = this.#pool;
     const row = total + block;
@@ -63,7 +70,7 @@ export class PageTableRows {
     return row;
   }
 
-  /** A free row of the staging buffer. */
+  /** Allocates a row of the staging buffer. */
   stage(): PageRow {
     const row = this.#freeStaged.pop();
     if (row === undefined) throw new Error(`Cannot stage a block: the buffer is full: ${this.#staged.length} blocks`);
@@ -71,14 +78,14 @@ export class PageTableRows {
     return row;
   }
 
-  /** Nobody wants what is there. */
+  /** Frees a row of the staging buffer. */
   unstage(row: PageRow): void {
     if (this.#staged[row - this.#firstStaged] !== 1) throw new Error(`Cannot free a staged block: row ${row} is free`);
     this.#staged[row - this.#firstStaged] = 0;
     this.#freeStaged.push(row);
   }
 
-  /** What is staged there becomes the contents of a block that was handed out at home. */
+  /** The staged contents become those of a local block. */
   settle(row: PageRow, block: BlockId): void {
     const { layers, pageTable } = this.#pool;
     for (let layer = 0; layer < layers; layer++) {
@@ -88,29 +95,25 @@ export class PageTableRows {
     this.unstage(row);
   }
 
-  /** Rows of the staging buffer that nothing is in. */
+  /** Free rows of the staging buffer. */
   get free(): number {
     return this.#freeStaged.length;
   }
 
-  /** Blocks that could be staged. */
-  get freeStaged(): number {
-    return this.#freeStaged.length;
-  }
 
-  /** Blocks that are staged. */
+  /** Rows of the staging buffer in use. */
   get staged(): number {
     return this.#staged.length - this.#freeStaged.length;
   }
 
-  /** Throws unless every page of the buffer is its own. `owners` (pages): of blocks. */
+  /** Throws unless every page of the buffer belongs to it alone. `owners` (pages): blocks by page. */
   check(owners: Int32Array): void {
     const { layers, pageTable } = this.#pool;
     const from = this.#firstStaged * layers;
     for (let at = from; at < from + this.#staged.length * layers; at++) {
       const page = pageTable[at];
       if (owners[page] !== 0)
-        throw new Error(`Staging buffer broken: page ${page} is there twice, or belongs to block ${owners[page] - 1}`);
+        throw new Error(`Staging buffer broken: page ${page} is staged twice, or belongs to block ${owners[page] - 1}`);
       owners[page] = -1;
     }
   }

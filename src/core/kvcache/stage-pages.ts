@@ -1,9 +1,10 @@
-// Where a prompt's keys and values lie at an instance that runs a range of its layers: pages of the blocks that it keeps, one after another.
+// Pages of a prompt on a pipeline stage, which runs a range of the layers. The stage packs the pages of its layers into
+// the blocks that it holds.
 
 import { type LayerRange, type LayerSpan, layersBetween } from '../protocol/step-shape.ts';
 import type { HeldBlocks } from './block-table.ts';
 
-/** Of the model's layers, the first of a range and the first behind it. */
+/** The layers of a range: its first, and the first behind it. */
 export const stageLayers = layersBetween;
 
 /** (blocks, to - from). @param pages (blocks, layers) */
@@ -22,9 +23,9 @@ interface PageTable {
   readonly pageTable: Int32Array;
 }
 
-/** Blocks are kept for a share of the layers, so that of all their pages each serves some layer of the range. */
+/** The stage holds fewer blocks than the prompt has: every page of a block serves a layer of the range. */
 export class StagePages {
-  /** The layers of the range, and the first behind them. */
+  /** The first layer of the range, and the first behind it. */
   readonly from: number;
   readonly to: number;
   readonly #held: HeldBlocks;
@@ -38,14 +39,14 @@ export class StagePages {
     this.#pool = pool;
   }
 
-  /** Of the prompt's block `block`, what a layer of the range has. */
+  /** The page of a layer of the range for the prompt's block `block`. */
   page(block: number, layer: number): number {
     const { layers, pageTable } = this.#pool;
     const at = block * (this.to - this.from) + (layer - this.from);
     return pageTable[this.#held.blocks.at(Math.floor(at / layers)) * layers + (at % layers)];
   }
 
-  /** (to - from, layers of the range): of the prompt's blocks `from..to`. */
+  /** (to - from, layers of the range): pages of the prompt's blocks `from..to`. */
   pages(from: number, to: number): Int32Array {
     const width = this.to - this.from;
     const pages = new Int32Array((to - from) * width);
@@ -58,7 +59,10 @@ export class StagePages {
     return pagesOfRange(pages, this.#pool.layers, this);
   }
 
-  /** (blocks, layers) pages as a step takes them; those of layers outside the range are somebody's, and nobody touches them. */
+  /**
+   * (blocks, layers): pages as a step takes them. Layers outside the range get arbitrary pages, which the step does not
+   * touch.
+   */
   table(blocks: number): Int32Array {
     const { layers } = this.#pool;
     const table = new Int32Array(blocks * layers).fill(this.page(0, this.from));

@@ -1,9 +1,12 @@
-// Blocks in the order of their last use, as a linked list: what an eviction queue does by `lru`, in constant time.
+// Blocks in the order of their last use, as a linked list: an eviction queue for `lru` in constant time.
 import type { BlockId } from '../protocol/ids.ts';
 
-/** (blocks + 1, 4 words): entry 0 is the list's first and last, entry `block + 1` that of a block. What is read of one lies side by side. */
+/**
+ * (blocks + 1, 4 words): entry 0 holds the ends of the list, entry `block + 1` a block. The fields of an entry are
+ * adjacent.
+ */
 const entryWords = 4;
-/** Entry that follows plus one; 0: the block is not in the list. */
+/** The next entry plus one; 0: the block is not in the list. */
 const nextAt = 0;
 const previousAt = 1;
 const depthAt = 2;
@@ -11,13 +14,13 @@ const depthAt = 2;
 const tickAt = 3;
 
 /**
- * For blocks that are added as they are used: the last one added goes last. Of those that one tick adds the deepest goes first; so whoever adds
- * many at once adds the deepest first.
+ * For blocks that are added when they are used: the block added last is evicted last. Among blocks of one tick the
+ * deepest is evicted first, so a caller that adds many adds the deepest first.
  */
 export class UseList<Id extends number = BlockId> {
   #entries: Uint32Array;
   #size = 0;
-  /** Counts round: only the latest matter. */
+  /** Wraps around: only recent ticks matter. */
   #clock = 0;
 
   constructor(blocks: number) {
@@ -45,14 +48,14 @@ export class UseList<Id extends number = BlockId> {
     this.#entries[(block + 1) * entryWords + depthAt] = depth;
   }
 
-  /** It is used until it is added. */
+  /** A block counts as used until it is added. */
   letGo(_block: Id, _cold: boolean): void {}
 
   touch(block: Id): void {
     if (this.remove(block)) this.add(block);
   }
 
-  /** It must not be in. */
+  /** The block must not be in the list. */
   add(block: Id): void {
     const entries = this.#entries;
     const own = (block + 1) * entryWords;
@@ -72,7 +75,7 @@ export class UseList<Id extends number = BlockId> {
     this.#size++;
   }
 
-  /** False when the block was not in. */
+  /** False when the block was not in the list. */
   remove(block: Id): boolean {
     const entries = this.#entries;
     const own = (block + 1) * entryWords;
@@ -94,7 +97,7 @@ export class UseList<Id extends number = BlockId> {
     return id;
   }
 
-  /** Room for block ids up to `blocks`, no less than before. */
+  /** Makes space for block ids below `blocks`, at least as many as before. */
   grow(blocks: number): void {
     const entries = new Uint32Array((blocks + 1) * entryWords);
     entries.set(this.#entries);

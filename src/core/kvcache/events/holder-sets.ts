@@ -1,6 +1,6 @@
-// Sets of instances for the few blocks that many hold: a bit for each instance.
+// Bit sets of instances, for the few blocks that many instances hold.
 
-/** Sets are numbered, opened and closed; numbers of closed ones are used again. */
+/** Sets are numbered, opened and closed; the numbers of closed sets are reused. */
 export class HolderSets {
   readonly #wordsOfSet: number;
   /** (sets, wordsOfSet) */
@@ -13,12 +13,12 @@ export class HolderSets {
     this.#words = new Uint32Array(16 * this.#wordsOfSet);
   }
 
-  /** Sets that are open. */
+  /** Open sets. */
   get size(): number {
     return this.#sets - this.#free.length;
   }
 
-  /** An empty set. */
+  /** Opens an empty set. */
   open(): number {
     const set = this.#free.pop() ?? this.#sets++;
     if ((set + 1) * this.#wordsOfSet > this.#words.length) {
@@ -38,21 +38,21 @@ export class HolderSets {
     return (this.#words[set * this.#wordsOfSet + (instance >> 5)] & (1 << (instance & 31))) !== 0;
   }
 
-  /** False when it was in. */
+  /** False when the instance was in the set. */
   add(set: number, instance: number): boolean {
     if (this.has(set, instance)) return false;
     this.#flip(set, instance);
     return true;
   }
 
-  /** False when it was not in. */
+  /** False when the instance was not in the set. */
   remove(set: number, instance: number): boolean {
     if (!this.has(set, instance)) return false;
     this.#flip(set, instance);
     return true;
   }
 
-  /** Writes those that are in to `out`, lowest first; returns how many. */
+  /** Writes the members to `out`, lowest first; returns how many. */
   list(set: number, out: Int32Array): number {
     let count = 0;
     for (let i = 0; i < this.#wordsOfSet; i++) {

@@ -1,20 +1,23 @@
-// What an instance says of the blocks it holds: numbered journals of what changed, and snapshots of everything.
+// KV events of an instance: numbered batches of changes to its blocks, and snapshots of all blocks.
 import { digestWords } from '../../../util/blake2s.ts';
 import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
 
-/** Hears of every block that a cache comes to hold or loses. */
+/** Receives every block that a cache stores or removes. */
 export interface BlockListener {
-  /** The block of the digest at `words[at..at+4]` was stored or removed. Of one that was stored `depth` is blocks before it plus one, and `block` which one of the pool it is, if it is there. */
+  /**
+   * The block of the digest at `words[at..at+4]` was stored or removed. For a stored block, `depth` is the number of
+   * blocks before it plus one, and `block` its id if it is in the pool.
+   */
   record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: number): void;
 }
 
-/** Hears of tiers together, and which of their blocks SSD alone has. */
+/** Receives changes over all tiers, and which blocks only SSD holds. */
 export interface TierListener extends BlockListener {
-  /** Of a block that is held: it is on SSD alone from now on, or is not any more. */
+  /** From now on only SSD holds the stored block, or not any more. */
   sank(words: Uint32Array, at: number, onSsd: boolean): void;
 }
 
-/** Gathers changes for the next journal, in arrays that are used again for the one after. */
+/** Collects changes for the next batch, in arrays that the following batch reuses. */
 export class KvEventLog implements TierListener {
   readonly #incarnation: number;
   #number = 0;
@@ -40,17 +43,17 @@ export class KvEventLog implements TierListener {
     this.#stored[this.#changes++] = change;
   }
 
-  /** Of the last journal; 0: none. */
+  /** Number of the last batch; 0: none. */
   get number(): number {
     return this.#number;
   }
 
-  /** Changes since the last journal. */
+  /** Changes since the last batch. */
   get changes(): number {
     return this.#changes;
   }
 
-  /** What changed since the last journal. Its arrays are valid until the next change. */
+  /** The changes since the last batch. Its arrays are valid until the next change. */
   take(): KvEventBatch {
     const changes = this.#changes;
     this.#changes = 0;
@@ -63,7 +66,7 @@ export class KvEventLog implements TierListener {
     };
   }
 
-  /** Of all blocks, once all changes have been told. @param onSsd the last so many are on SSD alone */
+  /** All blocks, after all changes were taken. @param onSsd the last so many blocks are on SSD only */
   snapshot(words: Uint32Array, onSsd = 0): KvSnapshot {
     const snapshot = {
       incarnation: this.#incarnation,

@@ -1,4 +1,4 @@
-// What an instance tells conductors of its block cache, and when.
+// What an instance publishes about its block cache, and when.
 
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceConfig } from '../../scheduler/instance-config.ts';
@@ -9,14 +9,14 @@ type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
 type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 
-/** Changes of the cache that go untold at most, while no request has anything to tell. */
+/** Maximum number of unpublished changes while no request has anything to report. */
 export const changesMax = 64;
 
 export class KvEventPublisher {
   readonly #cache: BlockCache;
   readonly #recorder: KvEventLog | undefined;
 
-  /** `journalLife`: undefined: nobody asks. `witness` hears of every change at once. What is on SSD from before is held from now on, and told. */
+  /** Blocks that are on SSD from an earlier run are stored, and reported, from now on. */
   constructor(
     cache: BlockCache,
     { journalIncarnation, witness, contents }: Pick<InstanceConfig, 'journalIncarnation' | 'witness' | 'contents'>,
@@ -27,12 +27,12 @@ export class KvEventPublisher {
     if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
   }
 
-  /** The number of the last journal; 0: none. */
+  /** Number of the last batch; 0: none. */
   get number(): number {
     return this.#recorder?.number ?? 0;
   }
 
-  /** What changed, with whatever else there is to say (`speaking`) and before too much has gathered. */
+  /** The changes since the last batch: together with another report (`reporting`), or once there are many. */
   changes(speaking: boolean): Journal | undefined {
     const recorder = this.#recorder;
     if (recorder === undefined || recorder.changes === 0) return undefined;
@@ -40,9 +40,11 @@ export class KvEventPublisher {
     return { kind: 'journal', journal: recorder.take() };
   }
 
-  /** All that is held, where a journal is kept, after what changed: whoever is not told all has heard of everything, too. */
+  /**
+   * The changes since the last batch, then a snapshot: a consumer that misses the snapshot has received every change.
+   */
   all(): readonly (Journal | Snapshot | Ignored)[] {
-    if (this.#recorder === undefined) return [{ kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' }];
+    if (this.#recorder === undefined) return [{ kind: 'ignored', message: 'Ignored requestSnapshot: this instance publishes no KV events' }];
     const changes = this.changes(true);
     const snapshot = this.#recorder.snapshot(this.#cache.indexedDigests(), this.#cache.lower?.sunk);
     const all = { kind: 'snapshot', snapshot } as const;

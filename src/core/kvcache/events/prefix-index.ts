@@ -1,4 +1,4 @@
-// What every instance of a cluster holds of a prompt: fed by their journals, asked before each placement.
+// Which blocks of a prompt each instance of a cluster holds, built from KV events and read before each placement.
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
@@ -6,26 +6,26 @@ import { type BlockFate, ReplicaTable, type Replication } from './replica-table.
 
 export interface PrefixIndexConfig {
   readonly instances: number;
-  /** Different blocks that there is room for from the start; it grows when there are more. */
+  /** Distinct blocks to make space for at the start; the index grows when there are more. */
   readonly blocks: number;
-  /** Blocks that nobody holds any more which it grows for too, so as to tell evicted from never seen. */
+  /** Evicted blocks that the index also keeps, to distinguish evicted from never seen. */
   readonly remembered: number;
 }
 
-/** `stale`: late or doubled, nothing changed. `gap`: journals are missing, nothing changed: a snapshot is wanted. */
+/** `stale`: late or duplicate, nothing changed. `gap`: batches are missing, nothing changed; a snapshot is required. */
 export type JournalVerdict = 'applied' | 'stale' | 'gap';
 
-/** While a snapshot is awaited it is asked for again after so many journals. */
+/** Batches after which a missing snapshot is requested again. */
 const askAgainAfter = 64;
 
-/** The answer to one question: the longest prefix of a chain on each instance. Reused for the next. */
+/** The result of a lookup: the longest prefix of a chain on each instance. Reused for the next lookup. */
 export class PrefixMatches {
-  /** (instances): blocks of the chain that each holds, from the first on without a gap. */
+  /** (instances): blocks of the chain that each instance holds from the start, without a gap. */
   readonly blocks: Int32Array;
-  /** The first `count`: instances that hold the first block at least, in no order. */
+  /** The first `count` entries: instances that hold at least the first block, in no order. */
   readonly instances: Int32Array;
   readonly walking: Int32Array;
-  /** (instances): of its blocks, the last so many are on SSD alone. */
+  /** (instances): how many of these blocks, at their end, only SSD holds. */
   readonly onSsd: Int32Array;
   count = 0;
 
@@ -45,15 +45,15 @@ export class PrefixMatches {
   }
 }
 
-/** Knows what instances have told, not what they hold now: an instance's own cache has the last word. */
+/** Contains what instances have reported, not what they hold now: an instance's own cache decides. */
 export class PrefixIndex {
   readonly #table: ReplicaTable;
-  /** Of its blocks, those that an instance has on SSD alone. */
+  /** Blocks that an instance has only on SSD. */
   readonly #sunk: ReplicaTable;
   readonly #incarnation: Float64Array;
-  /** (instances): the last journal that is in. */
+  /** (instances): number of the last applied batch. */
   readonly #number: Float64Array;
-  /** (instances): journals that came while a snapshot is awaited; 0: none is. */
+  /** (instances): batches received while a snapshot is missing; 0: none is missing. */
   readonly #missed: Int32Array;
 
   constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
@@ -64,12 +64,12 @@ export class PrefixIndex {
     this.#missed = new Int32Array(instances);
   }
 
-  /** Different blocks that instances hold. */
+  /** Distinct blocks that instances hold. */
   get blocks(): number {
     return this.#table.blocks;
   }
 
-  /** How many copies there are of what. Passes over all of it. */
+  /** Number of copies of the blocks. Scans the whole index. */
   replication(): Replication {
     return this.#table.replication();
   }
@@ -99,7 +99,10 @@ export class PrefixIndex {
     return 'applied';
   }
 
-  /** Takes a snapshot in place of all that is known of the instance; false when it is older than that, or is in already. */
+  /**
+   * Replaces everything known of the instance by a snapshot; false when the snapshot is older than that, or applied
+   * already.
+   */
   restore(instance: number, { incarnation, number, blocks, words, onSsd = 0 }: KvSnapshot): boolean {
     const known = this.#incarnation[instance];
     const isNews = number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
@@ -111,18 +114,18 @@ export class PrefixIndex {
     return true;
   }
 
-  /** The instance is gone with all it had: what its life still says is late. */
+  /** The instance has left with all its blocks. Batches of its incarnation are stale from now on. */
   drop(instance: number): void {
     this.#begin(instance, this.#incarnation[instance] + 1);
   }
 
-  /** The instance is there in this life, though it may have been thought lost: nothing of it is known before a snapshot. */
+  /** The instance runs in this incarnation, even if it was believed lost. Its blocks are unknown until a snapshot. */
   join(instance: number, incarnation: number): void {
     this.#begin(instance, incarnation);
     this.#missed[instance] = 1;
   }
 
-  /** Has the instance told of more than is in, up to journal `number` of this life? */
+  /** True if the instance has reported more than is applied, up to batch `number` of this incarnation. */
   isBehind(instance: number, incarnation: number, number: number): boolean {
     const known = this.#incarnation[instance];
     return (
@@ -138,7 +141,10 @@ export class PrefixIndex {
     this.#missed[instance] = 0;
   }
 
-  /** The longest prefix of the chain's first `blocksMax` blocks on each instance. Costs a lookup for each block that anybody still matches. */
+  /**
+   * The longest prefix of the chain's first `blocksMax` blocks on each instance. One lookup for each block that some
+   * instance still matches.
+   */
   match(chain: BlockChain, blocksMax: number, out: PrefixMatches): void {
     out.clear();
     const { blocks: reach, walking } = out;
@@ -159,14 +165,17 @@ export class PrefixIndex {
     }
   }
 
-  /** Of the chain's first `blocks` blocks, how many in a row at the end the instance has on SSD alone: tiers lose a prefix from its end. */
+  /**
+   * How many of the chain's first `blocks` blocks, at their end, the instance has only on SSD. Tiers lose a prefix from
+   * its end.
+   */
   #sunkEnd(chain: BlockChain, blocks: number, instance: number): number {
     let first = blocks;
     while (first > 0 && this.#sunk.has(this.#sunk.find(chain.words, (first - 1) * digestWords), instance)) first--;
     return blocks - first;
   }
 
-  /** Is the instance known to hold the block of the digest at `words[at..at+4]`? */
+  /** True if the instance is known to hold the block of the digest at `words[at..at+4]`. */
   names(instance: number, words: Uint32Array, at: number): boolean {
     return this.#table.has(this.#table.find(words, at), instance);
   }
@@ -176,7 +185,7 @@ export class PrefixIndex {
     return this.#table.fate(chain.words, index * digestWords);
   }
 
-  /** Throws unless the table is sound. Passes over all of it. */
+  /** Throws unless the index is sound. Scans all of it. */
   check(): void {
     this.#table.check();
     this.#sunk.check();
@@ -184,8 +193,8 @@ export class PrefixIndex {
 }
 
 /**
- * The instance that holds the longest prefix; of equals the one with the smallest send backlog, then the lowest index.
- * @param transfers `backlogUs`: what an instance has to send before anything else
+ * The instance with the longest prefix; among equals the one with the smallest send backlog, then the lowest index.
+ * @param transfers `backlogUs`: time until an instance has sent everything queued
  */
 export function longestMatch(
   matches: PrefixMatches | undefined,

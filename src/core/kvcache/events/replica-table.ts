@@ -4,36 +4,39 @@ import { HolderSets } from './holder-sets.ts';
 
 /** (slots, 8 words): digest; state; holders. Half a cache line. */
 const slotWords = 8;
-/** Word of the state: 0: empty; else holders + 1, and whether they stand in a set of their own. */
+/** The state's word: 0: empty; else holders + 1, with a bit if the holders are in a set. */
 const stateAt = digestWords;
 const inSet = 0x80000000;
-/** Word from which up to six holders stand, 16 bits each, or the number of their set. */
+/** The first of the words with up to six holders, 16 bits each, or with the number of their set. */
 const holdersAt = digestWords + 1;
 const inlineMax = 2 * (slotWords - holdersAt);
-/** A set is given up at this many, so that one holder more or less does not move them to and fro. */
+/**
+ * A set is closed at this many holders, below `inlineMax`, so that one holder more or less does not move them each
+ * time.
+ */
 const inlineAgain = inlineMax - 2;
 
-/** Share of slots that held blocks may take, and that held and remembered ones may take together. */
+/** Maximum share of slots for held blocks, and for held and remembered blocks together. */
 const heldShare = 0.6;
 const takenShare = 0.75;
 
 export const instancesMax = 0xffff;
 
-/** What became of a block, as far as the table remembers. */
+/** State of a block, as far as the table remembers. */
 export type BlockFate = 'never seen' | 'evicted' | 'held';
 
 export interface Replication {
-  /** Different blocks that somebody holds. */
+  /** Distinct blocks that instances hold. */
   readonly blocks: number;
-  /** Those of them that more than one instance holds. */
+  /** Blocks that more than one instance holds. */
   readonly onSeveral: number;
-  /** Blocks over all instances. */
+  /** Blocks summed over all instances. */
   readonly copies: number;
 }
 
 /**
- * A block that nobody holds any more is remembered until its place is wanted: that tells an eviction from a block that never was.
- * Digests are spread evenly, so their first word is the slot; lookups allocate nothing.
+ * A block without holders is remembered until its slot is required: this distinguishes an eviction from a block that
+ * never existed. Digests are uniform, so the first word selects the slot. Lookups allocate nothing.
  */
 export class ReplicaTable {
   /** (instances): blocks that each one holds. */
@@ -44,16 +47,16 @@ export class ReplicaTable {
   #mask: number;
   #blocks = 0;
   #remembered = 0;
-  /** Where the next remembered block is looked for that has to go. */
+  /** Clock hand: where the search for the next remembered block to drop starts. */
   #hand = 0;
 
   /**
-   * @param blocks that there is room for from the start
-   * @param remembered blocks that it grows for besides, once their holders have let go of them
+   * @param blocks initial capacity
+   * @param remembered blocks without holders that the table also grows for
    */
   constructor(instances: number, blocks: number, remembered: number) {
     if (instances > instancesMax)
-      throw new RangeError(`Cannot index ${instances} instances: ${instancesMax} is the most`);
+      throw new RangeError(`Cannot index ${instances} instances: ${instancesMax} is the maximum`);
     const slots = powerOfTwo(blocks / heldShare);
     this.held = new Int32Array(instances);
     this.#sets = new HolderSets(instances);
@@ -62,12 +65,12 @@ export class ReplicaTable {
     this.#mask = slots - 1;
   }
 
-  /** Blocks that somebody holds. */
+  /** Blocks that instances hold. */
   get blocks(): number {
     return this.#blocks;
   }
 
-  /** How many copies there are of what. Passes over the whole table. */
+  /** Number of copies of the blocks. Scans the whole table. */
   replication(): Replication {
     let [onSeveral, copies] = [0, 0];
     for (let slot = 0; slot < this.#words.length; slot += slotWords) {
@@ -78,7 +81,7 @@ export class ReplicaTable {
     return { blocks: this.#blocks, onSeveral, copies };
   }
 
-  /** The instance holds the block of the digest at `words[at..at+4]` now; false when it did already. */
+  /** From now on the instance holds the block of the digest at `words[at..at+4]`; false when it did already. */
   add(words: Uint32Array, at: number, instance: number): boolean {
     let slot = this.find(words, at);
     if (this.#words[slot + stateAt] === 0) {
@@ -93,7 +96,7 @@ export class ReplicaTable {
     return this.#addHolder(slot, instance);
   }
 
-  /** The instance holds that block no more; false when it did not. */
+  /** The instance does not hold the block any more; false when it did not. */
   remove(words: Uint32Array, at: number, instance: number): boolean {
     const slot = this.find(words, at);
     return this.#words[slot + stateAt] !== 0 && this.#removeHolder(slot, instance);
@@ -104,14 +107,14 @@ export class ReplicaTable {
     return holders === undefined ? 'never seen' : holders === 0 ? 'evicted' : 'held';
   }
 
-  /** Takes the instance from every block. Passes over the whole table. */
+  /** Removes the instance from every block. Scans the whole table. */
   drop(instance: number): void {
     for (let slot = 0; slot < this.#words.length && this.held[instance] > 0; slot += slotWords) {
       if (this.#words[slot + stateAt] > 1) this.#removeHolder(slot, instance);
     }
   }
 
-  /** Where the digest stands, or would. Slots are valid until the next `add`. */
+  /** The slot of the digest, or the empty slot for it. Slots are valid until the next `add`. */
   find(words: Uint32Array, at: number): number {
     const table = this.#words;
     const w0 = words[at];
@@ -128,7 +131,7 @@ export class ReplicaTable {
     }
   }
 
-  /** Does the instance hold the slot's block? */
+  /** True if the instance holds the slot's block. */
   has(slot: number, instance: number): boolean {
     if (this.#isSet(slot)) return this.#sets.has(this.#words[slot + holdersAt], instance);
     const holders = this.holders(slot) ?? 0;
@@ -136,7 +139,7 @@ export class ReplicaTable {
     return false;
   }
 
-  /** How many hold the block of a slot; undefined where none is. */
+  /** Number of holders of a slot's block; undefined for an empty slot. */
   holders(slot: number): number | undefined {
     const state = this.#words[slot + stateAt];
     return state === 0 ? undefined : (state & ~inSet) - 1;
@@ -151,8 +154,8 @@ export class ReplicaTable {
   }
 
   /**
-   * Keeps of `from`, the `count` instances that hold what comes before, those that hold the slot's block too; returns how many. `reach[i]` is how
-   * many blocks instance i is known to hold, `length` for those in `from`, and grows by one for those that stay.
+   * Keeps those of the first `count` instances in `from` that also hold the slot's block; returns how many. `reach[i]`
+   * is the number of blocks that instance i holds: `length` for all in `from`, and one more for those that stay.
    */
   keep(slot: number, from: Int32Array, count: number, reach: Int32Array, length: number): number {
     let kept = 0;
@@ -243,20 +246,20 @@ export class ReplicaTable {
     for (let i = 0; i < inlineAgain; i++) this.#setInline(slot, i, holders[i]);
   }
 
-  /** Room for one block more: a larger table, or that of one that nobody holds. */
+  /** Makes space for one block: grows the table, or drops a remembered block. */
   #makeRoom(): void {
     const slots = this.#mask + 1;
     if (slots < this.#slotsMax || this.#blocks >= heldShare * slots) {
       this.#grow(2 * slots);
       return;
     }
-    // At least a fifth of what is taken is only remembered: the hand soon finds one.
+    // At least a fifth of the taken slots is only remembered: the hand soon finds one.
     while (this.#words[this.#hand * slotWords + stateAt] !== 1) this.#hand = (this.#hand + 1) & this.#mask;
     this.#clear(this.#hand);
     this.#remembered--;
   }
 
-  /** Backward shift: whoever probed past the hole moves into it. */
+  /** Backward shift: entries that probed past the hole move into it. */
   #clear(place: number): void {
     let hole = place;
     const table = this.#words;
@@ -281,7 +284,9 @@ export class ReplicaTable {
     }
   }
 
-  /** Throws unless every block is found by its digest, its holders are counted once, and every set belongs to one block. */
+  /**
+   * Throws unless every block is found by its digest, its holders are counted once, and every set belongs to one block.
+   */
   check(): void {
     const held = new Int32Array(this.held.length);
     const holders = new Int32Array(this.held.length);

@@ -1,14 +1,15 @@
-// When an instance keeps a copy of what its cache holds where all can read it, and what it tells those who ask: that copy, and the journals since.
+// When an instance stores a snapshot of its cache where gateways can read it, and what it sends to them: the stored
+// snapshot's number, and the batches since.
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface ArchiveLimits {
-  /** Changes of the cache that no copy is written for, where the copy before has fewer blocks. */
+  /** Changes for which no new snapshot is written, where the stored one has fewer blocks. */
   readonly changesMin: number;
-  /** The store has no room for more. */
+  /** Maximum number of blocks that the store accepts. */
   readonly blocksMax: number;
-  /** A copy is written anew so long after it was, though little has changed: it is forgotten later than that. */
+  /** A stored snapshot is rewritten after this time, before the store expires it. */
   readonly refreshUs: number;
-  /** After the first write that failed; each further one in a row waits twice as long. */
+  /** Delay after a failed write; it doubles with each further failure in a row. */
   readonly retryUs: number;
   readonly retryUsMax: number;
 }
@@ -21,39 +22,42 @@ export const defaultArchiveLimits: ArchiveLimits = {
   retryUsMax: 60_000_000,
 };
 
-/** What a journal costs besides its changes, in changes. */
+/** Cost of a batch besides its changes, in changes. */
 export const journalWeight = 8;
-/** Journals since the copy are kept up to so many times of what is wanted: then it is of no use any more. */
+/**
+ * Batches since the snapshot are kept up to this multiple of the rewrite threshold; beyond that the snapshot is
+ * useless.
+ */
 export const tailsMax = 4;
 
-/** One write is under way at a time, and answered once; so is one listing. */
+/** At most one write and one listing run at a time. Each write is answered once. */
 export type ArchiveEvent<Gateway> =
-  /** A turn of the instance's own thread: blocks are an answer to `list`. */
+  /** A turn of the instance's thread. `blocks` answers a `list`. */
   | { readonly kind: 'heard'; readonly journals: readonly KvEventBatch[]; readonly blocks: KvSnapshot | undefined }
-  /** `unread`: the copy that it was told of was not there. */
+  /** A gateway requests the cache's contents. `unread`: it could not read the stored snapshot. */
   | { readonly kind: 'asked'; readonly gateway: Gateway; readonly unread: boolean }
   | { readonly kind: 'gone'; readonly gateway: Gateway }
   | { readonly kind: 'written' }
-  /** It may have been all the same. */
+  /** The write may have succeeded nevertheless. */
   | { readonly kind: 'unwritten' }
-  /** A later process of this name writes there. */
+  /** A later process of this name writes to the same place. */
   | { readonly kind: 'replaced' }
   | { readonly kind: 'wake' };
 
 export type ArchiveEffect<Gateway> =
-  /** The thread is to tell all that it holds. */
+  /** The thread shall send a snapshot. */
   | { readonly kind: 'list' }
   | { readonly kind: 'write'; readonly snapshot: KvSnapshot }
-  /** The copy of that number, and all journals since that have been heard. */
+  /** The stored snapshot's number, and all batches received since. */
   | {
       readonly kind: 'tellStored';
       readonly gateway: Gateway;
       readonly number: number;
       readonly journals: readonly KvEventBatch[];
     }
-  /** What the thread has just listed. */
+  /** The snapshot that the thread has just sent. */
   | { readonly kind: 'requestSnapshot'; readonly gateway: Gateway }
-  /** No copy of so many is written, unlike before. */
+  /** The snapshot is too large to store, unlike the one before. */
   | { readonly kind: 'refused'; readonly blocks: number };
 
 interface Copy {
@@ -62,22 +66,22 @@ interface Copy {
 }
 
 /**
- * Journals come in order and without gaps, whatever becomes of copies; a listing stands after those before it. What is kept is bounded: the journals since the
- * copy, a few times as much as the copy itself.
+ * Batches arrive in order and without gaps, whatever happens to snapshots; a listing follows the batches before it.
+ * Memory is bounded: the batches since the snapshot weigh at most a few times the snapshot itself.
  */
 export class SnapshotArchive<Gateway> {
   readonly #limits: ArchiveLimits;
   #stored: (Copy & { readonly atUs: number }) | undefined;
-  /** Useful while the journals since are kept. */
+  /** `useful` while the batches since this snapshot are kept. */
   #writing: (Copy & { readonly useful: boolean }) | undefined;
-  /** Since the copy that is stored, or else the one that is being written; empty where there is none. */
+  /** Batches since the stored snapshot, or else since the one being written; empty without either. */
   #tail: KvEventBatch[] = [];
-  /** Of the tail; where there is none, of all journals since there was one. */
+  /** Weight of the tail; without a snapshot, of all batches since the last one. */
   #weight = 0;
   #listing = false;
-  /** They are told what is listed. */
+  /** Gateways that receive the next listing. */
   readonly #waiting = new Set<Gateway>();
-  /** That were listed last, where they are too many for a copy. */
+  /** Blocks of the last listing, where they are too many to store. */
   #refused: number | undefined;
   #failures = 0;
   #retryUs = 0;
@@ -88,7 +92,7 @@ export class SnapshotArchive<Gateway> {
     this.#limits = limits;
   }
 
-  /** Journals that are kept. */
+  /** Batches that are kept. */
   get tail(): readonly KvEventBatch[] {
     return this.#tail;
   }
@@ -102,7 +106,7 @@ export class SnapshotArchive<Gateway> {
     return Math.max(this.#retryUs, outgrown || this.#failures > 0 ? 0 : refreshUs);
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** `nowUs` is monotonic. The caller carries out the effects in order. */
   step(nowUs: number, event: ArchiveEvent<Gateway>): readonly ArchiveEffect<Gateway>[] {
     this.#effects = [];
     switch (event.kind) {
@@ -134,12 +138,12 @@ export class SnapshotArchive<Gateway> {
     return this.#effects;
   }
 
-  /** The copy that journals are kept for. */
+  /** The snapshot that batches are kept for. */
   get #base(): Copy | undefined {
     return this.#stored ?? (this.#writing?.useful ? this.#writing : undefined);
   }
 
-  /** Of journals since the copy, before another one is wanted. */
+  /** Weight of batches since the snapshot at which another one is written. */
   get #weightMax(): number {
     return Math.max(this.#limits.changesMin, this.#base?.blocks ?? this.#refused ?? 0);
   }
@@ -166,7 +170,10 @@ export class SnapshotArchive<Gateway> {
     this.#trim();
   }
 
-  /** Until as much has changed as there is, or somebody has it listed, it will not have shrunk. */
+  /**
+   * The next attempt follows once as many changes have accumulated as there are blocks, or when a gateway requests a
+   * listing.
+   */
   #refuse(blocks: number): void {
     if (this.#refused === undefined) this.#effects.push({ kind: 'refused', blocks });
     this.#refused = blocks;
@@ -183,7 +190,7 @@ export class SnapshotArchive<Gateway> {
     if (base === undefined) return;
     this.#tail.push(journal);
     if (this.#weight <= tailsMax * this.#weightMax) return;
-    // What is being written may be of use instead, and if not, what will be.
+    // The snapshot being written, or else a later one, may still be useful.
     if (this.#stored === undefined && this.#writing !== undefined) this.#writing = { ...this.#writing, useful: false };
     this.#stored = undefined;
     this.#trim();
@@ -219,13 +226,13 @@ export class SnapshotArchive<Gateway> {
     this.#trim();
   }
 
-  /** Before the next one is written. */
+  /** Delays the next write. */
   #wait(nowUs: number): void {
     this.#retryUs = nowUs + Math.min(this.#limits.retryUsMax, this.#limits.retryUs * 2 ** this.#failures);
     this.#failures++;
   }
 
-  /** Keeps what comes after the copy that there is. */
+  /** Keeps the batches after the current snapshot. */
   #trim(): void {
     const base = this.#base;
     this.#tail = base === undefined ? [] : this.#tail.filter(({ number }) => number > base.number);

@@ -1,24 +1,30 @@
-// How a gateway comes to know what instances hold that it has heard too little of: copies that they keep, journals since, and their own listing where that fails.
+// How a gateway learns the blocks of instances after missing KV events: from a stored snapshot and the batches since,
+// or from a snapshot that the instance sends.
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface CatchUpTimes {
-  /** What has not been read by then is not waited for. */
+  /** Timeout of reading a stored snapshot. */
   readonly readUs: number;
-  /** An instance that has not answered for so long is asked again. */
+  /** An instance that has not answered for this time receives another request. */
   readonly askAgainUs: number;
 }
 
 export const defaultCatchUpTimes: CatchUpTimes = { readUs: 3_000_000, askAgainUs: 10_000_000 };
 
-/** Changes that are kept for one instance while its copy is read: with more of them it tells all itself. */
+/**
+ * Maximum number of changes kept for one instance while its snapshot is read; beyond it the instance is asked to send
+ * one.
+ */
 const changesMax = 1_000_000;
 
 export type CatchUpEvent =
-  /** Something of what the instance holds is not known. */
+  /** The gateway lacks a part of the instance's blocks. */
   | { readonly kind: 'wanted'; readonly instance: InstanceIndex }
-  /** `stored`: the copy of that number is to be read, and journals are those since; `blocks`: all that it holds. */
+  /**
+   * `stored`: number of the stored snapshot to read; `journals` follow it. `blocks`: a snapshot of the instance itself.
+   */
   | {
       readonly kind: 'told';
       readonly instance: InstanceIndex;
@@ -26,18 +32,18 @@ export type CatchUpEvent =
       readonly stored?: number | undefined;
       readonly blocks?: KvSnapshot | undefined;
     }
-  /** Undefined: there is none, or none that can be used. */
+  /** Undefined: there is no usable snapshot. */
   | { readonly kind: 'read'; readonly ticket: number; readonly snapshot: KvSnapshot | undefined }
-  /** It is there no more, or anew: what was said before counts no more. */
+  /** The instance has left or restarted: its earlier reports are void. */
   | { readonly kind: 'gone'; readonly instance: InstanceIndex }
   | { readonly kind: 'wake' };
 
 export type CatchUpEffect =
-  /** `unread`: the copy that it told of could not be used. */
+  /** `unread`: the stored snapshot could not be used. */
   | { readonly kind: 'ask'; readonly instance: InstanceIndex; readonly unread: boolean }
-  /** The instance's copy of that number, or a later one of the same life. */
+  /** Reads the instance's stored snapshot of that number, or a later one of the same incarnation. */
   | { readonly kind: 'read'; readonly instance: InstanceIndex; readonly ticket: number; readonly number: number }
-  /** To the conductor. */
+  /** For the conductor. */
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
   | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch };
 
@@ -49,15 +55,18 @@ interface Asked {
 interface Named {
   readonly kind: 'named';
   readonly number: number;
-  /** Since the copy, in order. */
+  /** Since the snapshot, in order. */
   readonly journals: KvEventBatch[];
   changes: number;
 }
 
-/** Copies are read one after another, so that one of them is in memory at most. The conductor drops what it knows, and says when something is missing. */
+/**
+ * Stored snapshots are read one after another, so that at most one is in memory. The conductor discards what it has
+ * already, and reports missing batches.
+ */
 export class SnapshotCatchUp {
   readonly #times: CatchUpTimes;
-  /** Of whom something is missing, in the order in which their copies are read. */
+  /** Instances with missing blocks, in the order in which their snapshots are read. */
   readonly #missing = new Map<InstanceIndex, Asked | Named>();
   #reading: { readonly instance: InstanceIndex; readonly ticket: number; readonly untilUs: number } | undefined;
   #ticket = 0;
@@ -72,7 +81,7 @@ export class SnapshotCatchUp {
     return this.#reading?.untilUs ?? Number.POSITIVE_INFINITY;
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** `nowUs` is monotonic. The caller carries out the effects in order. */
   step(nowUs: number, event: CatchUpEvent): readonly CatchUpEffect[] {
     this.#effects = [];
     switch (event.kind) {
@@ -141,13 +150,13 @@ export class SnapshotCatchUp {
     this.#release(instance);
   }
 
-  /** What has been heard meanwhile may be all that was missing. */
+  /** The batches received meanwhile may be all that was missing. */
   #giveUp(nowUs: number, instance: InstanceIndex): void {
     this.#release(instance);
     this.#ask(nowUs, instance, true);
   }
 
-  /** Nothing is waited for any more. */
+  /** Passes on what was received while waiting. */
   #release(instance: InstanceIndex): void {
     const known = this.#missing.get(instance);
     this.#forget(instance);

@@ -6,19 +6,22 @@ import { type EvictionKind, EvictionQueue } from '../eviction.ts';
 import { UseList } from '../use-list.ts';
 
 const isFree = 0;
-/** Its contents are on their way in. */
+/** Its contents are in transit to it. */
 const isArriving = 1;
 const isHeld = 2;
 
-/** Hears of a block that makes room for others: its digest is at `words[at..at+4]`, valid during the call; `above`: a tier above has it too. */
+/**
+ * Receives a block that is evicted: its digest is at `words[at..at+4]`, valid during the call. `above`: a higher tier
+ * has it too.
+ */
 export type Evicted = (words: Uint32Array, at: number, depth: number, above: boolean) => void;
 
 const slotsAtFirst = 1024;
 
 /**
- * A slot is free, waits for its contents, or holds them. One that waits, or that anybody reads (`pin`), is not evicted. Which block follows
- * which is not known here: whoever uses a prefix touches all of it, so that under `lru` and `lfu` it goes from its end.
- * Memory grows with the slots that have been used.
+ * A slot is free, waits for its contents, or holds them. A slot that waits or is pinned by a reader is not evicted. The
+ * tier does not know which block follows which: its callers touch whole prefixes, so that `lru` and `lfu` evict a
+ * prefix from its end. Memory grows with the slots in use.
  */
 export class BlockTier {
   readonly capacity: number;
@@ -29,9 +32,9 @@ export class BlockTier {
   #digests: Uint32Array = new Uint32Array(0);
   #state = new Uint8Array(0);
   #pins = new Uint16Array(0);
-  /** (slots): what `arrived` said of it. */
+  /** (slots): the tag passed to `arrived`. */
   #tags = new Uint8Array(0);
-  /** (slots): 1: a tier above has the block too, as its owner says. */
+  /** (slots): 1: a higher tier has the block too. */
   #above = new Uint8Array(0);
   #freeSlots = new Int32Array(0);
   #freeCount = 0;
@@ -46,22 +49,22 @@ export class BlockTier {
     this.#evicted = evicted;
   }
 
-  /** Blocks whose contents are here. */
+  /** Blocks with contents in the tier. */
   get held(): number {
     return this.#held;
   }
 
-  /** Blocks whose contents are on their way in. */
+  /** Blocks with contents in transit to the tier. */
   get arriving(): number {
     return this.#arriving;
   }
 
-  /** Slots that something else uses now. */
+  /** Slots that gave their memory to another use. */
   get reserved(): number {
     return this.#reserved;
   }
 
-  /** (slots, 4 words): digests, meaningless where nothing is held or expected. Valid until the next `take`. */
+  /** (slots, 4 words): digests, undefined for free slots. Valid until the next `take`. */
   get digests(): Uint32Array {
     return this.#digests;
   }
@@ -70,25 +73,25 @@ export class BlockTier {
     return this.#evictions;
   }
 
-  /** Blocks touched between two ticks count as used at once. */
+  /** Blocks used between two ticks count as used at the same time. */
   tick(): void {
     this.#queue.tick();
   }
 
-  /** The slot of the digest at `words[at..at+4]`, where its contents are here. Does not pin. */
+  /** The slot that holds the contents of the digest at `words[at..at+4]`. Does not pin it. */
   find(words: Uint32Array, at: number): SlotId | undefined {
     const slot = this.#table.get(words, at);
     return slot !== undefined && this.#state[slot] === isHeld ? slot : undefined;
   }
 
-  /** Does it hold this block, or will it? */
+  /** True if it holds this block, or waits for it. */
   expects(words: Uint32Array, at: number): boolean {
     return this.#table.get(words, at) !== undefined;
   }
 
   /**
-   * A slot for a block, evicting if need be: its contents are on their way until `arrived` or `drop`. Undefined when every slot is in use,
-   * or one is for this block already.
+   * Allocates a slot for a block and evicts if necessary. The slot waits for its contents until `arrived` or `drop`.
+   * Undefined when every slot is in use, or one is for this block already.
    */
   take(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
@@ -104,7 +107,7 @@ export class BlockTier {
     return slot;
   }
 
-  /** The contents of a block come, unless every slot is in use: returns where. */
+  /** Allocates a slot for contents that are stored at once. Undefined when every slot is in use. */
   put(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     const slot = this.take(words, at, depth);
     if (slot !== undefined) this.arrived(slot);
@@ -121,14 +124,14 @@ export class BlockTier {
     if (this.#pins[slot] === 0) this.#queue.add(slot);
   }
 
-  /** What `arrived` said of it, the first time; 0 from then on. */
+  /** The tag passed to `arrived`; 0 from the second call on. */
   takeTag(slot: SlotId): number {
     const tag = this.#tags[slot] as number;
     this.#tags[slot] = 0;
     return tag;
   }
 
-  /** A tier above has the block too, or not any more. */
+  /** A higher tier has the block too, or not any more. */
   setAbove(slot: SlotId, above: boolean): void {
     this.#above[slot] = above ? 1 : 0;
   }
@@ -137,12 +140,15 @@ export class BlockTier {
     return this.#above[slot] === 1;
   }
 
-  /** Blocks before it plus one, of a block that is here or on its way. */
+  /** Blocks before it plus one, for a block that is held or in transit. */
   depth(slot: SlotId): number {
     return this.#queue.depth(slot);
   }
 
-  /** What lay in these slots before is there: (blocks, 6) slot, depth and digest, least recently stored first. While it holds nothing; slots that it has not are left out. */
+  /**
+   * Restores blocks from an earlier run: (blocks, 6) slot, depth and digest, least recently stored first. Only for an
+   * empty tier; ignores slots beyond the capacity.
+   */
   restore(blocks: Uint32Array): void {
     while (this.#state.length < this.capacity) this.#grow();
     for (let i = 0; i < blocks.length; i += 2 + digestWords) {
@@ -160,14 +166,14 @@ export class BlockTier {
       if (this.#state[slot] === isFree) this.#freeSlots[this.#freeCount++] = slot;
   }
 
-  /** The block is used once more. */
+  /** Counts a use of the block. */
   touch(slot: SlotId): void {
     this.#queue.touch(slot);
   }
 
-  /** Somebody reads it: it stays until `unpin`, and is used until then. */
+  /** A reader pins the slot: it is not evicted until `unpin`, and counts as used until then. */
   pin(slot: SlotId): void {
-    if (this.#state[slot] !== isHeld) throw new Error(`Cannot read a slot: it holds nothing: slot ${slot}`);
+    if (this.#state[slot] !== isHeld) throw new Error(`Cannot pin a slot: it holds nothing: slot ${slot}`);
     if (this.#pins[slot] === 0) this.#queue.remove(slot);
     this.#pins[slot] = this.#pins[slot] + 1;
   }
@@ -177,7 +183,7 @@ export class BlockTier {
   }
 
   unpin(slot: SlotId): void {
-    if (this.#pins[slot] === 0) throw new Error(`Cannot let go of a slot: nobody reads it: slot ${slot}`);
+    if (this.#pins[slot] === 0) throw new Error(`Cannot unpin a slot: it has no readers: slot ${slot}`);
     this.#pins[slot] = this.#pins[slot] - 1;
     if (this.#pins[slot] > 0) return;
     this.#queue.letGo(slot, false);
@@ -185,10 +191,10 @@ export class BlockTier {
     this.fit();
   }
 
-  /** Forgets a block that nobody reads: what was to come did not, or is of no use. */
+  /** Frees the slot of a block without readers: its contents did not arrive or are useless. */
   drop(slot: SlotId): void {
     if (this.#state[slot] === isFree || this.#pins[slot] > 0)
-      throw new Error(`Cannot drop a slot: it is free or ${this.#pins[slot]} read it: slot ${slot}`);
+      throw new Error(`Cannot drop a slot: it is free or has ${this.#pins[slot]} readers: slot ${slot}`);
     if (this.#state[slot] === isHeld) this.#held--;
     else this.#arriving--;
     this.#queue.remove(slot);
@@ -197,18 +203,18 @@ export class BlockTier {
     this.#freeSlots[this.#freeCount++] = slot;
   }
 
-  /** So many slots' worth of its memory is used for something else from now on: blocks go to make room, as far as nobody reads them. */
+  /** From now on the memory of this many slots has another use. Evicts blocks without readers to free them. */
   reserve(slots: number): void {
     this.#reserved = Math.min(slots, this.capacity);
     this.fit();
   }
 
-  /** What could not go when memory was taken, since somebody read it or it was on its way, goes now. */
+  /** Evicts blocks that could not be evicted before, because they were pinned or in transit. */
   fit(): void {
     while (this.#held + this.#arriving > this.capacity - this.#reserved) if (!this.#evictOne()) return;
   }
 
-  /** Calls with the place of every digest whose contents are here, or on their way. */
+  /** Calls `visit` with the position of every digest that is held or in transit. */
   forEach(visit: (words: Uint32Array, at: number) => void): void {
     for (let slot = 0; slot < this.#state.length; slot++)
       if (this.#state[slot] !== isFree) visit(this.#digests, slot * digestWords);
@@ -219,7 +225,7 @@ export class BlockTier {
     if (slot === undefined) return false;
     this.#evictions++;
     this.drop(slot);
-    // The slot is free, and its digest stays until it is taken anew.
+    // The slot is free, and its digest stays until the slot is allocated again.
     this.#evicted(this.#digests, slot * digestWords, this.#queue.depth(slot), this.isAbove(slot));
     return true;
   }
@@ -249,7 +255,10 @@ export class BlockTier {
     for (let slot = slots - 1; slot >= before; slot--) this.#freeSlots[this.#freeCount++] = slot;
   }
 
-  /** Throws unless every slot is in one state, found by its digest, and may be evicted exactly when it is held and nobody reads it. */
+  /**
+   * Throws unless every slot is in one state, found by its digest, and evictable exactly when it is held and not
+   * pinned.
+   */
   check(): void {
     const counts: [number, number, number] = [0, 0, 0];
     for (let slot = 0; slot < this.#state.length; slot++) {
@@ -264,7 +273,7 @@ export class BlockTier {
     }
     const [free, arriving, held] = counts;
     if (free !== this.#freeCount || arriving !== this.#arriving || held !== this.#held)
-      throw new Error(`Tier broken: ${free} free, ${arriving} arriving, ${held} held are counted otherwise`);
+      throw new Error(`Tier broken: ${free} free, ${arriving} arriving, ${held} held slots do not match the counts`);
     if (held + arriving > this.capacity - this.#reserved && this.#queue.size > 0)
       throw new Error(`Tier broken: ${held + arriving} slots of ${this.capacity} with ${this.#reserved} reserved`);
   }

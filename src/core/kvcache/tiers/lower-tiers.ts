@@ -1,11 +1,11 @@
-// The prefix cache below device memory: host memory takes a copy of every block, SSD what host memory has no room for.
+// The prefix cache below device memory: host memory takes a copy of every block, SSD the blocks that host memory
+// evicts.
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
 import type { EvictionKind } from '../eviction.ts';
-import type { PrefixReceiveBuffer } from '../prefix-transfer.ts';
 import { BlockTier } from './block-tier.ts';
 import { type BegunWrites, SsdWrites } from './ssd-writes.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
@@ -19,39 +19,49 @@ export interface LowerTiersConfig {
   readonly moves?: TierMoves | undefined;
 }
 
-/** What is read of SSD: with these all of the chain before block `to` is there. */
+/** Blocks to read from SSD: with these, every block of the chain before `to` is available. */
 export interface SsdRead {
   readonly blocks: readonly SsdBlock[];
   readonly to: number;
 }
 
-/** Where a block was before host memory had it; `host`: it was computed here. */
+/** Where blocks read from SSD go. */
+export interface SsdReadTarget {
+  /** True: device memory. */
+  readonly inPool: boolean;
+  /** The slot of host memory that waits for a block; undefined: elsewhere, or another transfer brings it. */
+  slot(block: number): SlotId | undefined;
+}
+
+/** The origin of a block in host memory; `host`: it was computed here. */
 const origins = ['host', 'ssd', 'instance'] as const;
 export type BlockOrigin = (typeof origins)[number];
 
 /**
- * A block that device memory comes to hold is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while it is computed),
- * so that dropping it there costs nothing. What host memory evicts, the least wanted by its order, is written to SSD and stays there until SSD
- * evicts it: used again and evicted again it is not written twice. What is read of SSD is copied to host memory too.
- * Whoever listens hears of a block when the first of the three has it and when the last of them loses it; and of one that SSD alone has.
+ * A block stored in device memory is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while
+ * it is computed), so that evicting it from device memory costs nothing. Blocks that host memory evicts are written to
+ * SSD and stay there until SSD evicts them; a block that is loaded and evicted again is not written twice. Blocks read
+ * from SSD are copied to host memory too.
+ * The listener receives a block when the first of the three tiers stores it and when the last one removes it, and when
+ * only SSD holds it.
  */
 export class LowerTiers implements BlockListener {
   readonly host: BlockTier;
   readonly ssd: BlockTier | undefined;
   readonly #onDevice: (words: Uint32Array, at: number) => boolean;
-  /** Hears of what all tiers together hold. */
+  /** Receives the blocks that all tiers together hold. */
   listener: TierListener | undefined;
-  /** Slots of host memory that are being read: by the step that runs the first `#readNow`, by the one after it the others. */
+  /** Slots of host memory being read: the first `#readNow` by the running step, the others by the next one. */
   readonly #reading = new Int32List();
   #readNow = 0;
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
-  /** Slots of host memory that somebody brings contents for. */
+  /** Slots of host memory that wait for contents. */
   #expected = 0;
   #newReads = 0;
   readonly #reads = [0, 0, 0];
 
-  /** @param onDevice does device memory hold the block of the digest at `words[at..at+4]`? */
+  /** @param onDevice true if device memory holds the block of the digest at `words[at..at+4]` */
   constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
     const { hostBlocks, ssdBlocks, eviction, moves } = config;
     this.#onDevice = onDevice;
@@ -63,14 +73,14 @@ export class LowerTiers implements BlockListener {
     this.#writes = new SsdWrites(this.host, this.ssd, moves);
   }
 
-  /** Blocks that would have gone to SSD, but too many were on their way. */
+  /** Blocks that were not written to SSD because too many writes were running. */
   get lost(): number {
     return this.#writes.lost;
   }
 
-  /** What device memory holds has changed. */
+  /** Device memory has stored or removed a block. */
   record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: BlockId): void {
-    // Most that comes and goes there is or was here: one look tells.
+    // Most of these blocks are or were in host memory: one lookup suffices.
     const known = this.host.find(words, at);
     const slot = known === undefined && stored ? this.host.put(words, at, depth) : known;
     if (slot !== undefined) this.host.setAbove(slot, stored);
@@ -80,7 +90,10 @@ export class LowerTiers implements BlockListener {
     else this.listener?.record(words, at, stored, depth);
   }
 
-  /** The chain's blocks `from..to`, computed by a sequence whose own ones may move away, are copied at once: device memory has them under no name. */
+  /**
+   * Copies the chain's blocks `from..to`, computed by a sequence that may move its own blocks to another instance. Device memory does
+   * not index them.
+   */
   keep({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
     for (let index = from; index < to; index++) {
       const at = index * digestWords;
@@ -95,7 +108,10 @@ export class LowerTiers implements BlockListener {
     this.#writes.stored(slot);
   }
 
-  /** SSD holds blocks from before: (blocks, 6) slot, depth and digest, those written first first. While nothing else is held. */
+  /**
+   * SSD holds blocks of an earlier run: (blocks, 6) slot, depth and digest, in the order of their writes. Only while
+   * the tiers are empty.
+   */
   restore(blocks: Uint32Array): void {
     this.ssd?.restore(blocks);
     this.ssd?.forEach((words, at) => {
@@ -104,16 +120,16 @@ export class LowerTiers implements BlockListener {
     });
   }
 
-  /** Blocks touched between two ticks count as used at once. */
+  /** Blocks used between two ticks count as used at the same time. */
   tick(): void {
     this.host.tick();
     this.ssd?.tick();
   }
 
-  /** A sequence uses the chain's first `blocks` blocks, wherever they are. */
+  /** A sequence uses the chain's first `blocks` blocks, in whichever tier they are. */
   touch(chain: BlockChain, blocks: number): void {
     this.tick();
-    // The end goes before the start.
+    // The end of a prefix is evicted before its start.
     for (let i = blocks - 1; i >= 0; i--) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot !== undefined) this.host.touch(slot);
@@ -122,14 +138,17 @@ export class LowerTiers implements BlockListener {
     }
   }
 
-  /** Blocks of the chain from `from` on, before `to`, that host memory holds without a gap: where they end. */
+  /** The end of the chain's blocks from `from`, before `to`, that host memory holds without a gap. */
   inHost(chain: BlockChain, from: number, to: number): number {
     let end = from;
     while (end < to && this.host.find(chain.words, end * digestWords) !== undefined) end++;
     return end;
   }
 
-  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until the `readEnded` of the step that begins next: by a sequence that starts, or `again`. */
+  /**
+   * Pins host memory's blocks `from..to` of the chain, which must be held, until the `readEnded` of the next step. They
+   * are read by a new sequence, or by a `resumed` one.
+   */
   read(chain: BlockChain, from: number, to: number, again: boolean): void {
     for (let i = from; i < to; i++) {
       const slot = this.host.find(chain.words, i * digestWords);
@@ -152,37 +171,43 @@ export class LowerTiers implements BlockListener {
     return this.moves?.pagesOfSlots(slots) ?? new Int32Array(0);
   }
 
-  /** Blocks came to the pool itself. */
+  /** Counts blocks that arrived in device memory without passing host memory. */
   cameToPool(blocks: number, origin: BlockOrigin): void {
     this.#reads[origins.indexOf(origin)] += blocks;
   }
 
-  /** Blocks of which `read` was told since the last call. */
+  /** Blocks passed to `read` since the last call. */
   takeReads(): number {
     const blocks = this.#newReads;
     this.#newReads = 0;
     return blocks;
   }
 
-  /** Blocks that have been read of host memory: those that had come from SSD or another instance since by that, the others by host memory itself. */
+  /**
+   * Blocks read from host memory, by origin: SSD or another instance if they came from there since the last read, host
+   * memory for the others.
+   */
   get reads(): Readonly<Record<BlockOrigin, number>> {
     const [host = 0, ssd = 0, instance = 0] = this.#reads;
     return { host, ssd, instance };
   }
 
-  /** A step begins, which reads all that is to be read of host memory. */
+  /** A step begins that reads all pinned blocks. */
   readBegins(): void {
     this.#readNow = this.#reading.length;
   }
 
-  /** It has ended: what was being read of host memory has been, or will not be. */
+  /** The step has ended: its reads are done or cancelled. */
   readEnded(): void {
     for (let i = this.#readNow - 1; i >= 0; i--) this.host.unpin(this.#reading.at(i));
     this.#reading.shift(this.#readNow);
     this.#readNow = 0;
   }
 
-  /** Room in host memory for the chain's block at `index`, until `arrived` or `givenUp`. Undefined when it is there, or another brings it. */
+  /**
+   * Allocates a slot of host memory for the chain's block at `index`, until `arrived` or `cancelExpected`. Undefined
+   * when host memory holds the block, or another transfer brings it.
+   */
   expect(chain: BlockChain, index: number): SlotId | 'full' | undefined {
     if (this.host.expects(chain.words, index * digestWords)) return undefined;
     const slot = this.host.take(chain.words, index * digestWords, index + 1);
@@ -209,7 +234,7 @@ export class LowerTiers implements BlockListener {
     this.host.drop(slot);
   }
 
-  /** Blocks of the chain from `from` on, before `to`, that host memory or SSD holds without a gap: where they end. */
+  /** The end of the chain's blocks from `from`, before `to`, that host memory or SSD holds without a gap. */
   inHostOrOnSsd(chain: BlockChain, from: number, to: number): number {
     if (this.ssd === undefined) return this.inHost(chain, from, to);
     let end = from;
@@ -222,10 +247,11 @@ export class LowerTiers implements BlockListener {
   }
 
   /**
-   * Those of the chain's blocks `from..to` that SSD has and host memory has not, or all where they come to the pool: they are being read until
-   * `readOfSsd`. Contents go where there is `room` for the block in host memory; they end where a block was lost to make that room.
+   * Blocks of the chain's `from..to` that SSD must provide: those that host memory lacks, or all of them if they go to
+   * device memory. They are pinned until `ssdReadEnded`. Contents go to the blocks' slots in `target`; the result ends
+   * where a block was lost.
    */
-  readSsd(chain: BlockChain, from: number, to: number, room: Pick<PrefixReceiveBuffer, 'slot' | 'inPool'>): SsdRead {
+  readSsd(chain: BlockChain, from: number, to: number, room: SsdReadTarget): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
@@ -233,7 +259,7 @@ export class LowerTiers implements BlockListener {
       const slot = isWanted ? this.ssd?.find(chain.words, at) : undefined;
       const into = this.moves === undefined || room.inPool ? undefined : room.slot(i);
       if (slot === undefined && (into !== undefined || room.inPool)) return { blocks, to: i };
-      // Somebody else brings it, where there is nowhere to bring it to.
+      // Another transfer brings the block if it has no slot here.
       if (slot === undefined || (into === undefined && this.moves !== undefined && !room.inPool)) continue;
       this.ssd?.pin(slot);
       const page = into === undefined ? 0 : (this.moves?.pageOf(into) ?? 0);
@@ -242,21 +268,24 @@ export class LowerTiers implements BlockListener {
     return { blocks, to };
   }
 
-  /** `bad`: the slot that did not hold what it should. */
+  /** @param bad the slot that did not hold the expected contents */
   readOfSsd(blocks: readonly SsdBlock[], bad?: SlotId): void {
     for (const { slot } of blocks) this.ssd?.unpin(slot);
     if (bad === undefined || this.ssd === undefined || this.ssd.isPinned(bad)) return;
     this.ssd.drop(bad);
-    // The slot is free, and its digest stays until it is taken anew.
+    // The slot is free, and its digest stays until the slot is allocated again.
     this.#tellGone(this.ssd.digests, bad * digestWords);
   }
 
-  /** What has begun to go to SSD since the last call. */
+  /** Writes to SSD started since the last call. */
   takeWrites(): BegunWrites {
     return this.#writes.take();
   }
 
-  /** The oldest `blocks` writes have ended: no more than are under way. `failed`: those of them, by number, that could not be written. */
+  /**
+   * The oldest `blocks` writes to SSD have ended, at most all running ones. `failed`: indices of failed writes among
+   * them.
+   */
   written(blocks: number, failed: readonly number[] = []): void {
     for (const slot of this.#writes.written(blocks, failed)) this.#dropOfSsd(slot);
   }
@@ -268,7 +297,7 @@ export class LowerTiers implements BlockListener {
     this.#tellGone(this.ssd.digests, slot * digestWords);
   }
 
-  /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
+  /** Drops the chain's first `blocks` blocks, which have suspect contents, unless they are in use. */
   forget(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {
       const at = i * digestWords;
@@ -285,7 +314,9 @@ export class LowerTiers implements BlockListener {
     }
   }
 
-  /** (blocks, 4 words): the digests `here`, of all that device memory holds, and those that only a lower tier has. */
+  /**
+   * (blocks, 4 words): the digests `onDevice` of all blocks in device memory, then those that only a lower tier has.
+   */
   withBelow(here: Uint32Array): Uint32Array {
     const below: number[] = [];
     const add = (words: Uint32Array, at: number) => {
@@ -303,7 +334,7 @@ export class LowerTiers implements BlockListener {
     return all;
   }
 
-  /** Blocks that SSD alone holds: the last of `withBelow`. */
+  /** Blocks that only SSD holds: the last ones of `withLowerTiers`. */
   get sunk(): number {
     let blocks = 0;
     this.ssd?.forEach((words, at) => {
@@ -312,7 +343,7 @@ export class LowerTiers implements BlockListener {
     return blocks;
   }
 
-  /** Does one of them hold it, or will SSD? */
+  /** True if one of them holds the block, or SSD will. */
   holds(words: Uint32Array, at: number): boolean {
     return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
   }
@@ -328,14 +359,14 @@ export class LowerTiers implements BlockListener {
     this.#tellGone(words, at);
   }
 
-  /** A tier has it no more. */
+  /** A tier does not hold the block any more. */
   #tellGone(words: Uint32Array, at: number): void {
     if (this.listener === undefined || this.host.find(words, at) !== undefined || this.#onDevice(words, at)) return;
     if (this.ssd?.expects(words, at) === true) this.listener.sank(words, at, true);
     else this.listener.record(words, at, false, 0);
   }
 
-  /** Throws unless both tiers are sound and everything on its way is somebody's. */
+  /** Throws unless both tiers are sound and every block in transit is accounted for. */
   check(): void {
     this.host.check();
     this.ssd?.check();
@@ -345,8 +376,8 @@ export class LowerTiers implements BlockListener {
         throw new Error(`Tiers broken: device memory holds the block of slot ${slot}: ${!this.host.isAbove(slot)}`);
     });
     if (this.host.arriving !== this.#expected)
-      throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory, ${this.#expected} are brought`);
+      throw new Error(`Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${this.#expected} are expected`);
     if (this.#writes.underWay !== (this.ssd?.arriving ?? 0))
-      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks come to SSD, ${this.#writes.underWay} are written`);
+      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks are in transit to SSD, ${this.#writes.underWay} are being written`);
   }
 }

@@ -6,35 +6,37 @@ import type { SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockTier } from './block-tier.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
 
-/** Blocks on their way from host memory to SSD at once, at most. What goes beyond waits, or is lost where it lies in buffers of their own. */
+/**
+ * Maximum number of blocks being written to SSD. Further blocks wait, or are lost if host memory drops their contents.
+ */
 const writingMax = 64;
 
-/** Of host memory, what may be pinned because it is being written. */
+/** Share of host memory that running writes may pin. */
 const writingShare = 1 / 4;
 
-/** What has begun to go to SSD. */
+/** Writes that have started. */
 export interface BegunWrites {
   readonly count: number;
-  /** What each is, where contents are real. */
+  /** The blocks, where contents are real. */
   readonly blocks: readonly SsdBlock[] | undefined;
 }
 
 /**
- * Without real contents a block is written when host memory evicts it. With them as soon as there is time, so that it is on SSD whatever
- * happens, and lies still in host memory meanwhile: nothing is copied besides.
+ * Without real contents, a block is written when host memory evicts it. With them, it is written as soon as possible,
+ * so that SSD has it early. Host memory keeps the block during the write, and nothing is copied.
  */
 export class SsdWrites {
   readonly #host: BlockTier;
   readonly #ssd: BlockTier | undefined;
   readonly #moves: TierMoves | undefined;
-  /** Slots of SSD that are being written, in order; the first `#begun` have been told of. */
+  /** Slots of SSD being written, in order; the first `#begun` have been returned by `take`. */
   readonly #writes = new Int32List();
   #begun = 0;
-  /** Slots of host memory that they come from, where contents are real. */
+  /** Slots of host memory that they are written from, where contents are real. */
   readonly #sources = new Int32List();
-  /** Slots of host memory that are to be written, oldest first: what they hold by then. */
+  /** Slots of host memory to be written, oldest first. Their contents are read when the write starts. */
   readonly #waiting: SlotId[] = [];
-  /** Of those that are being written: nobody is to have them. */
+  /** Slots being written with suspect contents: their writes are discarded. */
   readonly #doubtful = new Set<SlotId>();
   readonly #writingMax: number;
   #lost = 0;
@@ -47,7 +49,7 @@ export class SsdWrites {
     this.#writingMax = Math.min(writingMax, pinnedMax);
   }
 
-  /** Blocks that would have gone to SSD, but too many were on their way. */
+  /** Blocks lost because too many writes were running. */
   get lost(): number {
     return this.#lost;
   }
@@ -56,7 +58,7 @@ export class SsdWrites {
     return this.#writes.length;
   }
 
-  /** Host memory has come to hold a block. */
+  /** Host memory has stored a block. */
   stored(slot: SlotId): void {
     if (this.#moves !== undefined && this.#ssd !== undefined) this.#waiting.push(slot);
   }
@@ -71,7 +73,7 @@ export class SsdWrites {
     else this.#writes.push(slot);
   }
 
-  /** What has begun since the last call, oldest first: each is there once `written` has been called for it. */
+  /** Writes started since the last call, oldest first. A block is readable once `ended` counts it. */
   take(): BegunWrites {
     const blocks = this.#moves === undefined ? undefined : this.#begin(this.#moves);
     const count = this.#writes.length - this.#begun;
@@ -91,7 +93,7 @@ export class SsdWrites {
     return blocks;
   }
 
-  /** Undefined where nothing is to be written: the slot holds nothing any more, or what SSD has. */
+  /** Undefined where nothing is to be written: the slot is empty, or SSD has the block. */
   #beginOne(source: SlotId, moves: TierMoves): SsdBlock | undefined {
     const { digests } = this.#host;
     const at = source * digestWords;
@@ -105,7 +107,10 @@ export class SsdWrites {
     return { slot, page: moves.pageOf(source), depth, digest: digestAt(digests, at) };
   }
 
-  /** The oldest `blocks` writes have ended: no more than are under way. `failed`: which of them, by number, are not there. Returns the slots of SSD that hold nothing. */
+  /**
+   * The oldest `blocks` writes have ended, at most all running ones. `failed`: indices of failed writes among them.
+   * Returns the slots of SSD that hold nothing.
+   */
   written(blocks: number, failed: readonly number[]): readonly SlotId[] {
     const ended = Math.min(blocks, this.#begun);
     const empty: SlotId[] = [];
@@ -127,7 +132,7 @@ export class SsdWrites {
     if (doubtful && !this.#host.isPinned(source)) this.#host.drop(source);
   }
 
-  /** What is being written of this block is suspect. */
+  /** The contents of this block are suspect, also in running writes. */
   doubt(words: Uint32Array, at: number): void {
     if (this.#moves === undefined || this.#ssd === undefined) return;
     for (let i = 0; i < this.#writes.length; i++) {

@@ -1,26 +1,28 @@
-// What is to be moved between the tiers of a cache whose blocks have real contents.
+// Moves of block contents between the tiers of a cache, where contents are real.
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockId, SlotId } from '../../protocol/ids.ts';
 import type { BlockPool } from '../block-pool.ts';
 
-/** Carries out what it is told, in this order and before whatever is asked for next. */
+/** Carries out moves in this order, and before anything requested later. */
 export interface TierMover {
-  /** Pages of the same pool, one by one. */
+  /** Copies pages of the pool, one by one. */
   copy(from: Int32Array, to: Int32Array): void;
-  /** (blocks, layers) pages of the same pool, both: what the step that is launched next reads, or is there without one. */
+  /**
+   * (blocks, layers) pages of the pool, both: loads what the next launched step reads, or loads at once without a step.
+   */
   load(from: Int32Array, to: Int32Array): void;
-  /** The slot of SSD is to hold nothing any more. */
+  /** Marks the slot of SSD as empty. */
   erase(slot: SlotId): void;
 }
 
-/** Where in the pool the pages of host memory's slots are, and how contents get there and away. */
+/** The pages of host memory's slots, and the moves of contents to and from them. */
 export class TierMoves {
   readonly #pool: BlockPool;
   readonly #hostPage: number;
   readonly #mover: TierMover;
   #loads: { readonly slot: SlotId; readonly block: BlockId; readonly digest: Uint32Array }[] = [];
 
-  /** @param hostPage of the pool, the first of host memory's */
+  /** @param hostPage first page id of host memory */
   constructor(pool: BlockPool, hostPage: number, mover: TierMover) {
     this.#pool = pool;
     this.#hostPage = hostPage;
@@ -36,12 +38,15 @@ export class TierMoves {
     this.#mover.copy(this.#pagesOf(block), this.#pagesIn(slot));
   }
 
-  /** Done by `flush`: until then the block may go again. `digest`: its name. */
+  /** Deferred to `flush`: until then the block may be dropped again. */
   load(slot: SlotId, block: BlockId, digest: Uint32Array): void {
     this.#loads.push({ slot, block, digest });
   }
 
-  /** Of what was to be loaded since the last call, what is still wanted. @param holds is this block known by this name? */
+  /**
+   * Starts the loads requested since the last call that are still useful. @param holds true if the block is indexed
+   * under this digest
+   */
   flush(holds: (block: BlockId, digest: Uint32Array) => boolean): void {
     if (this.#loads.length === 0) return;
     const wanted = this.#loads.filter(({ block, digest }) => holds(block, digest));
@@ -76,7 +81,7 @@ export class TierMoves {
   }
 }
 
-/** A digest of its own, out of many. */
+/** A copy of the digest at `words[at..at+4]`. */
 export function digestAt(words: Uint32Array, at: number): Uint32Array {
   return words.slice(at, at + digestWords);
 }

@@ -32,7 +32,7 @@ export class StagedBlocks {
 
   /** Is there room for so many more? */
   hasRoom(blocks: number): boolean {
-    return this.#outside.freeStaged >= blocks;
+    return this.#outside.free >= blocks;
   }
 
   /** What is there of it is of no use any more. */
