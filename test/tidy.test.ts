@@ -16,8 +16,6 @@ const pendingStructure = {
   crowded: ['native:', 'test/e2e:'],
   cycles: [
     'kernel/guests',
-    'kvcache/lower-tiers',
-    'tiers/lower-tiers',
     'hand-off/kv-sender',
     'router/conductor',
     'sim/engine/tiers',
@@ -27,7 +25,6 @@ const pendingStructure = {
     'tracing/spans',
   ],
   order: [
-    'kvcache > scheduler',
     'scheduler > transfer',
     'scheduler > pipeline',
     'scheduler > lending',

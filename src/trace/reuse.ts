@@ -144,7 +144,7 @@ class BoundedCache {
     }
     if (tokens > this.#capacityTokens || this.#capacityBlocks < 1) return false;
     while (queue.size >= this.#capacityBlocks || this.#heldTokens + tokens > this.#capacityTokens) this.#evict();
-    queue.begin(block, depth);
+    queue.stored(block, depth);
     queue.add(block);
     this.#tokens[block] = tokens;
     this.#heldTokens += tokens;

@@ -2,16 +2,15 @@
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
-import { KnownPrefix } from './block-chain.ts';
 import type { BlockTable } from './block-table.ts';
 import type { TierListener } from './events/kv-event-log.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
+import { ExtraPageRows, type HostRows } from './extra-page-rows.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LendingMemory } from './lending-memory.ts';
 import { PagePool } from './page-pool.ts';
-import { type ReceivedPrompt, ReceivePages, takeReceived } from './receive-pages.ts';
-import { type HostRows, PageTableRows } from './remote-block-rows.ts';
+import { exchangeReceived, type ReceivedPrompt, ReceivePages } from './receive-pages.ts';
 import { LowerTiers, type LowerTiersConfig } from './tiers/lower-tiers.ts';
 import { type TierMover, TierMoves } from './tiers/tier-moves.ts';
 
@@ -31,7 +30,7 @@ export interface BlockCacheConfig {
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
   /** Additional pages that receive the KV of prompts computed by other instances. */
-  readonly landingPages?: number | undefined;
+  readonly receivePages?: number | undefined;
   /** Host memory and SSD below device memory; only for models with one layer group. */
   readonly tiers?: TiersConfig | undefined;
   /** Share of the pages that pinned prefixes may occupy; 0 by default. */
@@ -53,7 +52,7 @@ export interface BlockCacheConfig {
  */
 export class BlockCache {
   readonly pages: PagePool;
-  readonly landing: ReceivePages;
+  readonly receivePages: ReceivePages;
   readonly blockTokens: number;
   /** In the order of the model's groups. */
   readonly groups: readonly GroupCache[];
@@ -64,16 +63,16 @@ export class BlockCache {
   /** Host memory and SSD; undefined where evicted blocks are lost. */
   readonly lower: LowerTiers | undefined;
   /** Page-table rows of local blocks outside block tables; undefined where every block is in a table. */
-  readonly outside: PageTableRows | undefined;
+  readonly extraRows: ExtraPageRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
   /** The group that stands for the prefixes that the cache reports. */
-  readonly #told: GroupCache;
+  readonly #reported: GroupCache;
   readonly #queue: EvictionQueue;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
-  readonly moving = new Set<BlockTable>();
+  readonly inTransit = new Set<BlockTable>();
   /** Tables of pinned prefixes. */
-  readonly kept = new Set<BlockTable>();
+  readonly pinned = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
   #evicted = 0;
 
@@ -83,7 +82,7 @@ export class BlockCache {
       blockTokens,
       groups,
       eviction,
-      landingPages = 0,
+      receivePages: landingPages = 0,
       tiers,
       pinShare = 0,
       stagingBlocks,
@@ -92,32 +91,32 @@ export class BlockCache {
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, landingPages + (stagingBlocks ?? 0) * this.blockPages);
-    this.landing = new ReceivePages(landingPages);
+    this.receivePages = new ReceivePages(landingPages);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
     const spareRows =
-      stagingBlocks === undefined ? 0 : PageTableRows.rows(ends[groups.length], stagingBlocks, hostRows);
+      stagingBlocks === undefined ? 0 : ExtraPageRows.rows(ends[groups.length], stagingBlocks, hostRows);
     this.groups = groups.map(
       (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], spareRows),
     );
-    if (stagingBlocks !== undefined) this.outside = this.#outsideRows(stagingBlocks, landingPages, hostRows);
-    this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
+    if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, landingPages, hostRows);
+    this.#reported = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
     if (tiers === undefined) return;
     if (groups.length > 1)
       throw new Error(`Cannot keep blocks in lower tiers: ${groups.length} layer groups share them`);
-    const moves = tiers.mover && new TierMoves(this.#told.pool, this.pages.ids, tiers.mover);
-    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.#told.holds(words, at));
-    this.#told.journal = this.lower;
+    const moves = tiers.mover && new TierMoves(this.#reported.pool, this.pages.ids, tiers.mover);
+    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.#reported.holds(words, at));
+    this.#reported.listener = this.lower;
   }
 
-  #outsideRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): PageTableRows {
+  #createExtraRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): ExtraPageRows {
     const [group, other] = this.groups;
     if (other === undefined && group.window === undefined)
-      return new PageTableRows(group.pool, this.lending, stagingBlocks, firstPage, host);
+      return new ExtraPageRows(group.pool, this.lending, stagingBlocks, firstPage, host);
     throw new Error('Cannot lend blocks: only models of one layer group without a window do');
   }
 
@@ -135,20 +134,20 @@ export class BlockCache {
    * From now on `listener` receives every block stored and removed, over all tiers. It observes the first group without
    * a window, or else the first group.
    */
-  tell(journal: TierListener | undefined): void {
-    if (this.lower === undefined) this.#told.journal = journal;
+  setListener(journal: TierListener | undefined): void {
+    if (this.lower === undefined) this.#reported.listener = journal;
     else this.lower.listener = journal;
   }
 
   /** True if the block of the digest at `words[at..at+4]` is reported as stored. */
   holds(words: Uint32Array, at: number): boolean {
-    return this.#told.holds(words, at) || this.lower?.holds(words, at) === true;
+    return this.#reported.holds(words, at) || this.lower?.holds(words, at) === true;
   }
 
   /** (blocks, 4 words): digests of all blocks that are reported as stored. */
   indexedDigests(): Uint32Array {
-    const here = this.#told.indexedDigests();
-    return this.lower === undefined ? here : this.lower.withBelow(here);
+    const here = this.#reported.indexedDigests();
+    return this.lower === undefined ? here : this.lower.withLowerTiers(here);
   }
 
   /** Pages that can be allocated without preempting a sequence. */
@@ -191,7 +190,7 @@ export class BlockCache {
     for (let g = 0; g < this.groups.length; g++) changes += this.groups[g].changes;
     if (last.changes === changes && last.asked === asked) return last.blocks;
     let blocks = asked;
-    for (let g = 0; g < this.#whole.length; g++) blocks = this.#whole[g].knownPrefix(chain, blocks, last.blocks);
+    for (let g = 0; g < this.#whole.length; g++) blocks = this.#whole[g].indexedPrefix(chain, blocks, last.blocks);
     // A prefix cut for one window may end outside the blocks of another.
     let before: number;
     do {
@@ -255,11 +254,11 @@ export class BlockCache {
    * then blocks loaded from host memory while the device has free pages. Host memory keeps the blocks it loads until
    * `lower.readEnded`. Blocks loaded for a `resumed` sequence do not count as hits. Returns the number of blocks.
    */
-  take(
+  loadPrefix(
     chain: BlockChain,
     blocksMax: number,
     table: BlockTable,
-    { known, again }: { readonly known: KnownPrefix; readonly again: boolean },
+    { known, resumed }: { readonly known: KnownPrefix; readonly resumed: boolean },
   ): number {
     const { lower } = this;
     const from = this.share(chain, blocksMax, table, known);
@@ -268,7 +267,7 @@ export class BlockCache {
     lower.touch(chain, inHost);
     let end = from;
     while (end < inHost && this.allocate(table)) end++;
-    if (end > from) this.readHost(chain, from, end, table, again);
+    if (end > from) this.readHost(chain, from, end, table, resumed);
     return end;
   }
 
@@ -276,10 +275,10 @@ export class BlockCache {
    * Loads the chain's blocks `from..to` from host memory, which must hold them, into the table's empty blocks. Host
    * memory keeps them until `lower.readEnded`.
    */
-  readHost(chain: BlockChain, from: number, to: number, table: BlockTable, again: boolean): void {
+  readHost(chain: BlockChain, from: number, to: number, table: BlockTable, resumed: boolean): void {
     const { lower } = this;
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
-    lower.read(chain, from, to, again);
+    lower.read(chain, from, to, resumed);
     const own = lower.moves && Int32Array.from({ length: to - from }, (_, i) => table.groups[0].blocks.at(from + i));
     this.commit(chain, from, to, table);
     // An equal block that was indexed before already has the contents.
@@ -289,7 +288,7 @@ export class BlockCache {
 
   /** Starts the loads of all blocks taken from host memory, before any later step. */
   flushLoads(): void {
-    this.lower?.moves?.flush((block, digest) => this.#told.names(block, digest));
+    this.lower?.moves?.flush((block, digest) => this.#reported.isIndexedAs(block, digest));
   }
 
   /**
@@ -306,19 +305,19 @@ export class BlockCache {
    * Appends blocks until the table holds `tokens` tokens, and releases blocks behind a window immediately. Blocks
    * exchange their pages for the received ones. False, with nothing changed, when pages are short.
    */
-  adopt(table: BlockTable, tokens: number, landed: ReceivedPrompt | undefined): boolean {
+  adopt(table: BlockTable, tokens: number, received: ReceivedPrompt | undefined): boolean {
     if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
     while (this.missing(table, tokens) > 0) {
       if (!this.allocate(table)) throw new Error('Block cache broken: available pages cannot be allocated');
-      if (landed !== undefined) this.takeLanded(table, table.length - 1, landed);
-      this.leaveBehind(table, Math.min(tokens, table.length * this.blockTokens));
+      if (received !== undefined) this.takeReceived(table, table.length - 1, received);
+      this.releaseBehindWindow(table, Math.min(tokens, table.length * this.blockTokens));
     }
     return true;
   }
 
   /** Exchanges the pages of the table's empty blocks from `index` on for the pages received for them. */
-  takeLanded(table: BlockTable, index: number, landed: ReceivedPrompt): void {
-    takeReceived(this.groups, table, index, landed);
+  takeReceived(table: BlockTable, index: number, received: ReceivedPrompt): void {
+    exchangeReceived(this.groups, table, index, received);
   }
 
   /** Evicts until `pages` pages are free. False, with nothing evicted, when too many are in use. */
@@ -344,7 +343,7 @@ export class BlockCache {
   }
 
   /** Releases the blocks that no row from `position` on attends to. */
-  leaveBehind(table: BlockTable, position: number): void {
+  releaseBehindWindow(table: BlockTable, position: number): void {
     if (this.#windowed.length === 0) return;
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
@@ -374,12 +373,12 @@ export class BlockCache {
    * Takes the table's last blocks out of the index so that no other sequence can share them and they may move. Returns
    * the first private block in `stay..end`. The table must hold every block before `end`.
    */
-  disown(table: BlockTable, end: number, stay: number): number {
-    return this.groups[0].disown(table.groups[0], end, stay);
+  makePrivate(table: BlockTable, end: number, stay: number): number {
+    return this.groups[0].makePrivate(table.groups[0], end, stay);
   }
 
   /** Frees `count` private blocks of the table from entry `index` on: their contents are now on another instance. */
-  takeOut(table: BlockTable, index: number, count: number): void {
+  detach(table: BlockTable, index: number, count: number): void {
     const held = table.groups[0];
     for (let i = index; i < index + count; i++) this.groups[0].release(held.blocks.at(i));
     held.blocks.cut(index, count);
@@ -387,13 +386,13 @@ export class BlockCache {
   }
 
   /** Drops the chain's first `blocks` blocks, which have suspect contents, unless they are in use. */
-  forget(chain: BlockChain, blocks: number): void {
+  invalidate(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {
       for (const groups of [this.#windowed, this.#whole]) {
-        for (const group of groups) group.forget(chain.words, i * digestWords);
+        for (const group of groups) group.evict(chain.words, i * digestWords);
       }
     }
-    this.lower?.forget(chain, blocks);
+    this.lower?.invalidate(chain, blocks);
   }
 
   #evictOne(): void {
@@ -405,7 +404,7 @@ export class BlockCache {
     const group = this.groups[g];
     const block = id - group.offset;
     if (group.window === undefined) {
-      for (const other of this.#windowed) if (group.forgetBeside(block, other)) this.#evicted++;
+      for (const other of this.#windowed) if (group.evictBeside(block, other)) this.#evicted++;
     }
     group.drop(block);
     this.#evicted++;
@@ -416,10 +415,10 @@ export class BlockCache {
     this.pages.check();
     const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
-    this.landing.check(owners);
+    this.receivePages.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
     this.#lending?.check(owners);
-    this.outside?.check(owners);
+    this.extraRows?.check(owners);
     this.lower?.check();
     const { cachedPages, lentPages, pages } = this;
     const usedPages = this.usedPages + (this.#lending?.localPages ?? 0);
@@ -429,4 +428,13 @@ export class BlockCache {
       );
     }
   }
+}
+
+/** The last answer of a block cache about one chain: exact until the cache changes, and a good guess after that. */
+export class KnownPrefix {
+  /** `BlockCache.changes` at the time of the answer. */
+  changes = -1;
+  /** Blocks asked for, and the answer. */
+  asked = 0;
+  blocks = 0;
 }

@@ -76,7 +76,7 @@ export class BlockPool {
   allocate(): BlockId | undefined {
     if (this.#pages.free < this.layers) return undefined;
     const block = this.#freeRows[this.#freeRowCount - 1];
-    this.#pages.take(this.layers, this.pageTable, block * this.layers);
+    this.#pages.allocate(this.layers, this.pageTable, block * this.layers);
     this.#freeRowCount--;
     this.#state[block] = isUsed;
     this.#refs[block] = 1;
@@ -125,7 +125,7 @@ export class BlockPool {
     if (this.#state[block] !== isCached) throw this.#error('drop', block);
     this.#cached--;
     this.#state[block] = isFree;
-    this.#pages.give(this.pageTable, block * this.layers, this.layers);
+    this.#pages.release(this.pageTable, block * this.layers, this.layers);
     this.#freeRows[this.#freeRowCount++] = block;
   }
 

@@ -2,6 +2,7 @@
 // options, help and checks read the names from there.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from '../protocol/ids.ts';
+import { LruList } from './lru-list.ts';
 
 /** Use of each block; arrays are indexed by block. */
 export interface BlockUse {
@@ -9,7 +10,7 @@ export interface BlockUse {
   readonly lastUse: Float64Array;
   readonly uses: Float64Array;
   /** The queue's tick when the block was stored. */
-  readonly since: Float64Array;
+  readonly storedAt: Float64Array;
   /** Blocks before it in its prefix, plus one. */
   readonly depth: Int32Array;
 }
@@ -33,13 +34,21 @@ export const evictionOrders = {
   // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt are evicted first.
   'length-aware': (use, a, b) =>
     difference(use.uses, a, b) || deeper(use, a, b) || difference(use.lastUse, a, b) || a - b,
-  fifo: (use, a, b) => difference(use.since, a, b) || deeper(use, a, b) || a - b,
+  fifo: (use, a, b) => difference(use.storedAt, a, b) || deeper(use, a, b) || a - b,
 } satisfies Readonly<Record<string, EvictionOrder>>;
 
 export type EvictionKind = keyof typeof evictionOrders;
 export const evictionKinds = Object.keys(evictionOrders) as readonly EvictionKind[];
 
 type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
+
+/**
+ * A queue for callers that add blocks when they are used. It grows with the blocks; `lru` has an implementation in
+ * constant time.
+ */
+export function growingQueue<Id extends number>(kind: EvictionKind): EvictionQueue<Id> | LruList<Id> {
+  return kind === 'lru' ? new LruList<Id>(0) : new EvictionQueue<Id>(0, kind);
+}
 
 /** Blocks that may be evicted now. Every operation is O(log n). */
 export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
@@ -52,7 +61,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     const use: GrowingUse = {
       lastUse: new Float64Array(blocks),
       uses: new Float64Array(blocks),
-      since: new Float64Array(blocks),
+      storedAt: new Float64Array(blocks),
       depth: new Int32Array(blocks),
     };
     this.#order = evictionOrders[kind];
@@ -78,10 +87,10 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
   }
 
   /** The block is stored for the first time. */
-  begin(block: Id, depth: number): void {
+  stored(block: Id, depth: number): void {
     this.#use.depth[block] = depth;
     this.#use.uses[block] = 1;
-    this.#use.since[block] = this.#clock;
+    this.#use.storedAt[block] = this.#clock;
     this.#use.lastUse[block] = this.#clock;
   }
 
@@ -95,10 +104,10 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
    * A sequence releases the block, which must not be in the queue: its last use is now, and its use count stays. With
    * `cold`, a block that no other sequence has used counts as never used.
    */
-  letGo(block: Id, cold: boolean): void {
+  release(block: Id, cold: boolean): void {
     const unused = cold && (this.#use.uses[block] as number) <= 1;
     this.#use.lastUse[block] = unused ? 0 : this.#clock;
-    if (unused) this.#use.since[block] = 0;
+    if (unused) this.#use.storedAt[block] = 0;
   }
 
   /** Counts a use of the block, in the queue or not. */
@@ -116,7 +125,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
     const use = this.#use;
     use.lastUse = grown(use.lastUse, blocks);
     use.uses = grown(use.uses, blocks);
-    use.since = grown(use.since, blocks);
+    use.storedAt = grown(use.storedAt, blocks);
     const depth = new Int32Array(blocks);
     depth.set(use.depth);
     use.depth = depth;

@@ -10,7 +10,6 @@ import type { BlockListener } from './events/kv-event-log.ts';
 import type { EvictionQueue } from './eviction.ts';
 import { blocksFor, blocksSeenMax, firstBlockSeen } from './layer-groups.ts';
 import type { PagePool } from './page-pool.ts';
-import { PrefixTree } from './prefix-tree.ts';
 
 /** How far a sequence will grow: its maximum number of blocks depends on it. */
 export interface Growth {
@@ -38,7 +37,7 @@ export class GroupCache {
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
   /** Receives every block that enters or leaves the index. */
-  journal: BlockListener | undefined;
+  listener: BlockListener | undefined;
 
   constructor(
     { layers, window }: LayerGroup,
@@ -87,7 +86,7 @@ export class GroupCache {
   }
 
   /** True if `block` is indexed under this digest. */
-  names(block: BlockId, digest: Uint32Array): boolean {
+  isIndexedAs(block: BlockId, digest: Uint32Array): boolean {
     return this.#index.find(digest, 0) === block;
   }
 
@@ -99,7 +98,7 @@ export class GroupCache {
    * Indexed blocks at the start of the chain's first `blocks` blocks, in a group without a window. Every block before
    * an indexed one is indexed, so the search may start at any `guess`.
    */
-  knownPrefix(chain: BlockChain, blocks: number, guess: number): number {
+  indexedPrefix(chain: BlockChain, blocks: number, guess: number): number {
     let known = Math.min(blocks, guess);
     while (known > 0 && this.find(chain, known - 1) === undefined) known--;
     if (known < guess) return known;
@@ -131,9 +130,9 @@ export class GroupCache {
   }
 
   /** Appends the first `count` blocks of another table, with one more reference to each. */
-  shareHeld(from: HeldBlocks, count: number, held: HeldBlocks): void {
+  shareTable(from: HeldBlocks, count: number, held: HeldBlocks): void {
     for (let i = 0; i < count; i++) {
-      this.#pin(from.blocks.at(i));
+      this.#retain(from.blocks.at(i));
       held.blocks.push(from.blocks.at(i));
     }
   }
@@ -150,7 +149,7 @@ export class GroupCache {
     for (let i = from; i < to; i++) {
       const block = this.find(chain, i);
       if (block === undefined) throw new Error(`Cannot share a block: it is not indexed: block ${i} of the sequence`);
-      this.#pin(block);
+      this.#retain(block);
       held.blocks.push(block);
     }
   }
@@ -168,7 +167,7 @@ export class GroupCache {
       if (known === undefined) {
         this.#insert(chain, i, own, i === 0 ? undefined : held.blocks.at(i - 1 - held.first));
       } else {
-        this.#pin(known);
+        this.#retain(known);
         held.blocks.set(i - held.first, known);
         this.pool.release(own, false);
         swapped = Math.min(swapped, i);
@@ -181,12 +180,12 @@ export class GroupCache {
   release(block: BlockId, cold = false): void {
     const indexed = this.#index.has(block);
     if (!this.pool.release(block, indexed) || !indexed) return;
-    this.#queue.letGo(this.offset + block, cold);
+    this.#queue.release(this.offset + block, cold);
     if (this.#isEvictable(block)) this.#queue.add(this.offset + block);
   }
 
   /** Drops the block of the digest at `words[at..at+4]` if it may be evicted now; true if dropped. */
-  forget(words: Uint32Array, at: number): boolean {
+  evict(words: Uint32Array, at: number): boolean {
     const block = this.#index.find(words, at);
     if (block === undefined || !this.#queue.remove(this.offset + block)) return false;
     this.drop(block);
@@ -194,8 +193,8 @@ export class GroupCache {
   }
 
   /** Drops the block of `other` that has the digest of an indexed block of this group, if it may be evicted now. */
-  forgetBeside(block: BlockId, other: GroupCache): boolean {
-    return other.forget(this.#index.digests, block * digestWords);
+  evictBeside(block: BlockId, other: GroupCache): boolean {
+    return other.evict(this.#index.digests, block * digestWords);
   }
 
   /**
@@ -203,7 +202,7 @@ export class GroupCache {
    * indexed successor. Returns the first block that is not indexed any more. The sequence must hold every block from
    * the start.
    */
-  disown(held: HeldBlocks, end: number, stay: number): number {
+  makePrivate(held: HeldBlocks, end: number, stay: number): number {
     let first = end;
     while (first > stay) {
       const block = held.blocks.at(first - 1);
@@ -211,7 +210,7 @@ export class GroupCache {
       first--;
       if (!this.#index.has(block)) continue;
       this.#changes++;
-      this.journal?.record(this.#index.digests, block * digestWords, false, 0);
+      this.listener?.record(this.#index.digests, block * digestWords, false, 0);
       this.#tree?.remove(block);
       this.#index.remove(block);
     }
@@ -221,7 +220,7 @@ export class GroupCache {
   /** Frees a cached block that was removed from the queue. Its predecessor may become evictable. */
   drop(block: BlockId): void {
     this.#changes++;
-    this.journal?.record(this.#index.digests, block * digestWords, false, 0);
+    this.listener?.record(this.#index.digests, block * digestWords, false, 0);
     const parent = this.#tree?.remove(block);
     this.#index.remove(block);
     this.pool.drop(block);
@@ -239,13 +238,13 @@ export class GroupCache {
     if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
       throw new Error(`Cannot index a block: its parent is not indexed: block ${block} at depth ${index + 1}`);
     this.#changes++;
-    this.journal?.record(chain.words, index * digestWords, true, index + 1, block);
+    this.listener?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
-    this.#queue.begin(this.offset + block, index + 1);
+    this.#queue.stored(this.offset + block, index + 1);
   }
 
-  #pin(block: BlockId): void {
+  #retain(block: BlockId): void {
     this.#queue.remove(this.offset + block);
     this.pool.retain(block);
     this.#queue.reuse(this.offset + block);
@@ -276,7 +275,63 @@ export class GroupCache {
     for (let block = 0; block < this.pool.total; block++) {
       if (!this.#index.has(block)) continue;
       if (other.#index.find(this.#index.digests, block * digestWords) === undefined)
-        throw new Error(`Block cache broken: window block ${block} is indexed but the block of the same digest without a window is not`);
+        throw new Error(
+          `Block cache broken: window block ${block} is indexed but the block of the same digest without a window is not`,
+        );
     }
+  }
+}
+
+/** Parents and numbers of children, by block. The parent of every indexed block is indexed; first blocks have none. */
+
+export class PrefixTree {
+  /** (blocks): id of the parent plus one; 0: a first block, or not indexed. */
+  readonly #parent: Int32Array;
+  readonly #children: Int32Array;
+
+  constructor(blocks: number) {
+    this.#parent = new Int32Array(blocks);
+    this.#children = new Int32Array(blocks);
+  }
+
+  parent(block: BlockId): BlockId | undefined {
+    const parent = this.#parent[block];
+    return parent === 0 ? undefined : parent - 1;
+  }
+
+  children(block: BlockId): number {
+    return this.#children[block];
+  }
+
+  insert(block: BlockId, parent: BlockId | undefined): void {
+    if (parent === undefined) return;
+    this.#parent[block] = parent + 1;
+    this.#children[parent] = this.#children[parent] + 1;
+  }
+
+  /** Removes a block without children; returns its parent. */
+  remove(block: BlockId): BlockId | undefined {
+    if (this.children(block) > 0)
+      throw new Error(`Cannot remove a block from its prefix: it has ${this.children(block)} children: block ${block}`);
+    const parent = this.parent(block);
+    if (parent !== undefined) this.#children[parent] = this.#children[parent] - 1;
+    this.#parent[block] = 0;
+    return parent;
+  }
+
+  /**
+   * Throws unless each parent is one level above its children and counts are right. @param depth 0 for a block that is
+   * not indexed
+   */
+  check(depth: (block: BlockId) => number): void {
+    const children = new Int32Array(this.#children.length);
+    for (let block = 0; block < children.length; block++) {
+      const parent = this.parent(block);
+      if (parent !== undefined) children[parent] = children[parent] + 1;
+      if (depth(block) > 0 && (parent === undefined ? 0 : depth(parent)) !== depth(block) - 1)
+        throw new Error(`Prefix tree broken: block ${block} at depth ${depth(block)} has no parent above it`);
+    }
+    const wrong = children.findIndex((count, block) => count !== this.#children[block]);
+    if (wrong >= 0) throw new Error(`Prefix tree broken: ${children[wrong]} children of block ${wrong} are known`);
   }
 }

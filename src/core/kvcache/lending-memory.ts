@@ -86,7 +86,9 @@ export class LendingMemory {
   free(caller: BlockCaller, block: BlockId): void {
     const remote = caller === 'remote';
     if (this.#pool.state(block) !== 'used' || (this.#isRemote[block] === 1) !== remote)
-      throw new Error(`Cannot free a block: the ${caller} caller does not hold it: block ${block}, ${this.#pool.state(block)}`);
+      throw new Error(
+        `Cannot free a block: the ${caller} caller does not hold it: block ${block}, ${this.#pool.state(block)}`,
+      );
     this.#pool.release(block, false);
     if (remote) this.#lent--;
   }

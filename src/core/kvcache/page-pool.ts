@@ -6,7 +6,7 @@ export class PagePool {
   /** Number of page ids, including the `first` ones outside the pool. */
   readonly ids: number;
   readonly #stack: Int32Array;
-  readonly #taken: Uint8Array;
+  readonly #inUse: Uint8Array;
   #free: number;
 
   constructor(total: number, first = 0) {
@@ -14,7 +14,7 @@ export class PagePool {
     this.ids = first + total;
     // Lowest ids on top, so that a new pool fills from one end.
     this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
-    this.#taken = new Uint8Array(this.ids);
+    this.#inUse = new Uint8Array(this.ids);
     this.#free = total;
   }
 
@@ -23,33 +23,33 @@ export class PagePool {
   }
 
   /** Allocates `count` pages into `out[at..]`; false, with none allocated, when fewer are free. */
-  take(count: number, out: Int32Array, at: number): boolean {
+  allocate(count: number, out: Int32Array, at: number): boolean {
     if (count > this.#free) return false;
     for (let i = 0; i < count; i++) {
       const page = this.#stack[--this.#free];
-      this.#taken[page] = 1;
+      this.#inUse[page] = 1;
       out[at + i] = page;
     }
     return true;
   }
 
   /** Frees `pages[at..at+count]`. Throws on a page that is free already. */
-  give(pages: Int32Array, at: number, count: number): void {
+  release(pages: Int32Array, at: number, count: number): void {
     for (let i = 0; i < count; i++) {
       const page = pages[at + i];
-      if (this.#taken[page] !== 1)
+      if (this.#inUse[page] !== 1)
         throw new Error(`Cannot free a page: it is not in use: page ${page} of ${this.total}`);
-      this.#taken[page] = 0;
+      this.#inUse[page] = 0;
       this.#stack[this.#free++] = page;
     }
   }
 
   /** A page in use leaves the pool, and `other` enters it in its place. */
   exchange(page: number, other: number): void {
-    if (this.#taken[page] !== 1 || this.#taken[other] !== 0)
+    if (this.#inUse[page] !== 1 || this.#inUse[other] !== 0)
       throw new Error(`Cannot exchange a page: it is not in use, or the other is: pages ${page} and ${other}`);
-    this.#taken[page] = 0;
-    this.#taken[other] = 1;
+    this.#inUse[page] = 0;
+    this.#inUse[other] = 1;
   }
 
   /** Throws unless every page is either in use or on the stack once. */
@@ -57,13 +57,13 @@ export class PagePool {
     const seen = new Uint8Array(this.ids);
     for (let i = 0; i < this.#free; i++) {
       const page = this.#stack[i];
-      if (seen[page] === 1 || this.#taken[page] === 1) {
+      if (seen[page] === 1 || this.#inUse[page] === 1) {
         throw new Error(`Page pool broken: page ${page} is free twice, or in use and free`);
       }
       seen[page] = 1;
     }
     let taken = 0;
-    for (let page = 0; page < this.ids; page++) taken += this.#taken[page];
+    for (let page = 0; page < this.ids; page++) taken += this.#inUse[page];
     if (taken + this.#free !== this.total) {
       throw new Error(`Page pool broken: ${taken} in use + ${this.#free} free is not ${this.total}`);
     }

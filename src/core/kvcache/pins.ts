@@ -60,12 +60,13 @@ export class Pins {
   }
 
   /** References the chain's first blocks in the cache, up to the reserved number. Returns how many. */
-  hold(id: PinId, chain: BlockChain, untilUs: number): number {
+  fill(id: PinId, chain: BlockChain, untilUs: number): number {
     const pin = this.#pins.get(id);
-    if (pin === undefined || pin.table !== undefined) throw new Error(`Cannot hold a pin: no memory is reserved for ${id}`);
+    if (pin === undefined || pin.table !== undefined)
+      throw new Error(`Cannot hold a pin: no memory is reserved for ${id}`);
     const table = new BlockTable(this.#cache.groups.length, pin.blocks);
     const blocks = this.#cache.share(chain, pin.blocks, table);
-    this.#cache.kept.add(table);
+    this.#cache.pinned.add(table);
     for (const block of table.groups[0].blocks.view()) this.#holders[block]++;
     pin.table = table;
     pin.untilUs = untilUs;
@@ -94,7 +95,7 @@ export class Pins {
     this.#blocks -= pin.blocks;
     if (pin.table === undefined) return true;
     for (const block of pin.table.groups[0].blocks.view()) this.#holders[block]--;
-    this.#cache.kept.delete(pin.table);
+    this.#cache.pinned.delete(pin.table);
     this.#cache.release(pin.table);
     this.#findNext();
     return true;
@@ -123,7 +124,7 @@ export class Pins {
     for (const [id, pin] of this.#pins) {
       blocks += pin.blocks;
       if (pin.table === undefined) continue;
-      if (!this.#cache.kept.has(pin.table) || pin.table.length > pin.blocks)
+      if (!this.#cache.pinned.has(pin.table) || pin.table.length > pin.blocks)
         throw new Error(`Pins broken: ${id} holds ${pin.table.length} blocks, ${pin.blocks} are reserved for it`);
       for (const block of pin.table.groups[0].blocks.view()) holders[block]++;
     }

@@ -8,7 +8,7 @@ import { BlockTable } from './block-table.ts';
 import type { BlockOrigin, LowerTiers, SsdReadTarget } from './tiers/lower-tiers.ts';
 
 /** True if the running sequences still have enough pages with `pages` fewer. */
-export type Spares = (pages: number) => boolean;
+export type CanSpare = (pages: number) => boolean;
 
 /** A receive buffer for blocks of a chain. */
 export interface PrefixReceiveBuffer extends SsdReadTarget {
@@ -25,7 +25,7 @@ export interface PrefixReceiveBuffer extends SsdReadTarget {
 /** A receive buffer in device memory. Sequences can reference its blocks before they are filled. */
 export interface PoolReceiveBuffer extends PrefixReceiveBuffer {
   /** Appends the chain's first `blocks` blocks to an empty table, with one more reference to each. */
-  lend(blocks: number, table: BlockTable): void;
+  share(blocks: number, table: BlockTable): void;
 }
 
 /** Blocks of a chain that are not evicted. */
@@ -37,7 +37,7 @@ export interface PinnedPrefix {
 }
 
 /** Blocks at the start of the chain's first `blocksMax` that are local without a gap, in device or host memory. */
-export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: number): number {
+export function localPrefix(cache: BlockCache, chain: BlockChain, blocksMax: number): number {
   const device = cache.match(chain, blocksMax);
   return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
 }
@@ -45,21 +45,21 @@ export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: numb
 /**
  * (blocks, layers): pages of the chain's first `blocks` blocks, which must be local; for models with one layer group.
  */
-export function pagesHere(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
+export function localPages(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
   const [group] = cache.groups;
   const { layers, pageTable } = group.pool;
   const pages = new Int32Array(blocks * layers);
   for (let i = 0; i < blocks; i++) {
     const block = group.find(chain, i);
     pages.set(
-      block === undefined ? inHost(cache, chain, i) : pageTable.subarray(block * layers, (block + 1) * layers),
+      block === undefined ? hostPages(cache, chain, i) : pageTable.subarray(block * layers, (block + 1) * layers),
       i * layers,
     );
   }
   return pages;
 }
 
-function inHost({ lower }: BlockCache, { words }: BlockChain, block: number): Int32Array {
+function hostPages({ lower }: BlockCache, { words }: BlockChain, block: number): Int32Array {
   const slot = lower?.host.find(words, block * digestWords);
   if (lower === undefined || slot === undefined)
     throw new Error(`Cannot copy a block: it is not local any more: block ${block}`);
@@ -76,17 +76,17 @@ export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number
 
 /**
  * Opens a receive buffer: in host memory if there is any, since waiting blocks then take no device memory. Undefined
- * without free memory. @param own blocks that are local
+ * without free memory. @param local number of local blocks
  */
 export function receivePrefix(
   cache: BlockCache,
   chain: BlockChain,
-  own: number,
+  local: number,
   to: number,
-  spares: Spares,
+  canSpare: CanSpare,
 ): PrefixReceiveBuffer | undefined {
-  if (cache.lower !== undefined) return HostLanding.open(cache.lower, chain, own, to);
-  return PoolTable.open(cache, chain, own, to, spares);
+  if (cache.lower !== undefined) return HostReceiveBuffer.open(cache.lower, chain, local, to);
+  return DeviceReceiveBuffer.open(cache, chain, local, to, canSpare);
 }
 
 /** Host memory may already hold one in so many of the blocks that are read from SSD into device memory. */
@@ -94,25 +94,25 @@ const heldEach = 4;
 
 /**
  * Opens a receive buffer in device memory, even if only host memory holds the blocks before it. Undefined without free
- * memory, or if host memory holds many of the blocks to be read from SSD. @param own blocks that are local @param onSsd
+ * memory, or if host memory holds many of the blocks to be read from SSD. @param local number of local blocks @param onSsd
  * SSD is read for those before this one
  */
 export function receiveInPool(
   cache: BlockCache,
   chain: BlockChain,
-  { own, onSsd, to }: { readonly own: number; readonly onSsd: number; readonly to: number },
-  spares: Spares,
+  { local, onSsd, to }: { readonly local: number; readonly onSsd: number; readonly to: number },
+  canSpare: CanSpare,
 ): PoolReceiveBuffer | undefined {
   const [group, other] = cache.groups;
   if (other !== undefined || group.window !== undefined) return undefined;
   let held = 0;
-  for (let i = own; i < onSsd; i++) {
+  for (let i = local; i < onSsd; i++) {
     const at = i * digestWords;
     if (cache.lower?.ssd?.find(chain.words, at) === undefined) return undefined;
     if (cache.lower.host.find(chain.words, at) !== undefined) held++;
   }
-  if (held * heldEach > onSsd - own) return undefined;
-  return PoolTable.open(cache, chain, own, to, spares);
+  if (held * heldEach > onSsd - local) return undefined;
+  return DeviceReceiveBuffer.open(cache, chain, local, to, canSpare);
 }
 
 /**
@@ -123,17 +123,17 @@ export function pinPrefix(
   cache: BlockCache,
   chain: BlockChain,
   from: number,
-  spares: Spares,
+  canSpare: CanSpare,
 ): PinnedPrefix | undefined {
   const blocks = cache.match(chain, chain.blocks);
   const { lower } = cache;
   const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
   if (lower !== undefined && inHost >= blocks && inHost > from) return new HostPins(lower, chain, from, inHost);
-  return blocks > from ? PoolTable.open(cache, chain, blocks, blocks, spares) : undefined;
+  return blocks > from ? DeviceReceiveBuffer.open(cache, chain, blocks, blocks, canSpare) : undefined;
 }
 
 /** Blocks of device memory, referenced by a table that belongs to no sequence. */
-class PoolTable implements PoolReceiveBuffer {
+class DeviceReceiveBuffer implements PoolReceiveBuffer {
   readonly blocks: number;
   readonly inPool = true;
   readonly #cache: BlockCache;
@@ -142,21 +142,27 @@ class PoolTable implements PoolReceiveBuffer {
   /** Blocks that only host memory has, loaded when they are required. */
   #inHost: HostPins | undefined;
 
-  private constructor(cache: BlockCache, chain: BlockChain, own: number, to: number) {
+  private constructor(cache: BlockCache, chain: BlockChain, local: number, to: number) {
     this.#cache = cache;
     this.#chain = chain;
     this.blocks = to;
     this.#table = new BlockTable(cache.groups.length, to);
-    const onDevice = cache.share(chain, own, this.#table);
-    if (cache.lower !== undefined && onDevice < own) this.#inHost = new HostPins(cache.lower, chain, onDevice, own);
+    const onDevice = cache.share(chain, local, this.#table);
+    if (cache.lower !== undefined && onDevice < local) this.#inHost = new HostPins(cache.lower, chain, onDevice, local);
     for (let block = onDevice; block < to; block++) cache.allocate(this.#table);
-    cache.moving.add(this.#table);
+    cache.inTransit.add(this.#table);
   }
 
-  static open(cache: BlockCache, chain: BlockChain, own: number, to: number, spares: Spares): PoolTable | undefined {
+  static open(
+    cache: BlockCache,
+    chain: BlockChain,
+    local: number,
+    to: number,
+    canSpare: CanSpare,
+  ): DeviceReceiveBuffer | undefined {
     const tokens = to * cache.blockTokens;
-    if (!spares(cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return undefined;
-    return new PoolTable(cache, chain, own, to);
+    if (!canSpare(cache.pagesToRun(chain, local, { tokens, rows: tokens }))) return undefined;
+    return new DeviceReceiveBuffer(cache, chain, local, to);
   }
 
   slot(): undefined {
@@ -174,10 +180,10 @@ class PoolTable implements PoolReceiveBuffer {
     return pages;
   }
 
-  lend(blocks: number, table: BlockTable): void {
+  share(blocks: number, table: BlockTable): void {
     this.#readHost();
     for (const [g, group] of this.#cache.groups.entries())
-      group.shareHeld(this.#table.groups[g], blocks, table.groups[g]);
+      group.shareTable(this.#table.groups[g], blocks, table.groups[g]);
   }
 
   /** False when there was nothing to load. */
@@ -194,21 +200,21 @@ class PoolTable implements PoolReceiveBuffer {
   fill(from: number, to: number, origin: BlockOrigin): void {
     // A sequence that asks for the prefix before the next step finds it.
     if (this.#readHost()) this.#cache.flushLoads();
-    this.#cache.lower?.cameToPool(to - from, origin);
-    this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
+    this.#cache.lower?.countPoolArrivals(to - from, origin);
+    this.#cache.releaseBehindWindow(this.#table, to * this.#cache.blockTokens);
     this.#cache.commit(this.#chain, from, to, this.#table);
   }
 
   close(): void {
     this.#inHost?.close();
     this.#inHost = undefined;
-    this.#cache.moving.delete(this.#table);
+    this.#cache.inTransit.delete(this.#table);
     this.#cache.release(this.#table);
   }
 }
 
 /** Slots of host memory that wait for their contents. */
-class HostLanding implements PrefixReceiveBuffer {
+class HostReceiveBuffer implements PrefixReceiveBuffer {
   readonly blocks: number;
   readonly inPool = false;
   readonly #lower: LowerTiers;
@@ -223,20 +229,20 @@ class HostLanding implements PrefixReceiveBuffer {
     this.blocks = from + slots.length;
   }
 
-  static open(lower: LowerTiers, chain: BlockChain, own: number, to: number): HostLanding | undefined {
+  static open(lower: LowerTiers, chain: BlockChain, local: number, to: number): HostReceiveBuffer | undefined {
     // Local blocks of the prefix must not be evicted for the rest.
     lower.touch(chain, to);
     const slots: (SlotId | undefined)[] = [];
-    const landing = new HostLanding(lower, own, slots);
-    for (let i = own; i < to; i++) {
+    const buffer = new HostReceiveBuffer(lower, local, slots);
+    for (let i = local; i < to; i++) {
       const slot = lower.expect(chain, i);
       if (slot === 'full') {
-        landing.close();
+        buffer.close();
         return undefined;
       }
       slots.push(slot);
     }
-    return new HostLanding(lower, own, slots);
+    return new HostReceiveBuffer(lower, local, slots);
   }
 
   slot(block: number): SlotId | undefined {
@@ -244,9 +250,9 @@ class HostLanding implements PrefixReceiveBuffer {
   }
 
   pages(from: number, to: number): Int32Array {
-    const wanted = this.#slots.slice(from - this.#from, to - this.#from);
+    const required = this.#slots.slice(from - this.#from, to - this.#from);
     // Unrequired contents go to a slot behind the capacity, which nothing reads.
-    return this.#lower.pagesIn(wanted.map((slot) => slot ?? this.#lower.host.capacity));
+    return this.#lower.pagesIn(required.map((slot) => slot ?? this.#lower.host.capacity));
   }
 
   fill(from: number, to: number, origin: BlockOrigin): void {
@@ -258,7 +264,7 @@ class HostLanding implements PrefixReceiveBuffer {
   }
 
   close(): void {
-    for (const slot of this.#slots) if (slot !== undefined) this.#lower.givenUp(slot);
+    for (const slot of this.#slots) if (slot !== undefined) this.#lower.cancelExpected(slot);
     this.#slots.length = 0;
   }
 }
@@ -275,7 +281,8 @@ class HostPins implements PinnedPrefix {
     this.from = from;
     this.#slots = Array.from({ length: to - from }, (_, i) => {
       const slot = lower.host.find(chain.words, (from + i) * digestWords);
-      if (slot === undefined) throw new Error(`Cannot pin a block: host memory does not hold it any more: block ${from + i}`);
+      if (slot === undefined)
+        throw new Error(`Cannot pin a block: host memory does not hold it any more: block ${from + i}`);
       lower.host.pin(slot);
       return slot;
     });

@@ -10,7 +10,7 @@ import { blocksFor, firstBlockSeen } from './layer-groups.ts';
  */
 export class ReceiveLayout {
   /** Number of pages. */
-  readonly places: number;
+  readonly pageCount: number;
   /** The first block behind the prompt, in every group. */
   readonly end: number;
   readonly #groups: readonly { readonly layers: number; readonly first: number; readonly base: number }[];
@@ -24,7 +24,7 @@ export class ReceiveLayout {
       base += layers * (this.end - first);
       return group;
     });
-    this.places = base;
+    this.pageCount = base;
   }
 
   /** The first block of a group that is received. */
@@ -32,7 +32,7 @@ export class ReceiveLayout {
     return this.#groups[group].first;
   }
 
-  place(group: number, block: number, layer: number): number {
+  indexOf(group: number, block: number, layer: number): number {
     const { layers, first, base } = this.#groups[group];
     return base + (block - first) * layers + layer;
   }
@@ -46,7 +46,7 @@ export interface ReceivedPrompt {
 }
 
 /** Exchanges the pages of the table's empty blocks from `index` on for the pages received for them. */
-export function takeReceived(
+export function exchangeReceived(
   groups: readonly { readonly pool: BlockPool }[],
   table: BlockTable,
   index: number,
@@ -56,7 +56,7 @@ export function takeReceived(
     const { first, blocks } = table.groups[g];
     for (let i = Math.max(index, layout.first(g)); i < table.length; i++) {
       for (let layer = 0; layer < pool.layers; layer++) {
-        const place = layout.place(g, i, layer);
+        const place = layout.indexOf(g, i, layer);
         pages[place] = pool.exchange(blocks.at(i - first), layer, pages[place]);
       }
     }
@@ -67,7 +67,7 @@ export function takeReceived(
 export class ReceivePages {
   readonly total: number;
   readonly #stack: Int32Array;
-  readonly #taken = new Set<ReceivedPrompt>();
+  readonly #inUse = new Set<ReceivedPrompt>();
   #free: number;
 
   constructor(total: number) {
@@ -81,16 +81,16 @@ export class ReceivePages {
   }
 
   /** Undefined when too few pages are free. */
-  take(layout: ReceiveLayout): ReceivedPrompt | undefined {
-    if (layout.places > this.#free) return undefined;
-    this.#free -= layout.places;
-    const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.places).reverse() };
-    this.#taken.add(prompt);
+  allocate(layout: ReceiveLayout): ReceivedPrompt | undefined {
+    if (layout.pageCount > this.#free) return undefined;
+    this.#free -= layout.pageCount;
+    const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.pageCount).reverse() };
+    this.#inUse.add(prompt);
     return prompt;
   }
 
-  give(prompt: ReceivedPrompt): void {
-    if (!this.#taken.delete(prompt)) throw new Error('Cannot free receive pages: they are not in use');
+  release(prompt: ReceivedPrompt): void {
+    if (!this.#inUse.delete(prompt)) throw new Error('Cannot free receive pages: they are not in use');
     for (const page of prompt.pages.toReversed()) this.#stack[this.#free++] = page;
   }
 
@@ -100,7 +100,7 @@ export class ReceivePages {
    */
   check(owners: Int32Array): void {
     let count = 0;
-    for (const pages of [this.#stack.subarray(0, this.#free), ...[...this.#taken].map((prompt) => prompt.pages)]) {
+    for (const pages of [this.#stack.subarray(0, this.#free), ...[...this.#inUse].map((prompt) => prompt.pages)]) {
       for (const page of pages) {
         if (owners[page] !== 0)
           throw new Error(

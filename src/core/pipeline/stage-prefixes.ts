@@ -2,7 +2,7 @@
 
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
-import { pagesHere, prefixHere, touchPrefix } from '../kvcache/prefix-transfer.ts';
+import { localPages, localPrefix, touchPrefix } from '../kvcache/prefix-transfer.ts';
 import { StagePages } from '../kvcache/stage-pages.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
@@ -59,7 +59,7 @@ export class StagePrefixes<Request> {
   want(stage: Wanting, here: (tokens: number) => void): void {
     const { served, group, index } = stage;
     const { chain, blocks } = this.#wantedOf(stage);
-    const own = prefixHere(this.#cache, chain, blocks);
+    const own = localPrefix(this.#cache, chain, blocks);
     if (this.#owner.contents && own > 0) this.#copy(stage, chain, own);
     const { from: source, patienceUs = 0 } = group.prefix ?? {};
     if (own >= blocks || source === undefined || source === group.members[index]) {
@@ -93,7 +93,7 @@ export class StagePrefixes<Request> {
 
   #copy(stage: Wanting, chain: BlockChain, blocks: number): void {
     const room = this.#room(stage);
-    const from = room.ofRange(pagesHere(this.#cache, chain, blocks));
+    const from = room.ofRange(localPages(this.#cache, chain, blocks));
     this.#owner.push({ kind: 'copyPrefix', from, to: room.pages(0, blocks) });
   }
 

@@ -33,7 +33,7 @@ export class HostTraffic {
   /** A step begins: it reads what is on its way. */
   begins(): void {
     this.flush();
-    this.#cache.lower?.readBegins();
+    this.#cache.lower?.readStarted();
   }
 
   planned(sequences: readonly Sequence[]): this {

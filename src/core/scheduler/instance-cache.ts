@@ -13,7 +13,7 @@ export function createCache(config: InstanceConfig, push: (effect: InstanceEffec
   };
   return new BlockCache({
     ...config,
-    landingPages: config.handOff?.landingPages,
+    receivePages: config.handOff?.landingPages,
     stagingBlocks: borrowing?.stagingBlocks,
     hostRows: firstPage === undefined ? undefined : { blocks, firstPage },
     tiers: tiers && { ...tiers, mover },

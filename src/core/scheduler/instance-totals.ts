@@ -28,7 +28,10 @@ export class InstanceTotals {
     this.#heldUntilUs = nowUs;
   }
 
-  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted, lower, landing }: BlockCache): InstanceSnapshot {
+  snapshot(
+    batcher: Batcher,
+    { usedPages, cachedPages, pages, evicted, lower, receivePages: landing }: BlockCache,
+  ): InstanceSnapshot {
     const { total, free } = landing;
     return {
       ...(total > 0 && { landing: { total, free } }),

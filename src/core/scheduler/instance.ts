@@ -234,7 +234,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Runn
   }
 
   /** Blocks that its cache holds, in all tiers: for those who look on. */
-  get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'kept'> {
+  get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'pinned'> {
     return this.#cache;
   }
 
@@ -295,7 +295,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Runn
         this.mover?.grant(event.id, { to: event.to, incarnation: event.incarnation });
         break;
       case 'requestSnapshot':
-        this.#effects.push(...this.#journal.all());
+        this.#effects.push(...this.#journal.snapshot());
         break;
       default:
         if ('step' in event) this.#stepEnded(nowUs, event);
@@ -394,7 +394,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Runn
     const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#launcher.flight);
     this.borrower?.check();
     const moving =
-      this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) + (this.mover?.awaited ?? 0) >
+      this.#cache.inTransit.size +
+        this.#prefixes.loads.size +
+        (this.borrower?.awaited ?? 0) +
+        (this.mover?.awaited ?? 0) >
       0;
     this.roster.check(this.#launcher.flight, moving, keeping);
   }

@@ -103,7 +103,7 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Runni
 
   #hold(nowUs: number, { id, served, ttlUs }: Computing<S>): void {
     const untilUs = nowUs + ttlUs;
-    const blocks = this.#pins.hold(id, served.sequence.chain, untilUs);
+    const blocks = this.#pins.fill(id, served.sequence.chain, untilUs);
     this.#tell(id, { kind: 'pinned', tokens: blocks * this.#cache.blockTokens, untilUs });
   }
 

@@ -157,7 +157,7 @@ export class RequestChecks {
     for (const [i, instance] of instances.entries()) {
       const { handOffs, roster, cached } = instance;
       // Pins last longer; whose pages those are the instance checks itself.
-      const used = cached.kept.size > 0 ? 0 : instance.snapshot().pages.used;
+      const used = cached.pinned.size > 0 ? 0 : instance.snapshot().pages.used;
       const left = roster.size + handOffs.arrivals.size + handOffs.departures.size + instance.moving;
       if (used + left > 0)
         throw new Error(

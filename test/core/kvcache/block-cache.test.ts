@@ -80,7 +80,7 @@ describe('pools', () => {
     expect(() => pool.release(block, true)).toThrow('it is cached');
     pool.drop(block);
     expect(() => pool.drop(block)).toThrow('Cannot drop a block: it is free');
-    expect(() => new PagePool(2).give(Int32Array.of(1), 0, 1)).toThrow('Cannot free a page');
+    expect(() => new PagePool(2).release(Int32Array.of(1), 0, 1)).toThrow('Cannot free a page');
   });
 });
 
@@ -182,7 +182,7 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by
           eviction: kind,
           blockTokens: pageTokens,
         });
-        cache.tell(journal);
+        cache.setListener(journal);
         const oracle = new Oracle(capacity, kind);
         const running: { table: BlockTable; text: string }[] = [];
         for (const what of operations) {
@@ -274,7 +274,7 @@ describe('sharing', () => {
     const other = new BlockTable(1);
     cache.share(chain, 1, other);
     cache.release(failed);
-    cache.forget(chain, 3);
+    cache.invalidate(chain, 3);
     expect([cache.match(chain, 3), cache.usedPages]).toEqual([1, 2]);
     cache.check();
   });

@@ -110,7 +110,7 @@ test('whoever applies its journals, and asks where some are lost, knows what it 
 test('an instance that nobody asked to keep a journal says so', () => {
   const world = new World();
   expect(world.instance.step(0, { kind: 'requestSnapshot' })).toEqual([
-    { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
+    { kind: 'ignored', message: 'Ignored requestSnapshot: this instance publishes no KV events' },
   ]);
 });
 

@@ -1,8 +1,7 @@
 // Layer groups in one cache: what windows leave behind, what of a prefix can be reused, and how many pages it takes.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
@@ -55,7 +54,7 @@ class Runner {
     const to = Math.min(this.chain.blocks, this.blocks + chunk);
     while (this.table.length < to) if (!this.#cache.allocate(this.table)) return false;
     this.#cache.commit(this.chain, this.blocks, to, this.table);
-    this.#cache.leaveBehind(this.table, to * pageTokens);
+    this.#cache.releaseBehindWindow(this.table, to * pageTokens);
     const grown = to > this.blocks;
     this.blocks = to;
     return grown;
@@ -197,7 +196,7 @@ describe('a model with and without windows', () => {
     failed.grow(6);
     expect(cache.match(failed.chain, 6)).toBe(6);
     failed.leave();
-    cache.forget(failed.chain, failed.blocks);
+    cache.invalidate(failed.chain, failed.blocks);
     expect([cache.match(failed.chain, 6), cache.pages.free]).toEqual([0, 40]);
     cache.check();
   });

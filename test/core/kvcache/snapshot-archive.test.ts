@@ -147,7 +147,7 @@ class World {
     expect(weight).toBeLessThanOrEqual(tailsMax * Math.max(limits.changesMin, names));
     for (const { index } of this.gateways) {
       expect(index.held(0)).toBe(this.blocks.size);
-      for (const name of this.blocks) expect(index.names(0, wordsOf([name]), 0)).toBe(true);
+      for (const name of this.blocks) expect(index.holds(0, wordsOf([name]), 0)).toBe(true);
     }
   }
 

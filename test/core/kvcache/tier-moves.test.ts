@@ -1,8 +1,7 @@
 // Tiers whose blocks have contents: whatever is taken from the cache holds what its name says, however moves, writes and reads fall.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { type PrefixReceiveBuffer, receivePrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
@@ -60,7 +59,7 @@ class World {
     const { cache } = this;
     const chain = chainOf(path);
     const table = new BlockTable(1);
-    const start = cache.take(chain, chain.blocks, table, { known: new KnownPrefix(), again: false });
+    const start = cache.loadPrefix(chain, chain.blocks, table, { known: new KnownPrefix(), resumed: false });
     cache.flushLoads();
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
     this.taken += start;
@@ -72,7 +71,7 @@ class World {
       });
     }
     cache.commit(chain, start, table.length, table);
-    cache.lower?.readBegins();
+    cache.lower?.readStarted();
     cache.lower?.readEnded();
     cache.release(table);
     this.#begin();
@@ -89,7 +88,7 @@ class World {
   }
 
   #begin(): void {
-    this.#writes.push(...(this.cache.lower?.takeWrites().blocks ?? []));
+    this.#writes.push(...(this.cache.lower?.takeSsdWrites().blocks ?? []));
   }
 
   /** What host memory is said to hold is there. */
@@ -135,7 +134,7 @@ class World {
     for (const { slot, page } of blocks.slice(0, bad === undefined ? blocks.length : blocks.indexOf(bad)))
       [this.#pages[page], this.#pages[page + 1]] = this.#ssd.get(slot) ?? [];
     if (bad !== undefined) this.#ssd.delete(bad.slot);
-    this.cache.lower?.readOfSsd(blocks, bad?.slot);
+    this.cache.lower?.ssdReadEnded(blocks, bad?.slot);
     landing.fill(from, bad === undefined ? to : bad.depth - 1, 'ssd');
     landing.close();
     // Whoever waited for it starts.
@@ -146,7 +145,7 @@ class World {
   stopped(): void {
     const read = this.#reads.shift();
     if (read === undefined) return;
-    this.cache.lower?.readOfSsd(read.blocks);
+    this.cache.lower?.ssdReadEnded(read.blocks);
     read.landing.close();
   }
 }
@@ -171,7 +170,7 @@ test.each(evictionKinds)('contents follow their names through all tiers, evictin
         else if (what === 'read') world.read(path);
         else if (what === 'arrived') world.arrived(luck > 2 ? 9 : luck);
         else if (what === 'stopped') world.stopped();
-        else if (luck < 3) world.cache.forget(chainOf(path), path.length);
+        else if (luck < 3) world.cache.invalidate(chainOf(path), path.length);
         world.check();
       }
       taken.all += world.taken;

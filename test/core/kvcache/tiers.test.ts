@@ -1,8 +1,7 @@
 // Tiers below device memory: slots against a brute-force oracle, and what all tiers together tell against what they hold.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
@@ -111,12 +110,12 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
 
 test('a slot that waits for its contents is not found, not evicted, and can be given up', () => {
   const tier = new BlockTier(2, 'lru', () => undefined);
-  const a = tier.take(wordsOf(1), 0, 1) as number;
-  const b = tier.take(wordsOf(2), 0, 2) as number;
+  const a = tier.allocate(wordsOf(1), 0, 1) as number;
+  const b = tier.allocate(wordsOf(2), 0, 2) as number;
   expect(tier.find(wordsOf(1), 0)).toBeUndefined();
-  expect(tier.expects(wordsOf(1), 0)).toBe(true);
-  expect(tier.take(wordsOf(3), 0, 1)).toBeUndefined();
-  expect(() => tier.pin(a)).toThrow('Cannot read a slot: it holds nothing');
+  expect(tier.contains(wordsOf(1), 0)).toBe(true);
+  expect(tier.allocate(wordsOf(3), 0, 1)).toBeUndefined();
+  expect(() => tier.pin(a)).toThrow('Cannot pin a slot: it holds nothing');
   tier.arrived(a);
   expect(() => tier.arrived(a)).toThrow('Cannot fill a slot: nothing is expected');
   tier.drop(b);
@@ -140,7 +139,7 @@ function worldOf(device: number, hostBlocks: number, ssdBlocks: number, eviction
     tiers: { hostBlocks, ssdBlocks },
   });
   const journal = new KvEventLog(0);
-  cache.tell(journal);
+  cache.setListener(journal);
   return { cache, journal, index: new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 }) };
 }
 
@@ -149,11 +148,11 @@ function serve({ cache }: World, path: string): readonly [device: number, host: 
   const chain = chainOf(path);
   const table = new BlockTable(1, path.length + 1);
   const device = cache.match(chain, path.length);
-  const loaded = cache.take(chain, path.length, table, { known: new KnownPrefix(), again: false });
+  const loaded = cache.loadPrefix(chain, path.length, table, { known: new KnownPrefix(), resumed: false });
   while (table.length < path.length && cache.allocate(table));
   const room = table.length === path.length;
   if (room) cache.commit(chain, loaded, path.length, table);
-  cache.lower?.readBegins();
+  cache.lower?.readStarted();
   cache.lower?.readEnded();
   cache.release(table);
   return room ? [device, loaded - device] : undefined;
@@ -166,8 +165,8 @@ function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
     const words = wordsOf(name);
     return (
       cache.match({ blocks: 1, words }, 1) === 1 ||
-      lower?.host.expects(words, 0) === true ||
-      lower?.ssd?.expects(words, 0) === true
+      lower?.host.contains(words, 0) === true ||
+      lower?.ssd?.contains(words, 0) === true
     );
   });
 }
@@ -176,7 +175,7 @@ function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
 function isSunk({ cache }: World, name: number): boolean {
   const words = wordsOf(name);
   const inMemory = cache.match({ blocks: 1, words }, 1) === 1 || cache.lower?.host.find(words, 0) !== undefined;
-  return !inMemory && cache.lower?.ssd?.expects(words, 0) === true;
+  return !inMemory && cache.lower?.ssd?.contains(words, 0) === true;
 }
 
 function onSsd(index: PrefixIndex, name: number): boolean {
@@ -203,7 +202,7 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
         const { cache, journal, index } = world;
         for (const [path, writesEnd] of history) {
           serve(world, path);
-          cache.lower?.takeWrites();
+          cache.lower?.takeSsdWrites();
           if (writesEnd > 0) cache.lower?.written(Math.min(writesEnd, cache.lower.ssd?.arriving ?? 0));
           cache.check();
           if (journal.changes > 0) expect(index.apply(0, journal.take())).toBe('applied');
@@ -212,7 +211,7 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
           for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
           // A snapshot says the same.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
-          snapshot.restore(0, { ...journal.snapshot(cache.indexedDigests(), cache.lower?.sunk), number: 1 });
+          snapshot.restore(0, { ...journal.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });
           expect(snapshot.held(0)).toBe(held.length);
           for (const name of held) {
             sunk += Number(isSunk(world, name));
@@ -243,8 +242,8 @@ describe('host memory', () => {
     // Two of four blocks are a sequence's that runs.
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
-    expect(world.cache.take(chainOf('aaaa'), 4, table, { known: new KnownPrefix(), again: false })).toBe(2);
-    world.cache.lower?.readBegins();
+    expect(world.cache.loadPrefix(chainOf('aaaa'), 4, table, { known: new KnownPrefix(), resumed: false })).toBe(2);
+    world.cache.lower?.readStarted();
     world.cache.lower?.readEnded();
     world.cache.release(table);
     world.cache.release(other);
@@ -265,7 +264,7 @@ describe('host memory', () => {
   test('forgets what is suspect', () => {
     const world = worldOf(4, 8, 4, 'lru');
     serve(world, 'aaaa');
-    world.cache.forget(chainOf('aaaa'), 4);
+    world.cache.invalidate(chainOf('aaaa'), 4);
     world.cache.check();
     expect(heldBy(world, allNames)).toEqual([]);
     expect(serve(world, 'aaaa')).toEqual([0, 0]);
@@ -280,8 +279,8 @@ describe('SSD', () => {
     serve(world, 'bbbb');
     const onSsd = () => lower?.inHostOrOnSsd(chainOf('aaaa'), 0, 4);
     expect(onSsd()).toBe(0);
-    expect(lower?.takeWrites().count).toBe(4);
-    expect(lower?.takeWrites().count).toBe(0);
+    expect(lower?.takeSsdWrites().count).toBe(4);
+    expect(lower?.takeSsdWrites().count).toBe(0);
     lower?.written(3);
     // The deepest was written first: the first block is still on its way.
     expect(onSsd()).toBe(0);
@@ -290,14 +289,14 @@ describe('SSD', () => {
     const read = lower?.readSsd(chainOf('aaaa'), 0, 4, { slot: () => undefined, inPool: false }).blocks ?? [];
     expect(read).toHaveLength(4);
     serve(world, 'cccc');
-    expect(lower?.takeWrites().count).toBe(4);
+    expect(lower?.takeSsdWrites().count).toBe(4);
     lower?.written(4);
     // Full: what comes next takes the place of what nobody reads.
     serve(world, 'dddd');
-    lower?.takeWrites();
+    lower?.takeSsdWrites();
     world.cache.check();
     expect(onSsd()).toBe(4);
-    lower?.readOfSsd(read);
+    lower?.ssdReadEnded(read);
     world.cache.check();
   });
 });

@@ -76,7 +76,7 @@ function home() {
         pagesAhead: 20,
         room: { isOverlong: () => true },
         disown: (of, stay) => {
-          of.sharedBlocks = cache.disown(of.table, of.sharedBlocks ?? 10, stay);
+          of.sharedBlocks = cache.makePrivate(of.table, of.sharedBlocks ?? 10, stay);
         },
       },
       ...{ cache, moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },

@@ -1,7 +1,6 @@
 // A prefix that only SSD holds, asked for by another instance.
 import { expect, test } from 'vitest';
-import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
-import { KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
@@ -13,10 +12,10 @@ function chainOf(name: number): BlockChain {
 
 function serve(cache: BlockCache, chain: BlockChain): void {
   const table = new BlockTable(1, 4);
-  const known = cache.take(chain, 4, table, { known: new KnownPrefix(), again: false });
+  const known = cache.loadPrefix(chain, 4, table, { known: new KnownPrefix(), resumed: false });
   while (table.length < 4) expect(cache.allocate(table)).toBe(true);
   cache.commit(chain, known, 4, table);
-  cache.lower?.readBegins();
+  cache.lower?.readStarted();
   cache.lower?.readEnded();
   cache.release(table);
 }

@@ -123,7 +123,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
   it.each(ways)('is read from its own pages alone, and lands whole: $way', async ({ create }) => {
     const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
     const layout = new ReceiveLayout(shape.groups, promptTokens, pageTokens);
-    const landing = receiver.open(Int32Array.from({ length: layout.places }, (_, place) => place));
+    const landing = receiver.open(Int32Array.from({ length: layout.pageCount }, (_, place) => place));
     const hear = (kind: 'reserved' | 'taken') => {
       const wire = {
         kind: 'message',

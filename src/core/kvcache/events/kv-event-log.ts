@@ -14,7 +14,7 @@ export interface BlockListener {
 /** Receives changes over all tiers, and which blocks only SSD holds. */
 export interface TierListener extends BlockListener {
   /** From now on only SSD holds the stored block, or not any more. */
-  sank(words: Uint32Array, at: number, onSsd: boolean): void;
+  setSsdOnly(words: Uint32Array, at: number, onSsd: boolean): void;
 }
 
 /** Collects changes for the next batch, in arrays that the following batch reuses. */
@@ -33,7 +33,7 @@ export class KvEventLog implements TierListener {
     this.#add(words, at, stored ? blockChange.inMemory : blockChange.removed);
   }
 
-  sank(words: Uint32Array, at: number, onSsd: boolean): void {
+  setSsdOnly(words: Uint32Array, at: number, onSsd: boolean): void {
     this.#add(words, at, onSsd ? blockChange.onSsd : blockChange.inMemory);
   }
 

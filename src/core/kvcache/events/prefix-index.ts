@@ -13,10 +13,10 @@ export interface PrefixIndexConfig {
 }
 
 /** `stale`: late or duplicate, nothing changed. `gap`: batches are missing, nothing changed; a snapshot is required. */
-export type JournalVerdict = 'applied' | 'stale' | 'gap';
+export type BatchVerdict = 'applied' | 'stale' | 'gap';
 
 /** Batches after which a missing snapshot is requested again. */
-const askAgainAfter = 64;
+const requestAgainAfter = 64;
 
 /** The result of a lookup: the longest prefix of a chain on each instance. Reused for the next lookup. */
 export class PrefixMatches {
@@ -49,7 +49,7 @@ export class PrefixMatches {
 export class PrefixIndex {
   readonly #table: ReplicaTable;
   /** Blocks that an instance has only on SSD. */
-  readonly #sunk: ReplicaTable;
+  readonly #ssdOnly: ReplicaTable;
   readonly #incarnation: Float64Array;
   /** (instances): number of the last applied batch. */
   readonly #number: Float64Array;
@@ -58,7 +58,7 @@ export class PrefixIndex {
 
   constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
     this.#table = new ReplicaTable(instances, blocks, remembered);
-    this.#sunk = new ReplicaTable(instances, 0, 0);
+    this.#ssdOnly = new ReplicaTable(instances, 0, 0);
     this.#incarnation = new Float64Array(instances);
     this.#number = new Float64Array(instances);
     this.#missed = new Int32Array(instances);
@@ -79,21 +79,21 @@ export class PrefixIndex {
     return this.#table.held[instance];
   }
 
-  apply(instance: number, journal: KvEventBatch): JournalVerdict {
+  apply(instance: number, journal: KvEventBatch): BatchVerdict {
     const { incarnation, number, changes, words, stored } = journal;
     if (incarnation > this.#incarnation[instance]) this.#begin(instance, incarnation);
     if (incarnation < this.#incarnation[instance] || number <= this.#number[instance]) return 'stale';
     if (this.#missed[instance] > 0 || number > this.#number[instance] + 1) {
       const missed = this.#missed[instance];
       this.#missed[instance] = missed + 1;
-      return missed % askAgainAfter === 0 ? 'gap' : 'stale';
+      return missed % requestAgainAfter === 0 ? 'gap' : 'stale';
     }
     for (let i = 0; i < changes; i++) {
       const at = i * digestWords;
       if (stored[i] === blockChange.removed) this.#table.remove(words, at, instance);
       else this.#table.add(words, at, instance);
-      if (stored[i] === blockChange.onSsd) this.#sunk.add(words, at, instance);
-      else if (this.#sunk.held[instance] > 0) this.#sunk.remove(words, at, instance);
+      if (stored[i] === blockChange.onSsd) this.#ssdOnly.add(words, at, instance);
+      else if (this.#ssdOnly.held[instance] > 0) this.#ssdOnly.remove(words, at, instance);
     }
     this.#number[instance] = number;
     return 'applied';
@@ -109,7 +109,7 @@ export class PrefixIndex {
     if (incarnation < known || (incarnation === known && !isNews)) return false;
     this.#begin(instance, incarnation);
     for (let i = 0; i < blocks; i++) this.#table.add(words, i * digestWords, instance);
-    for (let i = blocks - onSsd; i < blocks; i++) this.#sunk.add(words, i * digestWords, instance);
+    for (let i = blocks - onSsd; i < blocks; i++) this.#ssdOnly.add(words, i * digestWords, instance);
     this.#number[instance] = number;
     return true;
   }
@@ -135,7 +135,7 @@ export class PrefixIndex {
 
   #begin(instance: number, incarnation: number): void {
     this.#table.drop(instance);
-    this.#sunk.drop(instance);
+    this.#ssdOnly.drop(instance);
     this.#incarnation[instance] = incarnation;
     this.#number[instance] = 0;
     this.#missed[instance] = 0;
@@ -157,11 +157,11 @@ export class PrefixIndex {
     }
     out.count = left;
     for (let block = 1; block < blocks && left > 0; block++) {
-      left = this.#table.keep(this.#table.find(chain.words, block * digestWords), walking, left, reach, block);
+      left = this.#table.keepHolders(this.#table.find(chain.words, block * digestWords), walking, left, reach, block);
     }
     for (let i = 0; i < out.count; i++) {
       const instance = out.instances[i];
-      if (this.#sunk.held[instance] > 0) out.onSsd[instance] = this.#sunkEnd(chain, reach[instance], instance);
+      if (this.#ssdOnly.held[instance] > 0) out.onSsd[instance] = this.#ssdOnlyTail(chain, reach[instance], instance);
     }
   }
 
@@ -169,14 +169,15 @@ export class PrefixIndex {
    * How many of the chain's first `blocks` blocks, at their end, the instance has only on SSD. Tiers lose a prefix from
    * its end.
    */
-  #sunkEnd(chain: BlockChain, blocks: number, instance: number): number {
+  #ssdOnlyTail(chain: BlockChain, blocks: number, instance: number): number {
     let first = blocks;
-    while (first > 0 && this.#sunk.has(this.#sunk.find(chain.words, (first - 1) * digestWords), instance)) first--;
+    while (first > 0 && this.#ssdOnly.has(this.#ssdOnly.find(chain.words, (first - 1) * digestWords), instance))
+      first--;
     return blocks - first;
   }
 
   /** True if the instance is known to hold the block of the digest at `words[at..at+4]`. */
-  names(instance: number, words: Uint32Array, at: number): boolean {
+  holds(instance: number, words: Uint32Array, at: number): boolean {
     return this.#table.has(this.#table.find(words, at), instance);
   }
 
@@ -188,7 +189,7 @@ export class PrefixIndex {
   /** Throws unless the index is sound. Scans all of it. */
   check(): void {
     this.#table.check();
-    this.#sunk.check();
+    this.#ssdOnly.check();
   }
 }
 

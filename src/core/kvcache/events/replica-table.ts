@@ -14,7 +14,7 @@ const inlineMax = 2 * (slotWords - holdersAt);
  * A set is closed at this many holders, below `inlineMax`, so that one holder more or less does not move them each
  * time.
  */
-const inlineAgain = inlineMax - 2;
+const backInline = inlineMax - 2;
 
 /** Maximum share of slots for held blocks, and for held and remembered blocks together. */
 const heldShare = 0.6;
@@ -157,7 +157,7 @@ export class ReplicaTable {
    * Keeps those of the first `count` instances in `from` that also hold the slot's block; returns how many. `reach[i]`
    * is the number of blocks that instance i holds: `length` for all in `from`, and one more for those that stay.
    */
-  keep(slot: number, from: Int32Array, count: number, reach: Int32Array, length: number): number {
+  keepHolders(slot: number, from: Int32Array, count: number, reach: Int32Array, length: number): number {
     let kept = 0;
     if (this.#isSet(slot)) {
       const set = this.#words[slot + holdersAt];
@@ -213,7 +213,7 @@ export class ReplicaTable {
     const last = (this.holders(slot) ?? 0) - 1;
     if (this.#isSet(slot)) {
       if (!this.#sets.remove(this.#words[slot + holdersAt], instance)) return false;
-      if (last === inlineAgain) this.#moveInline(slot);
+      if (last === backInline) this.#moveInline(slot);
     } else {
       let place = 0;
       while (place <= last && this.#inline(slot, place) !== instance) place++;
@@ -239,11 +239,11 @@ export class ReplicaTable {
 
   #moveInline(slot: number): void {
     const set = this.#words[slot + holdersAt];
-    const holders = new Int32Array(inlineAgain);
+    const holders = new Int32Array(backInline);
     this.#sets.list(set, holders);
     this.#sets.close(set);
     this.#words[slot + stateAt] = this.#words[slot + stateAt] & ~inSet;
-    for (let i = 0; i < inlineAgain; i++) this.#setInline(slot, i, holders[i]);
+    for (let i = 0; i < backInline; i++) this.#setInline(slot, i, holders[i]);
   }
 
   /** Makes space for one block: grows the table, or drops a remembered block. */

@@ -2,8 +2,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import type { SlotId } from '../../protocol/ids.ts';
-import { type EvictionKind, EvictionQueue } from '../eviction.ts';
-import { UseList } from '../use-list.ts';
+import { type EvictionKind, growingQueue } from '../eviction.ts';
 
 const isFree = 0;
 /** Its contents are in transit to it. */
@@ -25,7 +24,7 @@ const slotsAtFirst = 1024;
  */
 export class BlockTier {
   readonly capacity: number;
-  readonly #queue: EvictionQueue<SlotId> | UseList<SlotId>;
+  readonly #queue: ReturnType<typeof growingQueue<SlotId>>;
   readonly #evicted: Evicted;
   readonly #table = new DigestTable();
   /** (slots, 4 words) */
@@ -45,7 +44,7 @@ export class BlockTier {
 
   constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
     this.capacity = capacity;
-    this.#queue = eviction === 'lru' ? new UseList<SlotId>(0) : new EvictionQueue<SlotId>(0, eviction);
+    this.#queue = growingQueue(eviction);
     this.#evicted = evicted;
   }
 
@@ -85,7 +84,7 @@ export class BlockTier {
   }
 
   /** True if it holds this block, or waits for it. */
-  expects(words: Uint32Array, at: number): boolean {
+  contains(words: Uint32Array, at: number): boolean {
     return this.#table.get(words, at) !== undefined;
   }
 
@@ -93,7 +92,7 @@ export class BlockTier {
    * Allocates a slot for a block and evicts if necessary. The slot waits for its contents until `arrived` or `drop`.
    * Undefined when every slot is in use, or one is for this block already.
    */
-  take(words: Uint32Array, at: number, depth: number): SlotId | undefined {
+  allocate(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
     if (this.#freeCount === 0) this.#grow();
     const slot = this.#freeSlots[this.#freeCount - 1];
@@ -103,13 +102,13 @@ export class BlockTier {
     this.#state[slot] = isArriving;
     this.#above[slot] = 0;
     this.#arriving++;
-    this.#queue.begin(slot, depth);
+    this.#queue.stored(slot, depth);
     return slot;
   }
 
   /** Allocates a slot for contents that are stored at once. Undefined when every slot is in use. */
   put(words: Uint32Array, at: number, depth: number): SlotId | undefined {
-    const slot = this.take(words, at, depth);
+    const slot = this.allocate(words, at, depth);
     if (slot !== undefined) this.arrived(slot);
     return slot;
   }
@@ -158,7 +157,7 @@ export class BlockTier {
       for (let w = 0; w < digestWords; w++) this.#digests[slot * digestWords + w] = blocks[i + 2 + w];
       this.#state[slot] = isHeld;
       this.#held++;
-      this.#queue.begin(slot, blocks[i + 1] as number);
+      this.#queue.stored(slot, blocks[i + 1] as number);
       this.#queue.add(slot);
     }
     this.#freeCount = 0;
@@ -186,9 +185,9 @@ export class BlockTier {
     if (this.#pins[slot] === 0) throw new Error(`Cannot unpin a slot: it has no readers: slot ${slot}`);
     this.#pins[slot] = this.#pins[slot] - 1;
     if (this.#pins[slot] > 0) return;
-    this.#queue.letGo(slot, false);
+    this.#queue.release(slot, false);
     this.#queue.add(slot);
-    this.fit();
+    this.evictToFit();
   }
 
   /** Frees the slot of a block without readers: its contents did not arrive or are useless. */
@@ -206,11 +205,11 @@ export class BlockTier {
   /** From now on the memory of this many slots has another use. Evicts blocks without readers to free them. */
   reserve(slots: number): void {
     this.#reserved = Math.min(slots, this.capacity);
-    this.fit();
+    this.evictToFit();
   }
 
   /** Evicts blocks that could not be evicted before, because they were pinned or in transit. */
-  fit(): void {
+  evictToFit(): void {
     while (this.#held + this.#arriving > this.capacity - this.#reserved) if (!this.#evictOne()) return;
   }
 

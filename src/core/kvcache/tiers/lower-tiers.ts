@@ -7,7 +7,7 @@ import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
 import type { BlockListener, TierListener } from '../events/kv-event-log.ts';
 import type { EvictionKind } from '../eviction.ts';
 import { BlockTier } from './block-tier.ts';
-import { type BegunWrites, SsdWrites } from './ssd-writes.ts';
+import { SsdWrites, type StartedWrites } from './ssd-writes.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
 
 export interface LowerTiersConfig {
@@ -66,9 +66,9 @@ export class LowerTiers implements BlockListener {
     const { hostBlocks, ssdBlocks, eviction, moves } = config;
     this.#onDevice = onDevice;
     this.host = new BlockTier(hostBlocks, eviction, (words, at, depth, above) =>
-      this.#leftHost(words, at, depth, above),
+      this.#evictedFromHost(words, at, depth, above),
     );
-    if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#leftSsd(words, at));
+    if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#evictedFromSsd(words, at));
     this.moves = moves;
     this.#writes = new SsdWrites(this.host, this.ssd, moves);
   }
@@ -85,8 +85,8 @@ export class LowerTiers implements BlockListener {
     const slot = known === undefined && stored ? this.host.put(words, at, depth) : known;
     if (slot !== undefined) this.host.setAbove(slot, stored);
     if (known !== undefined) return;
-    if (slot !== undefined) this.#stored(slot, block);
-    if (this.ssd?.expects(words, at) === true) this.listener?.sank(words, at, !stored);
+    if (slot !== undefined) this.#storedInHost(slot, block);
+    if (this.ssd?.contains(words, at) === true) this.listener?.setSsdOnly(words, at, !stored);
     else this.listener?.record(words, at, stored, depth);
   }
 
@@ -94,7 +94,7 @@ export class LowerTiers implements BlockListener {
    * Copies the chain's blocks `from..to`, computed by a sequence that may move its own blocks to another instance. Device memory does
    * not index them.
    */
-  keep({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
+  copyComputed({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
     for (let index = from; index < to; index++) {
       const at = index * digestWords;
       if (this.#onDevice(words, at)) continue;
@@ -103,9 +103,9 @@ export class LowerTiers implements BlockListener {
     }
   }
 
-  #stored(slot: SlotId, block: BlockId | undefined): void {
+  #storedInHost(slot: SlotId, block: BlockId | undefined): void {
     if (block !== undefined) this.moves?.store(block, slot);
-    this.#writes.stored(slot);
+    this.#writes.storedInHost(slot);
   }
 
   /**
@@ -116,7 +116,7 @@ export class LowerTiers implements BlockListener {
     this.ssd?.restore(blocks);
     this.ssd?.forEach((words, at) => {
       this.listener?.record(words, at, true, 0);
-      this.listener?.sank(words, at, true);
+      this.listener?.setSsdOnly(words, at, true);
     });
   }
 
@@ -133,8 +133,8 @@ export class LowerTiers implements BlockListener {
     for (let i = blocks - 1; i >= 0; i--) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot !== undefined) this.host.touch(slot);
-      const written = this.ssd?.find(chain.words, i * digestWords);
-      if (written !== undefined) this.ssd?.touch(written);
+      const ssdWritesEnded = this.ssd?.find(chain.words, i * digestWords);
+      if (ssdWritesEnded !== undefined) this.ssd?.touch(ssdWritesEnded);
     }
   }
 
@@ -149,13 +149,13 @@ export class LowerTiers implements BlockListener {
    * Pins host memory's blocks `from..to` of the chain, which must be held, until the `readEnded` of the next step. They
    * are read by a new sequence, or by a `resumed` one.
    */
-  read(chain: BlockChain, from: number, to: number, again: boolean): void {
+  read(chain: BlockChain, from: number, to: number, resumed: boolean): void {
     for (let i = from; i < to; i++) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot === undefined) throw new Error(`Cannot load a block: host memory does not hold it: block ${i}`);
       this.host.pin(slot);
       this.#reading.push(slot);
-      if (!again) this.#reads[this.host.takeTag(slot)]++;
+      if (!resumed) this.#reads[this.host.takeTag(slot)]++;
     }
     this.#newReads += to - from;
   }
@@ -172,7 +172,7 @@ export class LowerTiers implements BlockListener {
   }
 
   /** Counts blocks that arrived in device memory without passing host memory. */
-  cameToPool(blocks: number, origin: BlockOrigin): void {
+  countPoolArrivals(blocks: number, origin: BlockOrigin): void {
     this.#reads[origins.indexOf(origin)] += blocks;
   }
 
@@ -193,7 +193,7 @@ export class LowerTiers implements BlockListener {
   }
 
   /** A step begins that reads all pinned blocks. */
-  readBegins(): void {
+  readStarted(): void {
     this.#readNow = this.#reading.length;
   }
 
@@ -209,8 +209,8 @@ export class LowerTiers implements BlockListener {
    * when host memory holds the block, or another transfer brings it.
    */
   expect(chain: BlockChain, index: number): SlotId | 'full' | undefined {
-    if (this.host.expects(chain.words, index * digestWords)) return undefined;
-    const slot = this.host.take(chain.words, index * digestWords, index + 1);
+    if (this.host.contains(chain.words, index * digestWords)) return undefined;
+    const slot = this.host.allocate(chain.words, index * digestWords, index + 1);
     if (slot === undefined) return 'full';
     this.#expected++;
     return slot;
@@ -223,13 +223,13 @@ export class LowerTiers implements BlockListener {
     const at = slot * digestWords;
     const above = this.#onDevice(digests, at);
     this.host.setAbove(slot, above);
-    this.#writes.stored(slot);
-    if (!above && this.ssd?.expects(digests, at) === true) this.listener?.sank(digests, at, false);
+    this.#writes.storedInHost(slot);
+    if (!above && this.ssd?.contains(digests, at) === true) this.listener?.setSsdOnly(digests, at, false);
     else if (!above) this.listener?.record(digests, at, true, 0);
-    this.host.fit();
+    this.host.evictToFit();
   }
 
-  givenUp(slot: SlotId): void {
+  cancelExpected(slot: SlotId): void {
     this.#expected--;
     this.host.drop(slot);
   }
@@ -251,34 +251,34 @@ export class LowerTiers implements BlockListener {
    * device memory. They are pinned until `ssdReadEnded`. Contents go to the blocks' slots in `target`; the result ends
    * where a block was lost.
    */
-  readSsd(chain: BlockChain, from: number, to: number, room: SsdReadTarget): SsdRead {
+  readSsd(chain: BlockChain, from: number, to: number, target: SsdReadTarget): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
-      const isWanted = room.inPool || this.host.find(chain.words, at) === undefined;
-      const slot = isWanted ? this.ssd?.find(chain.words, at) : undefined;
-      const into = this.moves === undefined || room.inPool ? undefined : room.slot(i);
-      if (slot === undefined && (into !== undefined || room.inPool)) return { blocks, to: i };
+      const isRequired = target.inPool || this.host.find(chain.words, at) === undefined;
+      const slot = isRequired ? this.ssd?.find(chain.words, at) : undefined;
+      const hostSlot = this.moves === undefined || target.inPool ? undefined : target.slot(i);
+      if (slot === undefined && (hostSlot !== undefined || target.inPool)) return { blocks, to: i };
       // Another transfer brings the block if it has no slot here.
-      if (slot === undefined || (into === undefined && this.moves !== undefined && !room.inPool)) continue;
+      if (slot === undefined || (hostSlot === undefined && this.moves !== undefined && !target.inPool)) continue;
       this.ssd?.pin(slot);
-      const page = into === undefined ? 0 : (this.moves?.pageOf(into) ?? 0);
+      const page = hostSlot === undefined ? 0 : (this.moves?.pageOf(hostSlot) ?? 0);
       blocks.push({ slot, page, depth: i + 1, digest: digestAt(chain.words, at) });
     }
     return { blocks, to };
   }
 
   /** @param bad the slot that did not hold the expected contents */
-  readOfSsd(blocks: readonly SsdBlock[], bad?: SlotId): void {
+  ssdReadEnded(blocks: readonly SsdBlock[], bad?: SlotId): void {
     for (const { slot } of blocks) this.ssd?.unpin(slot);
     if (bad === undefined || this.ssd === undefined || this.ssd.isPinned(bad)) return;
     this.ssd.drop(bad);
     // The slot is free, and its digest stays until the slot is allocated again.
-    this.#tellGone(this.ssd.digests, bad * digestWords);
+    this.#reportRemoved(this.ssd.digests, bad * digestWords);
   }
 
   /** Writes to SSD started since the last call. */
-  takeWrites(): BegunWrites {
+  takeSsdWrites(): StartedWrites {
     return this.#writes.take();
   }
 
@@ -287,18 +287,18 @@ export class LowerTiers implements BlockListener {
    * them.
    */
   written(blocks: number, failed: readonly number[] = []): void {
-    for (const slot of this.#writes.written(blocks, failed)) this.#dropOfSsd(slot);
+    for (const slot of this.#writes.ended(blocks, failed)) this.#dropFromSsd(slot);
   }
 
-  #dropOfSsd(slot: SlotId): void {
+  #dropFromSsd(slot: SlotId): void {
     if (this.ssd === undefined) return;
     this.ssd.drop(slot);
     this.moves?.erase(slot);
-    this.#tellGone(this.ssd.digests, slot * digestWords);
+    this.#reportRemoved(this.ssd.digests, slot * digestWords);
   }
 
   /** Drops the chain's first `blocks` blocks, which have suspect contents, unless they are in use. */
-  forget(chain: BlockChain, blocks: number): void {
+  invalidate(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {
       const at = i * digestWords;
       let dropped = false;
@@ -309,18 +309,18 @@ export class LowerTiers implements BlockListener {
         if (tier === this.ssd) this.moves?.erase(slot);
         dropped = true;
       }
-      this.#writes.doubt(chain.words, at);
-      if (dropped) this.#tellGone(chain.words, at);
+      this.#writes.markSuspect(chain.words, at);
+      if (dropped) this.#reportRemoved(chain.words, at);
     }
   }
 
   /**
    * (blocks, 4 words): the digests `onDevice` of all blocks in device memory, then those that only a lower tier has.
    */
-  withBelow(here: Uint32Array): Uint32Array {
-    const below: number[] = [];
+  withLowerTiers(onDevice: Uint32Array): Uint32Array {
+    const lowerOnly: number[] = [];
     const add = (words: Uint32Array, at: number) => {
-      for (let i = 0; i < digestWords; i++) below.push(words[at + i]);
+      for (let i = 0; i < digestWords; i++) lowerOnly.push(words[at + i]);
     };
     this.host.forEach((words, at) => {
       if (this.host.find(words, at) !== undefined && !this.#onDevice(words, at)) add(words, at);
@@ -328,14 +328,14 @@ export class LowerTiers implements BlockListener {
     this.ssd?.forEach((words, at) => {
       if (this.host.find(words, at) === undefined && !this.#onDevice(words, at)) add(words, at);
     });
-    const all = new Uint32Array(here.length + below.length);
-    all.set(here);
-    all.set(below, here.length);
+    const all = new Uint32Array(onDevice.length + lowerOnly.length);
+    all.set(onDevice);
+    all.set(lowerOnly, onDevice.length);
     return all;
   }
 
   /** Blocks that only SSD holds: the last ones of `withLowerTiers`. */
-  get sunk(): number {
+  get ssdOnlyBlocks(): number {
     let blocks = 0;
     this.ssd?.forEach((words, at) => {
       if (this.host.find(words, at) === undefined && !this.#onDevice(words, at)) blocks++;
@@ -345,24 +345,24 @@ export class LowerTiers implements BlockListener {
 
   /** True if one of them holds the block, or SSD will. */
   holds(words: Uint32Array, at: number): boolean {
-    return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
+    return this.host.find(words, at) !== undefined || this.ssd?.contains(words, at) === true;
   }
 
-  #leftHost(words: Uint32Array, at: number, depth: number, onDevice: boolean): void {
-    this.#writes.left(words, at, depth);
+  #evictedFromHost(words: Uint32Array, at: number, depth: number, onDevice: boolean): void {
+    this.#writes.evictedFromHost(words, at, depth);
     if (onDevice) return;
-    if (this.ssd?.expects(words, at) === true) this.listener?.sank(words, at, true);
+    if (this.ssd?.contains(words, at) === true) this.listener?.setSsdOnly(words, at, true);
     else this.listener?.record(words, at, false, 0);
   }
 
-  #leftSsd(words: Uint32Array, at: number): void {
-    this.#tellGone(words, at);
+  #evictedFromSsd(words: Uint32Array, at: number): void {
+    this.#reportRemoved(words, at);
   }
 
   /** A tier does not hold the block any more. */
-  #tellGone(words: Uint32Array, at: number): void {
+  #reportRemoved(words: Uint32Array, at: number): void {
     if (this.listener === undefined || this.host.find(words, at) !== undefined || this.#onDevice(words, at)) return;
-    if (this.ssd?.expects(words, at) === true) this.listener.sank(words, at, true);
+    if (this.ssd?.contains(words, at) === true) this.listener.setSsdOnly(words, at, true);
     else this.listener.record(words, at, false, 0);
   }
 
@@ -376,8 +376,12 @@ export class LowerTiers implements BlockListener {
         throw new Error(`Tiers broken: device memory holds the block of slot ${slot}: ${!this.host.isAbove(slot)}`);
     });
     if (this.host.arriving !== this.#expected)
-      throw new Error(`Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${this.#expected} are expected`);
-    if (this.#writes.underWay !== (this.ssd?.arriving ?? 0))
-      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks are in transit to SSD, ${this.#writes.underWay} are being written`);
+      throw new Error(
+        `Tiers broken: ${this.host.arriving} blocks are in transit to host memory, ${this.#expected} are expected`,
+      );
+    if (this.#writes.running !== (this.ssd?.arriving ?? 0))
+      throw new Error(
+        `Tiers broken: ${this.ssd?.arriving} blocks are in transit to SSD, ${this.#writes.running} are being written`,
+      );
   }
 }

@@ -15,7 +15,7 @@ const writingMax = 64;
 const writingShare = 1 / 4;
 
 /** Writes that have started. */
-export interface BegunWrites {
+export interface StartedWrites {
   readonly count: number;
   /** The blocks, where contents are real. */
   readonly blocks: readonly SsdBlock[] | undefined;
@@ -31,13 +31,13 @@ export class SsdWrites {
   readonly #moves: TierMoves | undefined;
   /** Slots of SSD being written, in order; the first `#begun` have been returned by `take`. */
   readonly #writes = new Int32List();
-  #begun = 0;
+  #started = 0;
   /** Slots of host memory that they are written from, where contents are real. */
   readonly #sources = new Int32List();
   /** Slots of host memory to be written, oldest first. Their contents are read when the write starts. */
   readonly #waiting: SlotId[] = [];
   /** Slots being written with suspect contents: their writes are discarded. */
-  readonly #doubtful = new Set<SlotId>();
+  readonly #suspect = new Set<SlotId>();
   readonly #writingMax: number;
   #lost = 0;
 
@@ -54,39 +54,39 @@ export class SsdWrites {
     return this.#lost;
   }
 
-  get underWay(): number {
+  get running(): number {
     return this.#writes.length;
   }
 
   /** Host memory has stored a block. */
-  stored(slot: SlotId): void {
+  storedInHost(slot: SlotId): void {
     if (this.#moves !== undefined && this.#ssd !== undefined) this.#waiting.push(slot);
   }
 
   /** Host memory has evicted a block. */
-  left(words: Uint32Array, at: number, depth: number): void {
+  evictedFromHost(words: Uint32Array, at: number, depth: number): void {
     const ssd = this.#ssd;
-    if (ssd === undefined || ssd.expects(words, at)) return;
+    if (ssd === undefined || ssd.contains(words, at)) return;
     const slot =
-      this.#moves === undefined && this.#writes.length < this.#writingMax ? ssd.take(words, at, depth) : undefined;
+      this.#moves === undefined && this.#writes.length < this.#writingMax ? ssd.allocate(words, at, depth) : undefined;
     if (slot === undefined) this.#lost++;
     else this.#writes.push(slot);
   }
 
   /** Writes started since the last call, oldest first. A block is readable once `ended` counts it. */
-  take(): BegunWrites {
-    const blocks = this.#moves === undefined ? undefined : this.#begin(this.#moves);
-    const count = this.#writes.length - this.#begun;
-    this.#begun = this.#writes.length;
+  take(): StartedWrites {
+    const blocks = this.#moves === undefined ? undefined : this.#start(this.#moves);
+    const count = this.#writes.length - this.#started;
+    this.#started = this.#writes.length;
     return { count, blocks };
   }
 
-  #begin(moves: TierMoves): readonly SsdBlock[] {
+  #start(moves: TierMoves): readonly SsdBlock[] {
     const blocks: SsdBlock[] = [];
     let next = 0;
     for (; next < this.#waiting.length && this.#writes.length < this.#writingMax; next++) {
       const source = this.#waiting[next] as SlotId;
-      const block = this.#beginOne(source, moves);
+      const block = this.#startOne(source, moves);
       if (block !== undefined) blocks.push(block);
     }
     this.#waiting.splice(0, next);
@@ -94,12 +94,12 @@ export class SsdWrites {
   }
 
   /** Undefined where nothing is to be written: the slot is empty, or SSD has the block. */
-  #beginOne(source: SlotId, moves: TierMoves): SsdBlock | undefined {
+  #startOne(source: SlotId, moves: TierMoves): SsdBlock | undefined {
     const { digests } = this.#host;
     const at = source * digestWords;
-    if (this.#host.find(digests, at) !== source || this.#ssd?.expects(digests, at) !== false) return undefined;
+    if (this.#host.find(digests, at) !== source || this.#ssd?.contains(digests, at) !== false) return undefined;
     const depth = this.#host.depth(source);
-    const slot = this.#ssd.take(digests, at, depth);
+    const slot = this.#ssd.allocate(digests, at, depth);
     if (slot === undefined) return undefined;
     this.#host.pin(source);
     this.#writes.push(slot);
@@ -111,35 +111,35 @@ export class SsdWrites {
    * The oldest `blocks` writes have ended, at most all running ones. `failed`: indices of failed writes among them.
    * Returns the slots of SSD that hold nothing.
    */
-  written(blocks: number, failed: readonly number[]): readonly SlotId[] {
-    const ended = Math.min(blocks, this.#begun);
+  ended(blocks: number, failed: readonly number[]): readonly SlotId[] {
+    const ended = Math.min(blocks, this.#started);
     const empty: SlotId[] = [];
     for (let i = 0; i < ended; i++) {
       const slot = this.#writes.at(i);
-      const doubtful = this.#doubtful.delete(slot);
+      const doubtful = this.#suspect.delete(slot);
       if (doubtful || failed.includes(i)) empty.push(slot);
       else this.#ssd?.arrived(slot);
-      if (this.#moves !== undefined) this.#letGo(this.#sources.at(i), doubtful);
+      if (this.#moves !== undefined) this.#release(this.#sources.at(i), doubtful);
     }
     this.#writes.shift(ended);
     if (this.#moves !== undefined) this.#sources.shift(ended);
-    this.#begun -= ended;
+    this.#started -= ended;
     return empty;
   }
 
-  #letGo(source: SlotId, doubtful: boolean): void {
+  #release(source: SlotId, doubtful: boolean): void {
     this.#host.unpin(source);
     if (doubtful && !this.#host.isPinned(source)) this.#host.drop(source);
   }
 
   /** The contents of this block are suspect, also in running writes. */
-  doubt(words: Uint32Array, at: number): void {
+  markSuspect(words: Uint32Array, at: number): void {
     if (this.#moves === undefined || this.#ssd === undefined) return;
     for (let i = 0; i < this.#writes.length; i++) {
       const slot = this.#writes.at(i);
       let same = true;
       for (let w = 0; w < digestWords; w++) same &&= this.#ssd.digests[slot * digestWords + w] === words[at + w];
-      if (same) this.#doubtful.add(slot);
+      if (same) this.#suspect.add(slot);
     }
   }
 }

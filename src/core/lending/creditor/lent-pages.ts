@@ -32,7 +32,7 @@ export class LentPages {
   }
 
   #pagesOf(memory: Memory, block: BlockId): Int32Array {
-    const { lending, blockPages, outside } = this.#cache;
+    const { lending, blockPages, extraRows: outside } = this.#cache;
     if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
     const row = outside?.host(block);
     if (outside === undefined || row === undefined)

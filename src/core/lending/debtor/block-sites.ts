@@ -1,5 +1,5 @@
 // Where a block lies that is in no table, as copies and steps name the place.
-import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
+import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { RBlockPlace } from '../rblock-table.ts';
 import { type BlockSite, lentName } from './block-moves.ts';
@@ -7,13 +7,13 @@ import type { StagedBlocks } from './staged-blocks.ts';
 
 export class BlockSites {
   readonly #instance: InstanceIndex;
-  readonly #outside: PageTableRows;
+  readonly #outside: ExtraPageRows;
   readonly #staged: StagedBlocks;
   readonly #find: (rblock: RBlockId) => RBlockPlace | undefined;
 
   constructor(
     instance: InstanceIndex,
-    outside: PageTableRows,
+    outside: ExtraPageRows,
     staged: StagedBlocks,
     find: (rblock: RBlockId) => RBlockPlace | undefined,
   ) {
@@ -29,7 +29,7 @@ export class BlockSites {
     if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
     if (place?.kind === 'home' && place.memory === 'host')
       return { instance, at: this.#outside.host(place.block) ?? place.block };
-    const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
+    const row = place?.kind === 'home' ? this.#outside.local(place.block) : this.#staged.rowOf(rblock);
     if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
     return { instance, at: row };
   }

@@ -37,7 +37,7 @@ export class RemoteBlockMover {
   readonly copies: SettlementCopies;
 
   constructor(parts: Parts, driver: MoveDriver) {
-    const { outside } = parts.cache;
+    const { extraRows: outside } = parts.cache;
     if (outside === undefined)
       throw new Error('Cannot borrow: the block cache has no rows for what lies outside tables');
     this.#parts = parts;
@@ -314,7 +314,7 @@ export class RemoteBlockMover {
     away.outs = away.outs.slice(1);
     const { length: count } = rblocks;
     const isBefore = sequence.awayBlocks === 0 || first < sequence.awayFrom;
-    this.#parts.cache.takeOut(sequence.table, isBefore ? first : sequence.awayFrom, count);
+    this.#parts.cache.detach(sequence.table, isBefore ? first : sequence.awayFrom, count);
     if (isBefore) {
       sequence.awayFrom = first;
       away.shift(count);

@@ -1,12 +1,12 @@
 // Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
 
-import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
+import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { BlockId, PageRow, RBlockId } from '../../protocol/ids.ts';
 import type { RBlockPlace } from '../rblock-table.ts';
 import type { MoveDriver } from './block-moves.ts';
 
 export class StagedBlocks {
-  readonly #outside: PageTableRows;
+  readonly #outside: ExtraPageRows;
   readonly #driver: Pick<MoveDriver, 'copyHome'>;
   readonly #rows = new Map<RBlockId, PageRow>();
   /** They have a place at home, which has not taken their contents in. */
@@ -14,7 +14,7 @@ export class StagedBlocks {
   /** Rows that nobody wants: a step that is planned may still name them. */
   #dropped: PageRow[] = [];
 
-  constructor(outside: PageTableRows, driver: Pick<MoveDriver, 'copyHome'>) {
+  constructor(outside: ExtraPageRows, driver: Pick<MoveDriver, 'copyHome'>) {
     this.#outside = outside;
     this.#driver = driver;
   }
@@ -55,7 +55,7 @@ export class StagedBlocks {
       const place = find(rblock);
       if (row === undefined || place?.kind !== 'home') continue;
       if (place.memory === 'host') this.#toHost(row, place.block);
-      else this.#outside.settle(row, place.block);
+      else this.#outside.takeStaged(row, place.block);
       this.#rows.delete(rblock);
     }
     this.#placed = [];

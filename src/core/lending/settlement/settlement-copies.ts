@@ -1,5 +1,5 @@
 // What a settlement brings home, copied to the staging buffer before places are given back: one settlement at a time.
-import type { PageTableRows } from '../../kvcache/remote-block-rows.ts';
+import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { RBlockId, SettlementId } from '../../protocol/ids.ts';
 import type { BlockMoves, BlockSite, Move } from '../debtor/block-moves.ts';
 import type { BlockSites } from '../debtor/block-sites.ts';
@@ -12,7 +12,7 @@ interface Parts {
   readonly moves: BlockMoves;
   readonly sites: BlockSites;
   readonly staged: StagedBlocks;
-  readonly outside: PageTableRows;
+  readonly outside: ExtraPageRows;
   readonly cache: RemotePrefixCache;
   /** All contents of a settlement are staged, or never will be. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;

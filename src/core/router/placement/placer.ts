@@ -4,7 +4,7 @@ import { wideZero } from '../../../util/wide-zero.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { type SsdConfig, SsdTimes } from '../../cost/ssd-times.ts';
 import { type TransferConfig, TransferTimes } from '../../cost/transfer-times.ts';
-import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
+import { type BatchVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
 import type { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
@@ -315,7 +315,7 @@ export class Placer<Request> {
 
   /** Is the instance known to hold the block of the digest at `words[at..at+4]`? Never where nothing is asked. */
   names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
-    return this.#index?.names(instance, words, at) === true;
+    return this.#index?.holds(instance, words, at) === true;
   }
 
   /** Has it told more than is known? */
@@ -324,7 +324,7 @@ export class Placer<Request> {
   }
 
   /** After a `gap` the instance is to tell all that it holds. */
-  journal(instance: InstanceIndex, journal: KvEventBatch): JournalVerdict {
+  journal(instance: InstanceIndex, journal: KvEventBatch): BatchVerdict {
     this.#checked = false;
     return this.#index?.apply(instance, journal) ?? 'applied';
   }

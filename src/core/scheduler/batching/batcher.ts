@@ -144,7 +144,7 @@ export class Batcher {
   commit(sequence: Sequence): void {
     this.#reach(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
-    this.#cache.leaveBehind(sequence.table, sequence.computed);
+    this.#cache.releaseBehindWindow(sequence.table, sequence.computed);
   }
 
   /** So many of its tokens are computed. */
@@ -164,7 +164,7 @@ export class Batcher {
   /** What it computes is cached in the tiers below alone: here it may move away. */
   #keepBelow({ chain, table }: Sequence, from: number, to: number): void {
     const { first, blocks } = table.groups[0];
-    this.#cache.lower?.keep(chain, from, to, (index) => blocks.at(index - first));
+    this.#cache.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
   }
 
   /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
@@ -216,7 +216,7 @@ export class Batcher {
     const kept = this.room.isOverlong(sequence) ? (this.#overflow?.takeKept(sequence) ?? 0) : 0;
     if (kept > 0) return kept;
     const again = sequence.cachedTokens !== undefined;
-    return this.#cache.take(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, again });
+    return this.#cache.loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed: again });
   }
 
   /** The blocks that it runs behind have come: those from `from` on are shared from now on. Not while a step that holds it is in flight. */
@@ -246,7 +246,7 @@ export class Batcher {
     }
     const from = table.length;
     this.#makeRoom(sequence, landed);
-    if (landedPages !== undefined) this.#cache.takeLanded(table, from, landedPages);
+    if (landedPages !== undefined) this.#cache.takeReceived(table, from, landedPages);
     this.#reach(sequence, Math.max(computed, Math.min(landed, table.length * this.#blockTokens)));
     return !sequence.isLanding;
   }
@@ -285,7 +285,7 @@ export class Batcher {
     this.#overflow?.release(sequence, sequence.state === 'ended' && !forget);
     this.#cache.release(sequence.table, sequence.background);
     sequence.unshare();
-    if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
+    if (forget) this.#cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.empty();
   }
 

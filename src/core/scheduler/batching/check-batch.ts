@@ -42,7 +42,7 @@ export function checkBatch(batch: Batch): void {
 function checkReferences({ cache, running, parked }: Batch): void {
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
-    for (const table of [...cache.moving, ...cache.kept])
+    for (const table of [...cache.inTransit, ...cache.pinned])
       for (const block of table.groups[g].blocks.view()) refs[block]++;
     for (const { table, computed, arrival, awayBlocks } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];

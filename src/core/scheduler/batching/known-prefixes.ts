@@ -30,7 +30,7 @@ export class KnownPrefixes {
     const { sharedBlocks, table, computed } = sequence;
     if (sharedBlocks === undefined) this.#claims.advance(sequence, sequence.claimedTo);
     const end = sharedBlocks ?? Math.floor(computed / this.#cache.blockTokens);
-    if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.disown(table, end, stay);
+    if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.makePrivate(table, end, stay);
   }
 
   /** It gives back what it has: what is here from its beginning on may be shared again. */

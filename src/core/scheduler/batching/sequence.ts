@@ -1,5 +1,5 @@
 // A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
-import { KnownPrefix } from '../../kvcache/block-chain.ts';
+import { KnownPrefix } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';

@@ -43,7 +43,7 @@ export function pageDescriptorsOf(
     const pages = new StagePages(table.groups[0], pools[0], range);
     for (let layer = pages.from; layer < pages.to; layer++)
       for (let block = Math.floor(from / pageTokens); block < end; block++)
-        parcels.push(layer - pages.from, pages.page(block, layer), layout.place(0, block, layer));
+        parcels.push(layer - pages.from, pages.page(block, layer), layout.indexOf(0, block, layer));
     return Int32Array.from(parcels);
   }
   for (const [layer, { group, index }] of layers.entries()) {
@@ -51,7 +51,7 @@ export function pageDescriptorsOf(
     const { first, blocks } = table.groups[group];
     for (let block = Math.max(Math.floor(from / pageTokens), layout.first(group)); block < end; block++) {
       const page = pageTable[blocks.at(block - first) * width + index];
-      parcels.push(layer, page, layout.place(group, block, index));
+      parcels.push(layer, page, layout.indexOf(group, block, index));
     }
   }
   return Int32Array.from(parcels);

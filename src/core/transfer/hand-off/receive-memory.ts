@@ -91,11 +91,11 @@ class PageLanding implements ReceiveMemory {
   }
 
   fits(tokens: number): boolean {
-    return this.#layout(tokens).places <= this.#cache.landing.total;
+    return this.#layout(tokens).pageCount <= this.#cache.receivePages.total;
   }
 
   take(id: RequestId, tokens: number): boolean {
-    const prompt = this.#cache.landing.take(this.#layout(tokens));
+    const prompt = this.#cache.receivePages.allocate(this.#layout(tokens));
     if (prompt === undefined) return false;
     this.#prompts.set(id, prompt);
     this.#push({ kind: 'openLanding', id, pages: prompt.pages });
@@ -106,7 +106,7 @@ class PageLanding implements ReceiveMemory {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     this.#prompts.delete(id);
-    this.#cache.landing.give(prompt);
+    this.#cache.receivePages.release(prompt);
     this.#push({ kind: 'closeLanding', id });
   }
 

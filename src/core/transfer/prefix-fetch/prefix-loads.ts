@@ -3,12 +3,12 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import {
+  type CanSpare,
+  localPrefix,
   type PoolReceiveBuffer,
   type PrefixReceiveBuffer,
-  prefixHere,
   receiveInPool,
   receivePrefix,
-  type Spares,
 } from '../../kvcache/prefix-transfer.ts';
 import type { LoadSource, PrefixFetch } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
@@ -72,7 +72,7 @@ interface Owner<S> {
   readonly ask: (served: S, part: LoadPart, landing: PrefixReceiveBuffer) => void;
   /** It is not wanted any more. */
   readonly stop: (served: S, part: LoadPart) => void;
-  readonly spares: Spares;
+  readonly spares: CanSpare;
   readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
   /** Undefined: nobody starts before all is here. */
   readonly start: EarlyStart | undefined;
@@ -156,14 +156,14 @@ export class PrefixLoads<S extends RunningRequest> {
     const may =
       early !== undefined && blocks !== undefined && this.#owner.start?.may(sequence, blocks, leftUs) === true;
     sequence.loading = !may;
-    sequence.arriving = may ? { blocks, comesUs: leftUs, lend: (table) => early.lend(blocks, table) } : undefined;
+    sequence.arriving = may ? { blocks, comesUs: leftUs, lend: (table) => early.share(blocks, table) } : undefined;
   }
 
   #begin(nowUs: number, { served, offers, patience }: Wish<S>, isFirst: boolean): void {
     const { sequence } = served;
     const { chain } = sequence;
     const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
-    const own = prefixHere(this.#cache, chain, blocksMax);
+    const own = localPrefix(this.#cache, chain, blocksMax);
     const onSsd = this.#cache.lower?.inHostOrOnSsd(chain, own, blocksMax) ?? own;
     const parts = partsBeyond(own, [{ source: 'ssd', to: onSsd }, ...offers], blocksMax);
     sequence.loading = parts.length > 0 && this.#isUnderWay(chain.words, own);
@@ -175,7 +175,7 @@ export class PrefixLoads<S extends RunningRequest> {
     const { spares, start } = this.#owner;
     const end = parts[parts.length - 1].to;
     const lands = start !== undefined && (isFirst || this.#cache.lower === undefined);
-    const early = lands ? receiveInPool(this.#cache, chain, { own, onSsd, to: end }, spares) : undefined;
+    const early = lands ? receiveInPool(this.#cache, chain, { local: own, onSsd, to: end }, spares) : undefined;
     const landing = early ?? receivePrefix(this.#cache, chain, own, end, spares);
     if (landing === undefined) return;
     this.#wishes.delete(sequence);

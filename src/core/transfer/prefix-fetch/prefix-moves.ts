@@ -2,7 +2,7 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { PrefixReceiveBuffer, Spares } from '../../kvcache/prefix-transfer.ts';
+import type { CanSpare, PrefixReceiveBuffer } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceEvent, LoadSource, PrefixFetch, PrefixMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
@@ -28,7 +28,7 @@ type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalIncarnation'>;
 /** The instance, as what moves sees it. */
 interface Owner<Request> {
   readonly push: Push<Request>;
-  readonly spares: Spares;
+  readonly spares: CanSpare;
   /** Blocks have contents: effects say what is to be moved. */
   readonly contents: boolean;
   readonly nowUs: () => number;
@@ -119,7 +119,7 @@ export class PrefixMoves<Request, S extends RunningRequest> {
 
   /** What host memory had no room for since the last call is to be written. */
   writeSsd(): void {
-    const writes = this.#cache.lower?.takeWrites();
+    const writes = this.#cache.lower?.takeSsdWrites();
     if (writes === undefined || writes.count === 0) return;
     this.#push({ kind: 'writeSsd', blocks: writes.count, ...(writes.blocks && { what: writes.blocks }) });
   }
@@ -127,7 +127,7 @@ export class PrefixMoves<Request, S extends RunningRequest> {
   #readOfSsd(id: RequestId, bad?: SlotId): void {
     const blocks = this.#ssdReads.get(id);
     this.#ssdReads.delete(id);
-    if (blocks !== undefined) this.#cache.lower?.readOfSsd(blocks, bad);
+    if (blocks !== undefined) this.#cache.lower?.ssdReadEnded(blocks, bad);
   }
 
   /** Returns why the message changed nothing, where it did not. */

@@ -1,7 +1,7 @@
 // Prefixes on their way from an instance to others: their blocks are pinned until they have left.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type PinnedPrefix, pinPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type CanSpare, type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
 import { pagesOfRange, stageLayers } from '../../kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
@@ -18,7 +18,7 @@ export interface PrefixOrder {
 /** The instance, as its sends see it. */
 interface Owner {
   readonly push: (effect: InstanceEffect<never, never>) => void;
-  readonly spares: Spares;
+  readonly spares: CanSpare;
   /** Blocks have contents: effects say where they are. */
   readonly contents: boolean;
 }

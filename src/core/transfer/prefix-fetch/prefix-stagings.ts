@@ -1,6 +1,6 @@
 // Prefixes that other instances ask for and SSD holds: read into host memory first.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type CanSpare, type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
 import type { SsdBlock } from '../../protocol/kv-events.ts';
@@ -17,7 +17,7 @@ interface Staging {
 
 interface Owner {
   readonly push: (effect: InstanceEffect<never, never>) => void;
-  readonly spares: Spares;
+  readonly spares: CanSpare;
   /** All of it that is here is in host memory. */
   readonly send: (to: InstanceIndex, id: RequestId, order: PrefixOrder) => void;
 }
@@ -80,7 +80,7 @@ export class PrefixStagings {
 
   #close(name: string, { landing, blocks }: Staging, bad?: SlotId): void {
     this.#stagings.delete(name);
-    this.#cache.lower?.readOfSsd(blocks, bad);
+    this.#cache.lower?.ssdReadEnded(blocks, bad);
     landing.close();
   }
 }

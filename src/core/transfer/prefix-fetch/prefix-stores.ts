@@ -2,7 +2,7 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type PrefixReceiveBuffer, receivePrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { type CanSpare, type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { LoadPart } from './prefix-loads.ts';
@@ -43,7 +43,7 @@ interface Owner {
   ) => void;
   /** It is not wanted any more. */
   readonly stop: (name: RequestId, source: InstanceIndex) => void;
-  readonly spares: Spares;
+  readonly spares: CanSpare;
   /** Which start of the store it is: what is still under way of an earlier one has other names. */
   readonly incarnation: number;
 }
@@ -103,7 +103,7 @@ export class PrefixStore {
     const { lower } = this.#cache;
     const own = lower?.inHostOrOnSsd(chain, 0, chain.blocks) ?? chain.blocks;
     if (lower === undefined || own >= chain.blocks || own < taken) return true;
-    if (lower.host.expects(chain.words, own * digestWords)) return false;
+    if (lower.host.contains(chain.words, own * digestWords)) return false;
     const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
     const to = Math.min(chain.blocks, own + most);
     const landing = receivePrefix(this.#cache, chain, own, to, this.#owner.spares);

@@ -17,7 +17,7 @@ const tickAt = 3;
  * For blocks that are added when they are used: the block added last is evicted last. Among blocks of one tick the
  * deepest is evicted first, so a caller that adds many adds the deepest first.
  */
-export class UseList<Id extends number = BlockId> {
+export class LruList<Id extends number = BlockId> {
   #entries: Uint32Array;
   #size = 0;
   /** Wraps around: only recent ticks matter. */
@@ -44,12 +44,12 @@ export class UseList<Id extends number = BlockId> {
     this.#clock = (this.#clock + 1) >>> 0;
   }
 
-  begin(block: Id, depth: number): void {
+  stored(block: Id, depth: number): void {
     this.#entries[(block + 1) * entryWords + depthAt] = depth;
   }
 
   /** A block counts as used until it is added. */
-  letGo(_block: Id, _cold: boolean): void {}
+  release(_block: Id, _cold: boolean): void {}
 
   touch(block: Id): void {
     if (this.remove(block)) this.add(block);

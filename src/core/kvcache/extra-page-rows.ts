@@ -15,7 +15,7 @@ export interface HostRows {
  * For models with one layer group. The staging buffer has its own pages, which are exchanged for the pages of the
  * blocks that take its contents.
  */
-export class PageTableRows {
+export class ExtraPageRows {
   readonly #pool: BlockPool;
   readonly #lending: LendingMemory;
   readonly #staged: Uint8Array;
@@ -63,7 +63,7 @@ export class PageTableRows {
   }
 
   /** The row of a local block, valid while the block is allocated. */
-  home(block: BlockId): PageRow {
+  local(block: BlockId): PageRow {
     const { layers, total, pageTable } = this.#pool;
     const row = total + block;
     pageTable.set(this.#lending.pageTable.subarray(block * layers, (block + 1) * layers), row * layers);
@@ -86,7 +86,7 @@ export class PageTableRows {
   }
 
   /** The staged contents become those of a local block. */
-  settle(row: PageRow, block: BlockId): void {
+  takeStaged(row: PageRow, block: BlockId): void {
     const { layers, pageTable } = this.#pool;
     for (let layer = 0; layer < layers; layer++) {
       const at = row * layers + layer;
@@ -99,7 +99,6 @@ export class PageTableRows {
   get free(): number {
     return this.#freeStaged.length;
   }
-
 
   /** Rows of the staging buffer in use. */
   get staged(): number {
