@@ -24,12 +24,7 @@ const pendingStructure = {
     'serve/live-borrowing',
     'tracing/spans',
   ],
-  order: [
-    'scheduler > transfer',
-    'scheduler > pipeline',
-    'scheduler > lending',
-    'transfer > pipeline',
-  ],
+  order: ['scheduler > transfer', 'scheduler > pipeline', 'scheduler > lending', 'transfer > pipeline'],
 };
 
 it('keeps the import rule, the purity of rooms, and sizes', () => {
