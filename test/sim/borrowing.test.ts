@@ -10,7 +10,7 @@ import { blockTokens, machine, nic } from './small-cluster.ts';
 const poolBlocks = 40;
 
 const lentShareMax = 0.75;
-const times = { ...defaultLendingTimes, spreadUs: 1_000_000 };
+const times = { ...defaultLendingTimes, remoteCacheUs: 1_000_000 };
 const lendable = poolBlocks * lentShareMax;
 
 function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}): readonly InstanceSpec[] {
@@ -29,7 +29,7 @@ function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}
           recallBlocks: 1,
           lookAheadUs: 100_000,
           loanBlocksMin: 2,
-          guestPermilleMax: 300,
+          remoteAttentionPermilleMax: 300,
         },
         times,
         stagingBlocks: 8,
@@ -55,7 +55,7 @@ const config: SimulationConfig = {
     settleBlocksMin: 1,
     settleBlocksMax: 8,
     seed: 1,
-    guestPermilleMax: 300,
+    remoteAttentionPermilleMax: 300,
     queryRowBytes: 4000,
     layers: 2,
   },

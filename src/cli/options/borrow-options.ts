@@ -161,7 +161,7 @@ export function withBorrowing(
     settleBlocksMin: 1,
     settleBlocksMax: Math.max(units[0], wholeUnits(Math.ceil(Math.min(...pools) * stagingShare), policies[0])),
     seed: options.seed,
-    guestPermilleMax: Math.round(options.remoteAttentionShare * 1000),
+    remoteAttentionPermilleMax: Math.round(options.remoteAttentionShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
     layers,
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),

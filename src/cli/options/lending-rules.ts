@@ -45,7 +45,7 @@ export function policyOf(
     recallBlocks: Math.min(of(recallShare), lowWaterBlocks),
     lookAheadUs: borrowAhead ? lookAheadMs * 1000 : 0,
     loanBlocksMin,
-    guestPermilleMax: Math.round(remoteAttentionShare * 1000),
+    remoteAttentionPermilleMax: Math.round(remoteAttentionShare * 1000),
   };
 }
 
@@ -59,6 +59,6 @@ export function timesOf({ leaseMs, settleMs, remoteCacheMs }: BorrowOptions): Le
     renewUs: Math.floor(leaseUs / 5),
     recallUs: Math.floor(leaseUs / 2),
     settleUs: Math.round(settleMs * 1000),
-    spreadUs: Math.round(remoteCacheMs * 1000),
+    remoteCacheUs: Math.round(remoteCacheMs * 1000),
   };
 }

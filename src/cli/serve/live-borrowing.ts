@@ -22,7 +22,13 @@ import type { InstanceSettings } from './worker-settings.ts';
 const rangeBlocks = rangeTokens / pageTokens;
 /** Steps take up to some hundred milliseconds, and an instance hears nothing meanwhile. */
 const answerUs = 1_000_000;
-const patience = { answerUs, prepareUs: 3 * answerUs, doubtUs: answerUs, homeUs: 20 * answerUs, holdUs: 4 * answerUs };
+const patience = {
+  answerUs,
+  prepareUs: 3 * answerUs,
+  inDoubtUs: answerUs,
+  homeUs: 20 * answerUs,
+  holdUs: 4 * answerUs,
+};
 const silentUs = 5_000_000;
 
 /** What an instance lends of. */
@@ -138,7 +144,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
-    guestPermilleMax: Math.round(rules.remoteAttentionShare * 1000),
+    remoteAttentionPermilleMax: Math.round(rules.remoteAttentionShare * 1000),
   });
   const host = hostBlocks(rules, group.layers * kv.pageBytes);
   const lenders = lending.lenders === 'others' ? [] : lending.lenders;

@@ -60,6 +60,6 @@ export function distributedUs(localUs: number, localAttentionUs: number, awaited
 }
 
 /** A step of a creditor, whose guests take this share of its time. */
-export function besideGuestsUs(us: number, guestPermille: number): number {
-  return Math.round((us * 1000) / (1000 - guestPermille));
+export function besideGuestsUs(us: number, remoteAttentionPermille: number): number {
+  return Math.round((us * 1000) / (1000 - remoteAttentionPermille));
 }

@@ -1,5 +1,5 @@
 // What an instance tells its rManager of the memory that its sequences will need: only when that has changed.
-import type { Gathering, Growth } from '../protocol/lending-messages.ts';
+import type { DemandUpdate, Reservation } from '../protocol/lending-messages.ts';
 
 export interface DemandFigures {
   readonly rows: number;
@@ -11,30 +11,30 @@ export interface DemandFigures {
   readonly promised: number;
   /** Nothing runs, and a prompt waits. */
   readonly alone: boolean;
-  readonly turn: Gathering | undefined;
+  readonly turn: Reservation | undefined;
   readonly gathered: number;
   readonly gatherings: number;
 }
 
 export class DemandReporter {
-  #told: DemandFigures | undefined;
+  #reported: DemandFigures | undefined;
 
   /** What to tell; undefined when it is known. */
-  tell(figures: DemandFigures, growth: number): Growth | undefined {
-    const known = this.#told;
+  changed(figures: DemandFigures, growth: number): DemandUpdate | undefined {
+    const known = this.#reported;
     if (known !== undefined && sameFigures(known, figures)) return undefined;
-    this.#told = figures;
+    this.#reported = figures;
     const { ahead, promised, available, turn, gathered, gatherings } = figures;
     return {
-      kind: 'growth',
+      kind: 'demand',
       blocksPerSecond: Math.ceil(growth),
       aheadBlocks: ahead,
       // A prompt that fits at home waits for home: what others lent does not let it in.
       starvedBlocks: figures.alone ? Math.max(0, ahead - available) : 0,
-      promisedBlocks: Math.max(0, promised),
-      turn,
-      gathered,
-      gatherings,
+      committedBlocks: Math.max(0, promised),
+      reservation: turn,
+      reservedSequences: gathered,
+      reservationsAdmitted: gatherings,
     };
   }
 }

@@ -16,7 +16,7 @@ export interface LendingPolicy {
   /** Blocks of one loan at least. */
   readonly loanBlocksMin: number;
   /** Share of a step, in thousandths, that a creditor spends on all its guests. */
-  readonly guestPermilleMax: number;
+  readonly remoteAttentionPermilleMax: number;
   /** Blocks are lent, moved and given back in multiples of this, so that a range of attention lies at one creditor; 1 unless given. */
   readonly unitBlocks?: number;
 }
@@ -71,8 +71,8 @@ export function blocksToGiveBack(available: number, demand: Demand, inHand: numb
 }
 
 /** Of what guests may take of a step, the part of one that holds `blocks` of `lent`: thousandths of the step. */
-export function guestPermille(blocks: number, lent: number, policy: LendingPolicy): number {
-  return lent === 0 ? 0 : Math.floor((policy.guestPermilleMax * blocks) / lent);
+export function remoteAttentionPermille(blocks: number, lent: number, policy: LendingPolicy): number {
+  return lent === 0 ? 0 : Math.floor((policy.remoteAttentionPermilleMax * blocks) / lent);
 }
 
 /** Blocks that a debtor keeps at a creditor whose bound its guests' work exceeds: work goes with blocks. */

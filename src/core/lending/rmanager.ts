@@ -2,7 +2,13 @@
 
 import type { LendingMemory } from '../kvcache/lending-memory.ts';
 import type { InstanceIndex, RBlockId } from '../protocol/ids.ts';
-import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from '../protocol/lending-messages.ts';
+import type {
+  DemandUpdate,
+  Envelope,
+  LendingEffect,
+  Reservation,
+  RManagerEvent,
+} from '../protocol/lending-messages.ts';
 import type { Memory } from '../protocol/lending-terms.ts';
 import { Creditor } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
@@ -35,33 +41,33 @@ export class RManager {
   readonly debtor: Debtor;
   readonly #config: RManagerConfig;
   readonly #out: Outbox;
-  readonly #asking: LoanRequests;
-  readonly #settler: SettlementMember;
+  readonly #loanRequests: LoanRequests;
+  readonly #settlementMember: SettlementMember;
   readonly #incarnations = new Map<InstanceIndex, number>();
   #epoch = 0;
   #sequence = 0;
   #heartbeatAtUs = 0;
-  #growth: Growth = noGrowth;
-  #toldTurn: number | undefined;
+  #demand: DemandUpdate = noDemand;
+  #reportedReservation: number | undefined;
 
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
     this.#config = config;
     this.#out = new Outbox(config.instance, config.incarnation);
     this.creditor = new Creditor(memories, policy, times, this.#out, {
-      isShort: () => this.#wanted() > 0 || this.#asking.hasTurn,
-      promisedBlocks: () => this.#growth.promisedBlocks,
-      keptBlocks: () => Math.max(0, this.#growth.promisedBlocks - this.inHand),
+      isShort: () => this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation,
+      promisedBlocks: () => this.#demand.committedBlocks,
+      keptBlocks: () => Math.max(0, this.#demand.committedBlocks - this.inHand),
     });
     this.debtor = new Debtor(times, this.#out, this.table, policy);
-    this.#asking = new LoanRequests(times, this.#out, this.debtor, () => this.#hostBlocks());
+    this.#loanRequests = new LoanRequests(times, this.#out, this.debtor, () => this.#hostBlocks());
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
-    this.#settler = new SettlementMember(times, this.#out, config.stagingBlocks, parts);
+    this.#settlementMember = new SettlementMember(times, this.#out, config.stagingBlocks, parts);
   }
 
   /** When a `tick` is due, if nothing comes before. */
   get nextUs(): number {
-    const parts = [this.creditor, this.debtor, this.#asking, this.#settler];
+    const parts = [this.creditor, this.debtor, this.#loanRequests, this.#settlementMember];
     return Math.min(this.#heartbeatAtUs, ...parts.map(({ nextUs }) => nextUs));
   }
 
@@ -73,34 +79,35 @@ export class RManager {
     this.creditor.expire();
     switch (event.kind) {
       case 'message':
-        this.#hear(event.envelope);
+        this.#handle(event.envelope);
         break;
-      case 'growth':
-        this.#grow(event);
+      case 'demand':
+        this.#updateDemand(event);
         break;
       case 'fetched':
-        this.#settler.fetched(event.settlement);
+        this.#settlementMember.fetched(event.settlement);
         break;
-      case 'unfetched':
-        this.#settler.unfetched(event.settlement);
+      case 'fetchFailed':
+        this.#settlementMember.fetchFailed(event.settlement);
         break;
       case 'creditorCut':
         this.debtor.abandon(event.creditor);
         break;
-      case 'guestLoad':
-        this.debtor.bound(event.creditor, event.permille);
+      case 'remoteAttentionLoad':
+        this.debtor.limitRemoteAttention(event.creditor, event.permille);
         break;
       case 'instanceLost':
-        this.#reborn(event.instance);
+        this.#peerRestarted(event.instance);
         break;
       case 'tick':
         break;
     }
-    this.#asking.tick();
-    this.#settler.tick();
+    this.#loanRequests.tick();
+    this.#settlementMember.tick();
     this.#balance();
     this.debtor.flush();
-    if (nowUs >= this.#heartbeatAtUs || this.#growth.turn?.number !== this.#toldTurn) this.#beat();
+    if (nowUs >= this.#heartbeatAtUs || this.#demand.reservation?.number !== this.#reportedReservation)
+      this.#sendHeartbeat();
     return this.#out.effects;
   }
 
@@ -112,7 +119,7 @@ export class RManager {
   /** `count` rBlocks that lie at one creditor, else in spare host memory. Undefined when none has so many in hand. */
   takeOutside(count: number): readonly RBlockId[] | undefined {
     const abroad = this.debtor.take(count);
-    if (abroad !== undefined || this.#spareHost() < count) return abroad;
+    if (abroad !== undefined || this.#spareHostBlocks() < count) return abroad;
     return Array.from({ length: count }, () => {
       const block = this.takeHome('host');
       if (block === undefined) throw new Error('rManager broken: host memory that was spare cannot be had');
@@ -122,7 +129,7 @@ export class RManager {
 
   /** Blocks outside device memory that nobody uses. */
   get inHand(): number {
-    return this.debtor.inHand + this.#spareHost();
+    return this.debtor.inHand + this.#spareHostBlocks();
   }
 
   /** An rBlock at home, evicting what nobody uses. Undefined when too much is in use. */
@@ -142,57 +149,57 @@ export class RManager {
     if (place === undefined) throw new Error(`Cannot free an rBlock: it is not known: rBlock ${rblock}`);
     this.table.remove(rblock);
     if (place.kind === 'home') this.#config.memories[place.memory].free('local', place.block);
-    else if (place.kind === 'staged') this.#settler.forget(rblock);
+    else if (place.kind === 'staged') this.#settlementMember.forget(rblock);
     else this.debtor.find(place.loan)?.free(place.block);
   }
 
-  #hear(envelope: Envelope): void {
+  #handle(envelope: Envelope): void {
     const { from, fromIncarnation, toIncarnation, message } = envelope;
     const { incarnation } = this.#config;
     if (from === 'gmanager') {
       if (fromIncarnation > this.#epoch) {
         this.#epoch = fromIncarnation;
-        this.#settler.newEpoch(fromIncarnation);
+        this.#settlementMember.newEpoch(fromIncarnation);
       }
       if (fromIncarnation < this.#epoch || (toIncarnation !== undefined && toIncarnation !== incarnation))
         this.#out.met('orphan', message.kind);
-      else this.#hearManager(envelope);
+      else this.#handleFromGManager(envelope);
       return;
     }
     const known = this.#incarnations.get(from) ?? 0;
     if (fromIncarnation > known) {
       this.#incarnations.set(from, fromIncarnation);
-      if (known > 0) this.#reborn(from);
+      if (known > 0) this.#peerRestarted(from);
     }
     if (fromIncarnation < known) this.#out.met('orphan', message.kind);
     else if (toIncarnation !== undefined && toIncarnation !== incarnation) {
       this.#out.met('orphan', message.kind);
       // What it takes for alive is gone: it hears our new life.
-      if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'reborn' });
-    } else this.#hearInstance(envelope);
+      if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'restarted' });
+    } else this.#handleFromInstance(envelope);
   }
 
-  #hearManager(envelope: Envelope): void {
+  #handleFromGManager(envelope: Envelope): void {
     const { message } = envelope;
     switch (message.kind) {
       case 'candidates':
-        this.#asking.candidates(message);
+        this.#loanRequests.candidates(message);
         break;
       case 'prepare':
-        this.#settler.prepare(message);
+        this.#settlementMember.prepare(message);
         break;
       case 'commit':
-        this.#settler.commit(message);
+        this.#settlementMember.commit(message);
         break;
       case 'abort':
-        this.#settler.abort(message);
+        this.#settlementMember.abort(message);
         break;
       default:
         this.#out.met('orphan', message.kind);
     }
   }
 
-  #hearInstance(envelope: Envelope): void {
+  #handleFromInstance(envelope: Envelope): void {
     const { message } = envelope;
     switch (message.kind) {
       case 'borrow':
@@ -205,11 +212,11 @@ export class RManager {
         this.creditor.takeBack(envelope, message);
         break;
       case 'lend':
-        if (this.debtor.lent(envelope, message)) this.#asking.lent(message.loan);
-        if (this.#growth.gathered > 0 && !this.hasTurn) this.debtor.promise();
+        if (this.debtor.lent(envelope, message)) this.#loanRequests.lent(message.loan);
+        if (this.#demand.reservedSequences > 0 && !this.holdsReservation) this.debtor.commitHeld();
         break;
       case 'refuse':
-        this.#asking.refused(envelope, message);
+        this.#loanRequests.refused(envelope, message);
         break;
       case 'renewed':
         this.debtor.renewed(envelope, message);
@@ -220,7 +227,7 @@ export class RManager {
       case 'recall':
         this.debtor.recalled(envelope, message);
         break;
-      case 'reborn':
+      case 'restarted':
         // Its envelope has told all there is.
         break;
       default:
@@ -228,85 +235,87 @@ export class RManager {
     }
   }
 
-  #reborn(instance: InstanceIndex): void {
-    this.creditor.reborn(instance);
-    this.debtor.reborn(instance);
-    this.#asking.reborn(instance);
+  #peerRestarted(instance: InstanceIndex): void {
+    this.creditor.restarted(instance);
+    this.debtor.restarted(instance);
+    this.#loanRequests.restarted(instance);
   }
 
   /** Borrows ahead of need, gives back what is too much, recalls when its own memory runs short. */
   #balance(): void {
     const { policy, memories } = this.#config;
     const { available } = memories.device.figures;
-    const turn = this.#gathering();
-    this.#asking.want(this.#wanted(), turn, this.#growth.gathered > 0);
-    const aheadBlocks = this.#growth.aheadBlocks + (this.hasTurn ? (this.#growth.turn?.blocks ?? 0) : 0);
-    const demand = { ...this.#growth, aheadBlocks };
-    this.debtor.giveIdle(blocksToGiveBack(available, demand, this.debtor.inHand, policy));
+    const reservation = this.#missingForReservation();
+    this.#loanRequests.setDemand(this.#blocksMissing(), reservation, this.#demand.reservedSequences > 0);
+    const aheadBlocks =
+      this.#demand.aheadBlocks + (this.holdsReservation ? (this.#demand.reservation?.blocks ?? 0) : 0);
+    const demand = { ...this.#demand, aheadBlocks };
+    this.debtor.returnIdle(blocksToGiveBack(available, demand, this.debtor.inHand, policy));
     // While room is made for another, prompts that wait here give way.
-    const waits = this.creditor.hold === undefined ? this.#growth.starvedBlocks : 0;
-    const starved = this.hasTurn ? (turn?.blocks ?? 0) : waits;
+    const waits = this.creditor.hold === undefined ? this.#demand.starvedBlocks : 0;
+    const starved = this.holdsReservation ? (reservation?.blocks ?? 0) : waits;
     const short = Math.max(policy.recallBlocks - available, starved);
     if (short > 0) this.creditor.recall('device', short);
   }
 
   /** Is a loan on its way, or will one be asked for as soon as that makes sense? */
   get isAsking(): boolean {
-    return this.#asking.isBusy;
+    return this.#loanRequests.isBusy;
   }
 
   /** Device memory is wanted, and was asked for in vain a short while ago. */
-  get isInVain(): boolean {
-    return this.#asking.isInVain;
+  get isUnsatisfied(): boolean {
+    return this.#loanRequests.isUnsatisfied;
   }
 
   /** It gathers for the prompt that waits. */
-  get hasTurn(): boolean {
-    return this.#asking.hasTurn;
+  get holdsReservation(): boolean {
+    return this.#loanRequests.holdsReservation;
   }
 
   /** A prompt that is let in was promised what is held; when the last one has ended, nobody is. One that is gone needs nothing. */
-  #grow(growth: Growth): void {
-    const { turn } = this.#growth;
-    if (growth.gatherings > this.#growth.gatherings) this.debtor.promise();
-    else if (turn !== undefined && growth.turn?.number !== turn.number) this.debtor.sate();
-    if (growth.gathered === 0 && this.#growth.gathered > 0) this.debtor.unpromise();
-    this.#growth = growth;
+  #updateDemand(demand: DemandUpdate): void {
+    const { reservation } = this.#demand;
+    if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.commitHeld();
+    else if (reservation !== undefined && demand.reservation?.number !== reservation.number)
+      this.debtor.endReservation();
+    if (demand.reservedSequences === 0 && this.#demand.reservedSequences > 0) this.debtor.uncommit();
+    this.#demand = demand;
   }
 
   /** Blocks to borrow now, with so many needed besides. */
-  #wanted(besides = 0): number {
+  #blocksMissing(besides = 0): number {
     const { policy, memories } = this.#config;
     const { inHand } = this;
-    const demand = { ...this.#growth, aheadBlocks: this.#growth.aheadBlocks + besides };
+    const demand = { ...this.#demand, aheadBlocks: this.#demand.aheadBlocks + besides };
     return blocksWanted(memories.device.figures.available, demand, inHand, policy);
   }
 
   /** What is missing for the prompt that waits. */
-  #gathering(): Gathering | undefined {
-    const { turn } = this.#growth;
-    return turn && { number: turn.number, blocks: this.#wanted(turn.blocks) };
+  #missingForReservation(): Reservation | undefined {
+    const { reservation } = this.#demand;
+    return reservation && { number: reservation.number, blocks: this.#blocksMissing(reservation.blocks) };
   }
 
   /** Of its own, once no more device memory is to be had: steps reach what lies there more slowly than what others have in theirs. */
-  #spareHost(): number {
-    return this.#asking.isDeviceSpent ? this.#hostBlocks() : 0;
+  #spareHostBlocks(): number {
+    return this.#loanRequests.isDeviceExhausted ? this.#hostBlocks() : 0;
   }
 
   #hostBlocks(): number {
     return wholeUnits(this.#config.memories.host.figures.available, this.#config.policy);
   }
 
-  #beat(): void {
+  #sendHeartbeat(): void {
     const { creditor, debtor } = this;
     this.#heartbeatAtUs = this.#out.nowUs + this.#config.times.heartbeatUs;
-    this.#toldTurn = this.#growth.turn?.number;
+    this.#reportedReservation = this.#demand.reservation?.number;
     const report = {
       sequence: ++this.#sequence,
       lendable: { device: creditor.lendable('device'), host: creditor.lendable('host') },
-      lendableInTime: { device: creditor.lendableInTime('device'), host: creditor.lendableInTime('host') },
+      lendableLater: { device: creditor.lendableLater('device'), host: creditor.lendableLater('host') },
       recallable: { device: creditor.recallable('device'), host: creditor.recallable('host') },
-      turn: this.#toldTurn,
+      reservation: this.#reportedReservation,
       debts: debtor.totals,
       loans: creditor.totals,
     };
@@ -322,7 +331,7 @@ export class RManager {
   check(): void {
     this.creditor.check();
     this.debtor.check();
-    this.#settler.check();
+    this.#settlementMember.check();
     let home = 0;
     for (const [, { kind }] of this.table.entries()) if (kind === 'home') home++;
     const { device, host } = this.#config.memories;
@@ -332,13 +341,13 @@ export class RManager {
 }
 
 /** Nothing is going to be needed. */
-export const noGrowth: Growth = {
-  kind: 'growth',
+export const noDemand: DemandUpdate = {
+  kind: 'demand',
   blocksPerSecond: 0,
   aheadBlocks: 0,
   starvedBlocks: 0,
-  promisedBlocks: 0,
-  turn: undefined,
-  gathered: 0,
-  gatherings: 0,
+  committedBlocks: 0,
+  reservation: undefined,
+  reservedSequences: 0,
+  reservationsAdmitted: 0,
 };

@@ -14,9 +14,9 @@ export interface LendingTimes {
   /** For an answer to a query or a request to borrow. */
   readonly answerUs: number;
   /** How often a request to borrow is said before the next creditor is tried. */
-  readonly asksMax: number;
+  readonly attemptsMax: number;
   /** Before asking again when nobody lent. */
-  readonly askAgainUs: number;
+  readonly retryUs: number;
   /** That a creditor lets nobody in, for one who gathers, after it was last asked. */
   readonly holdUs: number;
   /** For a debtor to give back what was recalled, before its lease is renewed no more. */
@@ -26,11 +26,11 @@ export interface LendingTimes {
   /** For all members to be prepared. */
   readonly prepareUs: number;
   /** Before one that is prepared asks what was decided, and before the gManager says its decision again. */
-  readonly doubtUs: number;
+  readonly inDoubtUs: number;
   /** For the contents of settled blocks to find a place at home, before they are given up. */
   readonly homeUs: number;
   /** That blocks of an ended sequence stay where they are as cache, unless their places are wanted before. */
-  readonly spreadUs: number;
+  readonly remoteCacheUs: number;
 }
 
 /** For a network of milliseconds at most and steps of tens of milliseconds. */
@@ -41,13 +41,13 @@ export const defaultLendingTimes: LendingTimes = {
   leaseGuardUs: 20_000,
   renewUs: 400_000,
   answerUs: 100_000,
-  asksMax: 3,
-  askAgainUs: 300_000,
+  attemptsMax: 3,
+  retryUs: 300_000,
   holdUs: 2_000_000,
   recallUs: 1_000_000,
   settleUs: 500_000,
   prepareUs: 500_000,
-  doubtUs: 300_000,
+  inDoubtUs: 300_000,
   homeUs: 4_000_000,
-  spreadUs: 60_000_000,
+  remoteCacheUs: 60_000_000,
 };

@@ -182,7 +182,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /** The connection to a creditor broke, or another life answers there: the step that waits for its partials is in vain, and what lies there is out of reach. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Guests' work for us took this share of a creditor's steps. */
-  | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
+  | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** Another instance is gone with all it had. Doubled: nothing to do. Lost: what it lent and borrowed ends with its leases. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /** So many blocks may all others together lend that are there now, or were a moment ago. */

@@ -36,7 +36,7 @@ export type MoveNumber = Branded<number, 'MoveNumber'>;
 export type LoanNumber = Branded<number, 'LoanNumber'>;
 
 /** Counts the requests of one instance that reserve memory beyond their own instance. */
-export type TurnNumber = Branded<number, 'TurnNumber'>;
+export type ReservationNumber = Branded<number, 'TurnNumber'>;
 
 /** Identity of one settlement: the gManager numbers them within its epoch. */
 export interface SettlementId {

@@ -53,5 +53,5 @@ export interface RemoteWork {
   /** Of the keys, those in host memory: they are read once for each sequence. Of its own host memory that is all there is to say. */
   readonly hostTokens: number;
   /** Of the creditor's step, in thousandths, that this debtor's work may take. */
-  readonly guestPermille: number;
+  readonly remoteAttentionPermille: number;
 }

@@ -1,5 +1,5 @@
 // What instances and the gManager say to one another about lending. docs/internals/lending.md has the table of what a lost, doubled, late or orphaned one does.
-import type { BlockId, InstanceIndex, LoanNumber, SettlementId, TurnNumber } from './ids.ts';
+import type { BlockId, InstanceIndex, LoanNumber, ReservationNumber, SettlementId } from './ids.ts';
 import type { Candidate, LendingReport, Memory, Refusal } from './lending-terms.ts';
 
 export type Party = 'gmanager' | InstanceIndex;
@@ -13,9 +13,9 @@ export type LendingMessage =
       readonly memory: Memory;
       readonly blocks: number;
       /** What it needs when it has the turn, for a prompt that no instance could hold alone: more than `blocks`. */
-      readonly turn: Gathering | undefined;
+      readonly reservation: Reservation | undefined;
       /** One runs that was promised memory: it is served before whoever has the turn. */
-      readonly prior: boolean;
+      readonly urgent: boolean;
       readonly refusals: readonly Refusal[];
     }
   | { readonly kind: 'prepared'; readonly settlement: SettlementId; readonly blocks: number }
@@ -29,7 +29,7 @@ export type LendingMessage =
       readonly query: number;
       readonly creditors: readonly Candidate[];
       /** It has the turn, for that prompt. */
-      readonly turn: TurnNumber | undefined;
+      readonly reservation: ReservationNumber | undefined;
     }
   | {
       readonly kind: 'prepare';
@@ -47,9 +47,9 @@ export type LendingMessage =
       readonly memory: Memory;
       readonly blocks: number;
       /** The debtor has the turn: what it does not get now is held for it for a while. */
-      readonly gathers: boolean;
+      readonly reserves: boolean;
       /** It does so for a prompt that runs: before all others. */
-      readonly prior: boolean;
+      readonly urgent: boolean;
       readonly closedBelow: LoanNumber;
     }
   | {
@@ -57,9 +57,9 @@ export type LendingMessage =
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
       /** Of those, what a prompt that runs was promised: it is not recalled. */
-      readonly firm: readonly LoanNumber[];
+      readonly committed: readonly LoanNumber[];
       /** What it gathered for was let in, or is gone: no room is made for it any more. */
-      readonly sated: boolean;
+      readonly reservationEnded: boolean;
       readonly closedBelow: LoanNumber;
     }
   /** `blocks` undefined: all of the loan. */
@@ -75,7 +75,7 @@ export type LendingMessage =
       readonly loan: LoanNumber;
       readonly blocks: readonly BlockId[];
       readonly leaseUs: number;
-      readonly guestPermille: number;
+      readonly remoteAttentionPermille: number;
     }
   /** `sequence` of the creditor's last heartbeat: it is not to be offered before a later one. */
   | { readonly kind: 'refuse'; readonly loan: LoanNumber; readonly memory: Memory; readonly sequence: number }
@@ -90,13 +90,13 @@ export type LendingMessage =
   /** Give back all but `keep` blocks. */
   | { readonly kind: 'recall'; readonly loan: LoanNumber; readonly keep: number }
   // Either way: answers what was meant for an earlier life. The envelope tells the new one.
-  | { readonly kind: 'reborn' };
+  | { readonly kind: 'restarted' };
 
 export interface RenewedLoan {
   readonly loan: LoanNumber;
   /** Blocks that the debtor may keep. */
   readonly keep: number;
-  readonly guestPermille: number;
+  readonly remoteAttentionPermille: number;
 }
 
 export type LendingMessageKind = LendingMessage['kind'];
@@ -128,7 +128,7 @@ export type LendingEffect =
   /** Copy the contents of these to the staging buffer, and say `fetched`. They change no more until they have moved or the settlement was aborted. */
   | { readonly kind: 'fetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
   /** The settlement came to nothing: no contents of it are wanted in the staging buffer. */
-  | { readonly kind: 'unfetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
+  | { readonly kind: 'cancelFetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
   /** An rBlock has a place at home: write its staged contents there. */
   | { readonly kind: 'placed'; readonly rblock: number }
   /** An instance may use these blocks of ours from now on. */
@@ -147,41 +147,41 @@ export type LendingEffect =
     };
 
 /** A prompt that no instance could hold alone, and blocks that it needs in all. */
-export interface Gathering {
-  readonly number: TurnNumber;
+export interface Reservation {
+  readonly number: ReservationNumber;
   readonly blocks: number;
 }
 
 /** What sequences are going to need. */
-export interface Growth {
-  readonly kind: 'growth';
+export interface DemandUpdate {
+  readonly kind: 'demand';
   readonly blocksPerSecond: number;
   readonly aheadBlocks: number;
   /** Of that, what nothing but a recall would free. */
   readonly starvedBlocks: number;
   /** Of that, what is promised to those that run. */
-  readonly promisedBlocks: number;
+  readonly committedBlocks: number;
   /** What waits for its turn, or has it. */
-  readonly turn: Gathering | undefined;
+  readonly reservation: Reservation | undefined;
   /** How many that run were gathered for: what they were promised stays theirs. */
-  readonly gathered: number;
+  readonly reservedSequences: number;
   /** How often one was let in: what is held then was promised to it. */
-  readonly gatherings: number;
+  readonly reservationsAdmitted: number;
 }
 
 /** What an rManager hears. */
 export type RManagerEvent =
   | { readonly kind: 'message'; readonly envelope: Envelope }
   | { readonly kind: 'tick' }
-  | Growth
+  | DemandUpdate
   /** Answer to `fetch`. */
   | { readonly kind: 'fetched'; readonly settlement: SettlementId }
   /** Answer to `fetch`: a creditor could not be reached. */
-  | { readonly kind: 'unfetched'; readonly settlement: SettlementId }
+  | { readonly kind: 'fetchFailed'; readonly settlement: SettlementId }
   /** The connection to a creditor broke, or it is not the one that lent. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** The executor measured what share of the creditor's step its guests' work for us took. */
-  | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
+  | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** An instance is gone with all it had, and with all that was lent to it. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex };
 

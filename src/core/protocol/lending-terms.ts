@@ -27,11 +27,11 @@ export interface LendingReport {
   readonly sequence: number;
   readonly lendable: Readonly<Record<Memory, number>>;
   /** What it could lend besides, were all its own sequences over. */
-  readonly lendableInTime: Readonly<Record<Memory, number>>;
+  readonly lendableLater: Readonly<Record<Memory, number>>;
   /** What it has lent and may call back. */
   readonly recallable: Readonly<Record<Memory, number>>;
   /** A prompt waits here for memory that no instance has alone. */
-  readonly turn: number | undefined;
+  readonly reservation: number | undefined;
   readonly debts: readonly DebtTotal[];
   readonly loans: readonly LoanTotal[];
 }

@@ -71,7 +71,7 @@ export class StepLauncher<Request extends { readonly id: RequestId }, S extends 
 
   #plan(nowUs: number): void {
     const { batcher, borrower, mover, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
-    borrower?.between();
+    borrower?.betweenSteps();
     mover?.between(nowUs, batcher);
     if (handOffs.arrivals.size > 0) admitReceived(landing);
     if (stages.goFirst && this.#launchStage(nowUs)) return;
@@ -178,7 +178,7 @@ export class StepLauncher<Request extends { readonly id: RequestId }, S extends 
     const flight = this.#flight;
     if (flight === undefined || flight.aborting) return;
     const waits = flight.remote?.some((work) => work.creditor === creditor) === true;
-    if (!waits && this.#parts.borrower?.lost(flight.requests) !== true) return;
+    if (!waits && this.#parts.borrower?.hasLostBlocks(flight.requests) !== true) return;
     flight.aborting = true;
     this.#push({ kind: 'abortStep', step: flight.step });
   }

@@ -26,4 +26,4 @@ export type LenderWire =
   /** To a creditor: nobody wants what is under way of this move. */
   | { readonly kind: 'drop'; readonly move: number }
   /** To a debtor: its guests take all that they may of a creditor's time, and would take this share. */
-  | { readonly kind: 'guestLoad'; readonly permille: number };
+  | { readonly kind: 'remoteAttentionLoad'; readonly permille: number };

@@ -36,7 +36,7 @@ export interface LiveLendingOptions {
   /** May something else than moves still read one of these pages at home? Then they are not given up yet. */
   readonly isRead: (pages: Int32Array) => boolean;
   /** Of a core, in thousandths, that guests take at most while steps run here. */
-  readonly guestPermilleMax: number;
+  readonly remoteAttentionPermilleMax: number;
 }
 
 /** What leaves home of a move: (blocks, layers) pages, from a place of the landing on. */
@@ -79,9 +79,9 @@ export class LiveLending {
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
-    const { rooms, room, messenger, layers, guestPermilleMax } = options;
+    const { rooms, room, messenger, layers, remoteAttentionPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    rooms.setGuestShare(room, guestPermilleMax);
+    rooms.setGuestShare(room, remoteAttentionPermilleMax);
   }
 
   /** The guest room of a creditor; what is lent to us is there under our number. */
@@ -285,8 +285,8 @@ export class LiveLending {
       case 'drop':
         this.#lent.drop(from, wire.move);
         return undefined;
-      case 'guestLoad':
-        return { kind: 'guestLoad', creditor: from, permille: wire.permille };
+      case 'remoteAttentionLoad':
+        return { kind: 'remoteAttentionLoad', creditor: from, permille: wire.permille };
     }
   }
 
@@ -367,7 +367,7 @@ export class LiveLending {
     this.#stepUs += stepUs;
     const elapsedUs = nowUs - this.#looked.us;
     if (elapsedUs < lookUs) return;
-    const { rooms, room, guestPermilleMax } = this.#options;
+    const { rooms, room, remoteAttentionPermilleMax } = this.#options;
     const { seconds, restSeconds } = rooms.guestCounts(room);
     const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
     const { guestUs, restUs, stepUs: ownUs } = this.#looked;
@@ -375,7 +375,7 @@ export class LiveLending {
     // Who rests is bounded; where steps of ours do not run most of the time nobody is in anybody's way.
     const freeUs = Math.max(1, elapsedUs - (now.restUs - restUs));
     const permille = Math.min(1000, Math.round((1000 * (now.guestUs - guestUs)) / freeUs));
-    if ((now.stepUs - ownUs) * 2 < elapsedUs || permille <= guestPermilleMax) return;
-    for (const debtor of this.#lent.debtors) this.#post(debtor, { kind: 'guestLoad', permille });
+    if ((now.stepUs - ownUs) * 2 < elapsedUs || permille <= remoteAttentionPermilleMax) return;
+    for (const debtor of this.#lent.debtors) this.#post(debtor, { kind: 'remoteAttentionLoad', permille });
   }
 }

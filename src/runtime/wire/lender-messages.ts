@@ -22,7 +22,7 @@ const lenderWire = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('expected'), move, landing }),
   z.strictObject({ kind: z.literal('copy'), move, blocks, landing }),
   z.strictObject({ kind: z.enum(['arrived', 'broken', 'drop']), move }),
-  z.strictObject({ kind: z.literal('guestLoad'), permille: count.max(1000) }),
+  z.strictObject({ kind: z.literal('remoteAttentionLoad'), permille: count.max(1000) }),
 ]);
 
 /** Of an instance that lends. */

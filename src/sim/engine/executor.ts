@@ -38,7 +38,7 @@ export class SimulatedExecutor {
   /** How long each step of the run takes. */
   readonly #stepUs: number[] = [];
   /** What guests take of every step from the next on, in thousandths. */
-  guestPermille = 0;
+  remoteAttentionPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   readonly #waits = new LayerWaits();
 
@@ -220,7 +220,7 @@ export class SimulatedExecutor {
       now.decodeKeys = decodeKeys + i * decodeRows;
       let us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.awaitedUs);
-      if (this.guestPermille > 0) us = besideGuestsUs(us, this.guestPermille);
+      if (this.remoteAttentionPermille > 0) us = besideGuestsUs(us, this.remoteAttentionPermille);
       this.#stepUs[i] = us;
       total += us;
     }

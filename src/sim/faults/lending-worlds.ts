@@ -16,14 +16,14 @@ export interface RequestWorld {
 const blocksMin = 12;
 const blocksMax = 20;
 const lentShareMax = 0.75;
-const guestPermilleMax = 300;
+const remoteAttentionPermilleMax = 300;
 const rangeBlocks = 2;
 const hostTokenUs = 5;
 /** Most of the long prompts find memory to land in. */
 const landingFactor = 2;
 /** Who needs what others have waits for them, one after the other. */
 const timeoutUs = 45_000_000;
-const times = { ...defaultLendingTimes, settleUs: 200_000, spreadUs: 800_000 };
+const times = { ...defaultLendingTimes, settleUs: 200_000, remoteCacheUs: 800_000 };
 
 /** @param gmanager the fault that may be injected besides */
 export function withLending({ config, trace }: RequestWorld, prng: Prng, gmanager: Fault): RequestWorld {
@@ -31,7 +31,14 @@ export function withLending({ config, trace }: RequestWorld, prng: Prng, gmanage
   const lendable = Math.floor(blocks * lentShareMax);
   const { length } = config.instances;
   const policy = {
-    ...{ lentShareMax, lowWaterBlocks: 2, highWaterBlocks: 7, recallBlocks: 1, loanBlocksMin: 2, guestPermilleMax },
+    ...{
+      lentShareMax,
+      lowWaterBlocks: 2,
+      highWaterBlocks: 7,
+      recallBlocks: 1,
+      loanBlocksMin: 2,
+      remoteAttentionPermilleMax,
+    },
     lookAheadUs: prng.chance(0.8) ? 100_000 : 0,
   };
   const hostBlocks = prng.chance(0.4) ? prng.integer(4, 12) : 0;
@@ -47,7 +54,7 @@ export function withLending({ config, trace }: RequestWorld, prng: Prng, gmanage
     return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(more && { handOff: more }) } };
   });
   const lending = {
-    ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, guestPermilleMax, layers: 2 },
+    ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, remoteAttentionPermilleMax, layers: 2 },
     seed: trace.length,
     hostTokenUs: config.instances.map(() => hostTokenUs),
     queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),

@@ -26,7 +26,7 @@ export const handlers: Readonly<Record<MessageFate, readonly LendingMessageKind[
   ] as LendingMessageKind[],
   orphan: [
     ...['heartbeat', 'query', 'candidates', 'borrow', 'lend', 'refuse', 'renew', 'renewed', 'return', 'returned'],
-    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome', 'reborn'],
+    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome', 'restarted'],
   ] as LendingMessageKind[],
 };
 
@@ -46,7 +46,7 @@ export function createLendingWorld(seed: number, faults: LendingFaults | undefin
       recallBlocks: 2,
       lookAheadUs: 300_000,
       loanBlocksMin: 4,
-      guestPermilleMax: 200,
+      remoteAttentionPermilleMax: 200,
     },
     times: defaultLendingTimes,
     faults,
@@ -100,7 +100,7 @@ const lookUs = 200_000;
 function killHolder(world: LendingWorld): void {
   for (const node of world.nodes) if (node.incarnation === undefined) world.start(node);
   for (let waited = 0; waited < looksMax; waited++) {
-    const { holder } = world.gmanager.turns;
+    const { holder } = world.gmanager.reservations;
     if (aliveIn(world) <= aliveMin) return;
     if (holder !== undefined && world.waiting.size > 1) {
       world.crash(world.nodes[holder]);

@@ -37,7 +37,7 @@ export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void 
 export function checkPromises({ instance, incarnation }: LendingParty, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
     const place = incarnation?.rmanager.find(rblock);
-    if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.firm === true)
+    if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.committed === true)
       throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was promised`);
   }
 }
@@ -45,7 +45,7 @@ export function checkPromises({ instance, incarnation }: LendingParty, rblocks: 
 /** By loan: what a debtor was promised, and how much of it it may keep. */
 export function promised({ incarnation }: LendingParty): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
-  for (const { number, firm, keep } of incarnation?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
+  for (const { number, committed: firm, keep } of incarnation?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
   return kept;
 }
 
@@ -53,7 +53,7 @@ export function promised({ incarnation }: LendingParty): ReadonlyMap<number, num
 export function checkRecall({ instance, incarnation }: LendingParty, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
     const debt = incarnation?.rmanager.debtor.find(loan);
-    if (debt?.firm === true && debt.keep < keep)
+    if (debt?.committed === true && debt.keep < keep)
       throw new Error(`Lending broken: instance ${instance} heeds a recall of loan ${loan}, which was promised`);
   }
 }

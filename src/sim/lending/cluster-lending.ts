@@ -77,7 +77,7 @@ export class ClusterLending {
         oneWayUs: network.latencyUs(from, to),
         bytesPerUs: network.bytesPerUs(from, to),
       }),
-      guestPermilleMax: config.guestPermilleMax,
+      remoteAttentionPermilleMax: config.remoteAttentionPermilleMax,
       isBusy: (instance) => executors[instance].isRunning,
       slowness: (instance) => executors[instance].slowness,
     });
@@ -111,7 +111,7 @@ export class ClusterLending {
     this.#nowUs = nowUs;
     this.#copies.died(nowUs, instance);
     this.#tellNews(instance, []);
-    this.#host.executors[instance].guestPermille = 0;
+    this.#host.executors[instance].remoteAttentionPermille = 0;
     this.#busy[instance] = 0;
     this.#wakeUs[instance] = Number.POSITIVE_INFINITY;
   }
@@ -275,10 +275,10 @@ export class ClusterLending {
   #tellNews(debtor: number, remote: readonly RemoteWork[], stepUs = 1): void {
     for (const { creditor, exceedsPermille } of this.guests.began(debtor, remote, stepUs)) {
       this.#post(debtor, creditor, { kind: 'wake' }, () => {
-        this.#host.executors[creditor].guestPermille = this.guests.takenPermille(creditor);
+        this.#host.executors[creditor].remoteAttentionPermille = this.guests.takenPermille(creditor);
       });
       if (exceedsPermille === undefined) continue;
-      this.#post(creditor, debtor, { kind: 'guestLoad', creditor, permille: exceedsPermille });
+      this.#post(creditor, debtor, { kind: 'remoteAttentionLoad', creditor, permille: exceedsPermille });
     }
   }
 
@@ -304,7 +304,7 @@ export class ClusterLending {
       return;
     }
     this.#perform(this.#gmanager.step(this.#nowUs, { kind: 'message', envelope }));
-    this.#progress.lookAtTurn(this.#nowUs, this.#gmanager.turns);
+    this.#progress.lookAtTurn(this.#nowUs, this.#gmanager.reservations);
     this.#schedule(this.#host.instances.length);
   }
 
@@ -371,7 +371,7 @@ export class ClusterLending {
 
   /** How long it takes until all is paid back once nothing goes wrong, and everybody knows. */
   get restUs(): number {
-    const { leaseUs, spreadUs } = this.#config.times;
+    const { leaseUs, remoteCacheUs: spreadUs } = this.#config.times;
     return restLeases * leaseUs + spreadUs;
   }
 

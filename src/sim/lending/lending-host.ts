@@ -15,7 +15,7 @@ export interface ClusterLendingConfig {
   readonly settleBlocksMin: number;
   readonly settleBlocksMax: number;
   readonly seed: number;
-  readonly guestPermilleMax: number;
+  readonly remoteAttentionPermilleMax: number;
   /** Of one row, over all layers: its query and its partial. */
   readonly queryRowBytes: number;
   readonly layers: number;

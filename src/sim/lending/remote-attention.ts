@@ -19,7 +19,7 @@ export interface GuestsConfig {
   /** From one instance to another. */
   readonly link: (from: number, to: number) => QueryLink;
   /** Share of a step, in thousandths, that a creditor spends on all its guests while it has work of its own. */
-  readonly guestPermilleMax: number;
+  readonly remoteAttentionPermilleMax: number;
   readonly isBusy: (instance: number) => boolean;
   /** How many times as long as it should its work takes. */
   readonly slowness: (instance: number) => number;
@@ -75,7 +75,7 @@ export class RemoteAttention {
 
   /** What guests take of a step of the instance, in thousandths. */
   takenPermille(instance: number): number {
-    return Math.min(this.#config.guestPermilleMax, this.#taken[instance]);
+    return Math.min(this.#config.remoteAttentionPermilleMax, this.#taken[instance]);
   }
 
   /** The debtor hears how a creditor stands. */
@@ -171,10 +171,10 @@ export class RemoteAttention {
     return this.#heard[debtor].get(creditor)?.slowness ?? 1;
   }
 
-  #share(debtor: number, { creditor, guestPermille }: RemoteWork): number {
-    const { guestPermilleMax } = this.#config;
+  #share(debtor: number, { creditor, remoteAttentionPermille }: RemoteWork): number {
+    const { remoteAttentionPermilleMax } = this.#config;
     return this.#heard[debtor].get(creditor)?.busy === true
-      ? guestPermille
-      : Math.floor((guestPermille * 1000) / Math.max(1, guestPermilleMax));
+      ? remoteAttentionPermille
+      : Math.floor((remoteAttentionPermille * 1000) / Math.max(1, remoteAttentionPermilleMax));
   }
 }

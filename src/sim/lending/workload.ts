@@ -1,7 +1,7 @@
 // Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
-import type { Gathering, Growth } from '../../core/protocol/lending-messages.ts';
+import type { DemandUpdate, Reservation } from '../../core/protocol/lending-messages.ts';
 import type { Prng } from '../../util/prng.ts';
 
 interface Growing {
@@ -34,7 +34,7 @@ export class Workload {
   readonly #longChance: number;
   readonly #sequences = new Set<Growing>();
   /** It waits for its turn, and then for memory. */
-  #long: Gathering | undefined;
+  #long: Reservation | undefined;
   #longNumber = 0;
   /** How many such were let in, and how many holds kept others out meanwhile. */
   gatherings = 0;
@@ -60,21 +60,21 @@ export class Workload {
   }
 
   /** What is going to be needed. */
-  get demand(): Omit<Growth, 'kind' | 'blocksPerSecond'> {
+  get demand(): Omit<DemandUpdate, 'kind' | 'blocksPerSecond'> {
     const promised = this.#promised;
     const [turn, gatherings] = [this.#long, this.gatherings];
     return {
       aheadBlocks: promised,
       starvedBlocks: 0,
-      promisedBlocks: promised,
-      turn,
-      gathered: this.#gathered,
-      gatherings,
+      committedBlocks: promised,
+      reservation: turn,
+      reservedSequences: this.#gathered,
+      reservationsAdmitted: gatherings,
     };
   }
 
   /** The one that waits, which no instance could hold. */
-  get waits(): Gathering | undefined {
+  get waits(): Reservation | undefined {
     return this.#long;
   }
 
@@ -86,7 +86,7 @@ export class Workload {
   /** A block for every sequence; with `load` in [0, 1] new ones come. Returns how many blocks a step now takes. */
   grow(load: number): number {
     this.#lookAtHold();
-    const isKeptOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.hasTurn);
+    const isKeptOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.holdsReservation);
     if (this.#prng.chance(load) && this.#sequences.size < 24 && !isKeptOut) {
       const target = this.#prng.integer(2, 10);
       this.#add(target, this.#prng.exponentialUs(staysMean), false);
@@ -119,7 +119,7 @@ export class Workload {
       return;
     }
     const room = available + this.#rmanager.inHand - this.#promised;
-    if (!this.#rmanager.hasTurn || room < this.#long.blocks) return;
+    if (!this.#rmanager.holdsReservation || room < this.#long.blocks) return;
     this.#add(this.#long.blocks, gatheredStays, true);
     this.gatherings++;
     this.#long = undefined;

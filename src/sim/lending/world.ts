@@ -1,6 +1,6 @@
 // A world of instances that lend memory to one another: carries out what their machines decide, with faults, and checks after every event.
 import { GManager } from '../../core/lending/manager/gmanager.ts';
-import { noGrowth } from '../../core/lending/rmanager.ts';
+import { noDemand } from '../../core/lending/rmanager.ts';
 import type {
   Envelope,
   LendingEffect,
@@ -126,8 +126,12 @@ export class LendingWorld {
       const { incarnation } = node;
       this.#whenAwake(node, incarnation, () => {
         incarnation?.workload.dismiss();
-        const { gathered = 0, gatherings = 0 } = incarnation?.workload.demand ?? {};
-        this.#follow(node, node.step(this.agenda.nowUs, { ...noGrowth, gathered, gatherings }));
+        const { reservedSequences: gathered = 0, reservationsAdmitted: gatherings = 0 } =
+          incarnation?.workload.demand ?? {};
+        this.#follow(
+          node,
+          node.step(this.agenda.nowUs, { ...noDemand, reservedSequences: gathered, reservationsAdmitted: gatherings }),
+        );
       });
     }
   }
@@ -286,7 +290,7 @@ export class LendingWorld {
   #send(envelope: Envelope): void {
     const { message } = envelope;
     if (message.kind === 'lend') this.counts.loans++;
-    if (message.kind === 'renew') this.counts.firmLoans += message.firm.length;
+    if (message.kind === 'renew') this.counts.firmLoans += message.committed.length;
     this.network.send(envelope);
   }
 
@@ -309,7 +313,7 @@ export class LendingWorld {
         this.counts.holds += incarnation.workload.holds - holds;
         if (this.#prng.chance(0.02)) this.#cancel(incarnation);
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
-        const growth = { kind: 'growth', blocksPerSecond, ...incarnation.workload.demand } as const;
+        const growth = { kind: 'demand', blocksPerSecond, ...incarnation.workload.demand } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });
@@ -328,8 +332,13 @@ export class LendingWorld {
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
     const room = node.incarnation?.memory.lending.device.figures.available ?? 0;
-    if (debt === undefined || held > room || there.some(({ firm }) => firm) || !this.#prng.chance(0.03)) return;
-    const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#prng.integer(50, 400) } as const;
+    if (debt === undefined || held > room || there.some(({ committed: firm }) => firm) || !this.#prng.chance(0.03))
+      return;
+    const load = {
+      kind: 'remoteAttentionLoad',
+      creditor: debt.creditor,
+      permille: this.#prng.integer(50, 400),
+    } as const;
     this.#follow(node, node.step(this.agenda.nowUs, load));
   }
 

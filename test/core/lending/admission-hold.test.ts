@@ -13,7 +13,7 @@ import { BorrowWorld } from './borrow-world.ts';
 
 const policy: LendingPolicy = {
   ...{ lentShareMax: 1, lowWaterBlocks: 0, highWaterBlocks: 0, recallBlocks: 0, lookAheadUs: 0 },
-  ...{ loanBlocksMin: 1, guestPermilleMax: 300, unitBlocks: 1 },
+  ...{ loanBlocksMin: 1, remoteAttentionPermilleMax: 300, unitBlocks: 1 },
 };
 
 function creditorOf(instance: number, promised: number): { readonly creditor: Creditor; readonly out: Outbox } {
@@ -42,9 +42,9 @@ it('also at one that had nothing to lend', () => {
   const debtor = new Debtor(times, out, new RBlockTable(), policy);
   const full = creditorOf(1, 10);
   const free = creditorOf(2, 0);
-  const right = { gathers: true, prior: false };
+  const priority = { reserves: true, urgent: false };
   const ask = (to: number) => {
-    debtor.ask(to, 1, 'device', 4, right);
+    debtor.ask(to, 1, 'device', 4, priority);
     return said(out, 'borrow', to);
   };
   out.begin(1);
@@ -58,7 +58,7 @@ it('also at one that had nothing to lend', () => {
   const lend = said(free.out, 'lend', 0);
   debtor.lent(lend.envelope, lend.message);
 
-  debtor.promise();
+  debtor.commitHeld();
   debtor.flush();
   const heard = said(out, 'renew', 1);
   full.creditor.renew(heard.envelope, heard.message);

@@ -28,7 +28,7 @@ const times = {
   heartbeatUs: 20_000,
   askAgainUs: 30_000,
   holdUs: 200_000,
-  spreadUs: 500_000,
+  remoteCacheUs: 500_000,
 };
 
 const usual: LendingPolicy = {
@@ -38,7 +38,7 @@ const usual: LendingPolicy = {
   recallBlocks: 1,
   lookAheadUs: 50_000,
   loanBlocksMin: rangeBlocks,
-  guestPermilleMax: 300,
+  remoteAttentionPermilleMax: 300,
   unitBlocks: rangeBlocks,
 };
 

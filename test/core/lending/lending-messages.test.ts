@@ -4,7 +4,7 @@ import { parseEnvelope } from '../../../src/core/lending/parse.ts';
 import { createLendingWorld } from '../../../src/sim/lending/chaos.ts';
 import { roughFaults } from '../../../src/sim/lending/faults.ts';
 
-const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, gathers: false, prior: false, closedBelow: 1 };
+const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, reserves: false, urgent: false, closedBelow: 1 };
 const sent = (message: unknown, more: object = {}) => ({
   from: 0,
   fromIncarnation: 1,
@@ -38,7 +38,10 @@ it.each([
   [sent(null), 'message.kind must be one of'],
   [sent(borrow, { from: 'conductor' }), 'from must be an integer'],
   [sent(borrow, { fromIncarnation: 0.5 }), 'fromIncarnation must be an integer'],
-  [sent({ kind: 'lend', loan: 1, blocks: [1, 'x'], leaseUs: 9, guestPermille: 1 }), 'message.blocks[1] must be'],
+  [
+    sent({ kind: 'lend', loan: 1, blocks: [1, 'x'], leaseUs: 9, remoteAttentionPermille: 1 }),
+    'message.blocks[1] must be',
+  ],
   [sent({ kind: 'abort', settlement: { epoch: 1 } }), 'message.settlement.number must be'],
   [[], ' must be an object'],
 ])('refuses %j', (value, why) => {

@@ -9,7 +9,7 @@ import {
   blocksToGiveBack,
   blocksWanted,
   blocksWithinBound,
-  guestPermille,
+  remoteAttentionPermille,
 } from '../../../src/core/lending/lending-policy.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
@@ -22,9 +22,9 @@ function report(sequence: number, device: number, more: Partial<LendingReport> =
   return {
     sequence,
     lendable,
-    lendableInTime: lendable,
+    lendableLater: lendable,
     recallable: { device: 0, host: 0 },
-    turn: undefined,
+    reservation: undefined,
     debts: [],
     loans: [],
     ...more,
@@ -34,7 +34,7 @@ function report(sequence: number, device: number, more: Partial<LendingReport> =
 /** A ledger that has heard one heartbeat of each instance. */
 function ledgerOf(...lendable: number[]): DebtLedger {
   const ledger = new DebtLedger(line);
-  for (const [instance, blocks] of lendable.entries()) ledger.hear(0, instance, 1, report(1, blocks));
+  for (const [instance, blocks] of lendable.entries()) ledger.update(0, instance, 1, report(1, blocks));
   return ledger;
 }
 
@@ -47,7 +47,7 @@ describe('creditor choice', () => {
   it('offers up to three, nearest first, then most free', () => {
     expect(named(ledgerOf(50, 0, 20, 90, 30, 40), 1, 10)).toEqual([0, 2, 3]);
     const equallyFar = new DebtLedger(() => 1);
-    for (const [instance, blocks] of [5, 9, 7, 8].entries()) equallyFar.hear(0, instance, 1, report(1, blocks));
+    for (const [instance, blocks] of [5, 9, 7, 8].entries()) equallyFar.update(0, instance, 1, report(1, blocks));
     expect(named(equallyFar, 0, 1)).toEqual([1, 3, 2]);
   });
 
@@ -62,21 +62,21 @@ describe('creditor choice', () => {
     expect(named(ledger, 2, 10)[0]).toBe(3);
     // Asked again, a debtor does not stand in its own way.
     expect(named(ledger, 0, 10)[0]).toBe(1);
-    ledger.hear(1, 1, 1, report(2, 12));
+    ledger.update(1, 1, 1, report(2, 12));
     expect(named(ledger, 2, 10)[0]).toBe(1);
   });
 
   it('does not offer a refuser before its next heartbeat with space', () => {
     const ledger = ledgerOf(0, 12);
-    ledger.hear(0, 1, 1, report(4, 12));
+    ledger.update(0, 1, 1, report(4, 12));
     ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 4 });
     expect(named(ledger, 0, 10)).toEqual([]);
-    ledger.hear(1, 1, 1, report(5, 0));
+    ledger.update(1, 1, 1, report(5, 0));
     expect(named(ledger, 0, 10)).toEqual([]);
     // Said before the refusal, heard after it.
-    expect(ledger.hear(2, 1, 1, report(3, 12))).toBe('late');
+    expect(ledger.update(2, 1, 1, report(3, 12))).toBe('late');
     expect(named(ledger, 0, 10)).toEqual([]);
-    ledger.hear(3, 1, 1, report(6, 12));
+    ledger.update(3, 1, 1, report(6, 12));
     expect(named(ledger, 0, 10)).toEqual([1]);
     // A refusal that is older than what was heard since is out of date.
     ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 5 });
@@ -87,11 +87,11 @@ describe('creditor choice', () => {
 describe('the ledger', () => {
   it('tells new, doubled, late and orphaned heartbeats apart, and gaps', () => {
     const ledger = ledgerOf(7);
-    expect(ledger.hear(0, 0, 1, report(1, 9))).toBe('doubled');
-    expect(ledger.hear(0, 0, 1, report(4, 9))).toBe('gap');
-    expect(ledger.hear(0, 0, 1, report(2, 8))).toBe('late');
-    expect(ledger.hear(0, 0, 2, report(1, 6))).toBe('new');
-    expect(ledger.hear(0, 0, 1, report(9, 5))).toBe('orphan');
+    expect(ledger.update(0, 0, 1, report(1, 9))).toBe('doubled');
+    expect(ledger.update(0, 0, 1, report(4, 9))).toBe('gap');
+    expect(ledger.update(0, 0, 1, report(2, 8))).toBe('late');
+    expect(ledger.update(0, 0, 2, report(1, 6))).toBe('new');
+    expect(ledger.update(0, 0, 1, report(9, 5))).toBe('orphan');
     expect(ledger.lendable(0, 'device', 1)).toBe(6);
   });
 
@@ -101,9 +101,9 @@ describe('the ledger', () => {
       report(3, 2, { loans: [{ debtor: 0, memory: 'device', blocks: 4 }] }),
     ];
     const old = new DebtLedger(line);
-    for (let sequence = 1; sequence < 4; sequence++) old.hear(0, 0, 1, report(sequence, 9));
+    for (let sequence = 1; sequence < 4; sequence++) old.update(0, 0, 1, report(sequence, 9));
     const young = new DebtLedger(line);
-    for (const ledger of [old, young]) for (const [i, one] of said.entries()) ledger.hear(10, i, 1, one);
+    for (const ledger of [old, young]) for (const [i, one] of said.entries()) ledger.update(10, i, 1, one);
     expect(young.edges('device')).toEqual(old.edges('device'));
     expect(young.edges('device')).toEqual([{ debtor: 0, creditor: 1, blocks: 4 }]);
     expect(young.forgetSilent(11)).toEqual([0, 1]);
@@ -157,7 +157,7 @@ describe('borrowing', () => {
     recallBlocks: 4,
     lookAheadUs: 500_000,
     loanBlocksMin: 4,
-    guestPermilleMax: 200,
+    remoteAttentionPermilleMax: 200,
   };
 
   it('lends at most its share, and nothing below its low-water mark', () => {
@@ -180,7 +180,7 @@ describe('borrowing', () => {
   });
 
   it('bounds guests by their blocks', () => {
-    expect(guestPermille(5, 20, policy)).toBe(50);
+    expect(remoteAttentionPermille(5, 20, policy)).toBe(50);
     expect(blocksWithinBound(20, 50, 40)).toBe(20);
     expect(blocksWithinBound(20, 50, 100)).toBe(10);
   });

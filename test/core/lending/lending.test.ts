@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { InstanceMemory } from '../../../src/core/lending/instance-memory.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
-import { noGrowth, RManager } from '../../../src/core/lending/rmanager.ts';
+import { noDemand, RManager } from '../../../src/core/lending/rmanager.ts';
 import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
 import type { Envelope, LendingEffect, LendingMessageKind } from '../../../src/core/protocol/lending-messages.ts';
 
@@ -14,7 +14,7 @@ const policy = {
   recallBlocks: 1,
   lookAheadUs: 100_000,
   loanBlocksMin: 4,
-  guestPermilleMax: 200,
+  remoteAttentionPermilleMax: 200,
 };
 
 /** One instance of 20 blocks; its sequence grows and shrinks by hand. */
@@ -210,13 +210,21 @@ describe('a turn', () => {
     town.members.pop();
     town.run(times.silentUs / 1_000 + 1);
     const turn = { number: 1, blocks: 24 };
-    const query = { kind: 'query', query: 1, memory: 'device', blocks: 0, turn, prior: false, refusals: [] } as const;
+    const query = {
+      kind: 'query',
+      query: 1,
+      memory: 'device',
+      blocks: 0,
+      reservation: turn,
+      urgent: false,
+      refusals: [],
+    } as const;
     const envelope = { from: 2, fromIncarnation: 1, to: 'gmanager', toIncarnation: undefined, message: query } as const;
     town.gmanager.step(town.nowUs, { kind: 'message', envelope });
     const [{ rmanager }] = town.members;
-    rmanager.step(town.nowUs, { ...noGrowth, turn });
+    rmanager.step(town.nowUs, { ...noDemand, reservation: turn });
     town.run(times.silentUs / 1_000 + 1);
-    expect(rmanager.hasTurn).toBe(true);
+    expect(rmanager.holdsReservation).toBe(true);
   });
 });
 
@@ -229,8 +237,8 @@ describe('guests', () => {
     const { rmanager } = town.members[0];
     while (rmanager.take() !== undefined);
     const [debt] = rmanager.debts;
-    expect([debt.held, debt.guestPermille]).toEqual([4, 200]);
-    const load = { kind: 'guestLoad', creditor: 1, permille: 400 } as const;
+    expect([debt.held, debt.remoteAttentionPermille]).toEqual([4, 200]);
+    const load = { kind: 'remoteAttentionLoad', creditor: 1, permille: 400 } as const;
     const effects = rmanager.step(town.nowUs, load);
     const vacate = effects.flatMap((effect) => (effect.kind === 'vacate' ? effect.rblocks : []));
     expect(vacate.length).toBe(2);

@@ -13,7 +13,7 @@ const rangeBlocks = 2;
 const blockTokens = 32;
 const policy = {
   ...{ lentShareMax: 0.9, lowWaterBlocks: 0, highWaterBlocks: 100, recallBlocks: 0, lookAheadUs: 1, loanBlocksMin: 2 },
-  ...{ guestPermilleMax: 300, unitBlocks: rangeBlocks },
+  ...{ remoteAttentionPermilleMax: 300, unitBlocks: rangeBlocks },
 };
 
 /** A sequence with ten computed blocks in its table, at an instance that has borrowed as many. */
@@ -30,13 +30,13 @@ function home() {
     times: defaultLendingTimes,
     stagingBlocks: 4,
   });
-  const { number: loan } = rmanager.debtor.ask(1, 1, 'device', 10, { gathers: false, prior: false });
+  const { number: loan } = rmanager.debtor.ask(1, 1, 'device', 10, { reserves: false, urgent: false });
   const lend = {
     kind: 'lend',
     loan,
     blocks: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
     leaseUs: 5e6,
-    guestPermille: 300,
+    remoteAttentionPermille: 300,
   } as const;
   rmanager.step(0, {
     kind: 'message',
@@ -44,7 +44,7 @@ function home() {
   });
   const started: MoveNumber[] = [];
   const moves = new RemoteBlockMover(
-    { instance: 0, rangeBlocks, cache, rmanager, fetched: () => {}, spreadUs: 0 },
+    { instance: 0, rangeBlocks, cache, rmanager, fetched: () => {}, remoteCacheUs: 0 },
     { start: ({ move }) => void started.push(move), fill: () => {}, stop: () => {}, copyHome: () => {} },
   );
   const chain = { blocks: 0, words: new Uint32Array() };
@@ -58,7 +58,7 @@ function home() {
   const rows = () => Array.from({ length: blocks.length }, (_, i) => blocks.at(i));
   const arrive = (numbers: readonly MoveNumber[]): void => {
     for (const number of numbers) moves.arrived(number);
-    moves.carryOut();
+    moves.applyArrived();
     moves.check();
   };
   /** Parts of what leaves from `first` on. */

@@ -78,8 +78,8 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
     query: 1,
     memory: 'device',
     blocks: 4,
-    turn: undefined,
-    prior: false,
+    reservation: undefined,
+    urgent: false,
     refusals: [],
   } as const;
   const answers = (heard: readonly unknown[], fromIncarnation: number): boolean =>

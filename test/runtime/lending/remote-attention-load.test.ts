@@ -38,14 +38,14 @@ function creditor() {
   const lending = new LiveLending({
     ways: { instance: 0, post: (to, wire) => to === 1 && said.push(wire), ask: () => {}, greet: () => {} },
     messenger: simulatedEnds()[0].messenger,
-    ...{ rooms, room: 7, layers: [0], blockBytes: 1, guestPermilleMax: 100 },
+    ...{ rooms, room: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
     reach: () => 0,
     pageTable: () => new Int32Array(),
     guestCountsOf: () => undefined,
     ...{ copyPages: () => {}, settleLoads: () => {}, isRead: () => false },
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
-  const told = (): readonly LenderWire[] => said.splice(0).filter(({ kind }) => kind === 'guestLoad');
+  const told = (): readonly LenderWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
   return { lending, rooms, told };
 }
 
@@ -59,14 +59,14 @@ it('is told as what it would be without rests, where steps run most of the time'
     lending.ran(10e6 + at * 1e6, step * 1e6);
     return told();
   };
-  expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'guestLoad', permille: 160 }]);
+  expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'remoteAttentionLoad', permille: 160 }]);
   expect(second(2, 0.9, 0.08, 0.1)).toEqual([]);
   // Where few steps run nobody is in the way.
   expect(second(3, 0.4, 0.6, 0)).toEqual([]);
-  expect(second(4, 0.6, 0.6, 0)).toEqual([{ kind: 'guestLoad', permille: 600 }]);
+  expect(second(4, 0.6, 0.6, 0)).toEqual([{ kind: 'remoteAttentionLoad', permille: 600 }]);
   // Not more than once a second.
   expect(second(4.5, 0.5, 0.5, 0)).toEqual([]);
-  expect(second(5, 0.5, 0, 0)).toEqual([{ kind: 'guestLoad', permille: 500 }]);
+  expect(second(5, 0.5, 0, 0)).toEqual([{ kind: 'remoteAttentionLoad', permille: 500 }]);
   lending.carryOut({ kind: 'takeBackBlocks', from: 1, blocks: [3] });
   expect(second(6, 0.9, 0.9, 0)).toEqual([]);
 });

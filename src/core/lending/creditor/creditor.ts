@@ -4,7 +4,13 @@ import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage } from '../../protocol/lending-messages.ts';
 import type { LoanTotal, Memory } from '../../protocol/lending-terms.ts';
-import { blocksLendable, guestPermille, type LendingPolicy, upToUnits, wholeUnits } from '../lending-policy.ts';
+import {
+  blocksLendable,
+  type LendingPolicy,
+  remoteAttentionPermille,
+  upToUnits,
+  wholeUnits,
+} from '../lending-policy.ts';
 import type { Outbox } from '../outbox.ts';
 import type { LendingTimes } from '../times.ts';
 
@@ -78,7 +84,7 @@ export class Creditor {
   }
 
   /** What could be lent besides, were all sequences here over. */
-  lendableInTime(memory: Memory): number {
+  lendableLater(memory: Memory): number {
     const { total, lent } = this.#memories[memory].figures;
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
@@ -141,7 +147,7 @@ export class Creditor {
   }
 
   /** An instance began a new life: what the last one held is free. */
-  reborn(instance: InstanceIndex): void {
+  restarted(instance: InstanceIndex): void {
     const debtor = this.#debtors.get(instance);
     if (debtor === undefined) return;
     for (const loan of debtor.loans.values()) this.#close(debtor, loan);
@@ -162,12 +168,12 @@ export class Creditor {
       return;
     }
     const { memory } = message;
-    if (message.prior) this.#hold = undefined;
+    if (message.urgent) this.#hold = undefined;
     const lendable = this.#lendableTo(from as InstanceIndex, message);
     const count = Math.min(message.blocks, lendable);
-    const makesRoom = message.gathers && (this.#hold === undefined || this.#hold.debtor === from);
+    const makesRoom = message.reserves && (this.#hold === undefined || this.#hold.debtor === from);
     if (makesRoom && count < message.blocks) this.#makeRoom(from as InstanceIndex, memory, message.blocks - count);
-    if (count < (message.gathers ? Math.min(message.blocks, this.#policy.loanBlocksMin) : 1)) {
+    if (count < (message.reserves ? Math.min(message.blocks, this.#policy.loanBlocksMin) : 1)) {
       this.#out.send(from, fromIncarnation, { kind: 'refuse', loan: message.loan, memory, sequence });
       return;
     }
@@ -193,7 +199,7 @@ export class Creditor {
   }
 
   /** While room is made for one, others get nothing. */
-  #lendableTo(debtor: InstanceIndex, { memory, gathers }: Said<'borrow'>): number {
+  #lendableTo(debtor: InstanceIndex, { memory, reserves: gathers }: Said<'borrow'>): number {
     if (this.#hold !== undefined && this.#hold.debtor !== debtor) return 0;
     return gathers ? this.#lendableInTurn(memory) : this.lendable(memory);
   }
@@ -213,14 +219,18 @@ export class Creditor {
     }
     debtor.stamp = message.stamp;
     const known = message.loans.flatMap((number) => debtor.loans.get(number) ?? []);
-    for (const loan of known) this.#heed(loan, message.firm.includes(loan.number));
-    if (message.sated && this.#hold?.debtor === from) this.#hold = undefined;
+    for (const loan of known) this.#heed(loan, message.committed.includes(loan.number));
+    if (message.reservationEnded && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
     this.#out.send(from, fromIncarnation, {
       kind: 'renewed',
       stamp: message.stamp,
-      loans: renewed.map((loan) => ({ loan: loan.number, keep: loan.keep, guestPermille: this.#bound(loan) })),
+      loans: renewed.map((loan) => ({
+        loan: loan.number,
+        keep: loan.keep,
+        remoteAttentionPermille: this.#bound(loan),
+      })),
       unknown: message.loans.filter((number) => !debtor.loans.has(number)),
     });
   }
@@ -288,12 +298,12 @@ export class Creditor {
       loan: loan.number,
       blocks: loan.granted,
       leaseUs: this.#times.leaseUs,
-      guestPermille: this.#bound(loan),
+      remoteAttentionPermille: this.#bound(loan),
     });
   }
 
   #bound(loan: Loan): number {
-    return guestPermille(loan.blocks.size, this.#memories[loan.memory].figures.lent, this.#policy);
+    return remoteAttentionPermille(loan.blocks.size, this.#memories[loan.memory].figures.lent, this.#policy);
   }
 
   #close(debtor: Debtor, loan: Loan): void {

@@ -19,14 +19,14 @@ export function lentName(memory: Memory, block: BlockId): BlockId {
 }
 
 export type Move =
-  | OutMove
+  | MoveOut
   /** From one place to another: old rBlock, new one. */
   | { readonly kind: 'over'; readonly sequence: Sequence; readonly places: Map<RBlockId, RBlockId>; pending: number }
   /** Of a settlement, to the staging buffer. */
   | { readonly kind: 'fetch'; readonly settlement: SettlementId; pending: number };
 
 /** One range of a sequence's table, from its block `first` on, to these rBlocks at one creditor. */
-export interface OutMove {
+export interface MoveOut {
   readonly kind: 'out';
   readonly sequence: Sequence;
   readonly first: number;
@@ -41,7 +41,7 @@ export interface OutMove {
 }
 
 /** Where a block lies or is to lie. */
-export interface BlockSite {
+export interface BlockLocation {
   readonly instance: InstanceIndex;
   readonly at: BlockId | PageRow;
 }
@@ -54,7 +54,7 @@ export interface MoveDriver {
   copyHome(from: Int32Array, to: Int32Array): void;
 }
 
-interface Way {
+interface PairTransfer {
   readonly from: InstanceIndex;
   readonly to: InstanceIndex;
   readonly sources: (BlockId | PageRow)[];
@@ -67,7 +67,7 @@ export class BlockMoves {
   readonly #parts = new Map<MoveNumber, Move>();
   #next: MoveNumber = 1;
   /** Blocks on their way out of tables. */
-  outBlocks = 0;
+  leavingBlocks = 0;
 
   constructor(driver: MoveDriver) {
     this.#driver = driver;
@@ -78,33 +78,33 @@ export class BlockMoves {
   }
 
   /** @param blocks where each comes from, and where it goes */
-  start(move: Exclude<Move, OutMove>, blocks: Iterable<readonly [BlockSite, BlockSite]>): void {
-    const ways = new Map<string, Way>();
+  start(move: Exclude<Move, MoveOut>, blocks: Iterable<readonly [BlockLocation, BlockLocation]>): void {
+    const pairs = new Map<string, PairTransfer>();
     for (const [from, to] of blocks) {
       const key = `${from.instance} ${to.instance}`;
-      const way = ways.get(key) ?? { from: from.instance, to: to.instance, sources: [], targets: [] };
-      ways.set(key, way);
-      way.sources.push(from.at);
-      way.targets.push(to.at);
+      const pair = pairs.get(key) ?? { from: from.instance, to: to.instance, sources: [], targets: [] };
+      pairs.set(key, pair);
+      pair.sources.push(from.at);
+      pair.targets.push(to.at);
     }
-    move.pending = ways.size;
+    move.pending = pairs.size;
     const purpose = move.kind === 'fetch' ? 'settle' : 'borrow';
-    for (const way of ways.values()) {
+    for (const pair of pairs.values()) {
       this.#parts.set(this.#next, move);
-      this.#driver.start({ move: this.#next++, ...way, purpose });
+      this.#driver.start({ move: this.#next++, ...pair, purpose });
     }
   }
 
   /** Blocks of a sequence are to go there: the creditor is ready before they are computed. */
   open(
-    blocks: Pick<OutMove, 'sequence' | 'first' | 'rblocks'>,
+    blocks: Pick<MoveOut, 'sequence' | 'first' | 'rblocks'>,
     from: InstanceIndex,
-    targets: readonly BlockSite[],
-  ): OutMove {
+    targets: readonly BlockLocation[],
+  ): MoveOut {
     const move = this.#next++;
-    const out: OutMove = { kind: 'out', ...blocks, number: move, pending: 1, sent: 0, complete: false, arrived: false };
+    const out: MoveOut = { kind: 'out', ...blocks, number: move, pending: 1, sent: 0, complete: false, arrived: false };
     this.#parts.set(move, out);
-    this.outBlocks += out.rblocks.length;
+    this.leavingBlocks += out.rblocks.length;
     const [{ instance: to }] = targets;
     this.#driver.start({ move, from, to, sources: undefined, targets: targets.map(({ at }) => at), purpose: 'borrow' });
     return out;
@@ -112,7 +112,7 @@ export class BlockMoves {
 
   /** @param row of the sequence's block @param step that runs next @param computed blocks, and those that step will have computed */
   fill(
-    out: OutMove,
+    out: MoveOut,
     row: (block: number) => PageRow,
     step: StepNumber | undefined,
     computed: number,
@@ -148,7 +148,7 @@ export class BlockMoves {
 
   /** It is complete and carried out, or nobody wants it any more. */
   end(move: Move): void {
-    if (move.kind === 'out') this.outBlocks -= move.rblocks.length;
+    if (move.kind === 'out') this.leavingBlocks -= move.rblocks.length;
     if (move.pending === 0) return;
     for (const [number, other] of this.#parts) {
       if (other !== move) continue;

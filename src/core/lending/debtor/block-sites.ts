@@ -2,10 +2,10 @@
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { RBlockPlace } from '../rblock-table.ts';
-import { type BlockSite, lentName } from './block-moves.ts';
+import { type BlockLocation, lentName } from './block-moves.ts';
 import type { StagedBlocks } from './staged-blocks.ts';
 
-export class BlockSites {
+export class BlockLocator {
   readonly #instance: InstanceIndex;
   readonly #outside: ExtraPageRows;
   readonly #staged: StagedBlocks;
@@ -23,7 +23,7 @@ export class BlockSites {
     this.#find = find;
   }
 
-  of(rblock: RBlockId): BlockSite {
+  of(rblock: RBlockId): BlockLocation {
     const instance = this.#instance;
     const place = this.#find(rblock);
     if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
@@ -35,7 +35,7 @@ export class BlockSites {
   }
 
   /** A place of the staging buffer for contents that come. */
-  stage(rblock: RBlockId): BlockSite {
+  stage(rblock: RBlockId): BlockLocation {
     return { instance: this.#instance, at: this.#staged.add(rblock) };
   }
 }

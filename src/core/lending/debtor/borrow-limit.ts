@@ -17,7 +17,7 @@ export class BorrowLimit {
   }
 
   /** All others may lend so many together. */
-  tell(lendableBlocks: number): void {
+  update(lendableBlocks: number): void {
     const blocks = lendableBlocks + this.#hostBlocks;
     this.#hasShrunk ||= blocks < this.#blocks;
     this.#blocks = blocks;

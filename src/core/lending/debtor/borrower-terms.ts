@@ -23,7 +23,17 @@ export interface BorrowingConfig {
 
 export type BorrowerEvent = Extract<
   InstanceEvent<never, never>,
-  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'instanceLost' | 'lenders' | 'wake' }
+  {
+    kind:
+      | 'lending'
+      | 'moved'
+      | 'moveBroken'
+      | 'creditorCut'
+      | 'remoteAttentionLoad'
+      | 'instanceLost'
+      | 'lenders'
+      | 'wake';
+  }
 >;
 
 export interface BorrowingTotals {
@@ -49,7 +59,7 @@ const ours: ReadonlySet<string> = new Set([
   'moved',
   'moveBroken',
   'creditorCut',
-  'guestLoad',
+  'remoteAttentionLoad',
   'instanceLost',
   'lenders',
   'wake',

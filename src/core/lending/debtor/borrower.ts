@@ -40,11 +40,11 @@ export class Borrower implements OverflowMemory {
   readonly #fates: MessageCounts | undefined;
   readonly #host: LendingMemory;
   readonly #push: (effect: BorrowerEffect) => void;
-  readonly #moves: RemoteBlockMover;
-  readonly #lent: LentPages;
-  readonly #outlook: MemoryForecast;
-  readonly #entry = new AdmissionHold();
-  readonly #reach: BorrowLimit;
+  readonly #blockMoves: RemoteBlockMover;
+  readonly #lentPages: LentPages;
+  readonly #forecast: MemoryForecast;
+  readonly #admissionHold = new AdmissionHold();
+  readonly #borrowLimit: BorrowLimit;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
@@ -53,10 +53,10 @@ export class Borrower implements OverflowMemory {
     const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
     this.#fates = owner.fates;
     this.#config = config;
-    this.#reach = new BorrowLimit(config);
+    this.#borrowLimit = new BorrowLimit(config);
     this.#cache = cache;
     this.#push = push;
-    this.#lent = new LentPages(cache, config.hostFirstPage !== undefined, push);
+    this.#lentPages = new LentPages(cache, config.hostFirstPage !== undefined, push);
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
     // gManager and creditors count lives from 1.
@@ -64,9 +64,9 @@ export class Borrower implements OverflowMemory {
     this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
     const fetched = (settlement: SettlementId, all: boolean) =>
-      this.#hear({ kind: all ? 'fetched' : 'unfetched', settlement });
-    this.#moves = new RemoteBlockMover(
-      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, spreadUs: times.spreadUs },
+      this.#applyToRManager({ kind: all ? 'fetched' : 'fetchFailed', settlement });
+    this.#blockMoves = new RemoteBlockMover(
+      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, remoteCacheUs: times.remoteCacheUs },
       {
         start: (part) => push({ kind: 'moveBlocks', ...part }),
         fill: (blocks) => push({ kind: 'fillBlocks', ...blocks }),
@@ -74,8 +74,8 @@ export class Borrower implements OverflowMemory {
         copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
       },
     );
-    const outBlocks = () => this.#moves.outBlocks;
-    this.#outlook = new MemoryForecast({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
+    const outBlocks = () => this.#blockMoves.leavingBlocks;
+    this.#forecast = new MemoryForecast({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
   }
 
   /** The batcher whose sequences it moves. */
@@ -84,27 +84,27 @@ export class Borrower implements OverflowMemory {
   }
 
   get nextUs(): number {
-    return Math.min(this.rmanager.nextUs, this.#moves.cache.nextUs);
+    return Math.min(this.rmanager.nextUs, this.#blockMoves.cache.nextUs);
   }
 
   /** Somebody waits for memory that is asked for: nothing need run. */
   get awaited(): number {
-    return this.stalls.size + Number(this.#outlook.starves);
+    return this.stalls.size + Number(this.#forecast.isStarved);
   }
 
   get totals(): BorrowingTotals {
     const { rmanager } = this;
-    let remoteBlocks = this.#moves.cache.blocks;
-    for (const away of this.#moves.book.all.values()) {
-      for (const [at, { blocks }] of away.outside(this.#config.instance, rmanager.table))
+    let remoteBlocks = this.#blockMoves.cache.blocks;
+    for (const away of this.#blockMoves.registry.all.values()) {
+      for (const [at, { blocks }] of away.remoteCounts(this.#config.instance, rmanager.table))
         if (at !== this.#config.instance) remoteBlocks += blocks;
     }
     return {
-      ...this.#moves.counts,
+      ...this.#blockMoves.counts,
       lentBlocks: sum(rmanager.creditor.totals),
       borrowedBlocks: sum(rmanager.debtor.totals),
       remoteBlocks,
-      keptBlocks: this.#moves.cache.blocks,
+      keptBlocks: this.#blockMoves.cache.blocks,
       ownHostBlocks: this.#host.local,
       stalls: this.stalls.count,
       stallUs: this.stalls.us,
@@ -114,108 +114,108 @@ export class Borrower implements OverflowMemory {
   /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
-    this.#moves.cache.expire(nowUs);
+    this.#blockMoves.cache.expire(nowUs);
     if (!isForBorrower(event)) return;
-    if (event.kind === 'lending') this.#hearOther(event.envelope);
-    else if (event.kind === 'moved') this.#moves.arrived(event.move);
-    else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
-    else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#hear(event);
-    else if (event.kind === 'guestLoad') this.#bound(event);
-    else if (event.kind === 'lenders') this.#reach.tell(event.lendableBlocks);
-    else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
+    if (event.kind === 'lending') this.#receive(event.envelope);
+    else if (event.kind === 'moved') this.#blockMoves.arrived(event.move);
+    else if (event.kind === 'moveBroken') this.#blockMoves.moveBroken(event.move);
+    else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#applyToRManager(event);
+    else if (event.kind === 'remoteAttentionLoad') this.#limitRemoteAttention(event);
+    else if (event.kind === 'lenders') this.#borrowLimit.update(event.lendableBlocks);
+    else if (this.rmanager.nextUs <= nowUs) this.#applyToRManager({ kind: 'tick' });
   }
 
   /** What nobody runs with goes first. */
-  #hearOther(envelope: Envelope): void {
+  #receive(envelope: Envelope): void {
     const { message } = envelope;
     if (message.kind === 'recall') this.#giveUpLent(message.loan, message.keep);
-    this.#hear({ kind: 'message', envelope });
+    this.#applyToRManager({ kind: 'message', envelope });
   }
 
   /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
   #giveUpLent(number: LoanNumber, keep: number): void {
     const debt = this.rmanager.debtor.find(number);
-    if (debt === undefined || debt.firm) return;
+    if (debt === undefined || debt.committed) return;
     const isThere = (rblock: number): boolean => {
       const place = this.rmanager.find(rblock);
       return place?.kind === 'remote' && place.loan === number;
     };
-    this.#moves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
+    this.#blockMoves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
   }
 
   /** Less may be borrowed than once. */
   get hasShrunk(): boolean {
-    return this.#reach.hasShrunk;
+    return this.#borrowLimit.hasShrunk;
   }
 
   /** What a request may need beyond the instance's own memory. */
   get borrowableBlocks(): number {
-    return Math.max(0, this.#reach.blocks - slackBlocks(this.#config.rangeBlocks));
+    return Math.max(0, this.#borrowLimit.blocks - slackBlocks(this.#config.rangeBlocks));
   }
 
   /** What exceeds the bound goes back as far as there is room at home; what stays is slowed down to the bound. */
-  #bound(event: Extract<BorrowerEvent, { kind: 'guestLoad' }>): void {
+  #limitRemoteAttention(event: Extract<BorrowerEvent, { kind: 'remoteAttentionLoad' }>): void {
     const held = this.rmanager.debtor.totals.find(({ creditor }) => creditor === event.creditor)?.blocks ?? 0;
     const { availablePages, blockPages } = this.#cache;
     const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
     // What those who run still need is promised to them.
-    const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#moves.outBlocks;
-    if (available - Math.max(0, ahead) >= held) this.#hear(event);
+    const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#blockMoves.leavingBlocks;
+    if (available - Math.max(0, ahead) >= held) this.#applyToRManager(event);
   }
 
-  #hear(event: RManagerEvent): void {
-    for (const effect of this.rmanager.step(this.#nowUs, event)) this.#follow(effect);
+  #applyToRManager(event: RManagerEvent): void {
+    for (const effect of this.rmanager.step(this.#nowUs, event)) this.#apply(effect);
   }
 
   /** Of these some lost blocks: a step of theirs is in vain. */
-  lost(planned: readonly { readonly sequence: Sequence }[]): boolean {
-    return planned.some(({ sequence }) => this.#moves.book.all.get(sequence)?.broken === true);
+  hasLostBlocks(planned: readonly { readonly sequence: Sequence }[]): boolean {
+    return planned.some(({ sequence }) => this.#blockMoves.registry.all.get(sequence)?.broken === true);
   }
 
   /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
-  between(): void {
-    this.#moves.carryOut();
-    this.#entry.look(this.rmanager.creditor.hold, this.#batcher);
-    for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
+  betweenSteps(): void {
+    this.#blockMoves.applyArrived();
+    this.#admissionHold.look(this.rmanager.creditor.hold, this.#batcher);
+    for (const [sequence, { broken }] of this.#blockMoves.registry.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
   /** A plan is made: tells what is needed from now on, and moves out what will have to. True: by that alone the next plan may let in others. */
   planned(step?: { readonly shape: StepShape; readonly predictedUs: number; readonly step: StepNumber }): boolean {
     const batcher = this.#batcher;
     if (batcher === undefined) return false;
-    const before = this.#terms;
+    const before = this.#admissionTerms;
     this.stalls.planned(this.#nowUs);
-    this.#outlook.admitted(batcher);
+    this.#forecast.admitted(batcher);
     const { shape = nothing, predictedUs = 1 } = step ?? {};
     // Until nothing is left to say or do: equal steps that follow find nothing either.
     for (;;) {
-      const event = this.#outlook.look(batcher, shape, predictedUs);
-      if (event !== undefined) this.#hear(event);
+      const event = this.#forecast.demand(batcher, shape, predictedUs);
+      if (event !== undefined) this.#applyToRManager(event);
       if (this.#giveUpKept(batcher) || this.#spill() || event !== undefined) continue;
-      this.#moves.fill(step?.step);
-      return this.#terms.some((term, i) => term !== before[i]);
+      this.#blockMoves.fill(step?.step);
+      return this.#admissionTerms.some((term, i) => term !== before[i]);
     }
   }
 
   /** What is kept makes way for those who run or gather, once nobody lends any more: the oldest first. */
   #giveUpKept(batcher: Batcher): boolean {
-    if (!this.rmanager.isInVain) return false;
+    if (!this.rmanager.isUnsatisfied) return false;
     const gathering = firstGathering(batcher)?.sequence;
-    if (!this.#moves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
+    if (!this.#blockMoves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
     // What is in hand counts at once.
-    this.#hear({ kind: 'tick' });
+    this.#applyToRManager({ kind: 'tick' });
     return true;
   }
 
   /** On which prompts are let in: a turn is lost when another prompt waits for one. */
-  get #terms(): readonly unknown[] {
-    const { hasTurn, creditor } = this.rmanager;
+  get #admissionTerms(): readonly unknown[] {
+    const { holdsReservation: hasTurn, creditor } = this.rmanager;
     return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
   }
 
   admits(sequence: Sequence): boolean {
-    if (sequence.awaitsLanding || !this.#entry.admits(sequence.arrival)) return false;
-    return this.rmanager.hasTurn || this.#batcher?.room.isOverlong(sequence) !== true;
+    if (sequence.awaitsLanding || !this.#admissionHold.admits(sequence.arrival)) return false;
+    return this.rmanager.holdsReservation || this.#batcher?.room.isOverlong(sequence) !== true;
   }
 
   get slackPages(): number {
@@ -223,26 +223,32 @@ export class Borrower implements OverflowMemory {
   }
 
   remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
-    if (this.#moves.book.all.size === 0) return undefined;
-    if (this.lost(planned)) throw new Error('Borrower broken: a step has rows of a sequence whose blocks are lost');
+    if (this.#blockMoves.registry.all.size === 0) return undefined;
+    if (this.hasLostBlocks(planned))
+      throw new Error('Borrower broken: a step has rows of a sequence whose blocks are lost');
     const { table, debts } = this.rmanager;
     const { instance } = this.#config;
-    return remoteWork(planned, this.#moves.book.all, { instance, table, debts, blockTokens: this.#cache.blockTokens });
+    return remoteWork(planned, this.#blockMoves.registry.all, {
+      instance,
+      table,
+      debts,
+      blockTokens: this.#cache.blockTokens,
+    });
   }
 
   /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined {
-    return this.#moves.layoutOf(sequence);
+    return this.#blockMoves.layoutOf(sequence);
   }
 
   /** A creditor did not answer for keys of a sequence: it tries again, and at last is computed again. */
   unanswered(sequence: Sequence): void {
-    const away = this.#moves.book.all.get(sequence);
+    const away = this.#blockMoves.registry.all.get(sequence);
     if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
   }
 
   get pagesInHand(): number {
-    return (this.rmanager.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
+    return (this.rmanager.inHand + this.#blockMoves.leavingBlocks) * this.#cache.blockPages;
   }
 
   kept(sequence: Sequence): KeptBlocks | undefined {
@@ -253,13 +259,13 @@ export class Borrower implements OverflowMemory {
     const match = this.#match(sequence);
     if (match === undefined) return 0;
     this.#cache.share(sequence.chain, match.firstBlock, sequence.table);
-    this.#moves.adopt(sequence, match);
+    this.#blockMoves.adopt(sequence, match);
     return match.firstBlock + match.blocks;
   }
 
   /** What goes before it must be here, and no more of it. */
   #match(sequence: Sequence): RemotePrefixMatch | undefined {
-    const { cache } = this.#moves;
+    const { cache } = this.#blockMoves;
     const { landed, arriving, copier, chain, known } = sequence;
     // What leaves for another instance does so from here.
     if (cache.blocks === 0 || landed > 0 || arriving !== undefined || copier !== undefined) return undefined;
@@ -271,8 +277,8 @@ export class Borrower implements OverflowMemory {
   }
 
   relieve(sequence: Sequence): Relief {
-    const isNew = this.stalls.meet(this.#nowUs, sequence);
-    if (this.#moves.makesRoom || this.#spill()) return 'coming';
+    const isNew = this.stalls.record(this.#nowUs, sequence);
+    if (this.#blockMoves.makesRoom || this.#spill()) return 'coming';
     return isNew || this.rmanager.isAsking ? 'coming' : 'none';
   }
 
@@ -281,10 +287,10 @@ export class Borrower implements OverflowMemory {
     // Whoever decodes alone gets its prompts from others.
     const isWanted =
       ended &&
-      this.#config.times.spreadUs > 0 &&
+      this.#config.times.remoteCacheUs > 0 &&
       this.#batcher?.room.isOverlong(sequence) === true &&
       !sequence.background;
-    this.#moves.release(sequence, isWanted && sequence.landed === 0 ? this.#nowUs : undefined);
+    this.#blockMoves.release(sequence, isWanted && sequence.landed === 0 ? this.#nowUs : undefined);
   }
 
   #spill(): boolean {
@@ -293,35 +299,35 @@ export class Borrower implements OverflowMemory {
     const { inHand } = this.rmanager;
     // What moves must be on its way here first: later it has no name to be loaded by.
     if (inHand > 0) this.#cache.flushLoads();
-    const home = { batcher: this.#batcher, cache: this.#cache, moves: this.#moves };
+    const home = { batcher: this.#batcher, cache: this.#cache, blockMoves: this.#blockMoves };
     return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
   }
 
-  #follow(effect: LendingEffect): void {
+  #apply(effect: LendingEffect): void {
     switch (effect.kind) {
       case 'send':
         this.#push({ kind: 'lending', envelope: effect.envelope });
         break;
       case 'lost':
-        this.#moves.lose(effect.rblocks);
+        this.#blockMoves.lose(effect.rblocks);
         break;
       case 'vacate':
-        this.#moves.vacate(effect.rblocks);
+        this.#blockMoves.vacate(effect.rblocks);
         break;
       case 'fetch':
-        this.#moves.copies.fetch(effect.settlement, effect.rblocks);
+        this.#blockMoves.copies.fetch(effect.settlement, effect.rblocks);
         break;
-      case 'unfetch':
-        this.#moves.copies.unfetch(effect.settlement, effect.rblocks);
+      case 'cancelFetch':
+        this.#blockMoves.copies.cancelFetch(effect.settlement, effect.rblocks);
         break;
       case 'placed':
-        this.#moves.placed(effect.rblock);
+        this.#blockMoves.placed(effect.rblock);
         break;
       case 'granted':
-        this.#lent.granted(effect);
+        this.#lentPages.granted(effect);
         break;
       case 'reclaimed':
-        this.#lent.reclaimed(effect);
+        this.#lentPages.reclaimed(effect);
         break;
       case 'met':
         this.#fates?.met(effect.fate, effect.message);
@@ -332,7 +338,7 @@ export class Borrower implements OverflowMemory {
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
   check(): void {
     this.rmanager.check();
-    this.#moves.check();
+    this.#blockMoves.check();
     this.#host.checkAlone();
   }
 }

@@ -6,9 +6,9 @@ import type { Memory } from '../../protocol/lending-terms.ts';
 export type DebtState = 'asked' | 'held' | 'closing';
 
 /** By which it was asked for: before others' wishes, and before those of whoever has the turn. */
-export interface Right {
-  readonly gathers: boolean;
-  readonly prior: boolean;
+export interface BorrowPriority {
+  readonly reserves: boolean;
+  readonly urgent: boolean;
 }
 
 export class Debt {
@@ -22,10 +22,10 @@ export class Debt {
   /** Its blocks must not be used from here on. */
   leaseEndUs = Number.POSITIVE_INFINITY;
   /** Share of the creditor's step that work on these blocks may take. */
-  guestPermille = 0;
-  right: Right = { gathers: false, prior: false };
+  remoteAttentionPermille = 0;
+  priority: BorrowPriority = { reserves: false, urgent: false };
   /** Promised to a prompt that runs: its creditor does not recall it. */
-  firm = false;
+  committed = false;
   /** Recalled: more than so many must go. */
   keep = Number.MAX_SAFE_INTEGER;
   readonly idle: BlockId[] = [];
@@ -35,7 +35,7 @@ export class Debt {
   /** Until the creditor acknowledged that it has them. */
   readonly returning = new Set<BlockId>();
   /** How many of those were returning when a return was last sent. */
-  said = 0;
+  returnsSent = 0;
   /** Those of `used` that the instance was asked to vacate. */
   readonly vacating = new Set<BlockId>();
 
@@ -74,13 +74,13 @@ export class Debt {
   }
 
   /** Sends back blocks that nobody uses, `count` at most. */
-  giveIdle(count: number): void {
+  returnIdle(count: number): void {
     for (const block of this.idle.splice(Math.max(0, this.idle.length - count))) this.returning.add(block);
   }
 
   /** Brings it down to `keep` as far as that goes at once; returns the rBlocks that have to be vacated besides. */
-  obeyRecall(): readonly RBlockId[] {
-    this.giveIdle(Math.max(0, this.held - this.keep));
+  applyRecall(): readonly RBlockId[] {
+    this.returnIdle(Math.max(0, this.held - this.keep));
     const asked: RBlockId[] = [];
     let excess = this.held - this.keep - this.vacating.size;
     for (const [block, rblock] of this.used) {

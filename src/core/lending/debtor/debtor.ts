@@ -7,13 +7,13 @@ import { blocksWithinBound, type LendingPolicy, wholeUnits } from '../lending-po
 import type { Outbox } from '../outbox.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { LendingTimes } from '../times.ts';
-import { Debt, type Right } from './debt.ts';
+import { type BorrowPriority, Debt } from './debt.ts';
 
-type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
 interface Renewal {
   stamp: number;
-  heardStamp: number;
+  ackedStamp: number;
   /** When each renewal not yet answered was sent. */
   readonly sentUs: Map<number, number>;
 }
@@ -27,9 +27,9 @@ export class Debtor {
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceIndex, Renewal>();
   /** Who was asked by one that gathers may keep others out for it, until they hear that it needs nothing more: with each its life. */
-  readonly #asked = new Map<InstanceIndex, number>();
+  readonly #askedForReservation = new Map<InstanceIndex, number>();
   /** They are to hear so with the next renewals. */
-  #isSated = false;
+  #isReservationEnded = false;
   #nextLoan: LoanNumber = 1;
   #renewAtUs = Number.POSITIVE_INFINITY;
 
@@ -69,31 +69,37 @@ export class Debtor {
   get nextUs(): number {
     let next = this.#renewAtUs;
     for (const debt of this.#debts.values()) {
-      if (debt.returning.size > debt.said) return this.#out.nowUs;
+      if (debt.returning.size > debt.returnsSent) return this.#out.nowUs;
       next = Math.min(next, debt.leaseEndUs);
     }
     return next;
   }
 
   /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
-  ask(creditor: InstanceIndex, creditorIncarnation: number, memory: Memory, blocks: number, right: Right): Debt {
+  ask(
+    creditor: InstanceIndex,
+    creditorIncarnation: number,
+    memory: Memory,
+    blocks: number,
+    priority: BorrowPriority,
+  ): Debt {
     const debt = new Debt(this.#nextLoan++, creditor, creditorIncarnation, memory, this.#out.nowUs);
-    debt.right = right;
-    if (right.gathers) this.#asked.set(creditor, creditorIncarnation);
+    debt.priority = priority;
+    if (priority.reserves) this.#askedForReservation.set(creditor, creditorIncarnation);
     this.#debts.set(debt.number, debt);
-    this.askAgain(debt, blocks);
+    this.resend(debt, blocks);
     this.#renewAtUs = Math.min(this.#renewAtUs, this.#out.nowUs + this.#times.renewUs);
     return debt;
   }
 
-  askAgain({ number, creditor, creditorIncarnation, memory, right }: Debt, blocks: number): void {
+  resend({ number, creditor, creditorIncarnation, memory, priority }: Debt, blocks: number): void {
     const closedBelow = this.#closedBelow();
     this.#out.send(creditor, creditorIncarnation, {
       kind: 'borrow',
       loan: number,
       memory,
       blocks,
-      ...right,
+      ...priority,
       closedBelow,
     });
   }
@@ -112,7 +118,7 @@ export class Debtor {
   }
 
   /** True when it answers the loan that was asked for. */
-  lent({ from, fromIncarnation }: Envelope, message: Said<'lend'>): boolean {
+  lent({ from, fromIncarnation }: Envelope, message: MessageOf<'lend'>): boolean {
     const debt = this.#of(from, message.loan);
     if (debt === undefined) {
       const over = message.loan < this.#nextLoan;
@@ -131,7 +137,7 @@ export class Debtor {
       return false;
     }
     debt.leaseEndUs = debt.askedUs + message.leaseUs - this.#times.leaseGuardUs;
-    debt.guestPermille = message.guestPermille;
+    debt.remoteAttentionPermille = message.remoteAttentionPermille;
     if (debt.leaseEndUs <= this.#out.nowUs) {
       this.giveUp(debt);
       return true;
@@ -141,21 +147,21 @@ export class Debtor {
     return true;
   }
 
-  renewed({ from }: Envelope, message: Said<'renewed'>): void {
+  renewed({ from }: Envelope, message: MessageOf<'renewed'>): void {
     const renewal = this.#renewals.get(from as InstanceIndex);
     const sentUs = renewal?.sentUs.get(message.stamp);
     if (renewal === undefined || sentUs === undefined) {
-      this.#out.met(renewal?.heardStamp === message.stamp ? 'doubled' : 'late', 'renewed');
+      this.#out.met(renewal?.ackedStamp === message.stamp ? 'doubled' : 'late', 'renewed');
       return;
     }
-    renewal.heardStamp = message.stamp;
+    renewal.ackedStamp = message.stamp;
     for (const stamp of renewal.sentUs.keys()) if (stamp <= message.stamp) renewal.sentUs.delete(stamp);
-    for (const { loan, keep, guestPermille } of message.loans) {
+    for (const { loan, keep, remoteAttentionPermille } of message.loans) {
       const debt = this.#of(from, loan);
       if (debt?.state !== 'held') continue;
       debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
-      debt.guestPermille = guestPermille;
-      if (keep < debt.keep && !debt.firm) {
+      debt.remoteAttentionPermille = remoteAttentionPermille;
+      if (keep < debt.keep && !debt.committed) {
         this.#out.met('lost', 'recall');
         this.#keep(debt, keep);
       }
@@ -166,7 +172,7 @@ export class Debtor {
     }
   }
 
-  recalled({ from, fromIncarnation }: Envelope, { loan, keep }: Said<'recall'>): void {
+  recalled({ from, fromIncarnation }: Envelope, { loan, keep }: MessageOf<'recall'>): void {
     const debt = this.#of(from, loan);
     if (debt === undefined) {
       this.#out.met('orphan', 'recall');
@@ -177,14 +183,14 @@ export class Debtor {
         closedBelow: this.#closedBelow(),
       });
     } else if (keep === debt.keep) this.#out.met('doubled', 'recall');
-    else if (debt.firm) this.#out.met('late', 'recall');
+    else if (debt.committed) this.#out.met('late', 'recall');
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
       this.#out.met('late', 'recall');
       debt.keep = Math.min(debt.keep, keep);
     } else this.#keep(debt, keep);
   }
 
-  returned({ from }: Envelope, message: Said<'returned'>): void {
+  returned({ from }: Envelope, message: MessageOf<'returned'>): void {
     const debt = this.#of(from, message.loan);
     const known = message.blocks?.filter((block) => debt?.returning.has(block));
     if (debt === undefined) this.#out.met('late', 'returned');
@@ -197,9 +203,9 @@ export class Debtor {
   }
 
   /** Guests' work at a creditor took more than its bound: what is beyond goes back. */
-  bound(creditor: InstanceIndex, takenPermille: number): void {
+  limitRemoteAttention(creditor: InstanceIndex, takenPermille: number): void {
     const debts = [...this.#debts.values()].filter((debt) => debt.creditor === creditor && debt.state === 'held');
-    const bound = debts.reduce((sum, { guestPermille }) => sum + guestPermille, 0);
+    const bound = debts.reduce((sum, { remoteAttentionPermille }) => sum + remoteAttentionPermille, 0);
     for (const debt of debts) {
       const within = wholeUnits(blocksWithinBound(debt.held, bound, takenPermille), this.#policy);
       this.#keep(debt, Math.min(debt.keep, within));
@@ -207,26 +213,26 @@ export class Debtor {
   }
 
   /** What is held now was promised to a prompt that runs from now on: creditors hear of it at once. */
-  promise(): void {
+  commitHeld(): void {
     for (const debt of this.#debts.values()) {
       if (debt.state !== 'held') continue;
-      debt.firm = true;
+      debt.committed = true;
       debt.keep = Number.MAX_SAFE_INTEGER;
     }
-    this.sate();
+    this.endReservation();
     if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
   }
 
   /** What it gathered for was let in, or is gone: those who make room for it hear so at once. Where that is lost, their hold ends by itself. */
-  sate(): void {
-    if (this.#asked.size === 0) return;
-    this.#isSated = true;
+  endReservation(): void {
+    if (this.#askedForReservation.size === 0) return;
+    this.#isReservationEnded = true;
     this.#renewAtUs = this.#out.nowUs;
   }
 
   /** None runs any more that was promised anything. */
-  unpromise(): void {
-    for (const debt of this.#debts.values()) debt.firm = false;
+  uncommit(): void {
+    for (const debt of this.#debts.values()) debt.committed = false;
   }
 
   /** Stops using what may be reclaimed from now on. */
@@ -245,10 +251,10 @@ export class Debtor {
   }
 
   /** A creditor began a new life: nothing of what it had is left. */
-  reborn(instance: InstanceIndex): void {
+  restarted(instance: InstanceIndex): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
     this.#renewals.delete(instance);
-    this.#asked.delete(instance);
+    this.#askedForReservation.delete(instance);
   }
 
   /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
@@ -271,11 +277,11 @@ export class Debtor {
   }
 
   /** Sends back up to `count` blocks that nobody uses. */
-  giveIdle(count: number): void {
+  returnIdle(count: number): void {
     let left = count;
     for (const debt of this.#debts.values()) {
       const given = Math.min(left, debt.idle.length);
-      debt.giveIdle(given);
+      debt.returnIdle(given);
       left -= given;
     }
   }
@@ -291,20 +297,20 @@ export class Debtor {
       if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
     }
     for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorIncarnation, debts);
-    if (this.#isSated) this.#tellOthers(creditors);
+    if (this.#isReservationEnded) this.#notifyAsked(creditors);
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
   /** Those that were asked and have lent nothing. */
-  #tellOthers(creditors: ReadonlyMap<InstanceIndex, unknown>): void {
-    for (const [creditor, incarnation] of this.#asked)
+  #notifyAsked(creditors: ReadonlyMap<InstanceIndex, unknown>): void {
+    for (const [creditor, incarnation] of this.#askedForReservation)
       if (!creditors.has(creditor)) this.#renew(creditor, incarnation, []);
-    this.#asked.clear();
-    this.#isSated = false;
+    this.#askedForReservation.clear();
+    this.#isReservationEnded = false;
   }
 
   #renew(creditor: InstanceIndex, incarnation: number, debts: readonly Debt[]): void {
-    const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
+    const renewal = this.#renewals.get(creditor) ?? { stamp: 0, ackedStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
     if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
     for (const [stamp, sentUs] of renewal.sentUs) {
@@ -313,19 +319,19 @@ export class Debtor {
     const stamp = ++renewal.stamp;
     renewal.sentUs.set(stamp, this.#out.nowUs);
     const loans = debts.map(({ number }) => number);
-    const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
-    const sated = this.#isSated || firm.length > 0;
+    const committed = debts.filter((debt) => debt.committed).map(({ number }) => number);
+    const reservationEnded = this.#isReservationEnded || committed.length > 0;
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, incarnation, { kind: 'renew', stamp, loans, firm, sated, closedBelow });
+    this.#out.send(creditor, incarnation, { kind: 'renew', stamp, loans, committed, reservationEnded, closedBelow });
   }
 
   #flushReturns(debt: Debt, due: boolean): void {
-    const { said } = debt;
+    const { returnsSent: said } = debt;
     if (debt.returning.size > said || (due && (debt.returning.size > 0 || debt.state === 'closing'))) {
       if (due && (said > 0 || debt.state === 'closing')) this.#out.met('lost', 'return');
       this.#sendReturn(debt);
     }
-    debt.said = debt.returning.size;
+    debt.returnsSent = debt.returning.size;
   }
 
   #sendReturn({ number, creditor, creditorIncarnation, state, returning }: Debt): void {
@@ -336,12 +342,12 @@ export class Debtor {
 
   #keep(debt: Debt, keep: number): void {
     debt.keep = keep;
-    this.obey(debt);
+    this.applyRecall(debt);
   }
 
   /** Asks the holders of recalled blocks to vacate them. */
-  obey(debt: Debt): void {
-    const rblocks = debt.obeyRecall();
+  applyRecall(debt: Debt): void {
+    const rblocks = debt.applyRecall();
     if (rblocks.length > 0) this.#out.push({ kind: 'vacate', rblocks });
   }
 
@@ -393,5 +399,5 @@ export class Debtor {
 
 function isBefore(a: Debt, b: Debt): boolean {
   if (a.memory !== b.memory) return a.memory === 'device';
-  return a.firm === b.firm ? a.leaseEndUs > b.leaseEndUs : a.firm;
+  return a.committed === b.committed ? a.leaseEndUs > b.leaseEndUs : a.committed;
 }

@@ -1,7 +1,7 @@
 // How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
 
-import type { TurnNumber } from '../../protocol/ids.ts';
-import type { Envelope, Gathering, LendingMessage } from '../../protocol/lending-messages.ts';
+import type { ReservationNumber } from '../../protocol/ids.ts';
+import type { Envelope, LendingMessage, Reservation } from '../../protocol/lending-messages.ts';
 import type { Candidate, Memory, Refusal } from '../../protocol/lending-terms.ts';
 import { memories } from '../../protocol/lending-terms.ts';
 import type { Outbox } from '../outbox.ts';
@@ -9,7 +9,7 @@ import type { LendingTimes } from '../times.ts';
 import type { Debt } from './debt.ts';
 import type { Debtor } from './debtor.ts';
 
-type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
 type Stage =
   | { readonly kind: 'idle' }
@@ -33,12 +33,12 @@ export class LoanRequests {
   readonly #debtor: Debtor;
   #stage: Stage = { kind: 'idle' };
   #memory: Memory = 'device';
-  #ordinary = 0;
-  #turn: Gathering | undefined;
+  #blocksForRunning = 0;
+  #reservation: Reservation | undefined;
   /** One runs that was promised memory. */
-  #prior = false;
+  #urgent = false;
   /** The turn that the gManager gave. */
-  #held: TurnNumber | undefined;
+  #grantedReservation: ReservationNumber | undefined;
   #query = 0;
   #answeredQuery = 0;
   #notBeforeUs = 0;
@@ -58,42 +58,45 @@ export class LoanRequests {
 
   /** An answer is waited for that those who run may get memory by. */
   get isBusy(): boolean {
-    return this.#stage.kind !== 'idle' && this.#ordinary > 0;
+    return this.#stage.kind !== 'idle' && this.#blocksForRunning > 0;
   }
 
   /** It gathers for the prompt that waits, before all others. */
-  get hasTurn(): boolean {
-    return this.#turn !== undefined && this.#turn.number === this.#held;
+  get holdsReservation(): boolean {
+    return this.#reservation !== undefined && this.#reservation.number === this.#grantedReservation;
   }
 
-  get #wanted(): number {
-    return this.#turn !== undefined && this.hasTurn ? this.#turn.blocks : this.#ordinary;
+  get #blocksMissing(): number {
+    return this.#reservation !== undefined && this.holdsReservation ? this.#reservation.blocks : this.#blocksForRunning;
   }
 
-  get #isWanting(): boolean {
-    return this.#ordinary > 0 || (this.#turn !== undefined && (this.#turn.blocks > 0 || !this.hasTurn));
+  get #hasDemand(): boolean {
+    return (
+      this.#blocksForRunning > 0 ||
+      (this.#reservation !== undefined && (this.#reservation.blocks > 0 || !this.holdsReservation))
+    );
   }
 
   /** Device memory was asked for in vain a short while ago. */
-  get isDeviceSpent(): boolean {
+  get isDeviceExhausted(): boolean {
     return this.#out.nowUs < this.#deviceSpentUntilUs;
   }
 
-  get isInVain(): boolean {
-    return this.isDeviceSpent && this.#wanted > 0;
+  get isUnsatisfied(): boolean {
+    return this.isDeviceExhausted && this.#blocksMissing > 0;
   }
 
   get nextUs(): number {
     if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
-    return this.#isWanting ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
+    return this.#hasDemand ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
   }
 
   /** So many blocks are wanted now, and by the prompt that waits for its turn; what has been asked for already goes on. */
-  want(blocks: number, turn: Gathering | undefined, prior: boolean): void {
-    this.#prior = prior;
-    this.#ordinary = blocks;
-    this.#turn = turn;
-    if (this.#isWanting && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
+  setDemand(blocks: number, reservation: Reservation | undefined, urgent: boolean): void {
+    this.#urgent = urgent;
+    this.#blocksForRunning = blocks;
+    this.#reservation = reservation;
+    if (this.#hasDemand && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
   }
 
   /** Time-outs: the same is said again, then the next is tried. */
@@ -106,8 +109,8 @@ export class LoanRequests {
       return;
     }
     this.#out.met('lost', 'borrow');
-    if (stage.asks < this.#times.asksMax) {
-      this.#debtor.askAgain(stage.debt, stage.blocks);
+    if (stage.asks < this.#times.attemptsMax) {
+      this.#debtor.resend(stage.debt, stage.blocks);
       this.#stage = { ...stage, asks: stage.asks + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
       return;
     }
@@ -115,15 +118,15 @@ export class LoanRequests {
     this.#tryNext(stage.others, stage.blocks);
   }
 
-  candidates(message: Said<'candidates'>): void {
+  candidates(message: MessageOf<'candidates'>): void {
     if (this.#stage.kind !== 'querying' || message.query !== this.#query) {
       this.#out.met(message.query === this.#answeredQuery ? 'doubled' : 'late', 'candidates');
       return;
     }
     this.#answeredQuery = message.query;
     this.#refusals = [];
-    this.#held = message.turn;
-    this.#tryNext(message.creditors, this.#wanted);
+    this.#grantedReservation = message.reservation;
+    this.#tryNext(message.creditors, this.#blocksMissing);
   }
 
   /** The creditor's answer was taken in. */
@@ -132,7 +135,7 @@ export class LoanRequests {
     if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
   }
 
-  refused({ from, fromIncarnation }: Envelope, message: Said<'refuse'>): void {
+  refused({ from, fromIncarnation }: Envelope, message: MessageOf<'refuse'>): void {
     const stage = this.#stage;
     if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
       const debt = this.#debtor.find(message.loan);
@@ -153,13 +156,13 @@ export class LoanRequests {
   }
 
   /** A creditor began a new life: what it was asked for will not be answered. */
-  reborn(instance: number): void {
+  restarted(instance: number): void {
     const stage = this.#stage;
     if (stage.kind === 'borrowing' && stage.debt.creditor === instance) this.#tryNext(stage.others, stage.blocks);
   }
 
   #ask(memory: Memory): void {
-    if (!this.#isWanting) {
+    if (!this.#hasDemand) {
       this.#stage = { kind: 'idle' };
       return;
     }
@@ -168,19 +171,19 @@ export class LoanRequests {
       kind: 'query',
       query: ++this.#query,
       memory,
-      blocks: this.#ordinary,
-      turn: this.#turn,
-      prior: this.#prior,
+      blocks: this.#blocksForRunning,
+      reservation: this.#reservation,
+      urgent: this.#urgent,
       refusals: this.#refusals,
     } as const;
     this.#out.send('gmanager', undefined, message);
     this.#stage = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
   }
 
-  #tryNext(creditors: readonly Candidate[], wanted: number): void {
-    const blocks = Math.min(wanted, this.#wanted);
+  #tryNext(creditors: readonly Candidate[], blocksMissing: number): void {
+    const blocks = Math.min(blocksMissing, this.#blocksMissing);
     if (blocks <= 0) {
-      if (this.#isWanting) this.#rest();
+      if (this.#hasDemand) this.#backOff();
       else this.#stage = { kind: 'idle' };
       return;
     }
@@ -190,8 +193,8 @@ export class LoanRequests {
     }
     const [first, ...others] = creditors;
     const debt = this.#debtor.ask(first.instance, first.incarnation, this.#memory, blocks, {
-      gathers: this.hasTurn || this.#prior,
-      prior: this.#prior && !this.hasTurn,
+      reserves: this.holdsReservation || this.#urgent,
+      urgent: this.#urgent && !this.holdsReservation,
     });
     const untilUs = this.#out.nowUs + this.#times.answerUs;
     this.#stage = { kind: 'borrowing', debt, blocks, asks: 1, untilUs, others };
@@ -200,14 +203,14 @@ export class LoanRequests {
   #nextMemory(): void {
     const next = memories[memories.indexOf(this.#memory) + 1];
     // Its own counts as in hand then: what is wanted is wanted besides.
-    const isCounted = this.isDeviceSpent;
-    if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.askAgainUs;
-    if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#wanted)) this.#rest();
+    const isCounted = this.isDeviceExhausted;
+    if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.retryUs;
+    if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#blocksMissing)) this.#backOff();
     else this.#ask(next);
   }
 
-  #rest(): void {
+  #backOff(): void {
     this.#stage = { kind: 'idle' };
-    this.#notBeforeUs = this.#out.nowUs + this.#times.askAgainUs;
+    this.#notBeforeUs = this.#out.nowUs + this.#times.retryUs;
   }
 }

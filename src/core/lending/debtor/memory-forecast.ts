@@ -1,7 +1,7 @@
 // What memory the sequences of an instance will need: looked up in its batcher when a plan is made.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { Gathering, Growth } from '../../protocol/lending-messages.ts';
+import type { DemandUpdate, Reservation } from '../../protocol/lending-messages.ts';
 import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstGathering, gatheredCount, pagesPromised } from '../../scheduler/batching/over-capacity.ts';
@@ -17,9 +17,9 @@ interface Home {
 
 export class MemoryForecast {
   readonly #home: Home;
-  readonly #teller = new DemandReporter();
+  readonly #reporter = new DemandReporter();
   /** Nothing runs, and a prompt waits. */
-  starves = false;
+  isStarved = false;
   /** How often one was let in that no memory here could hold. */
   #gatherings = 0;
 
@@ -33,29 +33,29 @@ export class MemoryForecast {
   }
 
   /** What is needed, if that has changed. */
-  look(
+  demand(
     batcher: Batcher,
     { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>,
     predictedUs: number,
-  ): Growth | undefined {
+  ): DemandUpdate | undefined {
     const { availablePages, blockPages, blockTokens } = this.#home.cache;
     const outBlocks = this.#home.outBlocks();
     const available = Math.floor(availablePages / blockPages);
     const alone = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
-    this.starves = alone;
+    this.isStarved = alone;
     const ahead = Math.ceil(batcher.pagesAhead / blockPages) - outBlocks;
     const promised = Math.ceil(pagesPromised(batcher) / blockPages) - outBlocks;
-    const turn = this.#gathering(batcher);
+    const turn = this.#overCapacity(batcher);
     const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
     const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
-    return this.#teller.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
+    return this.#reporter.changed(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
   }
 
-  #gathering(batcher: Batcher): Gathering | undefined {
-    const gathering = firstGathering(batcher);
-    if (gathering === undefined) return undefined;
+  #overCapacity(batcher: Batcher): Reservation | undefined {
+    const overCapacity = firstGathering(batcher);
+    if (overCapacity === undefined) return undefined;
     const { cache, slackBlocks } = this.#home;
-    const blocks = Math.ceil(gathering.pages / cache.blockPages) + slackBlocks;
-    return { number: gathering.sequence.arrival, blocks };
+    const blocks = Math.ceil(overCapacity.pages / cache.blockPages) + slackBlocks;
+    return { number: overCapacity.sequence.arrival, blocks };
   }
 }

@@ -5,11 +5,11 @@ import type { InstanceIndex, MoveNumber, RBlockId, SettlementId, StepNumber } fr
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RManager } from '../rmanager.ts';
 import { SettlementCopies } from '../settlement/settlement-copies.ts';
-import { BlockMoves, type BlockSite, type Move, type MoveDriver, type OutMove } from './block-moves.ts';
-import { BlockSites } from './block-sites.ts';
+import { type BlockLocation, BlockMoves, type Move, type MoveDriver, type MoveOut } from './block-moves.ts';
+import { BlockLocator } from './block-sites.ts';
 import { type RemoteBlockMap, RemoteBlockRegistry } from './remote-blocks.ts';
 import { type RemoteLayout, remoteLayout } from './remote-layout.ts';
-import { RemotePrefixCache, type RemotePrefixMatch, worthKeeping } from './remote-prefix-cache.ts';
+import { blocksToKeep, RemotePrefixCache, type RemotePrefixMatch } from './remote-prefix-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
@@ -20,19 +20,19 @@ interface Parts {
   /** All contents of a settlement are staged, or never will be. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;
   /** For how long blocks of ended sequences stay where they are as cache. */
-  readonly spreadUs: number;
+  readonly remoteCacheUs: number;
 }
 
 /** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
 export class RemoteBlockMover {
-  readonly book = new RemoteBlockRegistry();
+  readonly registry = new RemoteBlockRegistry();
   readonly cache: RemotePrefixCache;
   readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
   #arrived: Exclude<Move, { kind: 'fetch' }>[] = [];
   readonly #staged: StagedBlocks;
-  readonly #sites: BlockSites;
+  readonly #locator: BlockLocator;
   /** Of settlements. */
   readonly copies: SettlementCopies;
 
@@ -43,21 +43,21 @@ export class RemoteBlockMover {
     this.#parts = parts;
     this.#staged = new StagedBlocks(outside, driver);
     this.#moves = new BlockMoves(driver);
-    this.#sites = new BlockSites(parts.instance, outside, this.#staged, (rblock) => parts.rmanager.find(rblock));
-    this.cache = new RemotePrefixCache(parts.rangeBlocks, parts.spreadUs, (rblock) => this.#free(rblock));
-    const { book, cache } = this;
-    const [moves, sites, staged] = [this.#moves, this.#sites, this.#staged];
-    this.copies = new SettlementCopies({ book, moves, sites, staged, outside, cache, fetched: parts.fetched });
+    this.#locator = new BlockLocator(parts.instance, outside, this.#staged, (rblock) => parts.rmanager.find(rblock));
+    this.cache = new RemotePrefixCache(parts.rangeBlocks, parts.remoteCacheUs, (rblock) => this.#free(rblock));
+    const { registry: book, cache } = this;
+    const [moves, locator, staged] = [this.#moves, this.#locator, this.#staged];
+    this.copies = new SettlementCopies({ book, moves, locator, staged, outside, cache, fetched: parts.fetched });
   }
 
   /** Blocks on their way out of tables. */
-  get outBlocks(): number {
-    return this.#moves.outBlocks;
+  get leavingBlocks(): number {
+    return this.#moves.leavingBlocks;
   }
 
   /** Something makes room at home, or will as soon as no step is in flight. */
   get makesRoom(): boolean {
-    return this.book.leavingBlocks > 0 || this.#arrived.length > 0;
+    return this.registry.leavingBlocks > 0 || this.#arrived.length > 0;
   }
 
   /** All blocks of a part of a move are where they were to go. */
@@ -69,25 +69,25 @@ export class RemoteBlockMover {
   }
 
   /** A part will never arrive. What was to leave home is still there; who was to find another place starts again. */
-  broke(number: MoveNumber): void {
+  moveBroken(number: MoveNumber): void {
     const move = this.#moves.of(number);
     if (move === undefined) return;
     if (move.kind === 'fetch') {
-      this.copies.broke(move);
+      this.copies.broken(move);
       return;
     }
-    const away = this.book.all.get(move.sequence);
+    const remote = this.registry.all.get(move.sequence);
     if (move.kind === 'out') {
-      if (away !== undefined) this.#dropFrom(away, move.rblocks[0]);
+      if (remote !== undefined) this.#dropFrom(remote, move.rblocks[0]);
       return;
     }
-    if (away !== undefined) away.broken = true;
+    if (remote !== undefined) remote.broken = true;
     this.#drop(move);
   }
 
   /** No step is in flight. */
-  carryOut(): void {
-    this.#staged.takeIn((rblock) => this.#parts.rmanager.find(rblock));
+  applyArrived(): void {
+    this.#staged.settle((rblock) => this.#parts.rmanager.find(rblock));
     if (this.#arrived.length === 0) return;
     const arrived = this.#arrived;
     this.#arrived = [];
@@ -96,25 +96,25 @@ export class RemoteBlockMover {
 
   /** The sequence lets go of whatever it has elsewhere. @param keepsUs now, where what stays with creditors may be of use to others */
   release(sequence: Sequence, keepsUs?: number): void {
-    const away = this.book.all.get(sequence);
-    if (away === undefined) return;
-    this.book.all.delete(sequence);
-    for (const out of away.outs) this.#dropOut(out);
-    const kept = keepsUs === undefined ? [] : worthKeeping(sequence, away, this.#parts);
-    for (const move of away.over) this.#drop(move);
-    for (const rblock of kept) this.book.holders.set(rblock, 'cache');
+    const remote = this.registry.all.get(sequence);
+    if (remote === undefined) return;
+    this.registry.all.delete(sequence);
+    for (const out of remote.movesOut) this.#cancelMoveOut(out);
+    const kept = keepsUs === undefined ? [] : blocksToKeep(sequence, remote, this.#parts);
+    for (const move of remote.relocations) this.#drop(move);
+    for (const rblock of kept) this.registry.holders.set(rblock, 'cache');
     if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.awayFrom, kept);
-    for (const rblock of away.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
+    for (const rblock of remote.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
   }
 
   /** A sequence starts with what another has left: its table has what comes before. */
   adopt(sequence: Sequence, match: RemotePrefixMatch): void {
-    const away = this.book.open(sequence);
+    const remote = this.registry.open(sequence);
     sequence.sharedBlocks = match.firstBlock;
     sequence.awayFrom = match.firstBlock;
     for (const rblock of this.cache.take(match)) {
-      this.book.holders.set(rblock, sequence);
-      away.rblocks.set(rblock, sequence.awayBlocks++);
+      this.registry.holders.set(rblock, sequence);
+      remote.rblocks.set(rblock, sequence.awayBlocks++);
     }
     sequence.table.groups[0].first = sequence.awayBlocks;
   }
@@ -122,12 +122,12 @@ export class RemoteBlockMover {
   /** The first block behind those that are away, or go: where the next of its end may go from. What lies away begins at a whole range. */
   endOf(sequence: Sequence): number {
     const { rangeBlocks } = this.#parts;
-    return this.awayEndOf(sequence) ?? Math.ceil((sequence.sharedBlocks ?? 0) / rangeBlocks) * rangeBlocks;
+    return this.remoteEndOf(sequence) ?? Math.ceil((sequence.sharedBlocks ?? 0) / rangeBlocks) * rangeBlocks;
   }
 
   /** Undefined: nothing of it is away, or goes, and any whole range that it shares with nobody may be the first. */
-  awayEndOf(sequence: Sequence): number | undefined {
-    const last = this.book.all.get(sequence)?.outs.at(-1);
+  remoteEndOf(sequence: Sequence): number | undefined {
+    const last = this.registry.all.get(sequence)?.movesOut.at(-1);
     if (last !== undefined) return last.first + last.rblocks.length;
     return sequence.awayBlocks > 0 ? sequence.awayFrom + sequence.awayBlocks : undefined;
   }
@@ -135,42 +135,42 @@ export class RemoteBlockMover {
   /** `count` blocks of a sequence from `first` on, whole ranges right before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */
   moveOut(sequence: Sequence, first: number, count: number): boolean {
     const { instance, rmanager, rangeBlocks } = this.#parts;
-    const outs: OutMove[] = [];
+    const movesOut: MoveOut[] = [];
     // What is away has no gaps: of those before it the last ones go first.
     const isBefore = first < sequence.awayFrom;
     for (let moved = 0; moved < count; moved += rangeBlocks) {
       const rblocks = rmanager.takeOutside(rangeBlocks);
       if (rblocks === undefined) break;
-      for (const rblock of rblocks) this.book.holders.set(rblock, sequence);
-      const targets = rblocks.map((rblock) => this.#sites.of(rblock));
+      for (const rblock of rblocks) this.registry.holders.set(rblock, sequence);
+      const targets = rblocks.map((rblock) => this.#locator.of(rblock));
       const at = isBefore ? first + count - moved - rangeBlocks : first + moved;
-      outs.push(this.#moves.open({ sequence, first: at, rblocks }, instance, targets));
+      movesOut.push(this.#moves.open({ sequence, first: at, rblocks }, instance, targets));
     }
-    if (outs.length === 0) return false;
-    const away = this.book.open(sequence);
-    away.outs = [...away.outs, ...outs];
+    if (movesOut.length === 0) return false;
+    const remote = this.registry.open(sequence);
+    remote.movesOut = [...remote.movesOut, ...movesOut];
     return true;
   }
 
   /** What is computed leaves, and what the next step computes leaves layer by layer. */
   fill(step: StepNumber | undefined): void {
     const { blockTokens } = this.#parts.cache;
-    for (const [sequence, { outs }] of this.book.all) {
+    for (const [sequence, { movesOut }] of this.registry.all) {
       const { computed, planned, awayBlocks, awayFrom, table } = sequence;
       const { blocks } = table.groups[0];
       const row = (block: number) => blocks.at(awayBlocks === 0 || block < awayFrom ? block : block - awayBlocks);
       const have = Math.floor(computed / blockTokens);
       const soon = step === undefined ? have : Math.floor((computed + planned) / blockTokens);
-      for (const out of outs) this.#moves.fill(out, row, step, have, soon);
+      for (const out of movesOut) this.#moves.fill(out, row, step, have, soon);
     }
   }
 
   /** Where the next step finds what the sequence has outside its table; undefined: it has nothing there. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined {
-    const away = this.book.all.get(sequence);
-    if (away === undefined || away.rblocks.size === 0) return undefined;
-    const sites = away.inOrder.map((rblock) => this.#sites.of(rblock));
-    return remoteLayout(this.#parts.instance, sequence.awayFrom, sites);
+    const remote = this.registry.all.get(sequence);
+    if (remote === undefined || remote.rblocks.size === 0) return undefined;
+    const locator = remote.inOrder.map((rblock) => this.#locator.of(rblock));
+    return remoteLayout(this.#parts.instance, sequence.awayFrom, locator);
   }
 
   /** Their contents are gone. */
@@ -183,25 +183,25 @@ export class RemoteBlockMover {
   placed(rblock: RBlockId): void {
     this.counts.homeBlocks++;
     this.#staged.placed(rblock);
-    this.book.of(rblock)?.changed();
+    this.registry.of(rblock)?.changed();
     // Memory at home is for those who run.
     this.cache.cutAt(rblock);
   }
 
   #lose(rblock: RBlockId): void {
     this.cache.cutAt(rblock);
-    const away = this.book.of(rblock);
-    this.book.holders.delete(rblock);
+    const remote = this.registry.of(rblock);
+    this.registry.holders.delete(rblock);
     this.#staged.drop(rblock);
-    if (away === undefined) return;
-    away.changed();
-    if (away.rblocks.delete(rblock)) away.broken = true;
+    if (remote === undefined) return;
+    remote.changed();
+    if (remote.rblocks.delete(rblock)) remote.broken = true;
     // Its contents are still at home, or where they came from.
-    this.#dropFrom(away, rblock);
-    for (const move of away.over) {
+    this.#dropFrom(remote, rblock);
+    for (const move of remote.relocations) {
       if (![...move.places.values()].includes(rblock)) continue;
       this.#drop(move);
-      away.broken = true;
+      remote.broken = true;
     }
   }
 
@@ -210,8 +210,8 @@ export class RemoteBlockMover {
     const ranges = new Map<Sequence, Set<number>>();
     for (const rblock of rblocks) this.cache.cutAt(rblock);
     for (const rblock of rblocks.flatMap((asked) => this.#stopFilling(asked))) {
-      const sequence = this.book.holders.get(rblock);
-      const index = this.book.of(rblock)?.rblocks.get(rblock);
+      const sequence = this.registry.holders.get(rblock);
+      const index = this.registry.of(rblock)?.rblocks.get(rblock);
       if (sequence === undefined || sequence === 'cache' || index === undefined) continue;
       const of = ranges.get(sequence) ?? new Set();
       ranges.set(sequence, of.add(Math.floor(index / this.#parts.rangeBlocks)));
@@ -220,28 +220,28 @@ export class RemoteBlockMover {
   }
 
   #vacateRanges(sequence: Sequence, ranges: readonly number[]): void {
-    const away = this.book.open(sequence);
-    if (away.broken) return;
+    const remote = this.registry.open(sequence);
+    if (remote.broken) return;
     const { rangeBlocks, rmanager } = this.#parts;
-    const { inOrder } = away;
+    const { inOrder } = remote;
     const places = new Map<RBlockId, RBlockId>();
-    const ways: [BlockSite, BlockSite][] = [];
+    const pairs: [BlockLocation, BlockLocation][] = [];
     for (const range of ranges) {
       const leaving = inOrder.slice(range * rangeBlocks, (range + 1) * rangeBlocks);
       // Of a settlement that is committed: it comes home by itself.
       if (leaving.some((rblock) => rmanager.find(rblock)?.kind !== 'remote')) continue;
       const to = this.#placesFor(leaving.length);
-      if (to === undefined) away.broken = true;
+      if (to === undefined) remote.broken = true;
       for (const [i, after] of (to ?? []).entries()) {
         places.set(leaving[i], after);
-        ways.push([this.#sites.of(leaving[i]), this.#sites.of(after)]);
-        this.book.holders.set(after, sequence);
+        pairs.push([this.#locator.of(leaving[i]), this.#locator.of(after)]);
+        this.registry.holders.set(after, sequence);
       }
     }
     if (places.size === 0) return;
     const move = { kind: 'over', sequence, places, pending: 0 } as const;
-    away.over.add(move);
-    this.#moves.start(move, ways);
+    remote.relocations.add(move);
+    this.#moves.start(move, pairs);
   }
 
   #placesFor(count: number): readonly RBlockId[] | undefined {
@@ -256,9 +256,9 @@ export class RemoteBlockMover {
 
   /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
   #stopFilling(rblock: RBlockId): readonly RBlockId[] {
-    const away = this.book.of(rblock);
-    if (away !== undefined && this.#dropFrom(away, rblock)) return [];
-    for (const move of away?.over ?? []) {
+    const remote = this.registry.of(rblock);
+    if (remote !== undefined && this.#dropFrom(remote, rblock)) return [];
+    for (const move of remote?.relocations ?? []) {
       if (![...move.places.values()].includes(rblock)) continue;
       this.#drop(move);
       return [...move.places.keys()];
@@ -267,60 +267,60 @@ export class RemoteBlockMover {
   }
 
   /** Those that were to go from this block on stay: what is away has no gaps. False where it is none of theirs. */
-  #dropFrom(away: RemoteBlockMap, rblock: RBlockId): boolean {
-    const from = away.outs.findIndex(({ rblocks }) => rblocks.includes(rblock));
+  #dropFrom(remote: RemoteBlockMap, rblock: RBlockId): boolean {
+    const from = remote.movesOut.findIndex(({ rblocks }) => rblocks.includes(rblock));
     if (from < 0) return false;
-    const dropped = away.outs.slice(from);
-    away.outs = away.outs.slice(0, from);
-    for (const out of dropped) this.#dropOut(out);
+    const dropped = remote.movesOut.slice(from);
+    remote.movesOut = remote.movesOut.slice(0, from);
+    for (const out of dropped) this.#cancelMoveOut(out);
     return true;
   }
 
-  #dropOut(out: OutMove): void {
+  #cancelMoveOut(out: MoveOut): void {
     this.#moves.end(out);
     for (const rblock of out.rblocks) this.#free(rblock);
   }
 
   #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {
     const { sequence } = move;
-    const away = this.book.all.get(sequence);
+    const remote = this.registry.all.get(sequence);
     if (move.kind === 'out') {
       move.arrived = true;
-      while (away?.outs[0]?.arrived === true) this.#takeOut(away.outs[0], away);
+      while (remote?.movesOut[0]?.arrived === true) this.#takeOut(remote.movesOut[0], remote);
       return;
     }
-    if (away === undefined || !away.over.has(move)) return;
+    if (remote === undefined || !remote.relocations.has(move)) return;
     this.#moves.end(move);
-    away.changed();
-    away.over.delete(move);
+    remote.changed();
+    remote.relocations.delete(move);
     for (const [before, after] of move.places) {
-      const index = away.rblocks.get(before);
+      const index = remote.rblocks.get(before);
       // Where it was lost meanwhile, its sequence is computed again.
       if (index === undefined) this.#free(after);
       else {
-        away.rblocks.delete(before);
+        remote.rblocks.delete(before);
         this.#free(before);
-        away.rblocks.set(after, index);
+        remote.rblocks.set(after, index);
         this.counts.vacatedBlocks++;
       }
     }
   }
 
   /** Its blocks at home are free. */
-  #takeOut(out: OutMove, away: RemoteBlockMap): void {
+  #takeOut(out: MoveOut, remote: RemoteBlockMap): void {
     const { sequence, first, rblocks } = out;
     this.#moves.end(out);
-    away.changed();
-    away.outs = away.outs.slice(1);
+    remote.changed();
+    remote.movesOut = remote.movesOut.slice(1);
     const { length: count } = rblocks;
     const isBefore = sequence.awayBlocks === 0 || first < sequence.awayFrom;
     this.#parts.cache.detach(sequence.table, isBefore ? first : sequence.awayFrom, count);
     if (isBefore) {
       sequence.awayFrom = first;
-      away.shift(count);
+      remote.shift(count);
     }
     for (const [i, rblock] of rblocks.entries()) {
-      away.rblocks.set(rblock, isBefore ? i : sequence.awayBlocks + i);
+      remote.rblocks.set(rblock, isBefore ? i : sequence.awayBlocks + i);
       const place = this.#parts.rmanager.find(rblock);
       if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
     }
@@ -332,19 +332,19 @@ export class RemoteBlockMover {
   #drop(move: Extract<Move, { kind: 'over' }>): void {
     this.#moves.end(move);
     for (const rblock of move.places.values()) this.#free(rblock);
-    this.book.all.get(move.sequence)?.over.delete(move);
+    this.registry.all.get(move.sequence)?.relocations.delete(move);
   }
 
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
   check(): void {
-    this.book.check(this.#parts.rmanager.table, this.cache.blocks);
+    this.registry.check(this.#parts.rmanager.table, this.cache.blocks);
     this.#staged.check();
   }
 
   /** One that was lost is known no more. */
   #free(rblock: RBlockId): void {
     this.#staged.drop(rblock);
-    if (this.book.holders.delete(rblock) && this.#parts.rmanager.find(rblock) !== undefined)
+    if (this.registry.holders.delete(rblock) && this.#parts.rmanager.find(rblock) !== undefined)
       this.#parts.rmanager.free(rblock);
   }
 }

@@ -3,10 +3,10 @@
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
-import type { Move, OutMove } from './block-moves.ts';
+import type { Move, MoveOut } from './block-moves.ts';
 
 /** Blocks at an instance, and which of them in its host memory. */
-export interface Outside {
+export interface RemoteCounts {
   readonly blocks: number;
   readonly hostBlocks: number;
 }
@@ -16,16 +16,16 @@ export class RemoteBlockMap {
   /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
   readonly rblocks = new Map<RBlockId, number>();
   /** Table blocks on their way out, or to be once they are computed: in their order. */
-  outs: readonly OutMove[] = [];
-  readonly over = new Set<Extract<Move, { kind: 'over' }>>();
+  movesOut: readonly MoveOut[] = [];
+  readonly relocations = new Set<Extract<Move, { kind: 'over' }>>();
   /** Some of it was lost, or must go and finds no place: the sequence is computed again. */
   broken = false;
   /** How often a creditor did not answer since something moved. */
   unanswered = 0;
-  #outside: ReadonlyMap<InstanceIndex, Outside> | undefined;
+  #outside: ReadonlyMap<InstanceIndex, RemoteCounts> | undefined;
 
   /** What lies with creditors, and in host memory of its `own` instance. Valid until `changed`. */
-  outside(own: InstanceIndex, table: RBlockTable): ReadonlyMap<InstanceIndex, Outside> {
+  remoteCounts(own: InstanceIndex, table: RBlockTable): ReadonlyMap<InstanceIndex, RemoteCounts> {
     if (this.#outside !== undefined) return this.#outside;
     const outside = new Map<InstanceIndex, { blocks: number; hostBlocks: number }>();
     for (const rblock of this.rblocks.keys()) {
@@ -71,7 +71,7 @@ export class RemoteBlockRegistry {
   /** On their way out, and computed: room is there for them soon. */
   get leavingBlocks(): number {
     let blocks = 0;
-    for (const { outs } of this.all.values())
+    for (const { movesOut: outs } of this.all.values())
       for (const { complete, rblocks } of outs) if (complete) blocks += rblocks.length;
     return blocks;
   }
@@ -96,7 +96,7 @@ export class RemoteBlockRegistry {
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. @param cached blocks that are kept as cache */
   check(table: RBlockTable, cached: number): void {
     let held = cached;
-    for (const [sequence, { rblocks, outs, over, broken }] of this.all) {
+    for (const [sequence, { rblocks, movesOut: outs, relocations: over, broken }] of this.all) {
       checkOuts(sequence, outs);
       held += rblocks.size;
       for (const out of outs) held += out.rblocks.length;
@@ -114,7 +114,7 @@ export class RemoteBlockRegistry {
 }
 
 /** Throws unless each that goes lies right before or behind what is away by then. */
-function checkOuts({ arrival, awayFrom, awayBlocks }: Sequence, outs: readonly OutMove[]): void {
+function checkOuts({ arrival, awayFrom, awayBlocks }: Sequence, outs: readonly MoveOut[]): void {
   let [from, to] = awayBlocks > 0 ? [awayFrom, awayFrom + awayBlocks] : [outs[0]?.first, outs[0]?.first];
   for (const { first, rblocks } of outs) {
     const end = first + rblocks.length;

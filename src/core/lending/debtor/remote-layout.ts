@@ -2,7 +2,7 @@
 
 import { away as elsewhere } from '../../../util/step.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
-import type { BlockSite } from './block-moves.ts';
+import type { BlockLocation } from './block-moves.ts';
 
 /** Ranges that follow one another at one creditor. */
 export interface RemoteBlocks {
@@ -21,7 +21,7 @@ export interface RemoteLayout {
 }
 
 /** @param sites of the blocks from `firstBlock` on */
-export function remoteLayout(own: InstanceIndex, firstBlock: number, sites: readonly BlockSite[]): RemoteLayout {
+export function remoteLayout(own: InstanceIndex, firstBlock: number, sites: readonly BlockLocation[]): RemoteLayout {
   const rows = new Int32Array(sites.length).fill(elsewhere);
   const remote: { creditor: InstanceIndex; firstBlock: number; blocks: BlockId[] }[] = [];
   let last: InstanceIndex = own;

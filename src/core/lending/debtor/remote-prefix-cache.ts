@@ -7,7 +7,7 @@ import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RManager } from '../rmanager.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
 
-interface SpreadPrefix {
+interface RemotePrefix {
   /** Blocks before those that lie elsewhere: where home has them in its index still, the prefix is of use. */
   readonly firstBlock: number;
   /** (blocks from the first of the sequence on, 4 words): digests. */
@@ -19,7 +19,7 @@ interface SpreadPrefix {
 
 /** What is elsewhere of a prompt's beginning. */
 export interface RemotePrefixMatch {
-  readonly prefix: SpreadPrefix;
+  readonly prefix: RemotePrefix;
   readonly firstBlock: number;
   readonly blocks: number;
 }
@@ -30,8 +30,8 @@ export class RemotePrefixCache {
   /** Its place is wanted, or nobody wants it. */
   readonly #free: (rblock: RBlockId) => void;
   /** The oldest first. */
-  #prefixes: readonly SpreadPrefix[] = [];
-  readonly #byBlock = new Map<RBlockId, SpreadPrefix>();
+  #prefixes: readonly RemotePrefix[] = [];
+  readonly #byBlock = new Map<RBlockId, RemotePrefix>();
 
   constructor(rangeBlocks: number, keepUs: number, free: (rblock: RBlockId) => void) {
     this.#rangeBlocks = rangeBlocks;
@@ -77,7 +77,7 @@ export class RemotePrefixCache {
   }
 
   /** Blocks are chained: where one is alike, all before it are. */
-  #blocksAlike({ firstBlock, rblocks, words }: SpreadPrefix, chain: BlockChain, most: number): number {
+  #blocksAlike({ firstBlock, rblocks, words }: RemotePrefix, chain: BlockChain, most: number): number {
     const whole = Math.min(rblocks.length, most - firstBlock);
     for (let blocks = whole - (whole % this.#rangeBlocks); blocks > 0; blocks -= this.#rangeBlocks) {
       const at = (firstBlock + blocks - 1) * digestWords;
@@ -109,7 +109,7 @@ export class RemotePrefixCache {
   }
 
   /** Of the oldest, the last range: false when there is none, but of `except`. */
-  giveUpOldest(except: SpreadPrefix | undefined): boolean {
+  giveUpOldest(except: RemotePrefix | undefined): boolean {
     const prefix = this.#prefixes.find((each) => each !== except);
     if (prefix === undefined) return false;
     this.#cutTo(prefix, prefix.rblocks.length - this.#rangeBlocks);
@@ -140,7 +140,7 @@ export class RemotePrefixCache {
     for (const prefix of this.#prefixes) if (prefix.untilUs <= nowUs) this.#cutTo(prefix, 0);
   }
 
-  #cutTo(prefix: SpreadPrefix, blocks: number): void {
+  #cutTo(prefix: RemotePrefix, blocks: number): void {
     for (const rblock of prefix.rblocks.splice(blocks)) {
       this.#byBlock.delete(rblock);
       this.#free(rblock);
@@ -148,7 +148,7 @@ export class RemotePrefixCache {
     if (blocks === 0) this.#forget(prefix);
   }
 
-  #forget(prefix: SpreadPrefix): void {
+  #forget(prefix: RemotePrefix): void {
     for (const rblock of prefix.rblocks) this.#byBlock.delete(rblock);
     this.#prefixes = this.#prefixes.filter((each) => each !== prefix);
   }
@@ -160,9 +160,9 @@ interface Lender {
 }
 
 /** Of what a sequence has elsewhere, whole ranges from the first on that lie still, outside device memory here. */
-export function worthKeeping(
+export function blocksToKeep(
   { chain, awayFrom }: Sequence,
-  { broken, over, inOrder }: RemoteBlockMap,
+  { broken, relocations: over, inOrder }: RemoteBlockMap,
   { rangeBlocks, rmanager }: Lender,
 ): readonly RBlockId[] {
   if (broken || over.size > 0) return [];

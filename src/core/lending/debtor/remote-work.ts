@@ -30,12 +30,12 @@ interface Lending {
 /** By creditor, the instance itself for its own host memory; undefined when no planned row sees a key elsewhere. */
 export function remoteWork(
   planned: readonly { readonly sequence: Sequence }[],
-  away: ReadonlyMap<Sequence, RemoteBlockMap>,
+  remote: ReadonlyMap<Sequence, RemoteBlockMap>,
   { instance, table, debts, blockTokens }: Lending,
 ): readonly RemoteWork[] | undefined {
   const work = new Map<InstanceIndex, Counts>();
   for (const { sequence } of planned) {
-    for (const [creditor, { blocks, hostBlocks }] of away.get(sequence)?.outside(instance, table) ?? []) {
+    for (const [creditor, { blocks, hostBlocks }] of remote.get(sequence)?.remoteCounts(instance, table) ?? []) {
       const of = work.get(creditor) ?? {
         creditor,
         rows: 0,
@@ -43,7 +43,7 @@ export function remoteWork(
         decodeRows: 0,
         decodeKeys: 0,
         hostTokens: 0,
-        guestPermille: 0,
+        remoteAttentionPermille: 0,
       };
       work.set(creditor, of);
       of.hostTokens += hostBlocks * blockTokens;
@@ -57,9 +57,9 @@ export function remoteWork(
     }
   }
   if (work.size === 0) return undefined;
-  for (const { creditor, guestPermille } of debts) {
+  for (const { creditor, remoteAttentionPermille } of debts) {
     const of = work.get(creditor);
-    if (of !== undefined) of.guestPermille += guestPermille;
+    if (of !== undefined) of.remoteAttentionPermille += remoteAttentionPermille;
   }
   return [...work.values()].sort((a, b) => a.creditor - b.creditor);
 }

@@ -10,7 +10,7 @@ interface Home {
     readonly room: Pick<Batcher['room'], 'isOverlong'>;
   };
   readonly cache: BlockCache;
-  readonly moves: RemoteBlockMover;
+  readonly blockMoves: RemoteBlockMover;
   readonly rangeBlocks: number;
   readonly lowWaterBlocks: number;
   /** Borrowed blocks that nobody uses. */
@@ -19,41 +19,49 @@ interface Home {
 
 /** Starts to move out what one sequence can spare, if home runs short and there is a place: true when it did. */
 export function spill(home: Home): boolean {
-  const { batcher, cache, moves, rangeBlocks, lowWaterBlocks, inHand } = home;
+  const { batcher, cache, blockMoves, rangeBlocks, lowWaterBlocks, inHand } = home;
   if (inHand === 0) return false;
   const { availablePages, blockPages } = cache;
   const ahead = Math.ceil(batcher.pagesAhead / blockPages);
-  const spare = Math.floor(availablePages / blockPages) + moves.outBlocks - lowWaterBlocks;
+  const spare = Math.floor(availablePages / blockPages) + blockMoves.leavingBlocks - lowWaterBlocks;
   if (ahead <= spare) return false;
   const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
   if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
   // Whoever runs has a range to grow into, or nothing stays.
-  const soon = spare - moves.outBlocks + moves.book.leavingBlocks;
+  const soon = spare - blockMoves.leavingBlocks + blockMoves.registry.leavingBlocks;
   return soon < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
 }
 
 /** Blocks of its own, computed or to be, from a whole range on; the last range stays, since it grows. @param stay of a sequence, its first blocks that do not leave */
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
-  const { batcher, rangeBlocks, moves } = home;
+  const { batcher, rangeBlocks, blockMoves } = home;
   const sequences = [...batcher.running]
     // What it shared once it may have for itself by now: that is looked at next.
-    .map((sequence) => ({ sequence, blocks: movable(home, sequence, moves.awayEndOf(sequence) ?? 0, stay(sequence)) }))
+    .map((sequence) => ({
+      sequence,
+      blocks: movable(home, sequence, blockMoves.remoteEndOf(sequence) ?? 0, stay(sequence)),
+    }))
     .filter(({ blocks }) => blocks >= rangeBlocks)
     .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
   for (const { sequence } of sequences) {
     batcher.disown(sequence, stay(sequence));
-    const count = Math.min(most, wholeRanges(movable(home, sequence, moves.endOf(sequence), 0), rangeBlocks));
-    if (count > 0 && moves.moveOut(sequence, moves.endOf(sequence), count)) return true;
+    const count = Math.min(most, wholeRanges(movable(home, sequence, blockMoves.endOf(sequence), 0), rangeBlocks));
+    if (count > 0 && blockMoves.moveOut(sequence, blockMoves.endOf(sequence), count)) return true;
   }
   return false;
 }
 
 /** Blocks from `end` on that could leave. */
-function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequence, end: number, stay: number): number {
-  const { outs = [], broken = false } = moves.book.all.get(sequence) ?? {};
+function movable(
+  { batcher, cache, blockMoves, rangeBlocks }: Home,
+  sequence: Sequence,
+  end: number,
+  stay: number,
+): number {
+  const { movesOut = [], broken = false } = blockMoves.registry.all.get(sequence) ?? {};
   // What comes to its blocks is written to where they are now, and what leaves for another instance is read from there.
   const stays = sequence.arriving !== undefined || sequence.copier?.waits === true;
-  if (stays || broken || (outs[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
+  if (stays || broken || (movesOut[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   // What no memory here could hold has its places before it is computed, from where its beginning stays.
   const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
@@ -63,14 +71,14 @@ function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequenc
 }
 
 /** Of what stayed of one that has blocks away, the last ranges. */
-function spillBeginning({ batcher, moves, rangeBlocks }: Home, most: number): boolean {
+function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number): boolean {
   for (const sequence of [...batcher.running].sort((a, b) => b.awayFrom - a.awayFrom)) {
-    const away = moves.book.all.get(sequence);
-    if (sequence.awayBlocks === 0 || away === undefined || away.outs.length > 0 || away.broken) continue;
+    const remote = blockMoves.registry.all.get(sequence);
+    if (sequence.awayBlocks === 0 || remote === undefined || remote.movesOut.length > 0 || remote.broken) continue;
     batcher.disown(sequence, Math.max(0, sequence.awayFrom - most));
     const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
     const count = Math.min(most, sequence.awayFrom - own);
-    if (count > 0 && moves.moveOut(sequence, sequence.awayFrom - count, count)) return true;
+    if (count > 0 && blockMoves.moveOut(sequence, sequence.awayFrom - count, count)) return true;
   }
   return false;
 }

@@ -48,7 +48,7 @@ export class StagedBlocks {
   }
 
   /** No step is in flight: what was staged lies at its place from now on. */
-  takeIn(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
+  settle(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
     for (const row of this.#dropped.splice(0)) this.#outside.unstage(row);
     for (const rblock of this.#placed) {
       const row = this.#rows.get(rblock);

@@ -17,7 +17,7 @@ export class Stalls {
   }
 
   /** A plan meets a sequence that has no room: true when it had until now. */
-  meet(nowUs: number, sequence: Sequence): boolean {
+  record(nowUs: number, sequence: Sequence): boolean {
     const stall = this.#stalls.get(sequence);
     if (stall === undefined) {
       this.#stalls.set(sequence, { sinceUs: nowUs, met: true });

@@ -1,9 +1,9 @@
 // Whose turn it is to gather memory that no instance has alone: in the order in which their prompts asked.
-import type { InstanceIndex, TurnNumber } from '../../protocol/ids.ts';
+import type { InstanceIndex, ReservationNumber } from '../../protocol/ids.ts';
 
-interface Ticket {
+interface QueuedReservation {
   readonly incarnation: number;
-  readonly number: TurnNumber;
+  readonly number: ReservationNumber;
 }
 
 /**
@@ -11,18 +11,18 @@ interface Ticket {
  * ledger is: only the order among those who waited is lost with its keeper.
  */
 export class BorrowQueue {
-  readonly #queue = new Map<InstanceIndex, Ticket>();
+  readonly #queue = new Map<InstanceIndex, QueuedReservation>();
 
   get holder(): InstanceIndex | undefined {
     return this.#queue.keys().next().value;
   }
 
-  numberOf(instance: InstanceIndex): TurnNumber | undefined {
+  numberOf(instance: InstanceIndex): ReservationNumber | undefined {
     return this.#queue.get(instance)?.number;
   }
 
   /** An instance has such a prompt, or (undefined) none: another prompt than before goes to the end of the queue. */
-  hear(instance: InstanceIndex, incarnation: number, number: TurnNumber | undefined): void {
+  update(instance: InstanceIndex, incarnation: number, number: ReservationNumber | undefined): void {
     const known = this.#queue.get(instance);
     if (
       known !== undefined &&

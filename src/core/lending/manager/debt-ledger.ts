@@ -14,9 +14,9 @@ export type HeartbeatVerdict = 'new' | 'gap' | 'doubled' | 'late' | 'orphan';
 interface Entry {
   incarnation: number;
   report: LendingReport;
-  heardUs: number;
+  receivedUs: number;
   /** Offered to a debtor since the last heartbeat, so that competing debtors are sent elsewhere. */
-  readonly promised: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
+  readonly offered: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
   /** Refused with this heartbeat being its last: not offered before a later one with space. */
   readonly refusedAt: Map<Memory, number>;
 }
@@ -35,10 +35,10 @@ export class DebtLedger {
   }
 
   /** `late`, `doubled` and `orphan` (of an earlier life) change nothing; `gap`: heartbeats before this one are missing. */
-  hear(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
+  update(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
     if (known === undefined || incarnation > known.incarnation) {
-      const entry = { incarnation, report, heardUs: nowUs, promised: new Map(), refusedAt: new Map() };
+      const entry = { incarnation, report, receivedUs: nowUs, offered: new Map(), refusedAt: new Map() };
       this.#entries.set(instance, entry);
       return 'new';
     }
@@ -46,8 +46,8 @@ export class DebtLedger {
     const last = known.report.sequence;
     if (report.sequence <= last) return report.sequence === last ? 'doubled' : 'late';
     known.report = report;
-    known.heardUs = nowUs;
-    known.promised.clear();
+    known.receivedUs = nowUs;
+    known.offered.clear();
     for (const [memory, sequence] of known.refusedAt) {
       if (report.sequence > sequence && report.lendable[memory] > 0) known.refusedAt.delete(memory);
     }
@@ -56,7 +56,9 @@ export class DebtLedger {
 
   /** Forgets those not heard since `sinceUs`. Returns them. */
   forgetSilent(sinceUs: number): readonly InstanceIndex[] {
-    const silent = [...this.#entries].filter(([, { heardUs }]) => heardUs < sinceUs).map(([instance]) => instance);
+    const silent = [...this.#entries]
+      .filter(([, { receivedUs }]) => receivedUs < sinceUs)
+      .map(([instance]) => instance);
     for (const instance of silent) this.#entries.delete(instance);
     return silent;
   }
@@ -78,8 +80,8 @@ export class DebtLedger {
     const entry = this.#entries.get(instance);
     if (entry === undefined || entry.refusedAt.has(memory)) return 0;
     let blocks = entry.report.lendable[memory];
-    for (const [other, promise] of entry.promised) {
-      if (other !== debtor && promise.memory === memory) blocks -= promise.blocks;
+    for (const [other, offer] of entry.offered) {
+      if (other !== debtor && offer.memory === memory) blocks -= offer.blocks;
     }
     return Math.max(0, blocks);
   }
@@ -89,7 +91,7 @@ export class DebtLedger {
    * something. The first one's space is promised until its next heartbeat; asking again replaces a debtor's promise.
    */
   candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly Candidate[] {
-    for (const { promised } of this.#entries.values()) promised.delete(debtor);
+    for (const { offered } of this.#entries.values()) offered.delete(debtor);
     if (blocks === 0) return [];
     const able: Candidate[] = [];
     for (const [instance, { incarnation }] of this.#entries) {
@@ -107,8 +109,8 @@ export class DebtLedger {
       .slice(0, candidatesMax);
     if (chosen.length > 0) {
       const first = chosen[0];
-      const promise = { memory, blocks: Math.min(blocks, first.blocks) };
-      this.#entries.get(first.instance)?.promised.set(debtor, promise);
+      const offer = { memory, blocks: Math.min(blocks, first.blocks) };
+      this.#entries.get(first.instance)?.offered.set(debtor, offer);
     }
     return chosen;
   }
@@ -117,13 +119,13 @@ export class DebtLedger {
    * Up to three creditors for one who has the turn, of those that could lend it all in time (the nearest, then the largest): who can lend now
    * goes first, then the others in rotation, so that all of them hear that they are to make room.
    */
-  candidatesInTurn(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
-    for (const { promised } of this.#entries.values()) promised.delete(debtor);
+  candidatesForReservation(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
+    for (const { offered } of this.#entries.values()) offered.delete(debtor);
     const all = [...this.#entries]
       .map(([instance, { incarnation }]) => ({
         instance,
         incarnation,
-        inTime: this.#lendableInTime(instance, memory, debtor),
+        inTime: this.#lendableLater(instance, memory, debtor),
       }))
       .filter(({ instance, inTime }) => instance !== debtor && inTime > 0)
       .sort(
@@ -146,11 +148,11 @@ export class DebtLedger {
   }
 
   /** Once its own sequences are over, and others have given back what they were not promised. */
-  #lendableInTime(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
+  #lendableLater(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const { report } = this.#entries.get(instance) ?? {};
     if (report === undefined) return 0;
     const ofOthers = report.recallable[memory] - this.lent(instance, debtor, memory);
-    return report.lendableInTime[memory] + Math.max(0, ofOthers);
+    return report.lendableLater[memory] + Math.max(0, ofOthers);
   }
 
   /** Blocks of a loan as its creditor says, which owns the pages. */

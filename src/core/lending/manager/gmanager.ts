@@ -14,7 +14,7 @@ export interface GManagerConfig extends CoordinatorConfig {
   readonly distance: (a: InstanceIndex, b: InstanceIndex) => number;
 }
 
-interface Asker {
+interface LastQuery {
   readonly incarnation: number;
   readonly query: number;
 }
@@ -22,11 +22,11 @@ interface Asker {
 /** Starts with nothing: after one heartbeat of each instance it knows what there is to know. */
 export class GManager {
   readonly ledger: DebtLedger;
-  readonly turns = new BorrowQueue();
+  readonly reservations = new BorrowQueue();
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
   readonly #coordinator: SettlementCoordinator;
-  readonly #askers = new Map<InstanceIndex, Asker>();
+  readonly #lastQueries = new Map<InstanceIndex, LastQuery>();
 
   constructor(config: GManagerConfig) {
     this.#config = config;
@@ -44,14 +44,14 @@ export class GManager {
   step(nowUs: number, event: GManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
     const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
-    this.turns.forget(silent);
+    this.reservations.forget(silent);
     for (let i = 0; i < silent.length; i++) this.#out.met('lost', 'heartbeat');
-    if (event.kind === 'message') this.#hear(event.envelope);
+    if (event.kind === 'message') this.#handle(event.envelope);
     this.#coordinator.tick();
     return this.#out.effects;
   }
 
-  #hear(envelope: Envelope): void {
+  #handle(envelope: Envelope): void {
     const { from, fromIncarnation, toIncarnation, message } = envelope;
     if (from === 'gmanager' || (toIncarnation !== undefined && toIncarnation !== this.#out.incarnation)) {
       this.#out.met('orphan', message.kind);
@@ -64,9 +64,10 @@ export class GManager {
     }
     switch (message.kind) {
       case 'heartbeat': {
-        const hearing = this.ledger.hear(this.#out.nowUs, from, fromIncarnation, message.report);
-        if (hearing === 'new' || hearing === 'gap') this.turns.hear(from, fromIncarnation, message.report.turn);
-        if (hearing !== 'new') this.#out.met(hearing === 'gap' ? 'lost' : hearing, 'heartbeat');
+        const verdict = this.ledger.update(this.#out.nowUs, from, fromIncarnation, message.report);
+        if (verdict === 'new' || verdict === 'gap')
+          this.reservations.update(from, fromIncarnation, message.report.reservation);
+        if (verdict !== 'new') this.#out.met(verdict === 'gap' ? 'lost' : verdict, 'heartbeat');
         break;
       }
       case 'query':
@@ -91,22 +92,22 @@ export class GManager {
 
   /** A doubled query is answered again: the promise that goes with it is replaced, not added to. */
   #query(from: InstanceIndex, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
-    const last = this.#askers.get(from);
+    const last = this.#lastQueries.get(from);
     if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
       this.#out.met(message.query === last.query ? 'doubled' : 'late', 'query');
       if (message.query < last.query) return;
     }
-    this.#askers.set(from, { incarnation, query: message.query });
+    this.#lastQueries.set(from, { incarnation, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
-    const { query, memory, blocks, turn, prior } = message;
+    const { query, memory, blocks, reservation, urgent } = message;
     // Of whom no heartbeat was heard nobody would notice the silence: that its last words come late must not keep the turn for the dead.
-    if (turn !== undefined && this.ledger.incarnation(from) !== undefined)
-      this.turns.hear(from, incarnation, turn.number);
-    const held = this.turns.holder === from ? turn : undefined;
+    if (reservation !== undefined && this.ledger.incarnation(from) !== undefined)
+      this.reservations.update(from, incarnation, reservation.number);
+    const granted = this.reservations.holder === from ? reservation : undefined;
     const creditors =
-      held !== undefined || (prior && blocks > 0)
-        ? this.ledger.candidatesInTurn(from, memory, held?.blocks ?? blocks, query)
+      granted !== undefined || (urgent && blocks > 0)
+        ? this.ledger.candidatesForReservation(from, memory, granted?.blocks ?? blocks, query)
         : this.ledger.candidates(from, memory, blocks);
-    this.#out.send(from, incarnation, { kind: 'candidates', query, creditors, turn: held?.number });
+    this.#out.send(from, incarnation, { kind: 'candidates', query, creditors, reservation: granted?.number });
   }
 }

@@ -23,7 +23,7 @@ interface Settlement {
   readonly members: readonly Member[];
   stage: 'preparing' | 'committed';
   untilUs: number;
-  sayAtUs: number;
+  resendAtUs: number;
 }
 
 export interface CoordinatorConfig {
@@ -47,7 +47,7 @@ export class SettlementCoordinator {
   readonly #running = new Map<number, Settlement>();
   #number = 0;
   #counter = 0;
-  #seekAtUs: number | undefined;
+  #searchAtUs: number | undefined;
 
   constructor(config: CoordinatorConfig, ledger: DebtLedger, out: Outbox) {
     this.#config = config;
@@ -56,19 +56,20 @@ export class SettlementCoordinator {
   }
 
   get nextUs(): number {
-    let next = this.#seekAtUs ?? 0;
-    for (const { sayAtUs } of this.#running.values()) next = Math.min(next, sayAtUs);
+    let next = this.#searchAtUs ?? 0;
+    for (const { resendAtUs } of this.#running.values()) next = Math.min(next, resendAtUs);
     return next;
   }
 
   tick(): void {
     const { nowUs } = this.#out;
-    for (const settlement of this.#running.values()) if (nowUs >= settlement.sayAtUs) this.#pursue(settlement);
+    for (const settlement of this.#running.values())
+      if (nowUs >= settlement.resendAtUs) this.#resendOrAbort(settlement);
     // Only after a round of heartbeats is there a view to go by.
-    this.#seekAtUs ??= nowUs + this.#config.times.settleUs;
-    if (nowUs < this.#seekAtUs) return;
-    this.#seekAtUs = nowUs + this.#config.times.settleUs;
-    for (const memory of memories) this.#seek(memory);
+    this.#searchAtUs ??= nowUs + this.#config.times.settleUs;
+    if (nowUs < this.#searchAtUs) return;
+    this.#searchAtUs = nowUs + this.#config.times.settleUs;
+    for (const memory of memories) this.#startSettlement(memory);
   }
 
   prepared({ from, fromIncarnation }: Envelope, id: SettlementId): void {
@@ -89,7 +90,7 @@ export class SettlementCoordinator {
     if (!running.members.every(({ answered }) => answered)) return;
     running.stage = 'committed';
     for (const other of running.members) other.answered = false;
-    this.#say(running);
+    this.#sendToMembers(running);
   }
 
   declined({ from }: Envelope, id: SettlementId): void {
@@ -124,7 +125,7 @@ export class SettlementCoordinator {
     return epoch === this.#out.incarnation ? this.#running.get(number) : undefined;
   }
 
-  #seek(memory: Memory): void {
+  #startSettlement(memory: Memory): void {
     const { blocksMin, blocksMax, uniform, times } = this.#config;
     const busy = new Set([...this.#running.values()].flatMap(({ members }) => members.map(({ instance }) => instance)));
     const edges = this.#ledger.edges(memory).filter(({ debtor, creditor }) => !busy.has(debtor) && !busy.has(creditor));
@@ -143,14 +144,14 @@ export class SettlementCoordinator {
       members,
       stage: 'preparing',
       untilUs: this.#out.nowUs + times.prepareUs,
-      sayAtUs: 0,
+      resendAtUs: 0,
     };
     this.#running.set(this.#number, settlement);
-    this.#say(settlement);
+    this.#sendToMembers(settlement);
   }
 
   /** What was said has not been answered by all in time. */
-  #pursue(running: Settlement): void {
+  #resendOrAbort(running: Settlement): void {
     const { nowUs } = this.#out;
     this.#out.met('lost', running.stage === 'preparing' ? 'prepare' : 'settled');
     if (running.stage === 'preparing' && nowUs >= running.untilUs) {
@@ -163,12 +164,12 @@ export class SettlementCoordinator {
         member.answered = true;
     }
     if (running.members.every(({ answered }) => answered)) this.#running.delete(running.settlement.number);
-    else this.#say(running);
+    else this.#sendToMembers(running);
   }
 
-  #say(running: Settlement): void {
+  #sendToMembers(running: Settlement): void {
     const { settlement, memory, blocks, members, stage } = running;
-    running.sayAtUs = this.#out.nowUs + this.#config.times.doubtUs;
+    running.resendAtUs = this.#out.nowUs + this.#config.times.inDoubtUs;
     for (const { instance, incarnation, creditor, answered } of members) {
       if (answered) continue;
       if (stage === 'committed') this.#out.send(instance, incarnation, { kind: 'commit', settlement });

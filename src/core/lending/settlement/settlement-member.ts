@@ -10,7 +10,7 @@ import type { Outbox } from '../outbox.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { LendingTimes } from '../times.ts';
 
-type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
 interface Current {
   readonly settlement: SettlementId;
@@ -26,7 +26,7 @@ interface Decided {
   readonly outcome: 'committed' | 'aborted';
 }
 
-export interface SettlerParts {
+export interface SettlementMemberContext {
   readonly memories: Readonly<Record<Memory, LendingMemory>>;
   readonly table: RBlockTable;
   readonly creditor: Creditor;
@@ -41,7 +41,7 @@ export interface SettlerParts {
 export class SettlementMember {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
-  readonly #parts: SettlerParts;
+  readonly #parts: SettlementMemberContext;
   /** Blocks that the staging buffer holds. */
   readonly #stagingMax: number;
   /** Staged contents on their way home, in order, and until when they wait. */
@@ -49,7 +49,7 @@ export class SettlementMember {
   #current: Current | undefined;
   #decided: Decided | undefined;
 
-  constructor(times: LendingTimes, out: Outbox, stagingBlocks: number, parts: SettlerParts) {
+  constructor(times: LendingTimes, out: Outbox, stagingBlocks: number, parts: SettlementMemberContext) {
     this.#times = times;
     this.#out = out;
     this.#stagingMax = stagingBlocks;
@@ -65,7 +65,7 @@ export class SettlementMember {
     return Math.min(home, this.#current?.prepared === true ? this.#current.askAtUs : home);
   }
 
-  prepare(message: Said<'prepare'>): void {
+  prepare(message: MessageOf<'prepare'>): void {
     const { settlement } = message;
     const last = this.#current ?? this.#decided;
     if (last !== undefined && !isAfter(settlement, last.settlement)) {
@@ -91,18 +91,18 @@ export class SettlementMember {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
     current.prepared = true;
-    current.askAtUs = this.#out.nowUs + this.#times.doubtUs;
+    current.askAtUs = this.#out.nowUs + this.#times.inDoubtUs;
     this.#vote(current);
   }
 
   /** Copying them failed: this member cannot settle. */
-  unfetched(settlement: SettlementId): void {
+  fetchFailed(settlement: SettlementId): void {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
     this.#decline(current);
   }
 
-  commit({ settlement }: Said<'commit'>): void {
+  commit({ settlement }: MessageOf<'commit'>): void {
     const current = this.#current;
     if (current?.prepared === true && isSame(current.settlement, settlement)) this.#apply(current);
     else {
@@ -113,7 +113,7 @@ export class SettlementMember {
     this.#out.send('gmanager', settlement.epoch, { kind: 'settled', settlement });
   }
 
-  abort({ settlement }: Said<'abort'>): void {
+  abort({ settlement }: MessageOf<'abort'>): void {
     const current = this.#current;
     if (current !== undefined && isSame(current.settlement, settlement)) {
       this.#abort(current);
@@ -133,7 +133,7 @@ export class SettlementMember {
     const current = this.#current;
     if (current?.prepared === true && this.#out.nowUs >= current.askAtUs) {
       this.#out.met('lost', 'commit');
-      current.askAtUs = this.#out.nowUs + this.#times.doubtUs;
+      current.askAtUs = this.#out.nowUs + this.#times.inDoubtUs;
       const { settlement } = current;
       this.#out.send('gmanager', undefined, { kind: 'outcome', settlement });
     }
@@ -145,7 +145,7 @@ export class SettlementMember {
     this.#homecoming.delete(rblock);
   }
 
-  #freeze({ creditor, memory, blocks }: Said<'prepare'>): Current['frozen'] {
+  #freeze({ creditor, memory, blocks }: MessageOf<'prepare'>): Current['frozen'] {
     const frozen: { loan: LoanNumber; block: BlockId }[] = [];
     for (const debt of this.#parts.debtor.debts) {
       if (debt.creditor !== creditor || debt.memory !== memory || debt.state !== 'held') continue;
@@ -183,11 +183,11 @@ export class SettlementMember {
 
   #abort(current: Current): void {
     const { settlement, frozen } = current;
-    this.#out.push({ kind: 'unfetch', settlement, rblocks: this.#contents(current) });
+    this.#out.push({ kind: 'cancelFetch', settlement, rblocks: this.#contents(current) });
     for (const { loan, block } of frozen) {
       const debt = this.#parts.debtor.find(loan);
       debt?.unfreeze(block);
-      if (debt !== undefined) this.#parts.debtor.obey(debt);
+      if (debt !== undefined) this.#parts.debtor.applyRecall(debt);
     }
     this.#current = undefined;
     this.#decided = { settlement, outcome: 'aborted' };
