@@ -63,7 +63,7 @@ it('also at one that had nothing to lend', () => {
   const heard = said(out, 'renew', 1);
   full.creditor.renew(heard.envelope, heard.message);
   expect(full.creditor.hold).toBeUndefined();
-  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], firm: [2], sated: true });
+  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], committed: [2], reservationEnded: true });
 
   out.begin(times.renewUs + 1);
   debtor.flush();

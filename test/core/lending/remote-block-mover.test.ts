@@ -79,7 +79,7 @@ function home() {
           of.sharedBlocks = cache.makePrivate(of.table, of.sharedBlocks ?? 10, stay);
         },
       },
-      ...{ cache, moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },
+      ...{ cache, blockMoves: moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },
     });
   return { cache, sequence, rows, leave, arrive, runsShort };
 }
