@@ -85,7 +85,8 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
   const answers = (heard: readonly unknown[], fromIncarnation: number): boolean =>
     heard.some(
       (each) =>
-        JSON.stringify(each).includes('"candidates"') && JSON.stringify(each).includes(`"fromIncarnation":${fromIncarnation}`),
+        JSON.stringify(each).includes('"candidates"') &&
+        JSON.stringify(each).includes(`"fromIncarnation":${fromIncarnation}`),
     );
   const ask = ({ instance, thread }: (typeof members)[number]): void => {
     const envelope = {
