@@ -1,8 +1,7 @@
-// Metrics of memory that instances lend to one another: what is lent, what was moved, and what queries cost, by instance and by link.
-import { Counter, Gauge, type Registry } from 'prom-client';
+// Metrics of memory lending by instance and by link: blocks lent and moved, and remote attention.
+import type { Registry } from 'prom-client';
 import type { InstanceSnapshot, LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
-
-type InstanceMetric = readonly [name: string, help: string, read: (s: InstanceSnapshot) => number];
+import { addPulled, type InstanceMetric } from './pulled-metric.ts';
 
 const of =
   (read: (lending: LendingSnapshot) => number) =>
@@ -10,104 +9,137 @@ const of =
     lending === undefined ? 0 : read(lending);
 
 export const lendingGauges: readonly InstanceMetric[] = [
-  ['kvasir_instance_lent_blocks', 'Blocks lent to other instances', of((l) => l.lentBlocks)],
-  ['kvasir_instance_borrowed_blocks', 'Blocks held from other instances', of((l) => l.borrowedBlocks)],
+  ['kvasir_instance_lent_blocks', 'Blocks lent to other instances.', of((l) => l.lentBlocks)],
+  ['kvasir_instance_borrowed_blocks', 'Blocks borrowed from other instances.', of((l) => l.borrowedBlocks)],
   [
     'kvasir_instance_gmanager',
-    'Across processes: 1 if its process is gManager',
+    '1 if the process of the instance runs the gManager of the cluster, else 0.',
     of((l) => Number(l.isManager === true)),
   ],
-  ['kvasir_instance_remote_blocks', 'Of those, blocks that hold keys of sequences', of((l) => l.remoteBlocks)],
-  ['kvasir_instance_kept_blocks', 'Of those, blocks of ended requests, kept as cache', of((l) => l.keptBlocks)],
+  [
+    'kvasir_instance_remote_blocks',
+    'Borrowed blocks that hold keys and values of running sequences.',
+    of((l) => l.remoteBlocks),
+  ],
+  [
+    'kvasir_instance_remote_cached_blocks',
+    'Borrowed blocks of finished requests that remain as prefix cache.',
+    of((l) => l.keptBlocks),
+    'kvasir_instance_kept_blocks',
+  ],
 ];
 
 export const lendingCounters: readonly InstanceMetric[] = [
-  ['kvasir_instance_moved_out_blocks_total', 'Blocks moved to creditors', of((l) => l.movedBlocks)],
+  ['kvasir_instance_moved_out_blocks_total', 'Blocks moved to creditors.', of((l) => l.movedBlocks)],
   [
     'kvasir_instance_moved_bytes_total',
-    'Bytes of blocks copied to creditors, and for debtors',
+    'Bytes of blocks copied to creditors and back to debtors.',
     of((l) => l.copiedBytes),
   ],
-  ['kvasir_instance_moved_early_bytes_total', 'Of those, bytes that left while a step ran', of((l) => l.earlyBytes)],
-  ['kvasir_instance_called_back_blocks_total', 'Blocks moved because creditors called', of((l) => l.vacatedBlocks)],
-  ['kvasir_instance_settled_blocks_total', 'Blocks that came home by settlements', of((l) => l.homeBlocks)],
-  ['kvasir_instance_lost_blocks_total', 'Blocks lost with their creditors', of((l) => l.lostBlocks)],
-  ['kvasir_instance_memory_stalls_total', 'Sequences that waited for memory on its way', of((l) => l.stalls)],
-  ['kvasir_instance_guest_queries_total', 'Queries answered for other instances', of((l) => l.guests.queries)],
-  ['kvasir_instance_guest_refusals_total', 'Queries refused', of((l) => l.guests.refused)],
-  ['kvasir_instance_guest_seconds_total', 'Core time computed for others', of((l) => l.guests.seconds)],
   [
-    'kvasir_instance_guest_rest_seconds_total',
-    'Time that queries waited so that guests keep to their share',
-    of((l) => l.guests.restSeconds),
+    'kvasir_instance_moved_overlapped_bytes_total',
+    'Bytes of moved blocks that were copied while a step was running.',
+    of((l) => l.earlyBytes),
+    'kvasir_instance_moved_early_bytes_total',
   ],
-  ['kvasir_instance_remote_queries_total', 'Queries asked of other instances', of((l) => l.remote.queries)],
-  ['kvasir_instance_remote_query_bytes_total', 'Bytes of query rows sent', of((l) => l.remote.bytesOut)],
-  ['kvasir_instance_remote_partial_bytes_total', 'Bytes of partial attention received', of((l) => l.remote.bytesIn)],
-  ['kvasir_instance_remote_wait_seconds_total', 'Time that steps waited for them', of((l) => l.remote.waitSeconds)],
+  [
+    'kvasir_instance_recalled_blocks_total',
+    'Blocks moved back because creditors recalled their loans.',
+    of((l) => l.vacatedBlocks),
+    'kvasir_instance_called_back_blocks_total',
+  ],
+  ['kvasir_instance_settled_blocks_total', 'Blocks returned by settlements of debt cycles.', of((l) => l.homeBlocks)],
+  ['kvasir_instance_lost_blocks_total', 'Blocks lost with failed creditors.', of((l) => l.lostBlocks)],
+  ['kvasir_instance_memory_stalls_total', 'Times that a sequence waited for borrowed memory.', of((l) => l.stalls)],
+  [
+    'kvasir_instance_remote_attention_served_queries_total',
+    'Remote attention queries answered for other instances.',
+    of((l) => l.guests.queries),
+    'kvasir_instance_guest_queries_total',
+  ],
+  [
+    'kvasir_instance_remote_attention_refused_queries_total',
+    'Remote attention queries of other instances that were refused.',
+    of((l) => l.guests.refused),
+    'kvasir_instance_guest_refusals_total',
+  ],
+  [
+    'kvasir_instance_remote_attention_served_seconds_total',
+    'Core time spent on remote attention for other instances.',
+    of((l) => l.guests.seconds),
+    'kvasir_instance_guest_seconds_total',
+  ],
+  [
+    'kvasir_instance_remote_attention_throttled_seconds_total',
+    'Time that remote attention queries waited because their share of the step was used up.',
+    of((l) => l.guests.restSeconds),
+    'kvasir_instance_guest_rest_seconds_total',
+  ],
+  [
+    'kvasir_instance_remote_queries_total',
+    'Remote attention queries sent to other instances.',
+    of((l) => l.remote.queries),
+  ],
+  ['kvasir_instance_remote_query_bytes_total', 'Bytes of query rows sent.', of((l) => l.remote.bytesOut)],
+  ['kvasir_instance_remote_partial_bytes_total', 'Bytes of partial attention received.', of((l) => l.remote.bytesIn)],
+  [
+    'kvasir_instance_remote_wait_seconds_total',
+    'Time that steps waited for partial attention of other instances.',
+    of((l) => l.remote.waitSeconds),
+  ],
 ];
 
 type Read = (link: LendingLink) => number;
 
-/** What the debtor says of its creditors, and what the creditor says of its debtors. */
+/** Figures of a link that its debtor reports, and those that its creditor reports. */
 const ofDebtors: readonly (readonly [name: string, help: string, read: Read])[] = [
-  ['kvasir_link_loan_refusals_total', 'Loans that a creditor refused', (l) => l.refusals],
+  ['kvasir_link_loan_refusals_total', 'Loans refused by a creditor.', (l) => l.refusals],
 ];
 const ofCreditors: readonly (readonly [name: string, help: string, read: Read])[] = [
-  ['kvasir_link_queries_total', 'Queries that a creditor answered', (l) => l.queries],
-  ['kvasir_link_query_refusals_total', 'Queries that a creditor refused', (l) => l.refusedQueries],
-  ['kvasir_link_query_bytes_total', 'Bytes of query rows sent there', (l) => l.queryBytes],
-  ['kvasir_link_partial_bytes_total', 'Bytes of partial attention that came back', (l) => l.partialBytes],
+  ['kvasir_link_queries_total', 'Remote attention queries answered by a creditor.', (l) => l.queries],
+  ['kvasir_link_query_refusals_total', 'Remote attention queries refused by a creditor.', (l) => l.refusedQueries],
+  ['kvasir_link_query_bytes_total', 'Bytes of query rows sent to a creditor.', (l) => l.queryBytes],
+  ['kvasir_link_partial_bytes_total', 'Bytes of partial attention returned by a creditor.', (l) => l.partialBytes],
 ];
 
-interface Labelled {
+interface LabelledLink {
   readonly instance: number;
   readonly creditor: number;
   readonly link: LendingLink;
 }
 
-/** Links name instances by their places among those that lend. @param says whose word it is */
-function labelled(instances: readonly InstanceSnapshot[], says: 'debtor' | 'creditor'): readonly Labelled[] {
+/** Links name instances by their places among the lending instances. @param reporter the side whose figures are read */
+function labelled(instances: readonly InstanceSnapshot[], reporter: 'debtor' | 'creditor'): readonly LabelledLink[] {
   const at = new Map(instances.map(({ lending }, instance) => [lending?.place, instance]));
-  return instances.flatMap(({ lending }, teller) =>
+  return instances.flatMap(({ lending }, own) =>
     (lending?.links ?? []).flatMap((link) => {
       const peer = at.get(link.peer);
       if (peer === undefined) return [];
-      return says === 'debtor'
-        ? [{ instance: teller, creditor: peer, link }]
-        : [{ instance: peer, creditor: teller, link }];
+      return reporter === 'debtor'
+        ? [{ instance: own, creditor: peer, link }]
+        : [{ instance: peer, creditor: own, link }];
     }),
   );
 }
 
-/** By debtor and creditor. */
-export function addLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
-  const labels = { labelNames: ['instance', 'creditor'], registers: [registry] };
-  new Gauge({
-    ...labels,
-    name: 'kvasir_link_borrowed_blocks',
-    help: 'Blocks that an instance holds from a creditor',
-    collect() {
-      this.reset();
-      for (const { link, ...of } of labelled(instances(), 'debtor')) this.set(of, link.borrowedBlocks);
-    },
+/** Metrics by debtor and creditor. */
+export function addLendingLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
+  const labelNames = ['instance', 'creditor'];
+  const readLinks = (reporter: 'debtor' | 'creditor', read: Read) => () =>
+    labelled(instances(), reporter).map(({ link, ...labels }) => [labels, read(link)] as const);
+  addPulled(registry, {
+    ...{ name: 'kvasir_link_borrowed_blocks', help: 'Blocks borrowed from a creditor.', kind: 'gauge', labelNames },
+    read: readLinks('debtor', ({ borrowedBlocks }) => borrowedBlocks),
   });
-  new Counter({
-    ...{ labelNames: ['instance', 'creditor', 'transport'], registers: [registry] },
-    ...{ name: 'kvasir_link_moved_bytes_total', help: 'Bytes of blocks moved to a creditor, or from there' },
-    collect() {
-      this.reset();
-      for (const { link, ...of } of labelled(instances(), 'debtor'))
-        this.inc({ ...of, transport: link.transport ?? 'none' }, link.movedBytes);
-    },
+  addPulled(registry, {
+    ...{ name: 'kvasir_link_moved_bytes_total', help: 'Bytes of blocks moved to a creditor or back.', kind: 'counter' },
+    labelNames: [...labelNames, 'transport'],
+    read: () =>
+      labelled(instances(), 'debtor').map(
+        ({ link: { transport = 'none', movedBytes }, ...labels }) => [{ ...labels, transport }, movedBytes] as const,
+      ),
   });
-  for (const [says, metrics] of [['debtor', ofDebtors] as const, ['creditor', ofCreditors] as const])
+  for (const [reporter, metrics] of [['debtor', ofDebtors] as const, ['creditor', ofCreditors] as const])
     for (const [name, help, read] of metrics)
-      new Counter({
-        ...{ ...labels, name, help },
-        collect() {
-          this.reset();
-          for (const { link, ...of } of labelled(instances(), says)) this.inc(of, read(link));
-        },
-      });
+      addPulled(registry, { name, help, kind: 'counter', labelNames, read: readLinks(reporter, read) });
 }

@@ -1,52 +1,48 @@
-// Metrics of prompts that groups of instances compute together.
-import { Counter, Gauge, type Registry } from 'prom-client';
+// Metrics of pipeline groups, which compute long prompts together.
+import type { Registry } from 'prom-client';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
+import { addPulled } from './pulled-metric.ts';
 
-/** Chunks by instance and place in its groups, rows by instance and link. */
-export function addStageMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
-  new Counter({
-    name: 'kvasir_instance_stage_chunks_total',
-    help: 'Chunks of prompts that an instance ran as the first (0), second... of a group, each a range of the layers',
-    labelNames: ['instance', 'stage'],
-    registers: [registry],
-    collect() {
-      this.reset();
-      for (const [instance, { stageChunks = [] }] of instances().entries())
-        for (const [stage, chunks] of stageChunks.entries()) this.inc({ instance, stage }, chunks);
-    },
-  });
+/** Chunks by instance and stage, activations by instance and by link. */
+export function addPipelineMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
   const links = () =>
     instances().flatMap(({ rowLinks = [] }, from) =>
-      rowLinks.map(({ to, transport = 'none', ...of }) => ({ labels: { from, to, transport }, ...of })),
+      rowLinks.map(({ to, transport = 'none', ...figures }) => ({ labels: { from, to, transport }, ...figures })),
     );
-  new Counter({
-    name: 'kvasir_instance_rows_sent_bytes_total',
-    help: 'Bytes of rows (residual streams) that an instance has passed on to other members of groups',
+  addPulled(registry, {
+    name: 'kvasir_instance_pipeline_chunks_total',
+    alias: 'kvasir_instance_stage_chunks_total',
+    help: 'Prompt chunks that an instance computed as a stage of a pipeline group; each stage has a range of the layers.',
+    kind: 'counter',
+    labelNames: ['instance', 'stage'],
+    read: () =>
+      instances().flatMap(({ stageChunks = [] }, instance) =>
+        stageChunks.map((chunks, stage) => [{ instance, stage }, chunks] as const),
+      ),
+  });
+  addPulled(registry, {
+    name: 'kvasir_instance_activation_sent_bytes_total',
+    alias: 'kvasir_instance_rows_sent_bytes_total',
+    help: 'Bytes of activations that an instance sent to the next stages of its groups.',
+    kind: 'counter',
     labelNames: ['instance'],
-    registers: [registry],
-    collect() {
-      this.reset();
-      for (const { labels, bytes } of links()) this.inc({ instance: labels.from }, bytes);
-    },
+    read: () => links().map(({ labels, bytes }) => [{ instance: labels.from }, bytes] as const),
   });
-  new Counter({
-    name: 'kvasir_link_rows_sent_bytes_total',
-    help: 'Bytes of rows put on the way from one member of a group to the next',
-    labelNames: ['from', 'to', 'transport'],
-    registers: [registry],
-    collect() {
-      this.reset();
-      for (const { labels, bytes } of links()) this.inc(labels, bytes);
-    },
+  const labelNames = ['from', 'to', 'transport'];
+  addPulled(registry, {
+    name: 'kvasir_link_activation_sent_bytes_total',
+    alias: 'kvasir_link_rows_sent_bytes_total',
+    help: 'Bytes of activations sent from one stage of a group to the next.',
+    kind: 'counter',
+    labelNames,
+    read: () => links().map(({ labels, bytes }) => [labels, bytes] as const),
   });
-  new Gauge({
-    name: 'kvasir_link_rows_backlog_bytes',
-    help: 'Of them, those that are not known to have arrived',
-    labelNames: ['from', 'to', 'transport'],
-    registers: [registry],
-    collect() {
-      this.reset();
-      for (const { labels, backlogBytes } of links()) this.set(labels, backlogBytes);
-    },
+  addPulled(registry, {
+    name: 'kvasir_link_activation_backlog_bytes',
+    alias: 'kvasir_link_rows_backlog_bytes',
+    help: 'Bytes of activations sent but not yet acknowledged.',
+    kind: 'gauge',
+    labelNames,
+    read: () => links().map(({ labels, backlogBytes }) => [labels, backlogBytes] as const),
   });
 }

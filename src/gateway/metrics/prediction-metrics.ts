@@ -1,4 +1,4 @@
-// Metrics of predictors: what they said of requests that have finished, and how far that was from what came.
+// Metrics of predictions: predicted latencies of finished requests, and their ratio to the actual ones.
 import { Histogram, type Registry } from 'prom-client';
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import { type Outcome, tbtOf, ttftOf } from './predictions.ts';
@@ -10,7 +10,7 @@ interface Audited {
   readonly ratio: Histogram;
 }
 
-/** Of each request that finished at its first try, batch jobs left out. */
+/** Observes each request that finished in its first attempt, except batch jobs. */
 export function auditPredictions(
   registry: Registry,
   cluster: ClusterPort,
@@ -19,11 +19,11 @@ export function auditPredictions(
   const histogram = (name: string, help: string, buckets: readonly number[]) =>
     new Histogram({ name, help, buckets: [...buckets], registers: [registry] });
   const audited = (name: 'ttft' | 'tbt', what: string): Audited => ({
-    predicted: histogram(`kvasir_predicted_${name}_seconds`, `${what} as predicted when placed`, seconds[name]),
-    ratio: histogram(`kvasir_${name}_actual_to_predicted`, `${what} over what was predicted`, ratios),
+    predicted: histogram(`kvasir_predicted_${name}_seconds`, `${what}, predicted at placement.`, seconds[name]),
+    ratio: histogram(`kvasir_${name}_actual_to_predicted`, `${what}, actual over predicted.`, ratios),
   });
   const ttft = audited('ttft', 'Time to first token');
-  const tbt = audited('tbt', 'Mean gap between tokens');
+  const tbt = audited('tbt', 'Mean time between tokens');
   cluster.onEnded((account) => {
     if (account.state !== 'finished' || account.batch || account.placements.length !== 1) return;
     observe(ttft, ttftOf(account));

@@ -1,20 +1,20 @@
-// What was predicted of a request when it was placed, and what it turned out to be.
+// Latencies of a request as predicted at placement, and as they came out.
 import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 
-/** Undefined: nobody has predicted it, or it has not happened. */
+/** Undefined: not predicted, or not reached. */
 export interface Outcome {
   readonly predictedUs: number | undefined;
   readonly actualUs: number | undefined;
 }
 
-/** First token since submit. */
+/** Time from submission to the first token. */
 export function ttftOf({ placements, submittedUs, firstTokenUs }: RequestAccount): Outcome {
   const actualUs = firstTokenUs === undefined ? undefined : firstTokenUs - submittedUs;
   const [first] = placements;
   return { predictedUs: first && predictedTtftUs(first), actualUs };
 }
 
-/** Mean gap between tokens. */
+/** Mean time between tokens. */
 export function tbtOf({ placements, firstTokenUs, lastTokenUs, outputTokens }: RequestAccount): Outcome {
   const gaps = outputTokens - 1;
   const isKnown = firstTokenUs !== undefined && lastTokenUs !== undefined && gaps > 0;
@@ -22,7 +22,7 @@ export function tbtOf({ placements, firstTokenUs, lastTokenUs, outputTokens }: R
   return { predictedUs: placements.at(0)?.predicted?.tbtUs, actualUs };
 }
 
-/** As admission saw it, which counts the hand-off; else wait and prefill. */
+/** The prediction of admission, which includes the hand-off, or else wait plus prefill. */
 export function predictedTtftUs({
   waitUs,
   prefillUs,

@@ -1,44 +1,61 @@
-// Metrics of the tiers below instances' pools: what they hold, what was found there, and the bytes that were moved.
-import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
-
-type InstanceMetric = readonly [name: string, help: string, read: (s: InstanceSnapshot) => number];
+// Metrics of the tiers below the KV pool (host memory and SSD) and of stores: blocks held, hits, and bytes moved.
+import type { InstanceMetric } from './pulled-metric.ts';
 
 export const tierGauges: readonly InstanceMetric[] = [
-  ['kvasir_instance_host_memory_blocks', 'Blocks that host memory holds', (s) => s.tiers?.host.blocks ?? 0],
-  ['kvasir_instance_ssd_blocks', 'Blocks that SSD holds, or that are being written', (s) => s.tiers?.ssd.blocks ?? 0],
+  ['kvasir_instance_host_memory_blocks', 'Blocks cached in host memory.', (s) => s.tiers?.host.blocks ?? 0],
+  ['kvasir_instance_ssd_blocks', 'Blocks on SSD, those being written included.', (s) => s.tiers?.ssd.blocks ?? 0],
 ];
 
 export const tierCounters: readonly InstanceMetric[] = [
   [
     'kvasir_instance_host_memory_hit_blocks_total',
-    'Blocks of prompts that host memory had',
+    'Prompt blocks found in host memory.',
     (s) => s.tiers?.reads.host ?? 0,
   ],
-  ['kvasir_instance_ssd_hit_blocks_total', 'Blocks of prompts that SSD had', (s) => s.tiers?.reads.ssd ?? 0],
+  ['kvasir_instance_ssd_hit_blocks_total', 'Prompt blocks found on SSD.', (s) => s.tiers?.reads.ssd ?? 0],
   [
     'kvasir_instance_fetched_hit_blocks_total',
-    'Blocks of prompts that came from other instances to host memory',
+    'Prompt blocks fetched from other instances into host memory.',
     (s) => s.tiers?.reads.instance ?? 0,
   ],
   [
     'kvasir_instance_host_memory_bytes_total',
-    'Bytes copied between the pool and host memory',
+    'Bytes copied between the KV pool and host memory.',
     (s) => s.tiers?.moved?.copiedBytes ?? 0,
   ],
-  ['kvasir_instance_store_taken_blocks_total', 'Blocks that a store took of others', (s) => s.store?.takenBlocks ?? 0],
-  ['kvasir_instance_store_taken_bytes_total', 'Their bytes', (s) => s.store?.takenBytes ?? 0],
-  ['kvasir_instance_store_sent_blocks_total', 'Blocks that a store sent to others', (s) => s.store?.sentBlocks ?? 0],
-  ['kvasir_instance_store_sent_bytes_total', 'Their bytes', (s) => (s.store === undefined ? 0 : (s.sent?.bytes ?? 0))],
+  [
+    'kvasir_instance_store_received_blocks_total',
+    'Blocks that a store received from other instances.',
+    (s) => s.store?.takenBlocks ?? 0,
+    'kvasir_instance_store_taken_blocks_total',
+  ],
+  [
+    'kvasir_instance_store_received_bytes_total',
+    'Bytes that a store received from other instances.',
+    (s) => s.store?.takenBytes ?? 0,
+    'kvasir_instance_store_taken_bytes_total',
+  ],
+  [
+    'kvasir_instance_store_sent_blocks_total',
+    'Blocks that a store sent to other instances.',
+    (s) => s.store?.sentBlocks ?? 0,
+  ],
+  [
+    'kvasir_instance_store_sent_bytes_total',
+    'Bytes that a store sent to other instances.',
+    (s) => (s.store === undefined ? 0 : (s.sent?.bytes ?? 0)),
+  ],
   [
     'kvasir_instance_store_declined_offers_total',
-    'Prefixes that a store was offered and did not take: there was no room, or too much else',
+    'Prefixes offered to a store that it declined for lack of free capacity.',
     (s) => s.store?.declinedOffers ?? 0,
   ],
-  ['kvasir_instance_ssd_read_bytes_total', 'Bytes read of SSD', (s) => s.tiers?.moved?.ssdReadBytes ?? 0],
-  ['kvasir_instance_ssd_written_bytes_total', 'Bytes written to SSD', (s) => s.tiers?.moved?.ssdWrittenBytes ?? 0],
+  ['kvasir_instance_ssd_read_bytes_total', 'Bytes read from SSD.', (s) => s.tiers?.moved?.ssdReadBytes ?? 0],
+  ['kvasir_instance_ssd_written_bytes_total', 'Bytes written to SSD.', (s) => s.tiers?.moved?.ssdWrittenBytes ?? 0],
   [
-    'kvasir_instance_ssd_bad_blocks_total',
-    'Blocks that SSD was to have and were not whole: computed anew',
+    'kvasir_instance_ssd_corrupt_blocks_total',
+    'Blocks on SSD that failed their checksum and were computed again.',
     (s) => s.tiers?.moved?.badBlocks ?? 0,
+    'kvasir_instance_ssd_bad_blocks_total',
   ],
 ];
