@@ -3,7 +3,7 @@
 import type { BlockChain } from '../core/protocol/kv-events.ts';
 import type { PlacementRecords } from '../core/router/placed.ts';
 import { Placer } from '../core/router/placement/placer.ts';
-import { LengthRequest } from '../core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';

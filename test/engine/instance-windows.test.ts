@@ -1,9 +1,9 @@
 // Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
+import { createTokenInstance } from '../../src/core/instance/token-instance.ts';
 import { pagesFor } from '../../src/core/kvcache/layer-groups.ts';
 import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
-import { createTokenInstance } from '../../src/core/scheduler/executor/token-executor.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';

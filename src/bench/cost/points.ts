@@ -1,7 +1,7 @@
 // Serving points that somebody measured, and one of them simulated: the same clients, lengths and batching rules.
 
 import type { StepCostModel } from '../../core/cost/roofline.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { runClosedLoop } from '../../sim/workload/closed-loop.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 

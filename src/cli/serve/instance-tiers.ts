@@ -1,7 +1,7 @@
 // The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
 import { createHash } from 'node:crypto';
 import { dirname, join } from 'node:path';
-import type { TokenInstanceConfig } from '../../core/scheduler/executor/token-executor.ts';
+import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { KvPoolHandle } from '../../kernel/backend.ts';
 import { loadNative, type NativeModule } from '../../kernel/native/addon.ts';

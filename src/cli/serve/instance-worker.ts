@@ -1,9 +1,9 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
+import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
-import { createTokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';

@@ -1,8 +1,8 @@
 // Memory that instances lend to one another: what flags say of it, as instances and the gManager are told.
 import { webcrypto } from 'node:crypto';
+import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
 import { blocksLendable } from '../../core/lending/lending-policy.ts';
-import type { TokenInstanceConfig } from '../../core/scheduler/executor/token-executor.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';

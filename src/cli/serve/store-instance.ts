@@ -1,6 +1,6 @@
 // An instance that computes nothing: memory and SSD for what others have computed, and links to them.
 
-import { createTokenInstance } from '../../core/scheduler/executor/token-executor.ts';
+import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { kvShapeOf } from '../../engine/load-model.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';

@@ -2,7 +2,7 @@
 
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
-import type { LengthRequest } from '../scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../scheduler/executor/length-request.ts';
 import type { Progress } from './attempts.ts';
 
 /** Of tokens only the first one of a try is said when it comes; reports tell of the others. */

@@ -1,11 +1,11 @@
 // Runs an instance's stages of prompts that groups compute: each a program over a range of the layers, whose rows come and go over pages.
 
+import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import { stageLayers } from '../../core/kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LayerSlice } from '../../engine/layer-slice.ts';
 import type { ActivationWire } from './activation-memory.ts';

@@ -1,12 +1,12 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 
+import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { BorrowerEffect } from '../../core/protocol/lending-effects.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LiveLending } from '../lending/live-lending.ts';
 import { isOfStage, type PipelineRunner, type StageEffect } from '../pipeline/pipeline-runner.ts';

@@ -1,7 +1,8 @@
 // Records for traces what an instance does for requests: when each step ran, with which tokens of which requests, and when prefixes came.
+
+import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
-import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { HandOffEffect } from '../transfer/transfer-effects.ts';
 import type { StepTrace } from './thread-protocol.ts';

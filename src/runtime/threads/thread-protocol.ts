@@ -1,12 +1,12 @@
 // Messages between the gateway's thread and the threads of instances.
 
+import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { InstanceRole } from '../../core/router/conductor.ts';
-import type { TokenInstanceConfig } from '../../core/scheduler/executor/token-executor.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
 import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';

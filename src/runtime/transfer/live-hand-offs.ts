@@ -1,9 +1,10 @@
 // Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
+
+import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../core/protocol/ids.ts';
 import type { GenerationEvent, LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import {
   fillingPages,
   type PageShape,

@@ -1,6 +1,7 @@
 // What an instance asks to be done about prompts and prefixes that go from one instance to another.
+
+import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
-import type { TokenInstance } from '../../core/scheduler/executor/token-executor.ts';
 import type { LiveHandOffs } from './live-hand-offs.ts';
 
 type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';

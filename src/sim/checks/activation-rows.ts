@@ -1,7 +1,7 @@
 // No member of a group computes on rows that have not come to it: followed from when they come.
 
+import type { LengthEffect, LengthEvent, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthEffect, LengthEvent, LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 
 /** Rows of a prompt's tokens, from one to before another. */
 interface Rows {

@@ -1,7 +1,7 @@
 // What was cancelled holds nothing: at an instance from when it hears so, and on the network one message later.
 
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 import type { Network } from '../network/network.ts';
 
 /** Requests of one instance that are remembered. */

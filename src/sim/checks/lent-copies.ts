@@ -1,7 +1,8 @@
 // No borrowed block that a copy under way reads or writes is given back, or another's: followed from when its debtor's machine says so.
+
+import type { LengthEffect, LengthInstance } from '../../core/instance/length-instance.ts';
 import { lentName } from '../../core/lending/debtor/block-moves.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthEffect, LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 
 /** A block of a creditor, as its debtor had it when the copy began. */
 interface Borrowed {

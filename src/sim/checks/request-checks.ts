@@ -1,18 +1,13 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 
+import type { LengthEffect, LengthEvent, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
-
 import { loadOf } from '../../core/protocol/refusals.ts';
 import type { Slo } from '../../core/protocol/slo.ts';
-import type {
-  LengthEffect,
-  LengthEvent,
-  LengthInstance,
-  LengthRequest,
-} from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { Inside, SimulationConfig } from '../engine/simulation-config.ts';
 import { RowChecks } from './activation-rows.ts';
 import { Cancelled } from './cancelled.ts';

@@ -1,9 +1,10 @@
 // How long the conductor's prefix index may name blocks that an instance has lost, against what its cache itself says.
 
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
 import { changesMax } from '../../core/kvcache/events/kv-event-publisher.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthInstance, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { digestWords } from '../../util/blake2s.ts';
 
 /** A block that an instance does not hold any more. */

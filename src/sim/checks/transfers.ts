@@ -1,8 +1,8 @@
 // No block that a transfer under way may still read is free or somebody else's: what leaves an instance is followed from when its machine says so.
 
+import type { LengthEffect, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlockTableView } from '../../core/protocol/kv-events.ts';
-import type { LengthEffect, LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 import type { ByteKind, Network } from '../network/network.ts';
 import { LentCopies } from './lent-copies.ts';
 

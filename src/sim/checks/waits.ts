@@ -1,7 +1,7 @@
 // Who waits for whom in a cluster, at any moment.
 
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 
 /** A request at an instance. */
 export type Waiter = string;

@@ -1,12 +1,13 @@
 // The conductor of a simulated cluster: it is told, what it asks for is carried out, and it is woken at its times.
 
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';

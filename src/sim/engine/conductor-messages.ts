@@ -2,7 +2,7 @@
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 
 /** Undefined: it is for others. */
 export function conductorMessagesOf(

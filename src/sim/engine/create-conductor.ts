@@ -5,7 +5,7 @@ import { admissionConfig, type SloRule } from '../../core/router/admission/lengt
 import { Conductor } from '../../core/router/conductor.ts';
 import { LengthProgress } from '../../core/router/length-progress.ts';
 import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { SimulationConfig } from './simulation-config.ts';
 
 /** @param capacityTokens (instances) @param options alone: it knows of no instance yet */

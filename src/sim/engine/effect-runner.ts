@@ -1,7 +1,9 @@
 // Carries out what instances want of a simulated cluster: steps that take time, bytes that move, blocks that are read and written.
+
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import type { ClusterLending } from '../lending/cluster-lending.ts';
 import type { SimulatedExecutor } from './executor.ts';

@@ -1,9 +1,11 @@
 // An instance's engine in the simulator: a step takes as long as its cost model says.
 
+import type { HostLink } from '../../core/cost/host-link.ts';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import { attentionUs, besideGuestsUs, distributedUs } from '../../core/lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
-import type { HostLink, LengthEvent, StepCostModel } from '../../core/scheduler/executor/length-executor.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import type { RemotePart } from '../lending/remote-attention.ts';

@@ -1,7 +1,7 @@
 // What the step that an instance runs waits for: prefixes that arrive layer by layer, each until its time is up.
 
+import { behindLayersUs, type LayeredStep } from '../../core/cost/layer-wise-arrival.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
-import { behindLayersUs, type LayeredStep } from '../../core/scheduler/executor/length-executor.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 
 /** One of those that the step waits for: some of the sources of a request's blocks have not done their part. */

@@ -1,8 +1,9 @@
 // Who hears what in a simulated cluster, and when: messages take their time, and an instance that computes may hear them only once its step ends.
 
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { type FaultLayer, kept } from '../faults/fault-layer.ts';
 
 type ToInstance = LengthEvent;

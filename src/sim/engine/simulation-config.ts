@@ -1,5 +1,6 @@
 // What a simulation is of: instances, the network between them, and what goes wrong.
 
+import type { LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
@@ -8,11 +9,7 @@ import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
 import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import type { TokenTransfers } from '../../core/router/token-transfers.ts';
-import type {
-  LengthInstance,
-  LengthInstanceConfig,
-  LengthRequest,
-} from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { FaultPlan } from '../faults/faults.ts';
 import type { ClusterLendingConfig } from '../lending/lending-host.ts';

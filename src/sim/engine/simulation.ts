@@ -1,18 +1,18 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 
+import {
+  createLengthInstance,
+  type LengthEffect,
+  type LengthEvent,
+  type LengthInstance,
+} from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { MessageCounts } from '../../core/protocol/message-counts.ts';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
 import { sloRule } from '../../core/router/admission/length-admission.ts';
-import {
-  createLengthInstance,
-  type LengthEffect,
-  type LengthEvent,
-  type LengthInstance,
-  type LengthRequest,
-} from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import { RequestChecks } from '../checks/request-checks.ts';

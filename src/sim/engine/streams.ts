@@ -1,17 +1,14 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
 
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Activations } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlockTableView } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import {
-  type LayerRange,
-  type LengthEvent,
-  type LengthRequest,
-  layersOf,
-  type StepCostModel,
-} from '../../core/scheduler/executor/length-executor.ts';
+import { type LayerRange, layersOf } from '../../core/protocol/step-shape.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { Departed, Network } from '../network/network.ts';
 import { HandOffProgress } from './hand-off-progress.ts';
 

@@ -1,8 +1,11 @@
 // The tiers below device memory in simulated time: what moving blocks takes, and what came of it.
+
+import type { HostLink } from '../../core/cost/host-link.ts';
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../../core/protocol/ports.ts';
-import type { HostLink, LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Histogram } from '../report/histogram.ts';
 import { type Latency, latencyMs } from '../report/outcome.ts';
 import type { SimulationConfig } from './simulation-config.ts';

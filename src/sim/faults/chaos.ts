@@ -4,7 +4,7 @@ import { RooflineCost } from '../../core/cost/roofline.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
 import { placementKinds } from '../../core/router/placement/placement.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Prng } from '../../util/prng.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';

@@ -1,8 +1,9 @@
 // What stands between a simulated cluster's machines where faults are wanted: messages that go astray, lives that end, connections that break.
 
+import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
-import type { LengthEvent, LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Prng } from '../../util/prng.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
 import { FaultyNetwork, type Party } from './faulty-network.ts';

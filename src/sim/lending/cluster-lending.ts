@@ -1,10 +1,11 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
 
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { BorrowingTotals } from '../../core/lending/debtor/borrower-terms.ts';
 import { GManager } from '../../core/lending/manager/gmanager.ts';
 import type { BorrowerEffect, RemoteWork } from '../../core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
-import type { LengthInstance, StepCostModel } from '../../core/scheduler/executor/length-executor.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../engine/event-heap.ts';
 import { EventQueue } from '../engine/event-queue.ts';

@@ -1,6 +1,7 @@
 // What lending in a simulated cluster is given and counts: its settings, and the cluster as it sees it.
+
+import type { LengthEvent, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
-import type { LengthEvent, LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
 import type { SimulatedExecutor } from '../engine/executor.ts';
 import type { Streams } from '../engine/streams.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';

@@ -1,8 +1,8 @@
 // Who computes attention for whom in a simulated cluster, and what that does to the steps of both.
 
+import type { StepCostModel } from '../../core/cost/roofline.ts';
 import { guestUs, partialsUs, type QueryLink } from '../../core/lending/debtor/remote-work.ts';
 import type { RemoteWork } from '../../core/protocol/lending-effects.ts';
-import type { StepCostModel } from '../../core/scheduler/executor/length-executor.ts';
 
 /** What a step waits for, as its executor needs it: keys that are not its own to read, and when the last partials are here. */
 export interface RemotePart {

@@ -1,5 +1,5 @@
 // What came of the requests of each class, and of each tenant.
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Histogram } from './histogram.ts';
 
 /** Those who come when there are so many already count together, under `others`. */

@@ -1,5 +1,5 @@
 // What moving requests to bigger instances came to in a run.
-import type { LengthInstance } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceSpec } from '../engine/simulation-config.ts';
 
 export interface MigrationFigures {

@@ -5,7 +5,7 @@ import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 
 import type { BlockCounts, MissReasons } from '../../core/router/placed.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { scramble } from '../../util/scramble.ts';
 import { wideZero } from '../../util/wide-zero.ts';

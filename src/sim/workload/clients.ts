@@ -2,7 +2,7 @@
 
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
-import { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import type { RequestChecks } from '../checks/request-checks.ts';

@@ -1,11 +1,12 @@
 // A closed loop around one instance: so many clients, each of which sends its next request when its last one has ended.
-import type { InstanceEffect } from '../../core/protocol/effects.ts';
+
 import {
   createLengthInstance,
   type LengthEvent,
   type LengthInstanceConfig,
-  LengthRequest,
-} from '../../core/scheduler/executor/length-executor.ts';
+} from '../../core/instance/length-instance.ts';
+import type { InstanceEffect } from '../../core/protocol/effects.ts';
+import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import { EventHeap } from '../engine/event-heap.ts';
 import { SimulatedExecutor } from '../engine/executor.ts';

@@ -1,7 +1,7 @@
 // Clients that come again when they are refused.
 
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 

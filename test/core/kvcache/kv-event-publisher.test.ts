@@ -1,11 +1,12 @@
 // An instance's word about its cache: journals that a reader follows, through losses too, to what the instance holds.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { createLengthInstance } from '../../../src/core/instance/length-instance.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import type { KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
-import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { World } from '../router/world.ts';
 

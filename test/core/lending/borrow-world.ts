@@ -1,5 +1,6 @@
 // Instances with fake engines that lend one another memory: what they say and copy comes in any order that a network may have it in.
 import { expect } from 'vitest';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-terms.ts';
 import { blocksLendable, type LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
@@ -9,7 +10,6 @@ import type { InstanceEvent, PrefixFetch } from '../../../src/core/protocol/even
 import type { BlocksToMove, FilledBlocks } from '../../../src/core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../../src/core/protocol/lending-messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { checkLoans } from '../../../src/sim/lending/checks.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';

@@ -5,7 +5,7 @@ import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
 import { Conductor, type ConductorConfig } from '../../../src/core/router/conductor.ts';
 import { LengthProgress } from '../../../src/core/router/length-progress.ts';
 import { lengthPlacement } from '../../../src/core/router/placement/length-placement.ts';
-import { LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { cluster, config, requestOf } from '../../sim/small-cluster.ts';
 

@@ -1,6 +1,6 @@
 // The instance machine: stories of requests, and random histories that end with exactly what each request gets alone.
 import { describe, expect, test } from 'vitest';
-import { createTokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
+import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import {
   baseConfig,
   expectComplete,

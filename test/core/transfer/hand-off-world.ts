@@ -1,12 +1,12 @@
 // Instances that hand prompts to one another, with everything under way in the hands of a test.
 import { expect } from 'vitest';
-import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import {
   createLengthInstance,
   type LengthEvent,
   type LengthInstance,
-  LengthRequest,
-} from '../../../src/core/scheduler/executor/length-executor.ts';
+} from '../../../src/core/instance/length-instance.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';
 

@@ -2,10 +2,10 @@
 // all pages come back.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, PeerMessage } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';

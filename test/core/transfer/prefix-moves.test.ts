@@ -1,14 +1,11 @@
 // Prefixes between instances whose messages come in any order, late, twice, or never: nothing is lost, and nothing stays pinned.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { createLengthInstance, type LengthInstance } from '../../../src/core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, LoadSource } from '../../../src/core/protocol/events.ts';
-import {
-  createLengthInstance,
-  type LengthInstance,
-  LengthRequest,
-  type LengthResult,
-} from '../../../src/core/scheduler/executor/length-executor.ts';
+import type { LengthResult } from '../../../src/core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, cost } from '../scheduler/small-cost.ts';

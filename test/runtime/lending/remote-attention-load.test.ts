@@ -1,6 +1,6 @@
 // Guests that would take more of a creditor than their share: it looks at their work as steps of its own run, and tells those who asked for it.
 import { expect, it } from 'vitest';
-import { createTokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
+import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { LenderWire } from '../../../src/runtime/lending/lender-wire.ts';
 import { LiveLending } from '../../../src/runtime/lending/live-lending.ts';

@@ -1,9 +1,9 @@
 // A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or somebody else's.
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { ReceiveLayout } from '../../../src/core/kvcache/receive-pages.ts';
 import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
-import { createTokenInstance } from '../../../src/core/scheduler/executor/token-executor.ts';
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';

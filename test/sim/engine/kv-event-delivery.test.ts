@@ -1,7 +1,7 @@
 // What a conductor believes of caches when messages about them go astray.
 import { expect, it } from 'vitest';
 import { sloRule } from '../../../src/core/router/admission/length-admission.ts';
-import { LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
+import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { createConductor } from '../../../src/sim/engine/create-conductor.ts';
 import { defaultFaultTimes } from '../../../src/sim/faults/faults.ts';
 import { digestWords } from '../../../src/util/blake2s.ts';

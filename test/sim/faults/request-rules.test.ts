@@ -1,5 +1,6 @@
 // The rules of requests, each broken on purpose: a run with its checks on says which, and the same run ends well as it is.
 import { afterEach, describe, expect, it } from 'vitest';
+import type { LengthEvent } from '../../../src/core/instance/length-instance.ts';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { type BlockListener, KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { KvEventPublisher } from '../../../src/core/kvcache/events/kv-event-publisher.ts';
@@ -11,7 +12,7 @@ import type { KvEventBatch } from '../../../src/core/protocol/kv-events.ts';
 import { queueFull, type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
 import { AdmissionController, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
-import type { LengthEvent, LengthRequest } from '../../../src/core/scheduler/executor/length-executor.ts';
+import type { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Instance } from '../../../src/core/scheduler/instance.ts';
 import { RequestTable } from '../../../src/core/scheduler/request-table.ts';
 import { EffectRunner } from '../../../src/sim/engine/effect-runner.ts';

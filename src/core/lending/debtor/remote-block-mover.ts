@@ -3,12 +3,13 @@
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { InstanceIndex, MoveNumber, RBlockId, SettlementId, StepNumber } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
 import type { RManager } from '../rmanager.ts';
 import { SettlementCopies } from '../settlement/settlement-copies.ts';
 import { type BlockLocation, BlockMoves, type Move, type MoveDriver, type MoveOut } from './block-moves.ts';
 import { BlockLocator } from './block-sites.ts';
 import { type RemoteBlockMap, RemoteBlockRegistry } from './remote-blocks.ts';
-import { type RemoteLayout, remoteLayout } from './remote-layout.ts';
+import { remoteLayout } from './remote-layout.ts';
 import { blocksToKeep, RemotePrefixCache, type RemotePrefixMatch } from './remote-prefix-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 

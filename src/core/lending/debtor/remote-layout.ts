@@ -2,23 +2,8 @@
 
 import { away as elsewhere } from '../../../util/step.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
+import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
 import type { BlockLocation } from './block-moves.ts';
-
-/** Ranges that follow one another at one creditor. */
-export interface RemoteBlocks {
-  readonly creditor: InstanceIndex;
-  /** Index in the sequence. */
-  readonly firstBlock: number;
-  readonly blocks: readonly BlockId[];
-}
-
-export interface RemoteLayout {
-  /** The first block that is not in the table; those that are come before it and behind the last of these. */
-  readonly firstBlock: number;
-  /** Rows of the page table; `away` where it is at a creditor. */
-  readonly rows: Int32Array;
-  readonly remote: readonly RemoteBlocks[];
-}
 
 /** @param sites of the blocks from `firstBlock` on */
 export function remoteLayout(own: InstanceIndex, firstBlock: number, sites: readonly BlockLocation[]): RemoteLayout {

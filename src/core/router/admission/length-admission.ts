@@ -3,8 +3,10 @@
 import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../cost/prefill.ts';
+import type { StepCostModel } from '../../cost/roofline.ts';
 import type { Slo } from '../../protocol/slo.ts';
-import type { LengthInstanceConfig, LengthRequest } from '../../scheduler/executor/length-executor.ts';
+import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
+import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
 import type { InstanceRole } from '../conductor.ts';
 import type { RoleSwitchLimits } from '../roles/role-switch.ts';
 import type { AdmissionConfig } from './admission-controller.ts';
@@ -16,7 +18,11 @@ import { type SloClass, sloOf } from './slo.ts';
 /** An instance as its prefills, decodes and hand-offs are predicted. */
 interface PredictedInstance {
   readonly role: InstanceRole;
-  readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits' | 'handOff'>;
+  readonly machine: {
+    readonly cost: StepCostModel;
+    readonly limits: BatchLimits;
+    readonly handOff?: { readonly layerWise: boolean; readonly landingTokens: number } | undefined;
+  };
   readonly nic: { readonly bytesPerSecond: number };
 }
 

@@ -8,12 +8,20 @@ import type { TransferEnd } from '../../cost/transfer-times.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
 import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import { backgroundLimits } from '../../scheduler/batching/batch-jobs-budget.ts';
-import { awaitedUs } from '../../scheduler/batching/step-budget.ts';
-import type { LengthInstanceConfig } from '../../scheduler/executor/length-executor.ts';
+import { awaitedUs, type BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
 import type { BatchJobsConfig } from '../batch-jobs.ts';
 import type { PlacementSettings } from './placement.ts';
 import type { PlacerConfig } from './placer.ts';
+
+/** An instance, as placement needs to know it. */
+interface Machine {
+  readonly cost: StepCostModel;
+  readonly blockTokens: number;
+  readonly limits: BatchLimits;
+  readonly hostLink?: HostLink | undefined;
+  readonly startsAhead?: boolean | undefined;
+}
 
 /** Initial size of the prefix index, in blocks: a small table is fast, and it grows. */
 const indexedBlocks = 2 ** 15;
@@ -22,7 +30,7 @@ const rememberedBlocks = 1_000_000;
 
 /** Batch jobs are the requests that the trace marks as such. They may fill the smallest share of memory that any instance grants them. */
 export function lengthJobs(
-  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'limits'> }[],
+  instances: readonly { readonly machine: Pick<Machine, 'limits'> }[],
 ): BatchJobsConfig<LengthRequest> {
   const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
   return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
@@ -32,7 +40,7 @@ export function lengthJobs(
 export function lengthPlacement(
   settings: PlacementSettings,
   instances: readonly {
-    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink' | 'startsAhead'>;
+    readonly machine: Machine;
     readonly nic: TransferEnd;
     readonly ssd?: { readonly readBytesPerSecond: number } | undefined;
   }[],
@@ -72,7 +80,7 @@ export function lengthPlacement(
 
 /** (instances): instances with one cost model are taken to have equal NICs too. */
 function groupPrefills(
-  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
+  instances: readonly { readonly machine: Pick<Machine, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
   linkBytesPerSecond = Number.POSITIVE_INFINITY,
 ): readonly PipelinedPrefill[] {
   return instances.map(({ machine: { cost, limits }, nic }) => {

@@ -1,22 +1,12 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
-import type { HostLink } from '../../cost/host-link.ts';
-import { behindLayersUs, type LayeredStep } from '../../cost/layer-wise-arrival.ts';
-import { ModelPredictor } from '../../cost/model-predictor.ts';
-import type { StepCostModel } from '../../cost/roofline.ts';
-import { StepCost } from '../../cost/step-cost.ts';
-import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { InstanceEvent } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { RequestSize } from '../../protocol/request-size.ts';
-import { type LayerRange, layersOf } from '../../protocol/step-shape.ts';
 import { Sequence, type SequenceContent } from '../batching/sequence.ts';
-import { Instance } from '../instance.ts';
-import type { InstanceConfig } from '../instance-config.ts';
 import type { Emit, Executor, ResultRows, RunningRequest, StepRun } from './executor.ts';
-import { type GrowingChain, LengthRequest } from './length-request.ts';
+import type { GrowingChain, LengthRequest } from './length-request.ts';
 
 class LengthContent implements SequenceContent {
   readonly request: LengthRequest;
@@ -40,7 +30,7 @@ class LengthContent implements SequenceContent {
   }
 }
 
-class ServedLengths implements RunningRequest {
+export class ServedLengths implements RunningRequest {
   readonly id: RequestId;
   readonly request: LengthRequest;
   readonly sequence: Sequence;
@@ -73,7 +63,7 @@ class ServedLengths implements RunningRequest {
 /** Places of requests whose blocks did not come. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
-class LengthWork implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
+export class LengthExecutor implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
   /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
   readonly #coalesce: boolean;
   readonly #tellsAll: boolean;
@@ -151,68 +141,3 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 
 /** Says that prefill is over; what the token is, nobody knows. */
 const anyToken = new Int32Array(1);
-
-export type { HostLink, StepCostModel };
-export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layersOf };
-
-/** What an instance without an engine hears. */
-export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
-
-export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
-
-/** An instance whose steps are only timed. */
-export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;
-
-export interface LengthInstanceConfig
-  extends Pick<
-    InstanceConfig,
-    | 'blockTokens'
-    | 'eviction'
-    | 'limits'
-    | 'queueMax'
-    | 'handOff'
-    | 'pinShare'
-    | 'reportUs'
-    | 'tiers'
-    | 'borrowing'
-    | 'migration'
-    | 'fates'
-    | 'keeps'
-    | 'stores'
-    | 'startsAhead'
-    | 'rowsHeld'
-    | 'witness'
-  > {
-  readonly cost: StepCostModel;
-  /** Which start of the instance it is; 0 unless given. */
-  readonly incarnation?: number;
-  /** Blocks of KV; by the memory of the cost model unless given. */
-  readonly blocks: number | undefined;
-  /** Between the devices and host memory, where blocks are kept there. */
-  readonly hostLink?: HostLink | undefined;
-  /** Equal steps run in one go. */
-  readonly coalesce: boolean;
-  /** Every token is told, and with it what the cache has stored and dropped, as by an instance with an engine; else the first one alone. */
-  readonly tellsAll?: boolean;
-  /** It knows nothing of its cost model, and predicts steps as one with an engine does: by those that ran. */
-  readonly learns?: boolean;
-}
-
-export function createLengthInstance({
-  cost,
-  blocks,
-  coalesce,
-  tellsAll = false,
-  learns = false,
-  ...config
-}: LengthInstanceConfig): LengthInstance {
-  const machine: InstanceConfig = {
-    ...config,
-    pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
-    // Only tokens count here: one layer stands for all.
-    groups: [{ layers: 1, window: undefined }],
-    cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
-    journalIncarnation: config.incarnation ?? 0,
-  };
-  return new Instance(machine, () => new LengthWork({ coalesce, tellsAll }));
-}

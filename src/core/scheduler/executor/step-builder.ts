@@ -6,8 +6,7 @@ import type { BlockPool } from '../../kvcache/block-pool.ts';
 import type { HeldBlocks } from '../../kvcache/block-table.ts';
 import { blocksFor } from '../../kvcache/layer-groups.ts';
 import { StagePages } from '../../kvcache/stage-pages.ts';
-import type { RemoteLayout } from '../../lending/debtor/remote-layout.ts';
-import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 import type { BatchLimits } from '../batching/step-budget.ts';
@@ -33,7 +32,24 @@ function samplingArrays(rows: number) {
   };
 }
 
-/** What instances borrow, as steps are told of it. */
+/** Consecutive blocks of a sequence that lie at one creditor. */
+interface RemoteBlocks {
+  readonly creditor: InstanceIndex;
+  /** Index in the sequence. */
+  readonly firstBlock: number;
+  readonly blocks: readonly BlockId[];
+}
+
+/** Where a step finds the blocks of a sequence that lie outside its block table. */
+export interface RemoteLayout {
+  /** The first block outside the table; those in the table come before it and behind the last of these. */
+  readonly firstBlock: number;
+  /** Rows of the page table; `away` for a block at a creditor. */
+  readonly rows: Int32Array;
+  readonly remote: readonly RemoteBlocks[];
+}
+
+/** Keys and values outside block tables, as steps read them. */
 export interface BorrowedKeys {
   /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined;

@@ -1,44 +1,27 @@
 // The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
 
-import { pageTokens, type Step, type StepResult } from '../../../util/step.ts';
-import { StepCost } from '../../cost/step-cost.ts';
+import type { LayerGroup, Step, StepResult } from '../../../util/step.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
 import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
-import type { Sequence } from '../batching/sequence.ts';
-import { Instance } from '../instance.ts';
-import type { InstanceConfig } from '../instance-config.ts';
 import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
 import { ServedRequest } from './generation-request.ts';
 import { logprobsOf } from './logprobs.ts';
-import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
+import type { StepBuilder } from './step-builder.ts';
 
-export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {
+export interface TokenExecutorConfig {
+  readonly groups: readonly LayerGroup[];
   readonly root: BlockRoot;
   /** Four words, the same wherever blocks are exchanged. */
   readonly hashKey: Uint32Array;
-  /** Where instances that lend have their guest rooms: wanted for `borrowing`. */
-  readonly roomOf?: BorrowedKeys['roomOf'] | undefined;
 }
 
-/** An instance that an engine stands behind. */
-export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
-
-export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
-  const layers = config.groups.reduce((sum, group) => sum + group.layers, 0);
-  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost(layers) }, (pools, borrower) => {
-    const { limits, roomOf } = config;
-    const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
-    return new TokenWork(config, new StepBuilder(limits, pools, roomOf && { layoutOf, roomOf }));
-  });
-}
-
-class TokenWork implements Executor<GenerationRequest, ServedRequest, Step, StepResult> {
-  readonly #config: TokenInstanceConfig;
+export class TokenExecutor implements Executor<GenerationRequest, ServedRequest, Step, StepResult> {
+  readonly #config: TokenExecutorConfig;
   readonly #builder: StepBuilder;
 
-  constructor(config: TokenInstanceConfig, builder: StepBuilder) {
+  constructor(config: TokenExecutorConfig, builder: StepBuilder) {
     this.#config = config;
     this.#builder = builder;
   }
