@@ -1,4 +1,4 @@
-// What an instance tells its rManager of the memory that its sequences will need: only when that has changed.
+// Reports the memory that the sequences of an instance will need to its rManager, whenever the figures change.
 import type { DemandUpdate, Reservation } from '../protocol/lending-messages.ts';
 
 export interface DemandFigures {
@@ -6,7 +6,10 @@ export interface DemandFigures {
   readonly decodeRows: number;
   /** Blocks at home that no sequence holds. */
   readonly available: number;
-  /** Blocks to come less those on their way out, and which of them those who run were promised. */
+  /**
+   * Blocks that sequences will need, less the blocks on their way out; `promised`: the part committed to running
+   * sequences.
+   */
   readonly ahead: number;
   readonly promised: number;
   /** Nothing runs, and a prompt waits. */
@@ -19,7 +22,7 @@ export interface DemandFigures {
 export class DemandReporter {
   #reported: DemandFigures | undefined;
 
-  /** What to tell; undefined when it is known. */
+  /** The update to report; undefined when the figures are those last reported. */
   changed(figures: DemandFigures, growth: number): DemandUpdate | undefined {
     const known = this.#reported;
     if (known !== undefined && sameFigures(known, figures)) return undefined;
@@ -29,7 +32,7 @@ export class DemandReporter {
       kind: 'demand',
       blocksPerSecond: Math.ceil(growth),
       aheadBlocks: ahead,
-      // A prompt that fits at home waits for home: what others lent does not let it in.
+      // A prompt that fits at home waits for home memory: borrowed blocks do not admit it.
       starvedBlocks: figures.alone ? Math.max(0, ahead - available) : 0,
       committedBlocks: Math.max(0, promised),
       reservation: turn,

@@ -1,4 +1,5 @@
-// All memory of one instance: the device pages under its block cache, and host memory of the same blocks. What its rManager accounts for.
+// All memory that an rManager accounts for: the device pages under the block cache, and host memory in blocks of the
+// same size.
 
 import { digestWords } from '../../util/blake2s.ts';
 import { BlockCache, type BlockCacheConfig } from '../kvcache/block-cache.ts';
@@ -23,14 +24,14 @@ export class InstanceMemory {
     this.lending = { device: this.cache.lending, host: this.host };
   }
 
-  /** Pages in use, at home or abroad: none when nobody holds anything. */
+  /** Pages in use at home or at creditors; 0 when no block is held. */
   get heldPages(): number {
     const { device, host } = this.lending;
     const single = device.lentPages + device.localPages + host.lentPages + host.localPages;
     return this.cache.usedPages + single;
   }
 
-  /** Leaves the table's blocks behind as cache, under names that nobody else has. */
+  /** Leaves the blocks of the table behind as cached blocks with unique digests. */
   leaveAsCache(table: BlockTable): void {
     const blocks = table.length;
     const words = new Uint32Array(blocks * digestWords);
@@ -39,7 +40,9 @@ export class InstanceMemory {
     this.cache.release(table);
   }
 
-  /** Throws unless free + cached + used + lent = total in both memories, and every page belongs to one block or is free. */
+  /**
+   * Throws unless free + cached + used + lent = total in both memories, and every page is free or belongs to one block.
+   */
   check(): void {
     this.cache.check();
     this.host.checkAlone();

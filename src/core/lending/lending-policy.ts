@@ -1,32 +1,38 @@
-// When an instance borrows, gives back, lends and recalls: figures of its own memory only.
+// When an instance borrows, returns, lends and recalls: pure functions of its own memory figures.
 
 import type { MemoryFigures } from '../kvcache/lending-memory.ts';
 
 export interface LendingPolicy {
-  /** Share of a memory that is lent at most. */
+  /** Largest share of a memory that may be lent. */
   readonly lentShareMax: number;
-  /** Blocks below which an instance begins to borrow, and which it never lends. */
+  /** Low-water mark: an instance below it starts to borrow, and never lends these blocks. */
   readonly lowWaterBlocks: number;
-  /** Above so many blocks, available and in hand, borrowed ones that nobody uses go back: at least `loanBlocksMin` above the low-water mark. */
+  /**
+   * High-water mark: above it, counting available and idle borrowed blocks, idle borrowed blocks are returned. At least
+   * `loanBlocksMin` above the low-water mark.
+   */
   readonly highWaterBlocks: number;
-  /** Below so many available blocks, what is lent is recalled. */
+  /** Below this number of available blocks, lent blocks are recalled. */
   readonly recallBlocks: number;
-  /** How far growth is looked ahead: about the time that borrowing takes. */
+  /** How far ahead growth is predicted: about the time that borrowing takes. */
   readonly lookAheadUs: number;
-  /** Blocks of one loan at least. */
+  /** Smallest number of blocks of one loan. */
   readonly loanBlocksMin: number;
-  /** Share of a step, in thousandths, that a creditor spends on all its guests. */
+  /** Largest share of a creditor's step, in thousandths, for attention over blocks that it has lent. */
   readonly remoteAttentionPermilleMax: number;
-  /** Blocks are lent, moved and given back in multiples of this, so that a range of attention lies at one creditor; 1 unless given. */
+  /**
+   * Blocks are lent, moved and returned in multiples of this number, so that one attention range lies at one creditor;
+   * default 1.
+   */
   readonly unitBlocks?: number;
 }
 
-/** The whole units in so many blocks. */
+/** The largest multiple of the unit that is at most `blocks`. */
 export function wholeUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy, 'unitBlocks'>): number {
   return blocks - (blocks % unitBlocks);
 }
 
-/** So many blocks and what is missing to whole units. */
+/** The smallest multiple of the unit that is at least `blocks`. */
 export function upToUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy, 'unitBlocks'>): number {
   return Math.ceil(blocks / unitBlocks) * unitBlocks;
 }
@@ -37,16 +43,16 @@ export function blocksLendable({ total, available, lent }: MemoryFigures, policy
   return wholeUnits(Math.max(0, Math.min(byShare, available - policy.lowWaterBlocks)), policy);
 }
 
-/** What running sequences grow by in the time that borrowing takes. */
+/** Blocks by which running sequences grow while a loan is arranged. */
 function growthAhead(growthBlocksPerSecond: number, policy: LendingPolicy): number {
   return Math.ceil((growthBlocksPerSecond * policy.lookAheadUs) / 1e6);
 }
 
-/** What sequences are going to need. */
+/** Memory that sequences are going to need. */
 export interface Demand {
-  /** As the running ones grow. */
+  /** Growth of the running sequences. */
   readonly blocksPerSecond: number;
-  /** For prompts, known in advance, less what is on its way out and leaves room behind. */
+  /** Blocks for waiting prompts, less the blocks on their way out, whose memory becomes free. */
   readonly aheadBlocks: number;
 }
 
@@ -55,27 +61,33 @@ function demandAhead({ blocksPerSecond, aheadBlocks }: Demand, policy: LendingPo
 }
 
 /**
- * Blocks to borrow now: what is missing at the low-water mark once running sequences have grown for the time that borrowing takes and prompts
- * are in.
- * @param inHand borrowed blocks that nobody uses yet
+ * Blocks to borrow now: the amount missing at the low-water mark after running sequences have grown for `lookAheadUs`
+ * and waiting prompts are admitted.
+ * @param inHand borrowed blocks that are idle
  */
 export function blocksWanted(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
   const missing = policy.lowWaterBlocks + demandAhead(demand, policy) - available - inHand;
   return missing > 0 ? upToUnits(Math.max(missing, policy.loanBlocksMin), policy) : 0;
 }
 
-/** Blocks in hand to give back: what is beyond the high-water mark and the same growth, so that it is not borrowed again at once. */
+/**
+ * Idle borrowed blocks to return: those beyond the high-water mark plus the predicted growth, so that they are not
+ * borrowed again at once.
+ */
 export function blocksToGiveBack(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
   const surplus = available + inHand - policy.highWaterBlocks - demandAhead(demand, policy);
   return wholeUnits(Math.max(0, Math.min(inHand, surplus)), policy);
 }
 
-/** Of what guests may take of a step, the part of one that holds `blocks` of `lent`: thousandths of the step. */
+/** A debtor's part of `remoteAttentionPermilleMax`, in thousandths of the step, by its share of the lent blocks. */
 export function remoteAttentionPermille(blocks: number, lent: number, policy: LendingPolicy): number {
   return lent === 0 ? 0 : Math.floor((policy.remoteAttentionPermilleMax * blocks) / lent);
 }
 
-/** Blocks that a debtor keeps at a creditor whose bound its guests' work exceeds: work goes with blocks. */
+/**
+ * Blocks that a debtor keeps at a creditor after its remote attention exceeded the bound: load is proportional to
+ * blocks.
+ */
 export function blocksWithinBound(blocks: number, boundPermille: number, takenPermille: number): number {
   return takenPermille <= boundPermille ? blocks : Math.floor((blocks * boundPermille) / takenPermille);
 }

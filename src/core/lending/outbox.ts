@@ -1,4 +1,4 @@
-// What one step of a lending machine has decided so far.
+// Collects the effects of one step of a lending machine.
 import type {
   Envelope,
   LendingEffect,
@@ -26,7 +26,7 @@ export class Outbox {
     this.#lost = [];
   }
 
-  /** All that was decided. What was lost is told first, and at once: a holder may have lost several. */
+  /** All effects of the step. Losses come first and in one effect, since one holder may lose several blocks. */
   get effects(): readonly LendingEffect[] {
     if (this.#lost.length > 0) return [{ kind: 'lost', rblocks: this.#lost }, ...this.#effects];
     return this.#effects;
@@ -40,7 +40,7 @@ export class Outbox {
     this.#effects.push(effect);
   }
 
-  /** @param toLife undefined: whichever life hears it */
+  /** @param toIncarnation undefined: any incarnation of the receiver */
   send(to: Party, toIncarnation: number | undefined, message: LendingMessage): void {
     const envelope: Envelope = { from: this.from, fromIncarnation: this.incarnation, to, toIncarnation, message };
     this.#effects.push({ kind: 'send', envelope });

@@ -1,10 +1,10 @@
-// What comes off a wire becomes a lending message here, or is refused with the field named: machines take what passes for granted.
+// Validates lending messages that arrive over a wire, and names the field at fault: the machines trust what passes.
 import type { Envelope, LendingMessageKind } from '../protocol/lending-messages.ts';
 
 type Check = (value: unknown, field: string) => void;
 type Shape = Readonly<Record<string, Check>>;
 
-/** Entries of one list at most: more is not a message that any of the machines sends. */
+/** Largest number of entries in one list: no machine sends a longer one. */
 const entriesMax = 1 << 20;
 
 function refuse(field: string, value: unknown, wanted: string): never {
@@ -72,7 +72,7 @@ const report = record({
   loans: listOf(record({ debtor: instance, memory, blocks: count })),
 });
 
-/** Fields of each kind, `kind` aside. */
+/** Fields of each message kind, without `kind`. */
 const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
   heartbeat: { report },
   query: {
@@ -128,7 +128,10 @@ const message: Check = (value, field) => {
 
 const envelope = record({ from: party, fromIncarnation: number, to: party, toIncarnation: optional(number), message });
 
-/** Throws, naming the field, when `value` is not an envelope to the letter. What it says may still be wrong: the machines judge that. */
+/**
+ * Checks the exact shape of an envelope; the machines judge its contents.
+ * @throws Error that names the field at fault
+ */
 export function parseEnvelope(value: unknown): Envelope {
   envelope(value, '');
   return value as Envelope;

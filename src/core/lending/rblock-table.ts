@@ -1,4 +1,4 @@
-// Logical rBlocks of one instance, wherever they lie: at home, at a creditor, or staged on the way home.
+// Logical rBlocks of one instance and their locations: at home, at a creditor, or staged on the way home.
 import type { BlockId, InstanceIndex, RBlockId } from '../protocol/ids.ts';
 import type { Memory } from '../protocol/lending-terms.ts';
 
@@ -9,10 +9,10 @@ export type RBlockPlace =
       readonly instance: InstanceIndex;
       readonly memory: Memory;
       readonly block: BlockId;
-      /** The loan that it belongs to. */
+      /** The loan that the block belongs to. */
       readonly loan: number;
     }
-  /** Its contents are in the staging buffer until there is a place in `memory` at home. */
+  /** The contents are in the staging buffer until memory at home is free for them. */
   | { readonly kind: 'staged'; readonly memory: Memory };
 
 export class RBlockTable {
@@ -29,7 +29,7 @@ export class RBlockTable {
     return id;
   }
 
-  /** Undefined when there is no such block, or it was lost with its creditor. */
+  /** Undefined when the rBlock does not exist or was lost with its creditor. */
   find(id: RBlockId): RBlockPlace | undefined {
     return this.#places.get(id);
   }

@@ -1,4 +1,5 @@
-// The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
+// The rManager machine (Infinite-LLM, section 5): owns the rBlocks of an instance at home and at creditors, lends,
+// borrows ahead of need, and reports to the gManager.
 
 import type { LendingMemory } from '../kvcache/lending-memory.ts';
 import type { InstanceIndex, RBlockId } from '../protocol/ids.ts';
@@ -22,18 +23,19 @@ import type { LendingTimes } from './times.ts';
 
 export interface RManagerConfig {
   readonly instance: InstanceIndex;
-  /** Which start of this instance it is: greater than that of every one before. */
+  /** Counts the starts of this instance; greater than that of every earlier start. */
   readonly incarnation: number;
   readonly memories: Readonly<Record<Memory, LendingMemory>>;
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
-  /** Blocks of the buffer that settled contents pass through. */
+  /** Size of the staging buffer for contents that settlements bring home. */
   readonly stagingBlocks: number;
 }
 
 /**
- * Messages may be lost, doubled, late or for another life: whatever comes, every page has one owner and every loan ends. `take` and `free`
- * are its local callers' side of the API; remote callers' is `borrow` and `return`.
+ * Messages may be lost, duplicated, late or meant for another incarnation: in every case each page has one owner and
+ * each loan ends.
+ * Local callers use `take` and `free`; remote callers use the messages `borrow` and `return`.
  */
 export class RManager {
   readonly table = new RBlockTable();
@@ -56,8 +58,8 @@ export class RManager {
     this.#out = new Outbox(config.instance, config.incarnation);
     this.creditor = new Creditor(memories, policy, times, this.#out, {
       isShort: () => this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation,
-      promisedBlocks: () => this.#demand.committedBlocks,
-      keptBlocks: () => Math.max(0, this.#demand.committedBlocks - this.inHand),
+      committedBlocks: () => this.#demand.committedBlocks,
+      committedMissingBlocks: () => Math.max(0, this.#demand.committedBlocks - this.inHand),
     });
     this.debtor = new Debtor(times, this.#out, this.table, policy);
     this.#loanRequests = new LoanRequests(times, this.#out, this.debtor, () => this.#hostBlocks());
@@ -65,16 +67,16 @@ export class RManager {
     this.#settlementMember = new SettlementMember(times, this.#out, config.stagingBlocks, parts);
   }
 
-  /** When a `tick` is due, if nothing comes before. */
+  /** When a `tick` is due if no event comes earlier. */
   get nextUs(): number {
     const parts = [this.creditor, this.debtor, this.#loanRequests, this.#settlementMember];
     return Math.min(this.#heartbeatAtUs, ...parts.map(({ nextUs }) => nextUs));
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** `nowUs` never decreases. The driver carries the effects out in order. */
   step(nowUs: number, event: RManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
-    // Before anything else: what a pause has made stale must not be used.
+    // First of all, expired leases end: blocks that went stale during a pause must not be used.
     this.debtor.expire();
     this.creditor.expire();
     switch (event.kind) {
@@ -111,12 +113,12 @@ export class RManager {
     return this.#out.effects;
   }
 
-  /** An rBlock outside device memory, for a local caller whose own runs short: abroad, else in spare host memory. Undefined when none is in hand. */
+  /** Takes one idle rBlock outside device memory: borrowed, else in spare host memory. Undefined when none is idle. */
   take(): RBlockId | undefined {
     return this.takeOutside(1)?.[0];
   }
 
-  /** `count` rBlocks that lie at one creditor, else in spare host memory. Undefined when none has so many in hand. */
+  /** Takes `count` rBlocks at one creditor, else in spare host memory. Undefined when neither has that many idle. */
   takeOutside(count: number): readonly RBlockId[] | undefined {
     const abroad = this.debtor.take(count);
     if (abroad !== undefined || this.#spareHostBlocks() < count) return abroad;
@@ -127,23 +129,23 @@ export class RManager {
     });
   }
 
-  /** Blocks outside device memory that nobody uses. */
+  /** Idle blocks outside device memory. */
   get inHand(): number {
     return this.debtor.inHand + this.#spareHostBlocks();
   }
 
-  /** An rBlock at home, evicting what nobody uses. Undefined when too much is in use. */
+  /** Allocates an rBlock at home and evicts cached blocks if needed. Undefined when too many blocks are in use. */
   takeHome(memory: Memory): RBlockId | undefined {
     const block = this.#config.memories[memory].allocate('local');
     return block === undefined ? undefined : this.table.add({ kind: 'home', memory, block });
   }
 
-  /** Where it lies now: until the next step. Undefined when it was lost. */
+  /** The current location, valid until the next step. Undefined when the rBlock was lost. */
   find(rblock: RBlockId): RBlockPlace | undefined {
     return this.table.find(rblock);
   }
 
-  /** Its holder needs it no more, wherever it lies. */
+  /** Frees an rBlock wherever it lies. */
   free(rblock: RBlockId): void {
     const place = this.table.find(rblock);
     if (place === undefined) throw new Error(`Cannot free an rBlock: it is not known: rBlock ${rblock}`);
@@ -174,7 +176,7 @@ export class RManager {
     if (fromIncarnation < known) this.#out.met('orphan', message.kind);
     else if (toIncarnation !== undefined && toIncarnation !== incarnation) {
       this.#out.met('orphan', message.kind);
-      // What it takes for alive is gone: it hears our new life.
+      // The sender addressed an earlier incarnation: the answer carries the current one.
       if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'restarted' });
     } else this.#handleFromInstance(envelope);
   }
@@ -228,7 +230,7 @@ export class RManager {
         this.debtor.recalled(envelope, message);
         break;
       case 'restarted':
-        // Its envelope has told all there is.
+        // The envelope has already carried the new incarnation.
         break;
       default:
         this.#out.met('orphan', message.kind);
@@ -241,7 +243,7 @@ export class RManager {
     this.#loanRequests.restarted(instance);
   }
 
-  /** Borrows ahead of need, gives back what is too much, recalls when its own memory runs short. */
+  /** Borrows ahead of need, returns surplus, and recalls lent blocks when home memory runs short. */
   #balance(): void {
     const { policy, memories } = this.#config;
     const { available } = memories.device.figures;
@@ -251,29 +253,31 @@ export class RManager {
       this.#demand.aheadBlocks + (this.holdsReservation ? (this.#demand.reservation?.blocks ?? 0) : 0);
     const demand = { ...this.#demand, aheadBlocks };
     this.debtor.returnIdle(blocksToGiveBack(available, demand, this.debtor.inHand, policy));
-    // While room is made for another, prompts that wait here give way.
+    // While this creditor holds admission for another instance's prompt, prompts that wait here yield.
     const waits = this.creditor.hold === undefined ? this.#demand.starvedBlocks : 0;
     const starved = this.holdsReservation ? (reservation?.blocks ?? 0) : waits;
     const short = Math.max(policy.recallBlocks - available, starved);
     if (short > 0) this.creditor.recall('device', short);
   }
 
-  /** Is a loan on its way, or will one be asked for as soon as that makes sense? */
+  /** A loan is being arranged, or will be as soon as the back-off ends. */
   get isAsking(): boolean {
     return this.#loanRequests.isBusy;
   }
 
-  /** Device memory is wanted, and was asked for in vain a short while ago. */
+  /** Device memory is needed, and a recent request found none. */
   get isUnsatisfied(): boolean {
     return this.#loanRequests.isUnsatisfied;
   }
 
-  /** It gathers for the prompt that waits. */
+  /** This instance may reserve memory for its waiting prompt. */
   get holdsReservation(): boolean {
     return this.#loanRequests.holdsReservation;
   }
 
-  /** A prompt that is let in was promised what is held; when the last one has ended, nobody is. One that is gone needs nothing. */
+  /**
+   * Commits the held blocks when a reserved prompt is admitted; releases the commitment when the last such prompt ends.
+   */
   #updateDemand(demand: DemandUpdate): void {
     const { reservation } = this.#demand;
     if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.commitHeld();
@@ -283,7 +287,7 @@ export class RManager {
     this.#demand = demand;
   }
 
-  /** Blocks to borrow now, with so many needed besides. */
+  /** Blocks to borrow now, including `besides`. */
   #blocksMissing(besides = 0): number {
     const { policy, memories } = this.#config;
     const { inHand } = this;
@@ -291,13 +295,13 @@ export class RManager {
     return blocksWanted(memories.device.figures.available, demand, inHand, policy);
   }
 
-  /** What is missing for the prompt that waits. */
+  /** The reservation of the waiting prompt, with the blocks that are still missing. */
   #missingForReservation(): Reservation | undefined {
     const { reservation } = this.#demand;
     return reservation && { number: reservation.number, blocks: this.#blocksMissing(reservation.blocks) };
   }
 
-  /** Of its own, once no more device memory is to be had: steps reach what lies there more slowly than what others have in theirs. */
+  /** Host memory of this instance counts only after device memory of others is exhausted: steps read it more slowly. */
   #spareHostBlocks(): number {
     return this.#loanRequests.isDeviceExhausted ? this.#hostBlocks() : 0;
   }
@@ -322,12 +326,12 @@ export class RManager {
     this.#out.send('gmanager', undefined, { kind: 'heartbeat', report });
   }
 
-  /** Debts, for checkers and reports. */
+  /** Loans from creditors, for checkers and reports. */
   get debts(): IterableIterator<Debt> {
     return this.debtor.debts;
   }
 
-  /** Throws unless every block of every loan and every rBlock is accounted for once. */
+  /** Throws unless every block of every loan and every rBlock is accounted for exactly once. */
   check(): void {
     this.creditor.check();
     this.debtor.check();
@@ -340,7 +344,7 @@ export class RManager {
   }
 }
 
-/** Nothing is going to be needed. */
+/** No demand. */
 export const noDemand: DemandUpdate = {
   kind: 'demand',
   blocksPerSecond: 0,

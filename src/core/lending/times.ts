@@ -1,39 +1,39 @@
-// How long the lending machines wait for what: one table for all of them.
+// Time-outs and periods of the lending machines, in microseconds, in one table.
 
 export interface LendingTimes {
-  /** Between heartbeats. */
+  /** Heartbeat period. */
   readonly heartbeatUs: number;
-  /** An instance not heard for so long is forgotten by the gManager. */
+  /** Silence after which the gManager forgets an instance. */
   readonly silentUs: number;
-  /** A creditor reclaims what was not renewed for so long. */
+  /** A creditor reclaims a loan that was not renewed for this long. */
   readonly leaseUs: number;
-  /** The debtor stops using a loan so much earlier: clocks may run apart by this in one lease. */
+  /** The debtor stops using a loan this much earlier: the bound on clock drift during one lease. */
   readonly leaseGuardUs: number;
-  /** Between renewals, and before a return is said again. */
+  /** Renewal period, and the delay before an unacknowledged return is sent again. */
   readonly renewUs: number;
-  /** For an answer to a query or a request to borrow. */
+  /** Time-out of a query or a borrow request. */
   readonly answerUs: number;
-  /** How often a request to borrow is said before the next creditor is tried. */
+  /** Attempts to borrow from one creditor before the next is tried. */
   readonly attemptsMax: number;
-  /** Before asking again when nobody lent. */
+  /** Back-off after no creditor lent. */
   readonly retryUs: number;
-  /** That a creditor lets nobody in, for one who gathers, after it was last asked. */
+  /** How long a creditor holds admission for a reservation after the last request for it. */
   readonly holdUs: number;
-  /** For a debtor to give back what was recalled, before its lease is renewed no more. */
+  /** Time for a debtor to return recalled blocks before its lease is no longer renewed. */
   readonly recallUs: number;
-  /** Between attempts to find a cycle. */
+  /** Period of the search for debt cycles. */
   readonly settleUs: number;
-  /** For all members to be prepared. */
+  /** Time-out of the prepare phase. */
   readonly prepareUs: number;
-  /** Before one that is prepared asks what was decided, and before the gManager says its decision again. */
+  /** Delay before a prepared member asks for the outcome, and before the gManager resends its decision. */
   readonly inDoubtUs: number;
-  /** For the contents of settled blocks to find a place at home, before they are given up. */
+  /** How long staged contents wait for memory at home before they are dropped. */
   readonly homeUs: number;
-  /** That blocks of an ended sequence stay where they are as cache, unless their places are wanted before. */
+  /** How long blocks of an ended sequence stay at creditors as cache. */
   readonly remoteCacheUs: number;
 }
 
-/** For a network of milliseconds at most and steps of tens of milliseconds. */
+/** For networks with latencies up to milliseconds and steps of tens of milliseconds. */
 export const defaultLendingTimes: LendingTimes = {
   heartbeatUs: 250_000,
   silentUs: 1_500_000,

@@ -7,51 +7,57 @@ export interface BlocksToMove {
   readonly move: MoveNumber;
   readonly from: InstanceIndex;
   readonly to: InstanceIndex;
-  /** (blocks): at a creditor the name of the block that it lent, at the instance whose they are a row of its page table; undefined: told as they are computed (`FilledBlocks`). */
+  /**
+   * (blocks) At a creditor: the name of the lent block; at home: a row of the page table. Undefined: `FilledBlocks`
+   * follow as blocks are computed.
+   */
   readonly sources: readonly (BlockId | PageRow)[] | undefined;
-  /** (blocks): where each goes, likewise. */
+  /** (blocks) Where each block goes, in the same terms. */
   readonly targets: readonly (BlockId | PageRow)[];
   readonly purpose: 'borrow' | 'settle';
 }
 
-/** Of a move that has been started, where its targets from `at` on come from: one that is told again goes again. */
+/** Sources of a started move, for its targets from `at` on. A repeated fill copies again. */
 export interface FilledBlocks {
   readonly move: MoveNumber;
   readonly at: number;
-  /** (blocks): rows of the page table. */
+  /** (blocks) Rows of the page table. */
   readonly sources: readonly PageRow[];
-  /** The step about to run computes them: they leave layer by layer, as it does; undefined: at once. */
+  /**
+   * The step that computes these blocks: they are copied layer by layer with it. Undefined: the blocks are computed,
+   * copy at once.
+   */
   readonly step: StepNumber | undefined;
-  /** All that was told is what goes. */
+  /** No further fill follows for this move. */
   readonly last: boolean;
 }
 export type BorrowerEffect =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
   | ({ readonly kind: 'fillBlocks' } & FilledBlocks)
-  /** (pages) both, at home: contents that came for a place in host memory. */
+  /** (pages) At home: moves received contents to their place in host memory. */
   | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
-  /** Nobody wants what is under way of this move. */
+  /** Cancels the copies of this move that are still in flight. */
   | { readonly kind: 'stopMove'; readonly move: MoveNumber }
-  /** Another instance may write to these blocks, and have attention computed over them. (blocks, layers) their pages. */
+  /** The other instance may write to these blocks and request attention over them. `pages`: (blocks, layers). */
   | {
       readonly kind: 'lendBlocks';
       readonly to: InstanceIndex;
       readonly blocks: readonly BlockId[];
       readonly pages: Int32Array;
     }
-  /** Nothing reads or writes these blocks for it any more once this is carried out. */
+  /** After this effect, nothing reads or writes these blocks for the other instance. */
   | { readonly kind: 'takeBackBlocks'; readonly from: InstanceIndex; readonly blocks: readonly BlockId[] };
 
-/** Rows and keys as in `StepShape`, of one creditor. */
+/** Attention work of one step at one creditor; rows and keys as in `StepShape`. */
 export interface RemoteWork {
   readonly creditor: InstanceIndex;
   readonly rows: number;
   readonly keyRows: number;
   readonly decodeRows: number;
   readonly decodeKeys: number;
-  /** Of the keys, those in host memory: they are read once for each sequence. Of its own host memory that is all there is to say. */
+  /** Keys that lie in host memory; each is read once a sequence. The only figure for the instance's own host memory. */
   readonly hostTokens: number;
-  /** Of the creditor's step, in thousandths, that this debtor's work may take. */
+  /** Share of the creditor's step, in thousandths, that this work may take. */
   readonly remoteAttentionPermille: number;
 }

@@ -1,4 +1,5 @@
-// What instances and the gManager say to one another about lending. docs/internals/lending.md has the table of what a lost, doubled, late or orphaned one does.
+// Messages between instances and the gManager about lending. docs/internals/lending.md lists what a lost, duplicated,
+// late or orphaned message does.
 import type { BlockId, InstanceIndex, LoanNumber, ReservationNumber, SettlementId } from './ids.ts';
 import type { Candidate, LendingReport, Memory, Refusal } from './lending-terms.ts';
 
@@ -12,23 +13,23 @@ export type LendingMessage =
       readonly query: number;
       readonly memory: Memory;
       readonly blocks: number;
-      /** What it needs when it has the turn, for a prompt that no instance could hold alone: more than `blocks`. */
+      /** Memory beyond `blocks` that a waiting prompt needs, which no instance could hold alone. */
       readonly reservation: Reservation | undefined;
-      /** One runs that was promised memory: it is served before whoever has the turn. */
+      /** For a running request with committed memory: served before the holder of the reservation. */
       readonly urgent: boolean;
       readonly refusals: readonly Refusal[];
     }
   | { readonly kind: 'prepared'; readonly settlement: SettlementId; readonly blocks: number }
   | { readonly kind: 'declined'; readonly settlement: SettlementId }
   | { readonly kind: 'settled'; readonly settlement: SettlementId }
-  /** In doubt: what was decided? */
+  /** A prepared member asks for the decision. */
   | { readonly kind: 'outcome'; readonly settlement: SettlementId }
   // gManager to instance.
   | {
       readonly kind: 'candidates';
       readonly query: number;
       readonly creditors: readonly Candidate[];
-      /** It has the turn, for that prompt. */
+      /** The reservation that this instance holds now. */
       readonly reservation: ReservationNumber | undefined;
     }
   | {
@@ -40,15 +41,15 @@ export type LendingMessage =
     }
   | { readonly kind: 'commit'; readonly settlement: SettlementId }
   | { readonly kind: 'abort'; readonly settlement: SettlementId }
-  // Debtor to creditor. `closedBelow`: loans of smaller numbers are over for good.
+  // Debtor to creditor. `closedBelow`: all loans with smaller numbers have ended.
   | {
       readonly kind: 'borrow';
       readonly loan: LoanNumber;
       readonly memory: Memory;
       readonly blocks: number;
-      /** The debtor has the turn: what it does not get now is held for it for a while. */
+      /** The debtor holds the reservation: the creditor holds free memory back for the rest of it. */
       readonly reserves: boolean;
-      /** It does so for a prompt that runs: before all others. */
+      /** For a running request with committed memory: served before all others. */
       readonly urgent: boolean;
       readonly closedBelow: LoanNumber;
     }
@@ -56,13 +57,13 @@ export type LendingMessage =
       readonly kind: 'renew';
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
-      /** Of those, what a prompt that runs was promised: it is not recalled. */
+      /** Loans with memory committed to running requests: the creditor does not recall them. */
       readonly committed: readonly LoanNumber[];
-      /** What it gathered for was let in, or is gone: no room is made for it any more. */
+      /** The reserved prompt was admitted or has ended: the creditor ends its hold. */
       readonly reservationEnded: boolean;
       readonly closedBelow: LoanNumber;
     }
-  /** `blocks` undefined: all of the loan. */
+  /** `blocks` undefined: the whole loan. */
   | {
       readonly kind: 'return';
       readonly loan: LoanNumber;
@@ -77,19 +78,19 @@ export type LendingMessage =
       readonly leaseUs: number;
       readonly remoteAttentionPermille: number;
     }
-  /** `sequence` of the creditor's last heartbeat: it is not to be offered before a later one. */
+  /** `sequence`: the creditor's last heartbeat. The gManager does not offer this creditor before a later one. */
   | { readonly kind: 'refuse'; readonly loan: LoanNumber; readonly memory: Memory; readonly sequence: number }
   | {
       readonly kind: 'renewed';
       readonly stamp: number;
       readonly loans: readonly RenewedLoan[];
-      /** Loans that the creditor does not know (any more). */
+      /** Loans that do not exist at the creditor. */
       readonly unknown: readonly LoanNumber[];
     }
   | { readonly kind: 'returned'; readonly loan: LoanNumber; readonly blocks: readonly BlockId[] | undefined }
-  /** Give back all but `keep` blocks. */
+  /** Return all but `keep` blocks. */
   | { readonly kind: 'recall'; readonly loan: LoanNumber; readonly keep: number }
-  // Either way: answers what was meant for an earlier life. The envelope tells the new one.
+  // In both directions: answers a message for an earlier incarnation; the envelope carries the current one.
   | { readonly kind: 'restarted' };
 
 export interface RenewedLoan {
@@ -101,44 +102,48 @@ export interface RenewedLoan {
 
 export type LendingMessageKind = LendingMessage['kind'];
 
-/** `life` of an instance: which of its starts this is, growing; of the gManager: its epoch. */
+/** `fromIncarnation`: counts the starts of an instance; for the gManager, its epoch. */
 export interface Envelope {
   readonly from: Party;
   readonly fromIncarnation: number;
   readonly to: Party;
-  /** The life that it is meant for; undefined: any. */
+  /** The incarnation that the message is for; undefined: any. */
   readonly toIncarnation: number | undefined;
   readonly message: LendingMessage;
 }
 
 /**
- * `lost`: it, or its answer, did not come: said again or given up. `doubled`: heard before. `late`: overtaken by what came after.
- * `orphan`: of or for an earlier life or epoch, or about what is not known.
+ * `lost`: the message or its answer did not arrive, and it is resent or given up. `doubled`: a duplicate. `late`:
+ * overtaken by a later message.
+ * `orphan`: from or for an earlier incarnation or epoch, or about something unknown.
  */
 export type MessageFate = 'lost' | 'doubled' | 'late' | 'orphan';
 
 export type LendingEffect =
   | { readonly kind: 'send'; readonly envelope: Envelope }
-  /** For counts and the log: a message met one of these fates, and the handler for that ran. */
+  /** For counters and the log: the handler of this anomaly ran. */
   | { readonly kind: 'met'; readonly fate: MessageFate; readonly message: LendingMessageKind }
-  /** These rBlocks are gone, with their contents: whoever held them rebuilds. They are no longer known. */
+  /** These rBlocks are gone with their contents: their holders recompute. */
   | { readonly kind: 'lost'; readonly rblocks: readonly number[] }
-  /** The creditor wants these back: move or drop their contents, then free them. Never wait for a loan to do so. */
+  /** The creditor recalls these: move or drop their contents, then free them, without waiting for a new loan. */
   | { readonly kind: 'vacate'; readonly rblocks: readonly number[] }
-  /** Copy the contents of these to the staging buffer, and say `fetched`. They change no more until they have moved or the settlement was aborted. */
+  /**
+   * Copy the contents to the staging buffer and answer `fetched`. They stay unchanged until they have moved or the
+   * settlement is aborted.
+   */
   | { readonly kind: 'fetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
-  /** The settlement came to nothing: no contents of it are wanted in the staging buffer. */
+  /** The settlement was aborted: discard its staged contents. */
   | { readonly kind: 'cancelFetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
-  /** An rBlock has a place at home: write its staged contents there. */
+  /** Memory at home is free for an rBlock: write its staged contents there. */
   | { readonly kind: 'placed'; readonly rblock: number }
-  /** An instance may use these blocks of ours from now on. */
+  /** The debtor may use these blocks of this instance from now on. */
   | {
       readonly kind: 'granted';
       readonly debtor: InstanceIndex;
       readonly memory: Memory;
       readonly blocks: readonly BlockId[];
     }
-  /** It may no more: whatever it still does there must end before they are used again. */
+  /** The debtor may no longer use these blocks: its accesses end before the blocks are reused. */
   | {
       readonly kind: 'reclaimed';
       readonly debtor: InstanceIndex;
@@ -146,43 +151,43 @@ export type LendingEffect =
       readonly blocks: readonly BlockId[];
     };
 
-/** A prompt that no instance could hold alone, and blocks that it needs in all. */
+/** A prompt that no instance could hold alone, and the blocks that it needs in total. */
 export interface Reservation {
   readonly number: ReservationNumber;
   readonly blocks: number;
 }
 
-/** What sequences are going to need. */
+/** Memory that the sequences of an instance are going to need. */
 export interface DemandUpdate {
   readonly kind: 'demand';
   readonly blocksPerSecond: number;
   readonly aheadBlocks: number;
-  /** Of that, what nothing but a recall would free. */
+  /** The part that only a recall would free. */
   readonly starvedBlocks: number;
-  /** Of that, what is promised to those that run. */
+  /** The part that is committed to running sequences. */
   readonly committedBlocks: number;
-  /** What waits for its turn, or has it. */
+  /** The waiting prompt that asks for, or holds, the reservation. */
   readonly reservation: Reservation | undefined;
-  /** How many that run were gathered for: what they were promised stays theirs. */
+  /** Running sequences that were admitted by a reservation: their memory stays committed. */
   readonly reservedSequences: number;
-  /** How often one was let in: what is held then was promised to it. */
+  /** Counts the prompts admitted by a reservation: blocks held at that moment become committed. */
   readonly reservationsAdmitted: number;
 }
 
-/** What an rManager hears. */
+/** Events of an rManager. */
 export type RManagerEvent =
   | { readonly kind: 'message'; readonly envelope: Envelope }
   | { readonly kind: 'tick' }
   | DemandUpdate
-  /** Answer to `fetch`. */
+  /** Answer to `fetch`: the contents are staged. */
   | { readonly kind: 'fetched'; readonly settlement: SettlementId }
   /** Answer to `fetch`: a creditor could not be reached. */
   | { readonly kind: 'fetchFailed'; readonly settlement: SettlementId }
-  /** The connection to a creditor broke, or it is not the one that lent. */
+  /** The connection to a creditor broke, or another incarnation answers there. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
-  /** The executor measured what share of the creditor's step its guests' work for us took. */
+  /** Measured share of the creditor's step that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
-  /** An instance is gone with all it had, and with all that was lent to it. */
+  /** An instance is gone with its memory and all that was lent to it. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex };
 
 export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };

@@ -1,54 +1,54 @@
-// Words that everything about lending shares: who, which memory, and what an instance says of its own.
+// Terms that lending messages share: memories, totals, heartbeat reports, candidates and refusals.
 
 import type { InstanceIndex } from './ids.ts';
 
-/** Where a lent block lies at its creditor. */
+/** Memory of the creditor in which a lent block lies. */
 export type Memory = 'device' | 'host';
 
 export const memories: readonly Memory[] = ['device', 'host'];
 
-/** Blocks of one memory of `creditor` that its reporter holds. */
+/** Blocks of one memory of `creditor` that the reporting instance holds. */
 export interface DebtTotal {
   readonly creditor: InstanceIndex;
   readonly memory: Memory;
   readonly blocks: number;
 }
 
-/** Blocks of one memory of its reporter that `debtor` holds. */
+/** Blocks of one memory of the reporting instance that `debtor` holds. */
 export interface LoanTotal {
   readonly debtor: InstanceIndex;
   readonly memory: Memory;
   readonly blocks: number;
 }
 
-/** What one heartbeat says. It is complete: the last one alone tells all there is to know. */
+/** Contents of a heartbeat. Each heartbeat is complete: the last one alone describes the instance. */
 export interface LendingReport {
-  /** Heartbeats of one life are numbered from 1. */
+  /** Counts the heartbeats of one incarnation from 1. */
   readonly sequence: number;
   readonly lendable: Readonly<Record<Memory, number>>;
-  /** What it could lend besides, were all its own sequences over. */
+  /** Additional blocks that it could lend once its own sequences end. */
   readonly lendableLater: Readonly<Record<Memory, number>>;
-  /** What it has lent and may call back. */
+  /** Lent blocks that it may recall. */
   readonly recallable: Readonly<Record<Memory, number>>;
-  /** A prompt waits here for memory that no instance has alone. */
+  /** The waiting prompt here that needs memory beyond every single instance. */
   readonly reservation: number | undefined;
   readonly debts: readonly DebtTotal[];
   readonly loans: readonly LoanTotal[];
 }
 
-/** An instance that may lend, as offered to a debtor. */
+/** A possible creditor, as offered to a debtor. */
 export interface Candidate {
   readonly instance: InstanceIndex;
   readonly incarnation: number;
-  /** Blocks thought to be lendable. */
+  /** Blocks expected to be lendable. */
   readonly blocks: number;
 }
 
-/** A creditor said no: what it knew then. */
+/** A creditor's refusal, for the gManager. */
 export interface Refusal {
   readonly instance: InstanceIndex;
   readonly incarnation: number;
   readonly memory: Memory;
-  /** Its last heartbeat before it refused. */
+  /** The creditor's last heartbeat before the refusal. */
   readonly sequence: number;
 }

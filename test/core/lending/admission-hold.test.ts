@@ -23,8 +23,8 @@ function creditorOf(instance: number, promised: number): { readonly creditor: Cr
     out,
     creditor: new Creditor(memories, policy, times, out, {
       isShort: () => false,
-      promisedBlocks: () => promised,
-      keptBlocks: () => 0,
+      committedBlocks: () => promised,
+      committedMissingBlocks: () => 0,
     }),
   };
 }

@@ -212,7 +212,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     calledBack,
     () =>
       tamper<[Move], void>(BlockMoves, 'end', (end, move) => {
-        if (move.kind === 'over') move.pending = 0;
+        if (move.kind === 'relocate') move.pending = 0;
         end(move);
       }),
     /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is given back or another's/,

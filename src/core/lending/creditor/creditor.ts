@@ -1,4 +1,5 @@
-// The lending side of an instance: grants from its own memory alone, refuses when short, recalls, and reclaims what is not renewed.
+// The lending side of an instance: grants loans from its own memory, refuses when short, recalls, and reclaims loans
+// that are not renewed.
 
 import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
@@ -20,11 +21,11 @@ interface Loan {
   readonly granted: readonly BlockId[];
   readonly blocks: Set<BlockId>;
   leaseEndUs: number;
-  /** A prompt that runs was promised it: it is not recalled. */
-  firm: boolean;
-  /** Recalled: the debtor may keep so many. */
+  /** Committed to a running prompt of the debtor: not recalled. */
+  committed: boolean;
+  /** After a recall: blocks that the debtor may keep. */
   keep: number;
-  /** From here on the lease is not renewed while more are held. */
+  /** From this time on the lease is not renewed while the debtor holds more than `keep`. */
   recallEndUs: number;
 }
 
@@ -32,24 +33,26 @@ interface Debtor {
   readonly instance: InstanceIndex;
   incarnation: number;
   readonly loans: Map<LoanNumber, Loan>;
-  /** Loans that are over, as far as the debtor might still speak of them. */
+  /** Ended loans that late messages of the debtor may still mention. */
   readonly closed: Set<LoanNumber>;
   closedBelow: LoanNumber;
   stamp: number;
 }
 
-type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
-/** What its instance needs itself. */
+/** What the instance of this creditor needs itself. */
 interface Needs {
-  /** Does it want to borrow? */
+  /** The instance has to borrow. */
   readonly isShort: () => boolean;
-  /** Of device memory, for those who run; and what of that it has not in hand. */
-  readonly promisedBlocks: () => number;
-  readonly keptBlocks: () => number;
+  /** Device blocks committed to running sequences; `keptBlocks`: the part not yet in hand. */
+  readonly committedBlocks: () => number;
+  readonly committedMissingBlocks: () => number;
 }
 
-/** Answers every message in the step that heard it, and never borrows to do so: nobody who waits for it waits for a third. */
+/**
+ * Answers each message in the step that receives it and never borrows to do so: no chain of waiting instances can form.
+ */
 export class Creditor {
   readonly #memories: Readonly<Record<Memory, LendingMemory>>;
   readonly #policy: LendingPolicy;
@@ -57,7 +60,7 @@ export class Creditor {
   readonly #out: Outbox;
   readonly #debtors = new Map<InstanceIndex, Debtor>();
   readonly #needs: Needs;
-  /** Room is made for one who gathers. */
+  /** Admission is held for a debtor's reservation. */
   #hold: { readonly debtor: InstanceIndex; readonly number: number; untilUs: number } | undefined;
   #holds = 0;
 
@@ -75,37 +78,39 @@ export class Creditor {
     this.#out = out;
   }
 
-  /** One that is short lends nothing, of no memory: or two would borrow from one another for ever. */
+  /** A short instance lends from neither memory: otherwise two instances would borrow from each other endlessly. */
   lendable(memory: Memory): number {
     if (this.#needs.isShort()) return 0;
     const { figures } = this.#memories[memory];
-    const kept = memory === 'device' ? this.#needs.keptBlocks() : 0;
+    const kept = memory === 'device' ? this.#needs.committedMissingBlocks() : 0;
     return blocksLendable({ ...figures, available: figures.available - kept }, this.#policy);
   }
 
-  /** What could be lent besides, were all sequences here over. */
+  /** Additional blocks that could be lent once all local sequences end. */
   lendableLater(memory: Memory): number {
     const { total, lent } = this.#memories[memory].figures;
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
 
-  /** Lent to those who were promised none of it. */
+  /** Lent blocks that are not committed. */
   recallable(memory: Memory): number {
     let blocks = 0;
     for (const { loans } of this.#debtors.values())
-      for (const loan of loans.values()) if (loan.memory === memory && !loan.firm) blocks += loan.blocks.size;
+      for (const loan of loans.values()) if (loan.memory === memory && !loan.committed) blocks += loan.blocks.size;
     return blocks;
   }
 
-  /** To one who gathers: all but what those who run here were promised. */
-  #lendableInTurn(memory: Memory): number {
-    const promised = memory === 'device' ? this.#needs.promisedBlocks() : 0;
+  /** For a reservation: everything except what running local sequences were promised. */
+  #lendableForReservation(memory: Memory): number {
+    const promised = memory === 'device' ? this.#needs.committedBlocks() : 0;
     const { figures } = this.#memories[memory];
     const most = figures.available - this.#policy.lowWaterBlocks - promised;
     return wholeUnits(Math.max(0, Math.min(blocksLendable(figures, this.#policy), most)), this.#policy);
   }
 
-  /** Which hold it is: while there is one, nobody who came since the last one ended starts here. */
+  /**
+   * Number of the current hold: while it lasts, only requests that arrived before the previous hold ended start here.
+   */
   get hold(): number | undefined {
     return this.#hold?.number;
   }
@@ -122,13 +127,13 @@ export class Creditor {
     return totals;
   }
 
-  /** Blocks of a loan, for checkers; undefined when there is none. */
+  /** Blocks of a loan, for checkers; undefined when there is no such loan. */
   blocksOf(debtor: InstanceIndex, incarnation: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
     const known = this.#debtors.get(debtor);
     return known?.incarnation === incarnation ? known.loans.get(loan)?.blocks : undefined;
   }
 
-  /** When the next lease or a hold ends. */
+  /** When the next lease or the hold ends. */
   get nextUs(): number {
     let next = this.#hold?.untilUs ?? Number.POSITIVE_INFINITY;
     for (const { loans } of this.#debtors.values())
@@ -136,7 +141,7 @@ export class Creditor {
     return next;
   }
 
-  /** Reclaims what was not renewed in time: its debtor is dead, cut off, or did not heed a recall. */
+  /** Reclaims loans that were not renewed in time: the debtor crashed, is cut off, or ignored a recall. */
   expire(): void {
     if (this.#hold !== undefined && this.#hold.untilUs <= this.#out.nowUs) this.#hold = undefined;
     for (const debtor of this.#debtors.values()) {
@@ -146,7 +151,7 @@ export class Creditor {
     }
   }
 
-  /** An instance began a new life: what the last one held is free. */
+  /** The debtor restarted: the blocks of its earlier incarnation are free. */
   restarted(instance: InstanceIndex): void {
     const debtor = this.#debtors.get(instance);
     if (debtor === undefined) return;
@@ -154,8 +159,8 @@ export class Creditor {
     this.#debtors.delete(instance);
   }
 
-  /** `sequence` of our last heartbeat. */
-  borrow({ from, fromIncarnation }: Envelope, message: Said<'borrow'>, sequence: number): void {
+  /** @param sequence of this creditor's last heartbeat */
+  borrow({ from, fromIncarnation }: Envelope, message: MessageOf<'borrow'>, sequence: number): void {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const known = debtor.loans.get(message.loan);
     if (known !== undefined) {
@@ -189,7 +194,7 @@ export class Creditor {
       granted,
       blocks: new Set(granted),
       leaseEndUs: this.#out.nowUs + this.#times.leaseUs,
-      firm: false,
+      committed: false,
       keep: Number.MAX_SAFE_INTEGER,
       recallEndUs: Number.POSITIVE_INFINITY,
     };
@@ -198,10 +203,10 @@ export class Creditor {
     this.#lend(from as InstanceIndex, fromIncarnation, loan);
   }
 
-  /** While room is made for one, others get nothing. */
-  #lendableTo(debtor: InstanceIndex, { memory, reserves: gathers }: Said<'borrow'>): number {
+  /** During a hold, other debtors receive nothing. */
+  #lendableTo(debtor: InstanceIndex, { memory, reserves }: MessageOf<'borrow'>): number {
     if (this.#hold !== undefined && this.#hold.debtor !== debtor) return 0;
-    return gathers ? this.#lendableInTurn(memory) : this.lendable(memory);
+    return reserves ? this.#lendableForReservation(memory) : this.lendable(memory);
   }
 
   #makeRoom(debtor: InstanceIndex, memory: Memory, blocks: number): void {
@@ -211,7 +216,7 @@ export class Creditor {
     this.recall(memory, blocks, debtor);
   }
 
-  renew({ from, fromIncarnation }: Envelope, message: Said<'renew'>): void {
+  renew({ from, fromIncarnation }: Envelope, message: MessageOf<'renew'>): void {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     if (message.stamp <= debtor.stamp) {
       this.#out.met(message.stamp === debtor.stamp ? 'doubled' : 'late', 'renew');
@@ -219,7 +224,7 @@ export class Creditor {
     }
     debtor.stamp = message.stamp;
     const known = message.loans.flatMap((number) => debtor.loans.get(number) ?? []);
-    for (const loan of known) this.#heed(loan, message.committed.includes(loan.number));
+    for (const loan of known) this.#setCommitted(loan, message.committed.includes(loan.number));
     if (message.reservationEnded && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
@@ -235,15 +240,18 @@ export class Creditor {
     });
   }
 
-  #heed(loan: Loan, firm: boolean): void {
-    loan.firm = firm;
-    if (!firm) return;
+  #setCommitted(loan: Loan, committed: boolean): void {
+    loan.committed = committed;
+    if (!committed) return;
     loan.keep = Number.MAX_SAFE_INTEGER;
     loan.recallEndUs = Number.POSITIVE_INFINITY;
   }
 
-  /** Takes back what is still lent of it; a block that is not was given back before. Always answered, or it would be said for ever. */
-  takeBack({ from, fromIncarnation }: Envelope, message: Said<'return'>): void {
+  /**
+   * Takes back the blocks that are still lent; others were returned before. Always acknowledged, so that the debtor
+   * stops resending.
+   */
+  takeBack({ from, fromIncarnation }: Envelope, message: MessageOf<'return'>): void {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const loan = debtor.loans.get(message.loan);
     const blocks = (message.blocks ?? [...(loan?.blocks ?? [])]).filter((block) => loan?.blocks.has(block));
@@ -251,21 +259,21 @@ export class Creditor {
     else if (blocks.length === 0) this.#out.met('doubled', 'return');
     if (loan !== undefined) this.#free(debtor, loan, blocks);
     if (loan?.blocks.size === 0) this.#close(debtor, loan);
-    // Given up before it was heard of: it must not be granted when it comes after all.
+    // Returned before its request arrived: the late request must not be granted.
     if (message.blocks === undefined && message.loan >= debtor.closedBelow) debtor.closed.add(message.loan);
     this.#out.send(from, fromIncarnation, { kind: 'returned', loan: message.loan, blocks: message.blocks });
   }
 
-  /** Sees to it that at least `blocks` of a memory have been asked back or are here again, as far as nobody was promised them. */
+  /** Recalls until at least `blocks` blocks of a memory are free or requested back, except committed ones. */
   recall(memory: Memory, blocks: number, except?: InstanceIndex): void {
     let missing = blocks;
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
       [...debtor.loans.values()]
-        .filter((loan) => loan.memory === memory && !loan.firm && instance !== except)
+        .filter((loan) => loan.memory === memory && !loan.committed && instance !== except)
         .map((loan) => ({ instance, incarnation: debtor.incarnation, loan })),
     );
     for (const { loan } of loans) missing -= Math.max(0, loan.blocks.size - loan.keep);
-    // The largest first: few debtors are disturbed.
+    // The largest loans first, so that few debtors are disturbed.
     loans.sort((a, b) => b.loan.blocks.size - a.loan.blocks.size || a.instance - b.instance);
     for (const { instance, incarnation, loan } of loans) {
       if (missing <= 0) return;
@@ -321,7 +329,7 @@ export class Creditor {
     this.#out.push({ kind: 'reclaimed', debtor, memory, blocks });
   }
 
-  /** Throws unless the blocks of all loans are those that are lent. */
+  /** Throws unless the blocks of all loans are exactly the lent blocks. */
   check(): void {
     for (const memory of ['device', 'host'] as const) {
       const blocks = new Set<BlockId>();

@@ -1,4 +1,4 @@
-// The pages of blocks that an instance lends, told to whoever reads and writes them for others.
+// Announces the pages of lent blocks to the drivers that read and write them for debtors.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockId } from '../../protocol/ids.ts';
 import type { BorrowerEffect } from '../../protocol/lending-effects.ts';
@@ -11,7 +11,7 @@ export class LentPages {
   readonly #hasHost: boolean;
   readonly #push: (effect: BorrowerEffect) => void;
 
-  /** @param hasHost do blocks of host memory have contents? */
+  /** @param hasHost blocks of host memory have contents */
   constructor(cache: BlockCache, hasHost: boolean, push: (effect: BorrowerEffect) => void) {
     this.#cache = cache;
     this.#hasHost = hasHost;

@@ -1,16 +1,18 @@
-// Who is let in while room is made for another instance's prompt.
+// Which requests are admitted while this creditor makes room for another instance's prompt.
 
 interface Waiting {
   readonly waiting: readonly { readonly arrival: number }[];
 }
 
-/** One hold keeps a prompt out, not two: who waits when one ends is let in during the next. */
+/**
+ * A prompt is held back by one hold, never by two: a request that waits when a hold ends is admitted during the next.
+ */
 export class AdmissionHold {
-  /** The hold that was met last, and who came before the one before it ended. */
+  /** The last hold seen; `passUpTo`: the last request that waited when the hold before it ended. */
   #hold: number | undefined;
   #passUpTo = -1;
 
-  /** @param hold the one that there is now */
+  /** @param hold the current hold */
   look(hold: number | undefined, batch: Waiting | undefined): void {
     if (hold === this.#hold) return;
     if (this.#hold !== undefined) {
@@ -19,7 +21,7 @@ export class AdmissionHold {
     this.#hold = hold;
   }
 
-  /** May one that came as that one start? */
+  /** True if a request with this arrival number may start. */
   admits(arrival: number): boolean {
     return this.#hold === undefined || arrival <= this.#passUpTo;
   }

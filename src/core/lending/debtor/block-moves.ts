@@ -1,4 +1,4 @@
-// Copies of blocks under way over the network, between an instance and its creditors or between two of these.
+// Block copies in flight between an instance and its creditors, or between two creditors.
 
 import type {
   BlockId,
@@ -13,34 +13,39 @@ import type { BlocksToMove, FilledBlocks } from '../../protocol/lending-effects.
 import type { Memory } from '../../protocol/lending-terms.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
-/** What a lent block is called by whoever borrows it: blocks of a creditor's two memories may have one number. */
+/** The name of a lent block for its debtor: blocks of a creditor's two memories may share a number. */
 export function lentName(memory: Memory, block: BlockId): BlockId {
   return 2 * block + Number(memory === 'host');
 }
 
 export type Move =
   | MoveOut
-  /** From one place to another: old rBlock, new one. */
-  | { readonly kind: 'over'; readonly sequence: Sequence; readonly places: Map<RBlockId, RBlockId>; pending: number }
-  /** Of a settlement, to the staging buffer. */
-  | { readonly kind: 'fetch'; readonly settlement: SettlementId; pending: number };
+  /** A relocation: old rBlock to new rBlock. */
+  | {
+      readonly kind: 'relocate';
+      readonly sequence: Sequence;
+      readonly places: Map<RBlockId, RBlockId>;
+      pending: number;
+    }
+  /** Staging for a settlement. */
+  | { readonly kind: 'stage'; readonly settlement: SettlementId; pending: number };
 
-/** One range of a sequence's table, from its block `first` on, to these rBlocks at one creditor. */
+/** One range of a sequence's table, from block `first` on, on its way to these rBlocks at one creditor. */
 export interface MoveOut {
-  readonly kind: 'out';
+  readonly kind: 'moveOut';
   readonly sequence: Sequence;
   readonly first: number;
   readonly rblocks: readonly RBlockId[];
   readonly number: MoveNumber;
   pending: number;
-  /** Blocks that leave, or have left. */
+  /** Blocks that are being sent or have been sent. */
   sent: number;
-  /** All of them are computed. */
+  /** All of its blocks are computed. */
   complete: boolean;
   arrived: boolean;
 }
 
-/** Where a block lies or is to lie. */
+/** Where a block lies or will lie. */
 export interface BlockLocation {
   readonly instance: InstanceIndex;
   readonly at: BlockId | PageRow;
@@ -50,7 +55,7 @@ export interface MoveDriver {
   start(part: BlocksToMove): void;
   fill(blocks: FilledBlocks): void;
   stop(move: MoveNumber): void;
-  /** (pages) both, at home: before anything else is started. */
+  /** (pages) At home, carried out before anything that follows. */
   copyHome(from: Int32Array, to: Int32Array): void;
 }
 
@@ -61,7 +66,7 @@ interface PairTransfer {
   readonly targets: (BlockId | PageRow)[];
 }
 
-/** A move is over when all its parts have arrived; what is stopped never is. */
+/** A move is complete when all of its parts have arrived; a stopped move never completes. */
 export class BlockMoves {
   readonly #driver: MoveDriver;
   readonly #parts = new Map<MoveNumber, Move>();
@@ -77,7 +82,7 @@ export class BlockMoves {
     return this.#parts.size;
   }
 
-  /** @param blocks where each comes from, and where it goes */
+  /** @param blocks source and destination of each block */
   start(move: Exclude<Move, MoveOut>, blocks: Iterable<readonly [BlockLocation, BlockLocation]>): void {
     const pairs = new Map<string, PairTransfer>();
     for (const [from, to] of blocks) {
@@ -88,21 +93,29 @@ export class BlockMoves {
       pair.targets.push(to.at);
     }
     move.pending = pairs.size;
-    const purpose = move.kind === 'fetch' ? 'settle' : 'borrow';
+    const purpose = move.kind === 'stage' ? 'settle' : 'borrow';
     for (const pair of pairs.values()) {
       this.#parts.set(this.#next, move);
       this.#driver.start({ move: this.#next++, ...pair, purpose });
     }
   }
 
-  /** Blocks of a sequence are to go there: the creditor is ready before they are computed. */
+  /** Opens a move before its blocks are computed, so that the creditor is ready for them. */
   open(
     blocks: Pick<MoveOut, 'sequence' | 'first' | 'rblocks'>,
     from: InstanceIndex,
     targets: readonly BlockLocation[],
   ): MoveOut {
     const move = this.#next++;
-    const out: MoveOut = { kind: 'out', ...blocks, number: move, pending: 1, sent: 0, complete: false, arrived: false };
+    const out: MoveOut = {
+      kind: 'moveOut',
+      ...blocks,
+      number: move,
+      pending: 1,
+      sent: 0,
+      complete: false,
+      arrived: false,
+    };
     this.#parts.set(move, out);
     this.leavingBlocks += out.rblocks.length;
     const [{ instance: to }] = targets;
@@ -110,7 +123,10 @@ export class BlockMoves {
     return out;
   }
 
-  /** @param row of the sequence's block @param step that runs next @param computed blocks, and those that step will have computed */
+  /**
+   * @param row page-table row of a block of the sequence @param step the next step @param computed blocks computed now
+   * @param soon blocks computed after that step
+   */
   fill(
     out: MoveOut,
     row: (block: number) => PageRow,
@@ -124,7 +140,7 @@ export class BlockMoves {
     const rows = (from: number, to: number): PageRow[] =>
       Array.from({ length: to - from }, (_, i) => row(first + from + i));
     const [have, next] = [within(computed), within(soon)];
-    // Further than computed: the step was aborted. It goes again.
+    // More was sent than is computed: the step was aborted, and its blocks are sent again.
     const from = Math.min(out.sent, have);
     out.complete = have === rblocks.length;
     if (have > from || out.complete)
@@ -133,7 +149,7 @@ export class BlockMoves {
     out.sent = next;
   }
 
-  /** A part has arrived: the move that is complete by that, if it is. */
+  /** One part has arrived. Returns the move if that completes it. */
   arrived(number: MoveNumber): Move | undefined {
     const move = this.#parts.get(number);
     if (move === undefined) return undefined;
@@ -146,9 +162,9 @@ export class BlockMoves {
     return this.#parts.get(number);
   }
 
-  /** It is complete and carried out, or nobody wants it any more. */
+  /** The move is complete and applied, or obsolete: its parts in flight are stopped. */
   end(move: Move): void {
-    if (move.kind === 'out') this.leavingBlocks -= move.rblocks.length;
+    if (move.kind === 'moveOut') this.leavingBlocks -= move.rblocks.length;
     if (move.pending === 0) return;
     for (const [number, other] of this.#parts) {
       if (other !== move) continue;

@@ -1,4 +1,4 @@
-// Where a block lies that is in no table, as copies and steps name the place.
+// Locations of blocks that are in no table, in the terms of copies and steps.
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { RBlockPlace } from '../rblock-table.ts';
@@ -34,7 +34,7 @@ export class BlockLocator {
     return { instance, at: row };
   }
 
-  /** A place of the staging buffer for contents that come. */
+  /** A row of the staging buffer for incoming contents. */
   stage(rblock: RBlockId): BlockLocation {
     return { instance: this.#instance, at: this.#staged.add(rblock) };
   }

@@ -1,4 +1,4 @@
-// How much an instance may borrow at most, as others come and go: longer requests are refused.
+// The most that an instance may borrow, as other instances join and leave; longer requests are refused.
 
 interface ReachConfig {
   readonly borrowableBlocks: number;
@@ -7,7 +7,7 @@ interface ReachConfig {
 
 export class BorrowLimit {
   readonly #hostBlocks: number;
-  /** Of its own host memory too. */
+  /** Includes the instance's own host memory. */
   #blocks: number;
   #hasShrunk = false;
 
@@ -16,14 +16,14 @@ export class BorrowLimit {
     this.#hostBlocks = hostBlocks;
   }
 
-  /** All others may lend so many together. */
+  /** @param lendableBlocks blocks that all other instances together may lend */
   update(lendableBlocks: number): void {
     const blocks = lendableBlocks + this.#hostBlocks;
     this.#hasShrunk ||= blocks < this.#blocks;
     this.#blocks = blocks;
   }
 
-  /** Less may be borrowed than once. */
+  /** The limit is lower than it once was. */
   get hasShrunk(): boolean {
     return this.#hasShrunk;
   }
@@ -33,7 +33,7 @@ export class BorrowLimit {
   }
 }
 
-/** Blocks that may stay unused because only whole ranges go: what exceeds home ends within one. */
+/** Blocks that may stay unused because only whole ranges move: the part beyond home memory may end within one. */
 export function slackBlocks(rangeBlocks: number): number {
   return rangeBlocks - 1;
 }

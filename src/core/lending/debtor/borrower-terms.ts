@@ -1,4 +1,4 @@
-// What a borrower is given, hears, wants and counts.
+// Configuration, events and counters of a borrower.
 import type { InstanceEvent } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { LendingPolicy } from '../lending-policy.ts';
@@ -9,15 +9,18 @@ export interface BorrowingConfig {
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
   readonly stagingBlocks: number;
-  /** Of host memory that holds KV beyond the instance's own: sequences' and others'. None unless given. */
+  /** Host memory for KV beyond the prefix cache, for local sequences and debtors; default none. */
   readonly hostBlocks?: number | undefined;
-  /** Where contents are real: the page at which that host memory begins, block after block. */
+  /** With real contents: the first page of that host memory; blocks follow one another. */
   readonly hostFirstPage?: number | undefined;
-  /** Prompts that no instance could hold are handed over too: each has memory to land in before it starts. Not with groups that prefill together. */
+  /**
+   * Prompts that no single instance could hold are handed off too: their receive buffer is reserved before they start.
+   * Not with pipeline prefill.
+   */
   readonly handsOver?: boolean | undefined;
-  /** Blocks that all others together may lend, and those of its own host memory. */
+  /** Blocks that all other instances together may lend, plus those of the instance's own host memory. */
   readonly borrowableBlocks: number;
-  /** Blocks that move together: those of whole attention ranges. */
+  /** Blocks that move together: those of one attention range. */
   readonly rangeBlocks: number;
 }
 
@@ -40,12 +43,12 @@ export interface BorrowingTotals {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
-  /** Of those, what no sequence has, but is kept as cache. */
+  /** The part that no sequence holds and that is kept as cache. */
   readonly keptBlocks: number;
-  /** Of its sequences, in its own host memory. */
+  /** Blocks of local sequences in the instance's own host memory. */
   readonly ownHostBlocks: number;
   readonly movedBlocks: number;
-  /** Of those, to host memory: its own or a creditor's. */
+  /** The part that went to host memory, its own or a creditor's. */
   readonly hostBlocks: number;
   readonly vacatedBlocks: number;
   readonly homeBlocks: number;

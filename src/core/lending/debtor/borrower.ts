@@ -1,4 +1,5 @@
-// What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
+// The borrower of an instance: moves blocks of long sequences to borrowed memory, and frees them when they are lost or
+// recalled.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { LendingMemory } from '../../kvcache/lending-memory.ts';
@@ -24,13 +25,13 @@ import { remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
 
-/** Which start of its instance it belongs to, and who counts what messages met. */
+/** The incarnation of the instance, and the counters of message anomalies. */
 interface Owner {
   readonly journalIncarnation?: number | undefined;
   readonly fates?: MessageCounts | undefined;
 }
 
-/** Tables of sequences change between two steps only. */
+/** Block tables of sequences change between two steps only. */
 export class Borrower implements OverflowMemory {
   readonly gathers = true;
   readonly rmanager: RManager;
@@ -59,7 +60,7 @@ export class Borrower implements OverflowMemory {
     this.#lentPages = new LentPages(cache, config.hostFirstPage !== undefined, push);
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
-    // gManager and creditors count lives from 1.
+    // The gManager and creditors count incarnations from 1.
     const incarnation = (owner.journalIncarnation ?? 0) + 1;
     this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
@@ -78,7 +79,7 @@ export class Borrower implements OverflowMemory {
     this.#forecast = new MemoryForecast({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
   }
 
-  /** The batcher whose sequences it moves. */
+  /** Sets the batcher whose sequences it moves. */
   serve(batcher: Batcher): void {
     this.#batcher = batcher;
   }
@@ -87,7 +88,7 @@ export class Borrower implements OverflowMemory {
     return Math.min(this.rmanager.nextUs, this.#blockMoves.cache.nextUs);
   }
 
-  /** Somebody waits for memory that is asked for: nothing need run. */
+  /** Stalled sequences and starved prompts: while there are any, an idle instance is waiting for memory. */
   get awaited(): number {
     return this.stalls.size + Number(this.#forecast.isStarved);
   }
@@ -111,7 +112,7 @@ export class Borrower implements OverflowMemory {
     };
   }
 
-  /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
+  /** Handles an event of the instance; a `wake` may also mean that the plan has to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
     this.#blockMoves.cache.expire(nowUs);
@@ -125,14 +126,14 @@ export class Borrower implements OverflowMemory {
     else if (this.rmanager.nextUs <= nowUs) this.#applyToRManager({ kind: 'tick' });
   }
 
-  /** What nobody runs with goes first. */
+  /** Cached blocks that no running sequence uses are freed before a recall is applied. */
   #receive(envelope: Envelope): void {
     const { message } = envelope;
     if (message.kind === 'recall') this.#giveUpLent(message.loan, message.keep);
     this.#applyToRManager({ kind: 'message', envelope });
   }
 
-  /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
+  /** The creditor recalls all but `keep` blocks of a loan: of the blocks in use, cached ones are freed first. */
   #giveUpLent(number: LoanNumber, keep: number): void {
     const debt = this.rmanager.debtor.find(number);
     if (debt === undefined || debt.committed) return;
@@ -143,22 +144,25 @@ export class Borrower implements OverflowMemory {
     this.#blockMoves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
   }
 
-  /** Less may be borrowed than once. */
+  /** The borrow limit is lower than it once was. */
   get hasShrunk(): boolean {
     return this.#borrowLimit.hasShrunk;
   }
 
-  /** What a request may need beyond the instance's own memory. */
+  /** Blocks that a request may need beyond the instance's own memory. */
   get borrowableBlocks(): number {
     return Math.max(0, this.#borrowLimit.blocks - slackBlocks(this.#config.rangeBlocks));
   }
 
-  /** What exceeds the bound goes back as far as there is room at home; what stays is slowed down to the bound. */
+  /**
+   * Returns the blocks that exceed the creditor's bound if home has room for them; otherwise the creditor delays their
+   * attention.
+   */
   #limitRemoteAttention(event: Extract<BorrowerEvent, { kind: 'remoteAttentionLoad' }>): void {
     const held = this.rmanager.debtor.totals.find(({ creditor }) => creditor === event.creditor)?.blocks ?? 0;
     const { availablePages, blockPages } = this.#cache;
     const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
-    // What those who run still need is promised to them.
+    // Blocks that running sequences still need are committed to them.
     const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#blockMoves.leavingBlocks;
     if (available - Math.max(0, ahead) >= held) this.#applyToRManager(event);
   }
@@ -167,19 +171,22 @@ export class Borrower implements OverflowMemory {
     for (const effect of this.rmanager.step(this.#nowUs, event)) this.#apply(effect);
   }
 
-  /** Of these some lost blocks: a step of theirs is in vain. */
+  /** Some of these sequences lost blocks: their step is useless. */
   hasLostBlocks(planned: readonly { readonly sequence: Sequence }[]): boolean {
     return planned.some(({ sequence }) => this.#blockMoves.registry.all.get(sequence)?.broken === true);
   }
 
-  /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
+  /** No step is in flight: tables may change, and sequences that lost blocks return to the queue. */
   betweenSteps(): void {
     this.#blockMoves.applyArrived();
     this.#admissionHold.look(this.rmanager.creditor.hold, this.#batcher);
     for (const [sequence, { broken }] of this.#blockMoves.registry.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
-  /** A plan is made: tells what is needed from now on, and moves out what will have to. True: by that alone the next plan may let in others. */
+  /**
+   * Runs after a plan is made: reports the new demand and moves blocks out. True when that alone may let the next plan
+   * admit more.
+   */
   planned(step?: { readonly shape: StepShape; readonly predictedUs: number; readonly step: StepNumber }): boolean {
     const batcher = this.#batcher;
     if (batcher === undefined) return false;
@@ -187,7 +194,7 @@ export class Borrower implements OverflowMemory {
     this.stalls.planned(this.#nowUs);
     this.#forecast.admitted(batcher);
     const { shape = nothing, predictedUs = 1 } = step ?? {};
-    // Until nothing is left to say or do: equal steps that follow find nothing either.
+    // Repeats until nothing changes, so that a following run of equal steps finds nothing either.
     for (;;) {
       const event = this.#forecast.demand(batcher, shape, predictedUs);
       if (event !== undefined) this.#applyToRManager(event);
@@ -197,17 +204,17 @@ export class Borrower implements OverflowMemory {
     }
   }
 
-  /** What is kept makes way for those who run or gather, once nobody lends any more: the oldest first. */
+  /** Frees cached blocks, oldest first, for running and reserving sequences once no creditor lends. */
   #giveUpKept(batcher: Batcher): boolean {
     if (!this.rmanager.isUnsatisfied) return false;
     const gathering = firstGathering(batcher)?.sequence;
     if (!this.#blockMoves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
-    // What is in hand counts at once.
+    // Idle blocks count at once.
     this.#applyToRManager({ kind: 'tick' });
     return true;
   }
 
-  /** On which prompts are let in: a turn is lost when another prompt waits for one. */
+  /** Everything that admission depends on: the reservation ends when another prompt waits for one. */
   get #admissionTerms(): readonly unknown[] {
     const { holdsReservation: hasTurn, creditor } = this.rmanager;
     return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
@@ -236,12 +243,12 @@ export class Borrower implements OverflowMemory {
     });
   }
 
-  /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
+  /** Where the next step finds the blocks outside the table; undefined: there are none. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined {
     return this.#blockMoves.layoutOf(sequence);
   }
 
-  /** A creditor did not answer for keys of a sequence: it tries again, and at last is computed again. */
+  /** A creditor did not answer for keys of a sequence: the step is retried, and finally the sequence is recomputed. */
   unanswered(sequence: Sequence): void {
     const away = this.#blockMoves.registry.all.get(sequence);
     if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
@@ -263,11 +270,11 @@ export class Borrower implements OverflowMemory {
     return match.firstBlock + match.blocks;
   }
 
-  /** What goes before it must be here, and no more of it. */
+  /** The blocks before the remote prefix must be cached at home, and no blocks behind it. */
   #match(sequence: Sequence): RemotePrefixMatch | undefined {
     const { cache } = this.#blockMoves;
     const { landed, arriving, copier, chain, known } = sequence;
-    // What leaves for another instance does so from here.
+    // A prompt that is sent to another instance leaves from here, so it needs its blocks at home.
     if (cache.blocks === 0 || landed > 0 || arriving !== undefined || copier !== undefined) return undefined;
     const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
     const match = cache.find(chain, reusable);
@@ -284,7 +291,7 @@ export class Borrower implements OverflowMemory {
 
   release(sequence: Sequence, ended: boolean): void {
     this.stalls.end(this.#nowUs, sequence);
-    // Whoever decodes alone gets its prompts from others.
+    // Instances that only decode receive their prompts from others.
     const isWanted =
       ended &&
       this.#config.times.remoteCacheUs > 0 &&
@@ -297,7 +304,7 @@ export class Borrower implements OverflowMemory {
     if (this.#batcher === undefined) return false;
     const { policy, rangeBlocks } = this.#config;
     const { inHand } = this.rmanager;
-    // What moves must be on its way here first: later it has no name to be loaded by.
+    // Moved blocks must be in device memory first: after the move they cannot be loaded by name.
     if (inHand > 0) this.#cache.flushLoads();
     const home = { batcher: this.#batcher, cache: this.#cache, blockMoves: this.#blockMoves };
     return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
@@ -335,7 +342,7 @@ export class Borrower implements OverflowMemory {
     }
   }
 
-  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
+  /** Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere. */
   check(): void {
     this.rmanager.check();
     this.#blockMoves.check();
@@ -343,7 +350,7 @@ export class Borrower implements OverflowMemory {
   }
 }
 
-/** A creditor may be slow; more often than this in a row its blocks are given up. */
+/** Number of unanswered requests in a row before the blocks of a slow creditor are given up. */
 const unansweredMax = 2;
 
 const nothing = { rows: 0, decodeRows: 0 };

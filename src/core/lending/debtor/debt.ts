@@ -1,11 +1,11 @@
-// One loan as its debtor sees it: which of its blocks are in hand, in use, frozen by a settlement, or on their way back.
+// One loan as its debtor sees it: blocks that are idle, in use, frozen by a settlement, or being returned.
 import type { BlockId, InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
 import type { Memory } from '../../protocol/lending-terms.ts';
 
-/** `asked`: not answered yet. `held`: its blocks are here to use. `closing`: given back as a whole, whatever it holds. */
+/** `asked`: requested. `held`: granted, blocks are usable. `closing`: being returned as a whole. */
 export type DebtState = 'asked' | 'held' | 'closing';
 
-/** By which it was asked for: before others' wishes, and before those of whoever has the turn. */
+/** Priority of a borrow request: `urgent` before `reserves` before others. */
 export interface BorrowPriority {
   readonly reserves: boolean;
   readonly urgent: boolean;
@@ -16,27 +16,27 @@ export class Debt {
   readonly creditor: InstanceIndex;
   readonly creditorIncarnation: number;
   readonly memory: Memory;
-  /** When it was first asked for: the creditor granted it later than this. */
+  /** When it was requested: the creditor granted it later than this. */
   readonly askedUs: number;
   state: DebtState = 'asked';
-  /** Its blocks must not be used from here on. */
+  /** The blocks must not be used from this time on. */
   leaseEndUs = Number.POSITIVE_INFINITY;
-  /** Share of the creditor's step that work on these blocks may take. */
+  /** Share of the creditor's step, in thousandths, for attention over these blocks. */
   remoteAttentionPermille = 0;
   priority: BorrowPriority = { reserves: false, urgent: false };
-  /** Promised to a prompt that runs: its creditor does not recall it. */
+  /** Committed to a running prompt: the creditor does not recall it. */
   committed = false;
-  /** Recalled: more than so many must go. */
+  /** After a recall: the number of blocks that may stay. */
   keep = Number.MAX_SAFE_INTEGER;
   readonly idle: BlockId[] = [];
   readonly used = new Map<BlockId, RBlockId>();
-  /** Of a settlement that is prepared; undefined: nobody uses it (any more). */
+  /** Frozen by a prepared settlement; undefined: no sequence uses the block (any more). */
   readonly frozen = new Map<BlockId, RBlockId | undefined>();
-  /** Until the creditor acknowledged that it has them. */
+  /** Until the creditor acknowledges the return. */
   readonly returning = new Set<BlockId>();
-  /** How many of those were returning when a return was last sent. */
+  /** Blocks that were returning when the last return was sent. */
   returnsSent = 0;
-  /** Those of `used` that the instance was asked to vacate. */
+  /** Blocks in use that the instance was asked to vacate. */
   readonly vacating = new Set<BlockId>();
 
   constructor(
@@ -53,7 +53,7 @@ export class Debt {
     this.askedUs = askedUs;
   }
 
-  /** Blocks that are not on their way back. */
+  /** Blocks that are not being returned. */
   get held(): number {
     return this.idle.length + this.used.size + this.frozen.size;
   }
@@ -62,23 +62,23 @@ export class Debt {
     return this.state === 'held' && this.held === 0 && this.returning.size === 0;
   }
 
-  /** All rBlocks whose contents lie there alone. */
+  /** All rBlocks whose only copy lies at this creditor. */
   get rblocks(): readonly RBlockId[] {
     return [...this.used.values(), ...[...this.frozen.values()].filter((rblock) => rblock !== undefined)];
   }
 
-  /** Nothing of it is used any more. */
+  /** Drops all blocks. */
   empty(): void {
     this.idle.length = 0;
     for (const blocks of [this.used, this.frozen, this.vacating]) blocks.clear();
   }
 
-  /** Sends back blocks that nobody uses, `count` at most. */
+  /** Returns up to `count` idle blocks. */
   returnIdle(count: number): void {
     for (const block of this.idle.splice(Math.max(0, this.idle.length - count))) this.returning.add(block);
   }
 
-  /** Brings it down to `keep` as far as that goes at once; returns the rBlocks that have to be vacated besides. */
+  /** Returns idle blocks down to `keep`; the result lists the rBlocks that have to be vacated besides. */
   applyRecall(): readonly RBlockId[] {
     this.returnIdle(Math.max(0, this.held - this.keep));
     const asked: RBlockId[] = [];
@@ -93,7 +93,7 @@ export class Debt {
     return asked;
   }
 
-  /** Its holder lets go of a block. */
+  /** The holder frees a block. */
   free(block: BlockId): void {
     if (this.frozen.has(block)) {
       this.frozen.set(block, undefined);
@@ -105,7 +105,7 @@ export class Debt {
     else this.idle.push(block);
   }
 
-  /** Freezes up to `count` blocks, those that nobody uses first; returns them. */
+  /** Freezes up to `count` blocks, idle ones first, and returns them. */
   freeze(count: number): readonly BlockId[] {
     const chosen = this.idle.splice(Math.max(0, this.idle.length - count));
     for (const block of chosen) this.frozen.set(block, undefined);
@@ -128,7 +128,7 @@ export class Debt {
     else this.used.set(block, rblock);
   }
 
-  /** The settlement is committed: the block goes back. Returns whose contents it had. */
+  /** The settlement was committed: the block is returned to its creditor. Returns the rBlock that it held. */
   settle(block: BlockId): RBlockId | undefined {
     if (!this.frozen.has(block)) return undefined;
     const rblock = this.frozen.get(block);

@@ -1,4 +1,4 @@
-// The borrowing side of an instance: loans that it holds, their leases, and giving them back until that is acknowledged.
+// The borrowing side of an instance: loans, their leases, and returns that are resent until acknowledged.
 
 import type { InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Party } from '../../protocol/lending-messages.ts';
@@ -14,11 +14,14 @@ type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { 
 interface Renewal {
   stamp: number;
   ackedStamp: number;
-  /** When each renewal not yet answered was sent. */
+  /** When each unanswered renewal was sent. */
   readonly sentUs: Map<number, number>;
 }
 
-/** A block is used only while its lease surely runs at its creditor: leases are counted from when they were asked for, not from the answer. */
+/**
+ * A block is used only while its lease certainly runs at the creditor: a lease counts from its request, not from the
+ * answer.
+ */
 export class Debtor {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
@@ -26,9 +29,11 @@ export class Debtor {
   readonly #policy: LendingPolicy;
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceIndex, Renewal>();
-  /** Who was asked by one that gathers may keep others out for it, until they hear that it needs nothing more: with each its life. */
+  /**
+   * Creditors asked during a reservation, with their incarnations: they may hold admission until the reservation ends.
+   */
   readonly #askedForReservation = new Map<InstanceIndex, number>();
-  /** They are to hear so with the next renewals. */
+  /** The next renewals report the end of the reservation. */
   #isReservationEnded = false;
   #nextLoan: LoanNumber = 1;
   #renewAtUs = Number.POSITIVE_INFINITY;
@@ -48,7 +53,7 @@ export class Debtor {
     return this.#debts.get(loan);
   }
 
-  /** Borrowed blocks that nobody uses. */
+  /** Idle borrowed blocks. */
   get inHand(): number {
     let blocks = 0;
     for (const debt of this.#debts.values()) blocks += debt.idle.length;
@@ -75,7 +80,7 @@ export class Debtor {
     return next;
   }
 
-  /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
+  /** Asks a creditor for blocks; it answers with `lend` or `refuse`. */
   ask(
     creditor: InstanceIndex,
     creditorIncarnation: number,
@@ -104,20 +109,20 @@ export class Debtor {
     });
   }
 
-  /** Whatever it may hold goes back. */
+  /** Returns the whole loan, whatever it holds. */
   giveUp(debt: Debt): void {
     debt.state = 'closing';
-    // A creditor that never answers has reclaimed it by then.
+    // By then a creditor that never answers has reclaimed the loan.
     debt.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
     this.#sendReturn(debt);
   }
 
-  /** Refused: there is nothing to give back. */
+  /** The request was refused: nothing has to be returned. */
   drop(debt: Debt): void {
     this.#debts.delete(debt.number);
   }
 
-  /** True when it answers the loan that was asked for. */
+  /** True when the message answers a pending request. */
   lent({ from, fromIncarnation }: Envelope, message: MessageOf<'lend'>): boolean {
     const debt = this.#of(from, message.loan);
     if (debt === undefined) {
@@ -202,7 +207,7 @@ export class Debtor {
     }
   }
 
-  /** Guests' work at a creditor took more than its bound: what is beyond goes back. */
+  /** Attention at a creditor exceeded its bound: the excess blocks are returned. */
   limitRemoteAttention(creditor: InstanceIndex, takenPermille: number): void {
     const debts = [...this.#debts.values()].filter((debt) => debt.creditor === creditor && debt.state === 'held');
     const bound = debts.reduce((sum, { remoteAttentionPermille }) => sum + remoteAttentionPermille, 0);
@@ -212,7 +217,7 @@ export class Debtor {
     }
   }
 
-  /** What is held now was promised to a prompt that runs from now on: creditors hear of it at once. */
+  /** Commits the held blocks to a prompt that was just admitted, and reports it to creditors at once. */
   commitHeld(): void {
     for (const debt of this.#debts.values()) {
       if (debt.state !== 'held') continue;
@@ -223,24 +228,27 @@ export class Debtor {
     if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
   }
 
-  /** What it gathered for was let in, or is gone: those who make room for it hear so at once. Where that is lost, their hold ends by itself. */
+  /**
+   * The reserved prompt was admitted or has ended: creditors that hold admission are informed at once. If that message
+   * is lost, their hold times out.
+   */
   endReservation(): void {
     if (this.#askedForReservation.size === 0) return;
     this.#isReservationEnded = true;
     this.#renewAtUs = this.#out.nowUs;
   }
 
-  /** None runs any more that was promised anything. */
+  /** No running sequence has committed memory any more. */
   uncommit(): void {
     for (const debt of this.#debts.values()) debt.committed = false;
   }
 
-  /** Stops using what may be reclaimed from now on. */
+  /** Stops using blocks that creditors may reclaim from now on. */
   expire(): void {
     for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#lose(debt);
   }
 
-  /** What lies there cannot be reached: it is given up, and the places go back when the creditor can hear so. */
+  /** The blocks are unreachable: they count as lost, and are returned once the creditor is reachable. */
   abandon(creditor: InstanceIndex): void {
     for (const debt of this.#debts.values()) {
       if (debt.creditor !== creditor || debt.state !== 'held') continue;
@@ -250,14 +258,17 @@ export class Debtor {
     }
   }
 
-  /** A creditor began a new life: nothing of what it had is left. */
+  /** The creditor restarted: its earlier memory is gone. */
   restarted(instance: InstanceIndex): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
     this.#renewals.delete(instance);
     this.#askedForReservation.delete(instance);
   }
 
-  /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
+  /**
+   * Takes `count` blocks of one loan: device memory before host memory, committed loans before others, then the latest
+   * lease. Undefined when no loan has that many idle blocks.
+   */
   take(count: number): readonly RBlockId[] | undefined {
     let best: Debt | undefined;
     for (const debt of this.#debts.values()) {
@@ -276,7 +287,7 @@ export class Debtor {
       });
   }
 
-  /** Sends back up to `count` blocks that nobody uses. */
+  /** Returns up to `count` idle blocks. */
   returnIdle(count: number): void {
     let left = count;
     for (const debt of this.#debts.values()) {
@@ -286,7 +297,7 @@ export class Debtor {
     }
   }
 
-  /** Renews and says again what was not acknowledged, when due; what is to be returned for the first time goes at once. */
+  /** Sends new returns at once; when due, renews leases and resends unacknowledged returns. */
   flush(): void {
     const due = this.#out.nowUs >= this.#renewAtUs;
     for (const debt of this.#debts.values()) this.#flushReturns(debt, due);
@@ -301,7 +312,7 @@ export class Debtor {
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
-  /** Those that were asked and have lent nothing. */
+  /** Informs creditors that were asked and have lent nothing. */
   #notifyAsked(creditors: ReadonlyMap<InstanceIndex, unknown>): void {
     for (const [creditor, incarnation] of this.#askedForReservation)
       if (!creditors.has(creditor)) this.#renew(creditor, incarnation, []);
@@ -376,7 +387,7 @@ export class Debtor {
     return open;
   }
 
-  /** Throws unless every remote rBlock of the table is in use in its loan, and every one in use is in the table. */
+  /** Throws unless the remote rBlocks of the table are exactly the blocks in use of all loans. */
   check(): void {
     let remote = 0;
     for (const [rblock, place] of this.#table.entries()) {

@@ -1,4 +1,4 @@
-// How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
+// Arranges loans: asks the gManager for creditors, asks each in turn, then backs off and starts again.
 
 import type { ReservationNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Reservation } from '../../protocol/lending-messages.ts';
@@ -23,10 +23,10 @@ type Stage =
       readonly others: readonly Candidate[];
     };
 
-/** Of asking again, after which device memory is asked for anew while host memory is used. */
+/** Retries during which host memory is used before device memory is asked for again. */
 const spentRounds = 10;
 
-/** One loan is asked for at a time: device memory first, then, if its own is not enough, host memory. */
+/** Arranges one loan at a time: device memory first, then host memory if the instance's own is not enough. */
 export class LoanRequests {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
@@ -35,18 +35,18 @@ export class LoanRequests {
   #memory: Memory = 'device';
   #blocksForRunning = 0;
   #reservation: Reservation | undefined;
-  /** One runs that was promised memory. */
+  /** A running sequence with committed memory needs blocks. */
   #urgent = false;
-  /** The turn that the gManager gave. */
+  /** The reservation that the gManager granted. */
   #grantedReservation: ReservationNumber | undefined;
   #query = 0;
   #answeredQuery = 0;
   #notBeforeUs = 0;
   #refusals: Refusal[] = [];
   #refusedLoan: number | undefined;
-  /** Until then nobody is thought to lend device memory: it was asked for in vain. */
+  /** Until this time no instance is expected to lend device memory: a recent request found none. */
   #deviceSpentUntilUs = 0;
-  /** Blocks of its own host memory. */
+  /** Blocks of the instance's own host memory. */
   readonly #hostBlocks: () => number;
 
   constructor(times: LendingTimes, out: Outbox, debtor: Debtor, hostBlocks: () => number) {
@@ -56,12 +56,12 @@ export class LoanRequests {
     this.#debtor = debtor;
   }
 
-  /** An answer is waited for that those who run may get memory by. */
+  /** A pending answer may bring memory for running sequences. */
   get isBusy(): boolean {
     return this.#stage.kind !== 'idle' && this.#blocksForRunning > 0;
   }
 
-  /** It gathers for the prompt that waits, before all others. */
+  /** The reservation is granted: blocks for the waiting prompt come before all others. */
   get holdsReservation(): boolean {
     return this.#reservation !== undefined && this.#reservation.number === this.#grantedReservation;
   }
@@ -77,7 +77,7 @@ export class LoanRequests {
     );
   }
 
-  /** Device memory was asked for in vain a short while ago. */
+  /** A recent request found no device memory. */
   get isDeviceExhausted(): boolean {
     return this.#out.nowUs < this.#deviceSpentUntilUs;
   }
@@ -91,7 +91,7 @@ export class LoanRequests {
     return this.#hasDemand ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
   }
 
-  /** So many blocks are wanted now, and by the prompt that waits for its turn; what has been asked for already goes on. */
+  /** Sets the blocks needed now and by the reservation; a request in progress continues. */
   setDemand(blocks: number, reservation: Reservation | undefined, urgent: boolean): void {
     this.#urgent = urgent;
     this.#blocksForRunning = blocks;
@@ -99,7 +99,7 @@ export class LoanRequests {
     if (this.#hasDemand && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
   }
 
-  /** Time-outs: the same is said again, then the next is tried. */
+  /** Time-outs: resends the request, then asks the next creditor. */
   tick(): void {
     const stage = this.#stage;
     if (stage.kind === 'idle' || this.#out.nowUs < stage.untilUs) return;
@@ -129,7 +129,7 @@ export class LoanRequests {
     this.#tryNext(message.creditors, this.#blocksMissing);
   }
 
-  /** The creditor's answer was taken in. */
+  /** The creditor's answer was applied. */
   lent(loan: number): void {
     if (this.#debtor.find(loan)?.memory === 'device') this.#deviceSpentUntilUs = 0;
     if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
@@ -139,7 +139,7 @@ export class LoanRequests {
     const stage = this.#stage;
     if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
       const debt = this.#debtor.find(message.loan);
-      // Given up, and then refused: there is nothing to give back.
+      // Given up before the refusal arrived: nothing has to be returned.
       if (debt?.state === 'closing') this.#debtor.drop(debt);
       this.#out.met(this.#refusedLoan === message.loan ? 'doubled' : 'late', 'refuse');
       return;
@@ -155,7 +155,7 @@ export class LoanRequests {
     this.#tryNext(stage.others, stage.blocks);
   }
 
-  /** A creditor began a new life: what it was asked for will not be answered. */
+  /** The creditor restarted: it will not answer. */
   restarted(instance: number): void {
     const stage = this.#stage;
     if (stage.kind === 'borrowing' && stage.debt.creditor === instance) this.#tryNext(stage.others, stage.blocks);
@@ -202,7 +202,7 @@ export class LoanRequests {
 
   #nextMemory(): void {
     const next = memories[memories.indexOf(this.#memory) + 1];
-    // Its own counts as in hand then: what is wanted is wanted besides.
+    // The instance's own host memory then already counts as idle, so the demand comes on top.
     const isCounted = this.isDeviceExhausted;
     if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.retryUs;
     if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#blocksMissing)) this.#backOff();

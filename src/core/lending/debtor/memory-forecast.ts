@@ -1,4 +1,4 @@
-// What memory the sequences of an instance will need: looked up in its batcher when a plan is made.
+// Forecasts the memory that the sequences of an instance will need, from its batcher, each time a step is planned.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { DemandUpdate, Reservation } from '../../protocol/lending-messages.ts';
@@ -20,19 +20,19 @@ export class MemoryForecast {
   readonly #reporter = new DemandReporter();
   /** Nothing runs, and a prompt waits. */
   isStarved = false;
-  /** How often one was let in that no memory here could hold. */
+  /** Counts admissions of prompts that exceed this instance. */
   #gatherings = 0;
 
   constructor(home: Home) {
     this.#home = home;
   }
 
-  /** A plan has let these in. */
+  /** The plan has admitted these sequences. */
   admitted({ admitted, room }: Batcher): void {
     for (const sequence of admitted) if (room.isOverlong(sequence)) this.#gatherings++;
   }
 
-  /** What is needed, if that has changed. */
+  /** The current demand; undefined when it has not changed. */
   demand(
     batcher: Batcher,
     { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>,

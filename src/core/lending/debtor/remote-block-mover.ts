@@ -1,4 +1,4 @@
-// Blocks of an instance's sequences on their way: out to borrowed places, and from a recalled place to another.
+// Moves blocks of sequences: out to borrowed memory, and from recalled memory to another place.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { InstanceIndex, MoveNumber, RBlockId, SettlementId, StepNumber } from '../../protocol/ids.ts';
@@ -18,37 +18,44 @@ interface Parts {
   readonly rangeBlocks: number;
   readonly cache: BlockCache;
   readonly rmanager: RManager;
-  /** All contents of a settlement are staged, or never will be. */
+  /** All contents of a settlement are staged, or staging failed. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;
-  /** For how long blocks of ended sequences stay where they are as cache. */
+  /** How long blocks of ended sequences stay at creditors as cache. */
   readonly remoteCacheUs: number;
 }
 
-/** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
+/** `applyArrived` applies finished moves: block tables change only between two steps. */
 export class RemoteBlockMover {
   readonly registry = new RemoteBlockRegistry();
   readonly cache: RemotePrefixCache;
   readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
-  #arrived: Exclude<Move, { kind: 'fetch' }>[] = [];
+  #arrived: Exclude<Move, { kind: 'stage' }>[] = [];
   readonly #staged: StagedBlocks;
   readonly #locator: BlockLocator;
-  /** Of settlements. */
+  /** Copies of settlements. */
   readonly copies: SettlementCopies;
 
   constructor(parts: Parts, driver: MoveDriver) {
-    const { extraRows: outside } = parts.cache;
-    if (outside === undefined)
-      throw new Error('Cannot borrow: the block cache has no rows for what lies outside tables');
+    const { extraRows } = parts.cache;
+    if (extraRows === undefined)
+      throw new Error('Cannot borrow: the block cache has no page-table rows for blocks outside block tables');
     this.#parts = parts;
-    this.#staged = new StagedBlocks(outside, driver);
-    this.#moves = new BlockMoves(driver);
-    this.#locator = new BlockLocator(parts.instance, outside, this.#staged, (rblock) => parts.rmanager.find(rblock));
-    this.cache = new RemotePrefixCache(parts.rangeBlocks, parts.remoteCacheUs, (rblock) => this.#free(rblock));
-    const { registry: book, cache } = this;
-    const [moves, locator, staged] = [this.#moves, this.#locator, this.#staged];
-    this.copies = new SettlementCopies({ book, moves, locator, staged, outside, cache, fetched: parts.fetched });
+    const stagedBlocks = new StagedBlocks(extraRows, driver);
+    const blockMoves = new BlockMoves(driver);
+    const find = (rblock: RBlockId) => parts.rmanager.find(rblock);
+    const locator = new BlockLocator(parts.instance, extraRows, stagedBlocks, find);
+    const cache = new RemotePrefixCache(parts.rangeBlocks, parts.remoteCacheUs, (rblock) => this.#free(rblock));
+    this.#staged = stagedBlocks;
+    this.#moves = blockMoves;
+    this.#locator = locator;
+    this.cache = cache;
+    const { registry } = this;
+    this.copies = new SettlementCopies({
+      ...{ registry, blockMoves, locator, stagedBlocks, extraRows, cache },
+      fetched: parts.fetched,
+    });
   }
 
   /** Blocks on their way out of tables. */
@@ -56,29 +63,32 @@ export class RemoteBlockMover {
     return this.#moves.leavingBlocks;
   }
 
-  /** Something makes room at home, or will as soon as no step is in flight. */
+  /** Some move frees memory at home, at the latest once no step is in flight. */
   get makesRoom(): boolean {
     return this.registry.leavingBlocks > 0 || this.#arrived.length > 0;
   }
 
-  /** All blocks of a part of a move are where they were to go. */
+  /** All blocks of one part of a move have arrived. */
   arrived(number: MoveNumber): void {
     const move = this.#moves.arrived(number);
     if (move === undefined) return;
-    if (move.kind === 'fetch') this.copies.arrived(move);
+    if (move.kind === 'stage') this.copies.arrived(move);
     else this.#arrived.push(move);
   }
 
-  /** A part will never arrive. What was to leave home is still there; who was to find another place starts again. */
+  /**
+   * One part will never arrive. Blocks that were leaving are still at home; a sequence whose blocks were relocating is
+   * recomputed.
+   */
   moveBroken(number: MoveNumber): void {
     const move = this.#moves.of(number);
     if (move === undefined) return;
-    if (move.kind === 'fetch') {
+    if (move.kind === 'stage') {
       this.copies.broken(move);
       return;
     }
     const remote = this.registry.all.get(move.sequence);
-    if (move.kind === 'out') {
+    if (move.kind === 'moveOut') {
       if (remote !== undefined) this.#dropFrom(remote, move.rblocks[0]);
       return;
     }
@@ -95,7 +105,10 @@ export class RemoteBlockMover {
     for (const move of arrived) this.#carryOut(move);
   }
 
-  /** The sequence lets go of whatever it has elsewhere. @param keepsUs now, where what stays with creditors may be of use to others */
+  /**
+   * The sequence frees its remote blocks.
+   * @param keepsUs the current time, if blocks at creditors may stay as cache
+   */
   release(sequence: Sequence, keepsUs?: number): void {
     const remote = this.registry.all.get(sequence);
     if (remote === undefined) return;
@@ -108,7 +121,7 @@ export class RemoteBlockMover {
     for (const rblock of remote.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
   }
 
-  /** A sequence starts with what another has left: its table has what comes before. */
+  /** A sequence starts with the remote blocks of an ended one; its table holds the blocks before them. */
   adopt(sequence: Sequence, match: RemotePrefixMatch): void {
     const remote = this.registry.open(sequence);
     sequence.sharedBlocks = match.firstBlock;
@@ -120,24 +133,30 @@ export class RemoteBlockMover {
     sequence.table.groups[0].first = sequence.awayBlocks;
   }
 
-  /** The first block behind those that are away, or go: where the next of its end may go from. What lies away begins at a whole range. */
+  /**
+   * The first block behind the remote and leaving ones, from which the next blocks may leave. Remote blocks start at a
+   * whole range.
+   */
   endOf(sequence: Sequence): number {
     const { rangeBlocks } = this.#parts;
     return this.remoteEndOf(sequence) ?? Math.ceil((sequence.sharedBlocks ?? 0) / rangeBlocks) * rangeBlocks;
   }
 
-  /** Undefined: nothing of it is away, or goes, and any whole range that it shares with nobody may be the first. */
+  /** Undefined: no block is remote or leaving, and any unshared whole range may be the first to leave. */
   remoteEndOf(sequence: Sequence): number | undefined {
     const last = this.registry.all.get(sequence)?.movesOut.at(-1);
     if (last !== undefined) return last.first + last.rblocks.length;
     return sequence.awayBlocks > 0 ? sequence.awayFrom + sequence.awayBlocks : undefined;
   }
 
-  /** `count` blocks of a sequence from `first` on, whole ranges right before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */
+  /**
+   * Moves `count` blocks from `first` on, in whole ranges adjacent to the remote ones, to borrowed blocks in hand, as
+   * they are computed. Moves fewer when fewer are in hand; false: none.
+   */
   moveOut(sequence: Sequence, first: number, count: number): boolean {
     const { instance, rmanager, rangeBlocks } = this.#parts;
     const movesOut: MoveOut[] = [];
-    // What is away has no gaps: of those before it the last ones go first.
+    // Remote blocks have no gaps: of the blocks before them the last leave first.
     const isBefore = first < sequence.awayFrom;
     for (let moved = 0; moved < count; moved += rangeBlocks) {
       const rblocks = rmanager.takeOutside(rangeBlocks);
@@ -153,7 +172,7 @@ export class RemoteBlockMover {
     return true;
   }
 
-  /** What is computed leaves, and what the next step computes leaves layer by layer. */
+  /** Copies computed blocks now, and blocks that the next step computes layer by layer with it. */
   fill(step: StepNumber | undefined): void {
     const { blockTokens } = this.#parts.cache;
     for (const [sequence, { movesOut }] of this.registry.all) {
@@ -166,7 +185,7 @@ export class RemoteBlockMover {
     }
   }
 
-  /** Where the next step finds what the sequence has outside its table; undefined: it has nothing there. */
+  /** Where the next step finds the blocks outside the table; undefined: there are none. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined {
     const remote = this.registry.all.get(sequence);
     if (remote === undefined || remote.rblocks.size === 0) return undefined;
@@ -174,18 +193,18 @@ export class RemoteBlockMover {
     return remoteLayout(this.#parts.instance, sequence.awayFrom, locator);
   }
 
-  /** Their contents are gone. */
+  /** The contents of these are gone. */
   lose(rblocks: readonly RBlockId[]): void {
     this.counts.lostBlocks += rblocks.length;
     for (const rblock of rblocks) this.#lose(rblock);
   }
 
-  /** A settled block has a place at home. */
+  /** Memory at home is free for a settled block. */
   placed(rblock: RBlockId): void {
     this.counts.homeBlocks++;
     this.#staged.placed(rblock);
     this.registry.of(rblock)?.changed();
-    // Memory at home is for those who run.
+    // Memory at home is for running sequences, not for cache.
     this.cache.cutAt(rblock);
   }
 
@@ -197,7 +216,7 @@ export class RemoteBlockMover {
     if (remote === undefined) return;
     remote.changed();
     if (remote.rblocks.delete(rblock)) remote.broken = true;
-    // Its contents are still at home, or where they came from.
+    // Its contents are still at home or at their source.
     this.#dropFrom(remote, rblock);
     for (const move of remote.relocations) {
       if (![...move.places.values()].includes(rblock)) continue;
@@ -206,7 +225,10 @@ export class RemoteBlockMover {
     }
   }
 
-  /** Each range that has some of them goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
+  /**
+   * Each affected range goes home or to another creditor with idle blocks; a sequence whose range finds no place is
+   * recomputed.
+   */
   vacate(rblocks: readonly RBlockId[]): void {
     const ranges = new Map<Sequence, Set<number>>();
     for (const rblock of rblocks) this.cache.cutAt(rblock);
@@ -229,7 +251,7 @@ export class RemoteBlockMover {
     const pairs: [BlockLocation, BlockLocation][] = [];
     for (const range of ranges) {
       const leaving = inOrder.slice(range * rangeBlocks, (range + 1) * rangeBlocks);
-      // Of a settlement that is committed: it comes home by itself.
+      // Part of a committed settlement: it comes home by itself.
       if (leaving.some((rblock) => rmanager.find(rblock)?.kind !== 'remote')) continue;
       const to = this.#placesFor(leaving.length);
       if (to === undefined) remote.broken = true;
@@ -240,7 +262,7 @@ export class RemoteBlockMover {
       }
     }
     if (places.size === 0) return;
-    const move = { kind: 'over', sequence, places, pending: 0 } as const;
+    const move = { kind: 'relocate', sequence, places, pending: 0 } as const;
     remote.relocations.add(move);
     this.#moves.start(move, pairs);
   }
@@ -255,7 +277,9 @@ export class RemoteBlockMover {
     });
   }
 
-  /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
+  /**
+   * Stops copies to that block. Returns the blocks that must leave: the sources of a relocation, else the block itself.
+   */
   #stopFilling(rblock: RBlockId): readonly RBlockId[] {
     const remote = this.registry.of(rblock);
     if (remote !== undefined && this.#dropFrom(remote, rblock)) return [];
@@ -267,7 +291,7 @@ export class RemoteBlockMover {
     return [rblock];
   }
 
-  /** Those that were to go from this block on stay: what is away has no gaps. False where it is none of theirs. */
+  /** Cancels moves from this block on: remote blocks have no gaps. False when no move contains it. */
   #dropFrom(remote: RemoteBlockMap, rblock: RBlockId): boolean {
     const from = remote.movesOut.findIndex(({ rblocks }) => rblocks.includes(rblock));
     if (from < 0) return false;
@@ -282,10 +306,10 @@ export class RemoteBlockMover {
     for (const rblock of out.rblocks) this.#free(rblock);
   }
 
-  #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {
+  #carryOut(move: Exclude<Move, { kind: 'stage' }>): void {
     const { sequence } = move;
     const remote = this.registry.all.get(sequence);
-    if (move.kind === 'out') {
+    if (move.kind === 'moveOut') {
       move.arrived = true;
       while (remote?.movesOut[0]?.arrived === true) this.#takeOut(remote.movesOut[0], remote);
       return;
@@ -296,7 +320,7 @@ export class RemoteBlockMover {
     remote.relocations.delete(move);
     for (const [before, after] of move.places) {
       const index = remote.rblocks.get(before);
-      // Where it was lost meanwhile, its sequence is computed again.
+      // The block was lost meanwhile: its sequence is recomputed.
       if (index === undefined) this.#free(after);
       else {
         remote.rblocks.delete(before);
@@ -307,7 +331,7 @@ export class RemoteBlockMover {
     }
   }
 
-  /** Its blocks at home are free. */
+  /** Its blocks at home become free. */
   #takeOut(out: MoveOut, remote: RemoteBlockMap): void {
     const { sequence, first, rblocks } = out;
     this.#moves.end(out);
@@ -329,20 +353,20 @@ export class RemoteBlockMover {
     this.counts.movedBlocks += count;
   }
 
-  /** Its copies are of no use any more; what they came from stays. */
-  #drop(move: Extract<Move, { kind: 'over' }>): void {
+  /** Discards the copies of a relocation; the sources stay. */
+  #drop(move: Extract<Move, { kind: 'relocate' }>): void {
     this.#moves.end(move);
     for (const rblock of move.places.values()) this.#free(rblock);
     this.registry.all.get(move.sequence)?.relocations.delete(move);
   }
 
-  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
+  /** Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere. */
   check(): void {
     this.registry.check(this.#parts.rmanager.table, this.cache.blocks);
     this.#staged.check();
   }
 
-  /** One that was lost is known no more. */
+  /** A lost rBlock is no longer in the table. */
   #free(rblock: RBlockId): void {
     this.#staged.drop(rblock);
     if (this.registry.holders.delete(rblock) && this.#parts.rmanager.find(rblock) !== undefined)

@@ -1,30 +1,30 @@
-// The blocks of sequences that do not lie in their tables: with creditors, or back home in places of their own.
+// The blocks of sequences that are outside their block tables: at creditors, or back home in single blocks.
 
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { Move, MoveOut } from './block-moves.ts';
 
-/** Blocks at an instance, and which of them in its host memory. */
+/** Blocks at one instance, and the part in its host memory. */
 export interface RemoteCounts {
   readonly blocks: number;
   readonly hostBlocks: number;
 }
 
-/** Of one sequence: they follow one another. */
+/** The remote blocks of one sequence; they are contiguous. */
 export class RemoteBlockMap {
-  /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
+  /** Each with its position, from 0. A whole range lies at one creditor. */
   readonly rblocks = new Map<RBlockId, number>();
-  /** Table blocks on their way out, or to be once they are computed: in their order. */
+  /** Table blocks that leave, or will once they are computed, in order. */
   movesOut: readonly MoveOut[] = [];
-  readonly relocations = new Set<Extract<Move, { kind: 'over' }>>();
-  /** Some of it was lost, or must go and finds no place: the sequence is computed again. */
+  readonly relocations = new Set<Extract<Move, { kind: 'relocate' }>>();
+  /** Some blocks were lost, or must leave and find no place: the sequence is recomputed. */
   broken = false;
-  /** How often a creditor did not answer since something moved. */
+  /** How often a creditor did not answer since the last change. */
   unanswered = 0;
   #outside: ReadonlyMap<InstanceIndex, RemoteCounts> | undefined;
 
-  /** What lies with creditors, and in host memory of its `own` instance. Valid until `changed`. */
+  /** Blocks by creditor, and in host memory of the `own` instance. Valid until `changed`. */
   remoteCounts(own: InstanceIndex, table: RBlockTable): ReadonlyMap<InstanceIndex, RemoteCounts> {
     if (this.#outside !== undefined) return this.#outside;
     const outside = new Map<InstanceIndex, { blocks: number; hostBlocks: number }>();
@@ -42,33 +42,33 @@ export class RemoteBlockMap {
     return outside;
   }
 
-  /** In their order; those that were lost are missing. */
+  /** In order; lost blocks are missing. */
   get inOrder(): readonly RBlockId[] {
     return [...this.rblocks].sort(([, a], [, b]) => a - b).map(([rblock]) => rblock);
   }
 
-  /** So many will come before those that it has. */
+  /** `count` blocks will precede the present ones. */
   shift(count: number): void {
     for (const [rblock, index] of this.rblocks) this.rblocks.set(rblock, index + count);
   }
 
-  /** Blocks came, went, or moved. */
+  /** Blocks arrived, left or moved. */
   changed(): void {
     this.#outside = undefined;
     this.unanswered = 0;
   }
 }
 
-/** `cache`: kept for whoever begins as an ended sequence did. */
+/** `cache`: kept for prompts with the same prefix as an ended sequence. */
 export type Holder = Sequence | 'cache';
 
-/** Who holds what. */
+/** Maps sequences to their remote blocks, and rBlocks to their holders. */
 export class RemoteBlockRegistry {
   readonly all = new Map<Sequence, RemoteBlockMap>();
-  /** Of rBlocks in use, those on their way to be used included. */
+  /** Holders of rBlocks in use, including rBlocks that are still being filled. */
   readonly holders = new Map<RBlockId, Holder>();
 
-  /** On their way out, and computed: room is there for them soon. */
+  /** Computed blocks on their way out: their memory becomes free soon. */
   get leavingBlocks(): number {
     let blocks = 0;
     for (const { movesOut: outs } of this.all.values())
@@ -82,18 +82,21 @@ export class RemoteBlockRegistry {
     return away;
   }
 
-  /** Those of the sequence that holds the rBlock. */
+  /** The map of the sequence that holds the rBlock. */
   of(rblock: RBlockId): RemoteBlockMap | undefined {
     const holder = this.holders.get(rblock);
     return holder === undefined || holder === 'cache' ? undefined : this.all.get(holder);
   }
 
-  /** On its way to where it is to lie. */
+  /** True while the rBlock is being filled. */
   isComing(rblock: RBlockId): boolean {
     return this.of(rblock)?.rblocks.has(rblock) === false;
   }
 
-  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. @param cached blocks that are kept as cache */
+  /**
+   * Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere.
+   * @param cached blocks that are kept as cache
+   */
   check(table: RBlockTable, cached: number): void {
     let held = cached;
     for (const [sequence, { rblocks, movesOut: outs, relocations: over, broken }] of this.all) {
@@ -113,7 +116,7 @@ export class RemoteBlockRegistry {
   }
 }
 
-/** Throws unless each that goes lies right before or behind what is away by then. */
+/** Throws unless each leaving range is adjacent to the remote blocks at the time it leaves. */
 function checkOuts({ arrival, awayFrom, awayBlocks }: Sequence, outs: readonly MoveOut[]): void {
   let [from, to] = awayBlocks > 0 ? [awayFrom, awayFrom + awayBlocks] : [outs[0]?.first, outs[0]?.first];
   for (const { first, rblocks } of outs) {

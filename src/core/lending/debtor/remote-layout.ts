@@ -1,4 +1,4 @@
-// How a step finds the blocks of a sequence that lie outside its table: rows of the page table at home, or blocks of creditors.
+// How a step finds the blocks of a sequence outside its table: rows of the page table at home, or blocks of creditors.
 
 import { away as elsewhere } from '../../../util/step.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';

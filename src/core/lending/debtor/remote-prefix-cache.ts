@@ -1,4 +1,4 @@
-// Blocks of ended sequences that stay where they lie, with creditors, as cache: for a prompt that begins likewise and is as long.
+// Remote prefix cache: blocks of ended sequences that stay at creditors, for later prompts with the same prefix.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { RBlockId } from '../../protocol/ids.ts';
@@ -8,16 +8,16 @@ import type { RManager } from '../rmanager.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
 
 interface RemotePrefix {
-  /** Blocks before those that lie elsewhere: where home has them in its index still, the prefix is of use. */
+  /** Blocks before the remote ones: the prefix is usable while the index at home still has them. */
   readonly firstBlock: number;
-  /** (blocks from the first of the sequence on, 4 words): digests. */
+  /** (blocks from the start of the sequence, 4 words): digests. */
   readonly words: Uint32Array;
-  /** In their order, whole ranges. */
+  /** In order, whole ranges. */
   rblocks: RBlockId[];
   readonly untilUs: number;
 }
 
-/** What is elsewhere of a prompt's beginning. */
+/** The remote part of a prompt's prefix. */
 export interface RemotePrefixMatch {
   readonly prefix: RemotePrefix;
   readonly firstBlock: number;
@@ -27,9 +27,9 @@ export interface RemotePrefixMatch {
 export class RemotePrefixCache {
   readonly #rangeBlocks: number;
   readonly #keepUs: number;
-  /** Its place is wanted, or nobody wants it. */
+  /** Frees a block. */
   readonly #free: (rblock: RBlockId) => void;
-  /** The oldest first. */
+  /** Oldest first. */
   #prefixes: readonly RemotePrefix[] = [];
   readonly #byBlock = new Map<RBlockId, RemotePrefix>();
 
@@ -43,7 +43,7 @@ export class RemotePrefixCache {
     return this.#byBlock.size;
   }
 
-  /** When the next is given up. */
+  /** When the next prefix expires. */
   get nextUs(): number {
     return this.#prefixes[0]?.untilUs ?? Number.POSITIVE_INFINITY;
   }
@@ -52,7 +52,10 @@ export class RemotePrefixCache {
     return this.#byBlock.has(rblock);
   }
 
-  /** A sequence has ended. @param rblocks its blocks from `firstBlock` on, in their order */
+  /**
+   * Keeps the blocks of an ended sequence.
+   * @param rblocks its blocks from `firstBlock` on, in order
+   */
   keep(nowUs: number, { words }: BlockChain, firstBlock: number, rblocks: readonly RBlockId[]): void {
     const prefix = {
       firstBlock,
@@ -64,7 +67,7 @@ export class RemotePrefixCache {
     for (const rblock of rblocks) this.#byBlock.set(rblock, prefix);
   }
 
-  /** The longest beginning of the chain's first `blocksMax` blocks that ends with whole ranges elsewhere. */
+  /** The longest cached prefix of the chain's first `blocksMax` blocks that ends with whole remote ranges. */
   find(chain: BlockChain, blocksMax: number): RemotePrefixMatch | undefined {
     let best: RemotePrefixMatch | undefined;
     for (const prefix of this.#prefixes) {
@@ -76,7 +79,7 @@ export class RemotePrefixCache {
     return best;
   }
 
-  /** Blocks are chained: where one is alike, all before it are. */
+  /** Blocks are chained: if one matches, all before it match. */
   #blocksAlike({ firstBlock, rblocks, words }: RemotePrefix, chain: BlockChain, most: number): number {
     const whole = Math.min(rblocks.length, most - firstBlock);
     for (let blocks = whole - (whole % this.#rangeBlocks); blocks > 0; blocks -= this.#rangeBlocks) {
@@ -88,7 +91,7 @@ export class RemotePrefixCache {
     return 0;
   }
 
-  /** They are a sequence's again; what it does not go on with is given up. */
+  /** Hands the blocks to a sequence; blocks beyond the match are freed. */
   take({ prefix, blocks }: RemotePrefixMatch): readonly RBlockId[] {
     this.#cutTo(prefix, blocks);
     const { rblocks } = prefix;
@@ -96,7 +99,7 @@ export class RemotePrefixCache {
     return rblocks;
   }
 
-  /** What lies from this block's range on is of no use any more, or its place is wanted. */
+  /** Drops the prefix from this block's range on. */
   cutAt(rblock: RBlockId): void {
     const prefix = this.#byBlock.get(rblock);
     if (prefix === undefined) return;
@@ -108,7 +111,7 @@ export class RemotePrefixCache {
     this.#cutTo(prefix, 0);
   }
 
-  /** Of the oldest, the last range: false when there is none, but of `except`. */
+  /** Drops the last range of the oldest prefix other than `except`; false when there is none. */
   giveUpOldest(except: RemotePrefix | undefined): boolean {
     const prefix = this.#prefixes.find((each) => each !== except);
     if (prefix === undefined) return false;
@@ -116,7 +119,7 @@ export class RemotePrefixCache {
     return true;
   }
 
-  /** Of those that `isThere` names so many places are wanted: the latest ranges go first. Returns how many were given up. */
+  /** Frees up to `count` blocks for which `isThere` holds, latest ranges first. Returns the number freed. */
   giveUp(count: number, isThere: (rblock: RBlockId) => boolean): number {
     let given = 0;
     while (given < count) {
@@ -135,7 +138,7 @@ export class RemotePrefixCache {
     return count;
   }
 
-  /** Nobody has come for it. */
+  /** Drops the prefixes that no prompt has used in time. */
   expire(nowUs: number): void {
     for (const prefix of this.#prefixes) if (prefix.untilUs <= nowUs) this.#cutTo(prefix, 0);
   }
@@ -159,7 +162,7 @@ interface Lender {
   readonly rmanager: Pick<RManager, 'find'>;
 }
 
-/** Of what a sequence has elsewhere, whole ranges from the first on that lie still, outside device memory here. */
+/** Whole ranges from the first remote block on that are not moving and lie outside home device memory. */
 export function blocksToKeep(
   { chain, awayFrom }: Sequence,
   { broken, relocations: over, inOrder }: RemoteBlockMap,

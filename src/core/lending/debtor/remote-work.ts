@@ -1,4 +1,4 @@
-// What a step asks of creditors: attention of its rows over keys that lie there.
+// The attention work of a step at creditors: rows over keys that lie there.
 
 import {
   attentionUs,
@@ -27,7 +27,10 @@ interface Lending {
   readonly blockTokens: number;
 }
 
-/** By creditor, the instance itself for its own host memory; undefined when no planned row sees a key elsewhere. */
+/**
+ * Work by creditor; the instance itself stands for its own host memory. Undefined when no planned row attends to remote
+ * keys.
+ */
 export function remoteWork(
   planned: readonly { readonly sequence: Sequence }[],
   remote: ReadonlyMap<Sequence, RemoteBlockMap>,

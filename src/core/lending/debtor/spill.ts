@@ -1,4 +1,5 @@
-// Which blocks leave home when it runs short: whole ranges of the sequence that has most of them, behind its beginning as long as that can stay.
+// Spilling: which blocks leave when home memory runs short. Whole ranges of the sequence with the most of them, after
+// its first blocks where those can stay.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
@@ -13,11 +14,13 @@ interface Home {
   readonly blockMoves: RemoteBlockMover;
   readonly rangeBlocks: number;
   readonly lowWaterBlocks: number;
-  /** Borrowed blocks that nobody uses. */
+  /** Idle borrowed blocks. */
   readonly inHand: number;
 }
 
-/** Starts to move out what one sequence can spare, if home runs short and there is a place: true when it did. */
+/**
+ * Starts to move out blocks of one sequence if home memory runs short and borrowed blocks are idle; true when it did.
+ */
 export function spill(home: Home): boolean {
   const { batcher, cache, blockMoves, rangeBlocks, lowWaterBlocks, inHand } = home;
   if (inHand === 0) return false;
@@ -27,16 +30,20 @@ export function spill(home: Home): boolean {
   if (ahead <= spare) return false;
   const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
   if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
-  // Whoever runs has a range to grow into, or nothing stays.
+  // Running sequences need a range to grow into; otherwise nothing stays.
   const soon = spare - blockMoves.leavingBlocks + blockMoves.registry.leavingBlocks;
   return soon < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
 }
 
-/** Blocks of its own, computed or to be, from a whole range on; the last range stays, since it grows. @param stay of a sequence, its first blocks that do not leave */
+/**
+ * Moves out a sequence's own blocks, computed or to be computed, from a whole range on; the last range stays, since it
+ * grows.
+ * @param stay number of first blocks that do not leave
+ */
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
   const { batcher, rangeBlocks, blockMoves } = home;
   const sequences = [...batcher.running]
-    // What it shared once it may have for itself by now: that is looked at next.
+    // Blocks shared earlier may be exclusive by now; `disown` checks that next.
     .map((sequence) => ({
       sequence,
       blocks: movable(home, sequence, blockMoves.remoteEndOf(sequence) ?? 0, stay(sequence)),
@@ -59,18 +66,18 @@ function movable(
   stay: number,
 ): number {
   const { movesOut = [], broken = false } = blockMoves.registry.all.get(sequence) ?? {};
-  // What comes to its blocks is written to where they are now, and what leaves for another instance is read from there.
+  // Blocks being received are written in place, and blocks being sent are read in place.
   const stays = sequence.arriving !== undefined || sequence.copier?.waits === true;
   if (stays || broken || (movesOut[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
-  // What no memory here could hold has its places before it is computed, from where its beginning stays.
+  // A sequence larger than home gets remote blocks before they are computed.
   const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
-  // The last token is computed by the next step: until that has ended runs of equal steps find nothing new.
+  // The next step computes the last token: until it ends, runs of equal steps find nothing new.
   const known = goesAhead ? Math.floor((sequence.length - 1) / cache.blockTokens) : computed;
   return known - rangeBlocks - Math.max(stay, end);
 }
 
-/** Of what stayed of one that has blocks away, the last ranges. */
+/** Moves out the last ranges of the first blocks of a sequence that has remote blocks. */
 function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number): boolean {
   for (const sequence of [...batcher.running].sort((a, b) => b.awayFrom - a.awayFrom)) {
     const remote = blockMoves.registry.all.get(sequence);
@@ -83,7 +90,7 @@ function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number
   return false;
 }
 
-/** What stays is cached for whoever begins likewise: half, and less where little room would be left to compute in. */
+/** The first blocks stay cached for later prompts: half, or less when little memory would be left to compute in. */
 function stayOf({ batcher, cache, rangeBlocks, lowWaterBlocks }: Home, sequence: Sequence): number {
   if (sequence.awayBlocks > 0) return sequence.awayFrom;
   const own = sequence.table.groups[0].blocks.length;
@@ -92,7 +99,7 @@ function stayOf({ batcher, cache, rangeBlocks, lowWaterBlocks }: Home, sequence:
   return wholeRanges(Math.min(room / 2, room - lowWaterBlocks - rangesAtWork * rangeBlocks), rangeBlocks);
 }
 
-/** One that grows, one that is computed and one that leaves. */
+/** One range that grows, one that is computed and one that leaves. */
 const rangesAtWork = 3;
 
 function upToRanges(blocks: number, rangeBlocks: number): number {

@@ -1,4 +1,4 @@
-// Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
+// Staged blocks: contents on their way home, in the staging buffer until a step may find them at their final place.
 
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { BlockId, PageRow, RBlockId } from '../../protocol/ids.ts';
@@ -9,9 +9,9 @@ export class StagedBlocks {
   readonly #outside: ExtraPageRows;
   readonly #driver: Pick<MoveDriver, 'copyHome'>;
   readonly #rows = new Map<RBlockId, PageRow>();
-  /** They have a place at home, which has not taken their contents in. */
+  /** Memory at home is assigned, but the contents are not there yet. */
   #placed: RBlockId[] = [];
-  /** Rows that nobody wants: a step that is planned may still name them. */
+  /** Unused rows that a planned step may still name. */
   #dropped: PageRow[] = [];
 
   constructor(outside: ExtraPageRows, driver: Pick<MoveDriver, 'copyHome'>) {
@@ -23,19 +23,19 @@ export class StagedBlocks {
     return this.#rows.get(rblock);
   }
 
-  /** A row of the buffer for contents that come. */
+  /** A row of the buffer for incoming contents. */
   add(rblock: RBlockId): PageRow {
     const row = this.#outside.stage();
     this.#rows.set(rblock, row);
     return row;
   }
 
-  /** Is there room for so many more? */
+  /** True if the buffer has room for `blocks` more. */
   hasRoom(blocks: number): boolean {
     return this.#outside.free >= blocks;
   }
 
-  /** What is there of it is of no use any more. */
+  /** Discards the staged contents. */
   drop(rblock: RBlockId): void {
     const row = this.#rows.get(rblock);
     if (row === undefined) return;
@@ -47,7 +47,7 @@ export class StagedBlocks {
     this.#placed.push(rblock);
   }
 
-  /** No step is in flight: what was staged lies at its place from now on. */
+  /** No step is in flight: from now on staged contents lie at their final place. */
   settle(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
     for (const row of this.#dropped.splice(0)) this.#outside.unstage(row);
     for (const rblock of this.#placed) {
@@ -67,7 +67,7 @@ export class StagedBlocks {
     this.#outside.unstage(row);
   }
 
-  /** Throws unless the buffer holds these and nothing else. */
+  /** Throws unless the buffer holds exactly these rows. */
   check(): void {
     const known = this.#rows.size + this.#dropped.length;
     if (known !== this.#outside.staged)

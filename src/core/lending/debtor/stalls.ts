@@ -1,9 +1,10 @@
-// Sequences that run and cannot grow, because memory is full and more is on its way: who they are, since when, and how long that took in all.
+// Running sequences that cannot grow because memory is full and more is on its way: which, since when, and the total
+// time.
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
 interface Stall {
   readonly sinceUs: number;
-  /** Met in the plan that is being made. */
+  /** Recorded by the plan in progress. */
   met: boolean;
 }
 
@@ -16,7 +17,7 @@ export class Stalls {
     return this.#stalls.size;
   }
 
-  /** A plan meets a sequence that has no room: true when it had until now. */
+  /** Records a sequence without free memory; true when the stall is new. */
   record(nowUs: number, sequence: Sequence): boolean {
     const stall = this.#stalls.get(sequence);
     if (stall === undefined) {
@@ -28,7 +29,7 @@ export class Stalls {
     return false;
   }
 
-  /** A plan is made: whom it did not meet has room again, and so has who got it from others. */
+  /** The plan is complete: sequences that it did not record, or gave rows to, have memory again. */
   planned(nowUs: number): void {
     for (const [sequence, stall] of this.#stalls) {
       if (!stall.met || sequence.planned > 0) this.end(nowUs, sequence);

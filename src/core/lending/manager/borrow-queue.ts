@@ -1,4 +1,4 @@
-// Whose turn it is to gather memory that no instance has alone: in the order in which their prompts asked.
+// The order in which instances reserve memory that no instance has alone: first come, first served.
 import type { InstanceIndex, ReservationNumber } from '../../protocol/ids.ts';
 
 interface QueuedReservation {
@@ -7,8 +7,9 @@ interface QueuedReservation {
 }
 
 /**
- * One gathers at a time, so no two hold what the other needs, and the first who asked is the first served. Rebuilt from heartbeats, as the
- * ledger is: only the order among those who waited is lost with its keeper.
+ * One instance reserves at a time, so no two hold what the other needs. Rebuilt from heartbeats like the ledger: only
+ * the order of the waiting
+ * instances is lost with the gManager.
  */
 export class BorrowQueue {
   readonly #queue = new Map<InstanceIndex, QueuedReservation>();
@@ -21,7 +22,9 @@ export class BorrowQueue {
     return this.#queue.get(instance)?.number;
   }
 
-  /** An instance has such a prompt, or (undefined) none: another prompt than before goes to the end of the queue. */
+  /**
+   * Records the waiting prompt of an instance, or none (undefined). A different prompt goes to the end of the queue.
+   */
   update(instance: InstanceIndex, incarnation: number, number: ReservationNumber | undefined): void {
     const known = this.#queue.get(instance);
     if (

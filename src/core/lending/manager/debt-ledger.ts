@@ -1,4 +1,5 @@
-// The debt ledger: who lends how many blocks to whom, as the last heartbeats say. Nothing else is needed to rebuild it.
+// The global debt ledger (Infinite-LLM, section 5): which instance lends how many blocks to which, rebuilt from the
+// last heartbeats alone.
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-terms.ts';
 
@@ -8,33 +9,33 @@ export interface LedgerEdge {
   readonly blocks: number;
 }
 
-/** How a heartbeat stands to those heard before. */
+/** How a heartbeat relates to earlier ones. */
 export type HeartbeatVerdict = 'new' | 'gap' | 'doubled' | 'late' | 'orphan';
 
 interface Entry {
   incarnation: number;
   report: LendingReport;
   receivedUs: number;
-  /** Offered to a debtor since the last heartbeat, so that competing debtors are sent elsewhere. */
+  /** Blocks offered to debtors since the last heartbeat, so that competing debtors are sent to other creditors. */
   readonly offered: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
-  /** Refused with this heartbeat being its last: not offered before a later one with space. */
+  /** Heartbeat sequence at the last refusal: not offered before a later heartbeat with free blocks. */
   readonly refusedAt: Map<Memory, number>;
 }
 
-/** Candidates of one query at most (Infinite-LLM, section 5). */
+/** Largest number of candidates of one query (Infinite-LLM, section 5). */
 const candidatesMax = 3;
 
-/** Loosely consistent: what an instance says is true when it is said. An instance whose heartbeats stop is forgotten. */
+/** Loosely consistent: a report was true when it was sent. An instance whose heartbeats stop is forgotten. */
 export class DebtLedger {
   readonly #entries = new Map<InstanceIndex, Entry>();
-  /** Steps of the topology between two instances. */
+  /** Distance between two instances in the network topology. */
   readonly #distance: (a: InstanceIndex, b: InstanceIndex) => number;
 
   constructor(distance: (a: InstanceIndex, b: InstanceIndex) => number) {
     this.#distance = distance;
   }
 
-  /** `late`, `doubled` and `orphan` (of an earlier life) change nothing; `gap`: heartbeats before this one are missing. */
+  /** `late`, `doubled` and `orphan` (an earlier incarnation) change nothing; `gap`: earlier heartbeats are missing. */
   update(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
     if (known === undefined || incarnation > known.incarnation) {
@@ -54,7 +55,7 @@ export class DebtLedger {
     return report.sequence > last + 1 ? 'gap' : 'new';
   }
 
-  /** Forgets those not heard since `sinceUs`. Returns them. */
+  /** Forgets the instances without a heartbeat since `sinceUs`, and returns them. */
   forgetSilent(sinceUs: number): readonly InstanceIndex[] {
     const silent = [...this.#entries]
       .filter(([, { receivedUs }]) => receivedUs < sinceUs)
@@ -63,19 +64,22 @@ export class DebtLedger {
     return silent;
   }
 
-  /** The life of an instance that is known. */
+  /** The current incarnation of a known instance. */
   incarnation(instance: InstanceIndex): number | undefined {
     return this.#entries.get(instance)?.incarnation;
   }
 
-  /** A refusal corrects the view at once. One of an earlier life, or from before the last heartbeat, is out of date. */
+  /**
+   * Corrects the view after a refusal. A refusal of an earlier incarnation, or from before the last heartbeat, is
+   * ignored.
+   */
   refuse({ instance, incarnation, memory, sequence }: Refusal): void {
     const entry = this.#entries.get(instance);
     if (entry === undefined || entry.incarnation !== incarnation || entry.report.sequence > sequence) return;
     entry.refusedAt.set(memory, sequence);
   }
 
-  /** Blocks that an instance is thought to be able to lend to `debtor`. */
+  /** Blocks that an instance is expected to be able to lend to `debtor`. */
   lendable(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const entry = this.#entries.get(instance);
     if (entry === undefined || entry.refusedAt.has(memory)) return 0;
@@ -87,8 +91,9 @@ export class DebtLedger {
   }
 
   /**
-   * Up to three creditors, nearest first, then most free, then by number. Those that can lend all of it, if there are any, else those with
-   * something. The first one's space is promised until its next heartbeat; asking again replaces a debtor's promise.
+   * Up to three creditors: nearest first, then most free blocks, then lowest index; those that can lend everything,
+   * else those with something.
+   * The first one's blocks count as offered until its next heartbeat; a new query replaces a debtor's offer.
    */
   candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly Candidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
@@ -116,8 +121,9 @@ export class DebtLedger {
   }
 
   /**
-   * Up to three creditors for one who has the turn, of those that could lend it all in time (the nearest, then the largest): who can lend now
-   * goes first, then the others in rotation, so that all of them hear that they are to make room.
+   * Up to three creditors for a reservation, among those that together could lend all of it later (nearest, then
+   * largest): creditors with free blocks
+   * first, then the others in rotation, so that each of them is told to make room.
    */
   candidatesForReservation(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
@@ -147,7 +153,7 @@ export class DebtLedger {
     return [...ready, ...others.slice(first), ...others.slice(0, first)].slice(0, candidatesMax);
   }
 
-  /** Once its own sequences are over, and others have given back what they were not promised. */
+  /** Blocks lendable once local sequences end and uncommitted loans are returned. */
   #lendableLater(instance: InstanceIndex, memory: Memory, debtor: InstanceIndex): number {
     const { report } = this.#entries.get(instance) ?? {};
     if (report === undefined) return 0;
@@ -155,7 +161,7 @@ export class DebtLedger {
     return report.lendableLater[memory] + Math.max(0, ofOthers);
   }
 
-  /** Blocks of a loan as its creditor says, which owns the pages. */
+  /** Blocks of a loan as reported by its creditor, which owns the pages. */
   lent(creditor: InstanceIndex, debtor: InstanceIndex, memory: Memory): number {
     let blocks = 0;
     for (const loan of this.#entries.get(creditor)?.report.loans ?? []) {
@@ -164,7 +170,7 @@ export class DebtLedger {
     return blocks;
   }
 
-  /** Debts that both sides know of, the smaller figure of the two. Sorted by debtor, then creditor. */
+  /** Debts that both sides report, with the smaller figure. Sorted by debtor, then creditor. */
   edges(memory: Memory): readonly LedgerEdge[] {
     const edges: LedgerEdge[] = [];
     for (const [debtor, { report }] of this.#entries) {

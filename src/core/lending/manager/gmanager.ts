@@ -1,4 +1,5 @@
-// The gManager machine: keeps the debt ledger from heartbeats, names creditors, and settles cycles of debts. All it knows can be heard again.
+// The gManager machine (Infinite-LLM, section 5): keeps the debt ledger from heartbeats, proposes creditors and settles
+// debt cycles.
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../../protocol/lending-messages.ts';
@@ -8,9 +9,9 @@ import { BorrowQueue } from './borrow-queue.ts';
 import { DebtLedger } from './debt-ledger.ts';
 
 export interface GManagerConfig extends CoordinatorConfig {
-  /** Greater than that of every gManager before: instances ignore those of smaller epochs. */
+  /** Greater than that of every earlier gManager: instances ignore smaller epochs. */
   readonly epoch: number;
-  /** Steps of the topology between two instances. */
+  /** Distance between two instances in the network topology. */
   readonly distance: (a: InstanceIndex, b: InstanceIndex) => number;
 }
 
@@ -19,7 +20,7 @@ interface LastQuery {
   readonly query: number;
 }
 
-/** Starts with nothing: after one heartbeat of each instance it knows what there is to know. */
+/** Starts empty: one heartbeat of each instance rebuilds its state. */
 export class GManager {
   readonly ledger: DebtLedger;
   readonly reservations = new BorrowQueue();
@@ -35,12 +36,12 @@ export class GManager {
     this.#coordinator = new SettlementCoordinator(config, this.ledger, this.#out);
   }
 
-  /** When a `tick` is due, if nothing comes before. */
+  /** When a `tick` is due if no event comes earlier. */
   get nextUs(): number {
     return this.#coordinator.nextUs;
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** `nowUs` never decreases. The driver carries the effects out in order. */
   step(nowUs: number, event: GManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
     const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
@@ -90,7 +91,7 @@ export class GManager {
     }
   }
 
-  /** A doubled query is answered again: the promise that goes with it is replaced, not added to. */
+  /** A duplicate query is answered again: its offer is replaced, not added. */
   #query(from: InstanceIndex, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
     const last = this.#lastQueries.get(from);
     if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
@@ -100,7 +101,8 @@ export class GManager {
     this.#lastQueries.set(from, { incarnation, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
     const { query, memory, blocks, reservation, urgent } = message;
-    // Of whom no heartbeat was heard nobody would notice the silence: that its last words come late must not keep the turn for the dead.
+    // Only instances with a heartbeat enter the queue: the silence of others would go unnoticed, and a dead instance
+    // could keep the reservation.
     if (reservation !== undefined && this.ledger.incarnation(from) !== undefined)
       this.reservations.update(from, incarnation, reservation.number);
     const granted = this.reservations.holder === from ? reservation : undefined;

@@ -1,18 +1,20 @@
-// DGFM (Infinite-LLM): finds a cycle of debts whose smallest can be exchanged, so that every block of it comes home.
+// DGFM (Infinite-LLM, section 5): finds a cycle of debts whose smallest debt can be exchanged, so that each of its
+// blocks comes home.
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { LedgerEdge } from '../manager/debt-ledger.ts';
 
 export interface DebtCycle {
-  /** Each owes the next, the last the first; `members[0]` is the smallest. */
+  /** Each owes the next, the last owes the first; `members[0]` has the lowest index. */
   readonly members: readonly InstanceIndex[];
   /** The smallest debt of the cycle. */
   readonly blocks: number;
 }
 
 /**
- * Starts at a node picked by `uniform` (in [0, 1)), then at the others in turn: finds a cycle whenever there is one of debts of at least
- * `blocksMin`. Visits every debt at most once.
+ * Searches from a node picked by `uniform` (in [0, 1)), then from the others in turn: finds a cycle of debts of at
+ * least `blocksMin` if one exists.
+ * Visits each debt at most once.
  */
 export function findCycle(edges: readonly LedgerEdge[], blocksMin: number, uniform: number): DebtCycle | undefined {
   const owed = new Map<InstanceIndex, Map<InstanceIndex, number>>();

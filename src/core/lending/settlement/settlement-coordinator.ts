@@ -1,4 +1,5 @@
-// The gManager's part in settlements: picks cycles, asks their members to prepare, decides, and says its decision until all have heard it.
+// The gManager's side of settlements (two-phase commit): picks cycles, prepares their members, decides, and resends the
+// decision until all have acknowledged it.
 
 import type { InstanceIndex, SettlementId } from '../../protocol/ids.ts';
 import type { Envelope } from '../../protocol/lending-messages.ts';
@@ -12,7 +13,7 @@ interface Member {
   readonly instance: InstanceIndex;
   readonly incarnation: number;
   readonly creditor: InstanceIndex;
-  /** Its vote while it is being prepared; its acknowledgement once it is decided. */
+  /** The vote during the prepare phase; the acknowledgement after the decision. */
   answered: boolean;
 }
 
@@ -30,15 +31,15 @@ export interface CoordinatorConfig {
   readonly times: LendingTimes;
   /** Smallest debt of a cycle that is worth settling. */
   readonly blocksMin: number;
-  /** Most blocks of each member that are settled at once: what staging buffers hold. */
+  /** Largest number of blocks a member settles at once: the size of the staging buffers. */
   readonly blocksMax: number;
-  /** In [0, 1), a function of the counter alone. */
+  /** A value in [0, 1) that depends on the counter alone. */
   readonly uniform: (counter: number) => number;
 }
 
 /**
- * What is not known to be committed is aborted: so an abort need not be kept, and a gManager that starts anew can answer those in doubt.
- * An instance is in one settlement at a time.
+ * Presumed abort: an abort need not be stored, and a restarted gManager can answer members in doubt.
+ * An instance takes part in one settlement at a time.
  */
 export class SettlementCoordinator {
   readonly #config: CoordinatorConfig;
@@ -65,7 +66,7 @@ export class SettlementCoordinator {
     const { nowUs } = this.#out;
     for (const settlement of this.#running.values())
       if (nowUs >= settlement.resendAtUs) this.#resendOrAbort(settlement);
-    // Only after a round of heartbeats is there a view to go by.
+    // The first search waits for one round of heartbeats.
     this.#searchAtUs ??= nowUs + this.#config.times.settleUs;
     if (nowUs < this.#searchAtUs) return;
     this.#searchAtUs = nowUs + this.#config.times.settleUs;
@@ -112,7 +113,7 @@ export class SettlementCoordinator {
     if (running.members.every(({ answered }) => answered)) this.#running.delete(id.number);
   }
 
-  /** A member in doubt asks: an answer is owed whatever became of it, unless it is not decided yet. */
+  /** Answers a member in doubt, except while the decision is pending. */
   outcome({ from, fromIncarnation }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
     if (running === undefined) {
@@ -150,7 +151,7 @@ export class SettlementCoordinator {
     this.#sendToMembers(settlement);
   }
 
-  /** What was said has not been answered by all in time. */
+  /** Some members have not answered in time. */
   #resendOrAbort(running: Settlement): void {
     const { nowUs } = this.#out;
     this.#out.met('lost', running.stage === 'preparing' ? 'prepare' : 'settled');
@@ -158,7 +159,7 @@ export class SettlementCoordinator {
       this.#abort(running);
       return;
     }
-    // One that is gone, or in a new life, has nothing to settle any more.
+    // A member that is gone or restarted has nothing left to settle.
     for (const member of running.members) {
       if (running.stage === 'committed' && this.#ledger.incarnation(member.instance) !== member.incarnation)
         member.answered = true;

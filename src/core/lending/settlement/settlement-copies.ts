@@ -1,4 +1,5 @@
-// What a settlement brings home, copied to the staging buffer before places are given back: one settlement at a time.
+// Copies the contents that a settlement brings home to the staging buffer, before borrowed blocks are returned; one
+// settlement at a time.
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { RBlockId, SettlementId } from '../../protocol/ids.ts';
 import type { BlockLocation, BlockMoves, Move } from '../debtor/block-moves.ts';
@@ -8,63 +9,63 @@ import type { RemotePrefixCache } from '../debtor/remote-prefix-cache.ts';
 import type { StagedBlocks } from '../debtor/staged-blocks.ts';
 
 interface Parts {
-  readonly book: RemoteBlockRegistry;
-  readonly moves: BlockMoves;
+  readonly registry: RemoteBlockRegistry;
+  readonly blockMoves: BlockMoves;
   readonly locator: BlockLocator;
-  readonly staged: StagedBlocks;
-  readonly outside: ExtraPageRows;
+  readonly stagedBlocks: StagedBlocks;
+  readonly extraRows: ExtraPageRows;
   readonly cache: RemotePrefixCache;
-  /** All contents of a settlement are staged, or never will be. */
+  /** All contents of a settlement are staged, or staging failed. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;
 }
 
-type Fetch = Extract<Move, { kind: 'fetch' }>;
+type StageMove = Extract<Move, { kind: 'stage' }>;
 
 export class SettlementCopies {
   readonly #parts: Parts;
-  #fetching: Fetch | undefined;
+  #staging: StageMove | undefined;
 
   constructor(parts: Parts) {
     this.#parts = parts;
   }
 
-  /** Not where earlier contents are still in the buffer, which have a place and wait for the step in flight to end. */
+  /** Fails while earlier contents still occupy the buffer and wait for the step in flight to end. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
-    const { staged, outside, cache, book, locator, moves, fetched } = this.#parts;
-    const hasRoom = staged.hasRoom(rblocks.length) && rblocks.length <= outside.free;
-    // What is on its way to where they lie is not to be had from there yet.
-    if (!hasRoom || rblocks.some((rblock) => book.isComing(rblock))) {
+    const { stagedBlocks, extraRows, cache, registry, locator, blockMoves, fetched } = this.#parts;
+    const hasRoom = stagedBlocks.hasRoom(rblocks.length) && rblocks.length <= extraRows.free;
+    // A block that is still being copied to its creditor cannot be read there yet.
+    if (!hasRoom || rblocks.some((rblock) => registry.isComing(rblock))) {
       fetched(settlement, false);
       return;
     }
-    // What nobody runs with is not worth a copy.
+    // Blocks that only the cache holds are not worth a copy.
     for (const rblock of rblocks) cache.cutAt(rblock);
     const pairs: [BlockLocation, BlockLocation][] = [];
-    for (const rblock of rblocks.filter((each) => book.holders.has(each)))
+    for (const rblock of rblocks.filter((each) => registry.holders.has(each)))
       pairs.push([locator.of(rblock), locator.stage(rblock)]);
     if (pairs.length === 0) {
       fetched(settlement, true);
       return;
     }
-    this.#fetching = { kind: 'fetch', settlement, pending: 0 };
-    moves.start(this.#fetching, pairs);
+    this.#staging = { kind: 'stage', settlement, pending: 0 };
+    blockMoves.start(this.#staging, pairs);
   }
 
-  arrived({ settlement }: Fetch): void {
+  arrived({ settlement }: StageMove): void {
     this.#parts.fetched(settlement, true);
   }
 
-  broken(move: Fetch): void {
-    this.#parts.moves.end(move);
+  broken(move: StageMove): void {
+    this.#parts.blockMoves.end(move);
     this.#parts.fetched(move.settlement, false);
   }
 
-  /** The settlement came to nothing. */
+  /** The settlement was aborted. */
   cancelFetch({ epoch, number }: SettlementId, rblocks: readonly RBlockId[]): void {
-    const move = this.#fetching;
+    const move = this.#staging;
     if (move?.settlement.epoch !== epoch || move.settlement.number !== number) return;
-    this.#fetching = undefined;
-    this.#parts.moves.end(move);
-    for (const rblock of rblocks) this.#parts.staged.drop(rblock);
+    this.#staging = undefined;
+    this.#parts.blockMoves.end(move);
+    for (const rblock of rblocks) this.#parts.stagedBlocks.drop(rblock);
   }
 }

@@ -1,4 +1,5 @@
-// A member's part in a settlement: freezes and stages its blocks, votes, and on commit gives the borrowed places back and brings the contents home.
+// A member's side of a settlement: freezes and stages its blocks, votes, and after the commit returns the borrowed
+// blocks and brings the contents home.
 
 import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, LoanNumber, RBlockId, SettlementId } from '../../protocol/ids.ts';
@@ -16,7 +17,7 @@ interface Current {
   readonly settlement: SettlementId;
   readonly memory: Memory;
   readonly frozen: readonly { readonly loan: LoanNumber; readonly block: BlockId }[];
-  /** Contents are copied and the vote is yes. */
+  /** The contents are staged and the vote is yes. */
   prepared: boolean;
   askAtUs: number;
 }
@@ -34,17 +35,18 @@ export interface SettlementMemberContext {
 }
 
 /**
- * Borrowed places are given back by ordinary returns, and only after the contents are staged: no place ever has two owners, whatever is lost.
- * Contents that wait for a place take the first that is freed at home, and recall what the instance has lent: so they come home even when
- * another member never heard of the commit.
+ * Borrowed blocks are returned by ordinary returns, and only after their contents are staged: no block ever has two
+ * owners, whichever message is lost.
+ * Staged contents take the first free block at home and recall lent blocks, so they come home even if another member
+ * never receives the commit.
  */
 export class SettlementMember {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #parts: SettlementMemberContext;
-  /** Blocks that the staging buffer holds. */
+  /** Capacity of the staging buffer, in blocks. */
   readonly #stagingMax: number;
-  /** Staged contents on their way home, in order, and until when they wait. */
+  /** Staged contents on their way home, in order, with their time-outs. */
   readonly #homecoming = new Map<RBlockId, number>();
   #current: Current | undefined;
   #decided: Decided | undefined;
@@ -74,7 +76,7 @@ export class SettlementMember {
       if (same && this.#current?.prepared === true) this.#vote(this.#current);
       return;
     }
-    // The gManager goes on: what we have not heard the end of was not committed.
+    // The gManager has started a later settlement: the current one was not committed.
     if (this.#current !== undefined) this.#abort(this.#current);
     const frozen = this.#freeze(message);
     const current = { settlement, memory: message.memory, frozen, prepared: false, askAtUs: 0 };
@@ -86,7 +88,7 @@ export class SettlementMember {
     else this.#out.push({ kind: 'fetch', settlement, rblocks });
   }
 
-  /** The contents are in the staging buffer. */
+  /** The contents are staged. */
   fetched(settlement: SettlementId): void {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
@@ -95,7 +97,7 @@ export class SettlementMember {
     this.#vote(current);
   }
 
-  /** Copying them failed: this member cannot settle. */
+  /** Staging failed: this member cannot settle. */
   fetchFailed(settlement: SettlementId): void {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
@@ -109,7 +111,7 @@ export class SettlementMember {
       const committed = this.#decided?.outcome === 'committed' && isSame(this.#decided.settlement, settlement);
       this.#out.met(committed ? 'doubled' : 'late', 'commit');
     }
-    // Also when it is late: or it would be said for ever.
+    // Sent for late commits too, so that the gManager stops resending.
     this.#out.send('gmanager', settlement.epoch, { kind: 'settled', settlement });
   }
 
@@ -123,12 +125,12 @@ export class SettlementMember {
     this.#out.met(decided ? 'doubled' : 'late', 'abort');
   }
 
-  /** A gManager of a later epoch rules: it commits nothing of an earlier one. */
+  /** A gManager with a later epoch commits nothing of an earlier epoch. */
   newEpoch(epoch: number): void {
     if (this.#current !== undefined && this.#current.settlement.epoch < epoch) this.#abort(this.#current);
   }
 
-  /** In doubt for too long: asks. Then brings home what waits, as far as there is place. */
+  /** Asks for the outcome when in doubt for too long, then brings staged contents home as memory allows. */
   tick(): void {
     const current = this.#current;
     if (current?.prepared === true && this.#out.nowUs >= current.askAtUs) {
@@ -140,7 +142,7 @@ export class SettlementMember {
     this.#bringHome();
   }
 
-  /** Its holder lets go of contents that are still staged. */
+  /** The holder frees contents that are still staged. */
   forget(rblock: RBlockId): void {
     this.#homecoming.delete(rblock);
   }
@@ -154,7 +156,7 @@ export class SettlementMember {
     return frozen;
   }
 
-  /** The rBlocks whose contents lie in its frozen blocks. */
+  /** The rBlocks whose contents lie in the frozen blocks. */
   #contents({ frozen }: Current): readonly RBlockId[] {
     return frozen.flatMap(({ loan, block }) => this.#parts.debtor.find(loan)?.frozen.get(block) ?? []);
   }
@@ -218,7 +220,7 @@ export class SettlementMember {
     }
   }
 
-  /** Throws unless what is staged is what comes home, and what is frozen belongs to the settlement. */
+  /** Throws unless staged contents are those on their way home, and frozen blocks belong to the current settlement. */
   check(): void {
     let staged = 0;
     for (const [rblock, { kind }] of this.#parts.table.entries()) {
