@@ -6,7 +6,7 @@ import { BlockCache, type BlockCacheConfig } from '../kvcache/block-cache.ts';
 import { BlockTable } from '../kvcache/block-table.ts';
 import { LendingMemory } from '../kvcache/lending-memory.ts';
 import type { RBlockId } from '../protocol/ids.ts';
-import { type Memory, memories } from '../protocol/lending-terms.ts';
+import { type Memory, memories } from '../protocol/lending-report.ts';
 import type { LendingPolicy } from './lending-policy.ts';
 
 export type { LendingPolicy, RBlockId };

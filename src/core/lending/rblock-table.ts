@@ -1,6 +1,6 @@
 // Logical rBlocks of one instance and their locations: at home, at a creditor, or staged on the way home.
 import type { BlockId, InstanceIndex, RBlockId } from '../protocol/ids.ts';
-import type { Memory } from '../protocol/lending-terms.ts';
+import type { Memory } from '../protocol/lending-report.ts';
 
 export type RBlockPlace =
   | { readonly kind: 'home'; readonly memory: Memory; readonly block: BlockId }

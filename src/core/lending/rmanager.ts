@@ -10,7 +10,7 @@ import type {
   Reservation,
   RManagerEvent,
 } from '../protocol/lending-messages.ts';
-import type { Memory } from '../protocol/lending-terms.ts';
+import type { Memory } from '../protocol/lending-report.ts';
 import { Creditor } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';

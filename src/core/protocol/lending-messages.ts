@@ -1,7 +1,7 @@
 // Messages between instances and the gManager about lending. docs/internals/lending.md lists what a lost, duplicated,
 // late or orphaned message does.
 import type { BlockId, InstanceIndex, LoanNumber, ReservationNumber, SettlementId } from './ids.ts';
-import type { Candidate, LendingReport, Memory, Refusal } from './lending-terms.ts';
+import type { Candidate, LendingReport, Memory, Refusal } from './lending-report.ts';
 
 export type Party = 'gmanager' | InstanceIndex;
 

@@ -4,7 +4,7 @@ import type { LayerGroup } from '../../util/step.ts';
 import type { TiersConfig } from '../kvcache/block-cache.ts';
 import type { BlockListener } from '../kvcache/events/kv-event-log.ts';
 import type { EvictionKind } from '../kvcache/eviction.ts';
-import type { BorrowingConfig } from '../lending/debtor/borrower-terms.ts';
+import type { BorrowingConfig } from '../lending/debtor/borrower-config.ts';
 import type { Store } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { MessageCounts } from '../protocol/message-counts.ts';

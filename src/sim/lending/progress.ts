@@ -1,5 +1,5 @@
 // Whether a simulated cluster that lends gets on, and when it has come to rest.
-import type { BorrowingTotals } from '../../core/lending/debtor/borrower-terms.ts';
+import type { BorrowingTotals } from '../../core/lending/debtor/borrower-config.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
 
 /** How long all must have been paid back before nothing is left to happen, in heartbeats. */

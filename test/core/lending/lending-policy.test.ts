@@ -13,7 +13,7 @@ import {
 } from '../../../src/core/lending/lending-policy.ts';
 import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
 import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
-import type { LendingReport } from '../../../src/core/protocol/lending-terms.ts';
+import type { LendingReport } from '../../../src/core/protocol/lending-report.ts';
 
 const line = (a: number, b: number) => Math.abs(a - b);
 

@@ -4,7 +4,7 @@
 import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, InstanceIndex, LoanNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage } from '../../protocol/lending-messages.ts';
-import type { LoanTotal, Memory } from '../../protocol/lending-terms.ts';
+import type { LoanTotal, Memory } from '../../protocol/lending-report.ts';
 import {
   blocksLendable,
   type LendingPolicy,

@@ -3,7 +3,7 @@ import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockId } from '../../protocol/ids.ts';
 import type { BorrowerEffect } from '../../protocol/lending-effects.ts';
 import type { LendingEffect } from '../../protocol/lending-messages.ts';
-import type { Memory } from '../../protocol/lending-terms.ts';
+import type { Memory } from '../../protocol/lending-report.ts';
 import { lentName } from '../debtor/block-moves.ts';
 
 export class LentPages {

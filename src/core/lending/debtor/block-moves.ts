@@ -10,7 +10,7 @@ import type {
   StepNumber,
 } from '../../protocol/ids.ts';
 import type { BlocksToMove, FilledBlocks } from '../../protocol/lending-effects.ts';
-import type { Memory } from '../../protocol/lending-terms.ts';
+import type { Memory } from '../../protocol/lending-report.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
 /** The name of a lent block for its debtor: blocks of a creditor's two memories may share a number. */

@@ -17,7 +17,7 @@ import { LentPages } from '../creditor/lent-pages.ts';
 import { RManager } from '../rmanager.ts';
 import { AdmissionHold } from './admission-hold.ts';
 import { BorrowLimit, slackBlocks } from './borrow-limit.ts';
-import { type BorrowerEvent, type BorrowingConfig, type BorrowingTotals, isForBorrower } from './borrower-terms.ts';
+import { type BorrowerEvent, type BorrowingConfig, type BorrowingTotals, isForBorrower } from './borrower-config.ts';
 import { MemoryForecast } from './memory-forecast.ts';
 import { RemoteBlockMover } from './remote-block-mover.ts';
 import type { RemotePrefixMatch } from './remote-prefix-cache.ts';

@@ -1,6 +1,6 @@
 // One loan as its debtor sees it: blocks that are idle, in use, frozen by a settlement, or being returned.
 import type { BlockId, InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
-import type { Memory } from '../../protocol/lending-terms.ts';
+import type { Memory } from '../../protocol/lending-report.ts';
 
 /** `asked`: requested. `held`: granted, blocks are usable. `closing`: being returned as a whole. */
 export type DebtState = 'asked' | 'held' | 'closing';

@@ -2,7 +2,7 @@
 
 import type { InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Party } from '../../protocol/lending-messages.ts';
-import type { DebtTotal, Memory } from '../../protocol/lending-terms.ts';
+import type { DebtTotal, Memory } from '../../protocol/lending-report.ts';
 import { blocksWithinBound, type LendingPolicy, wholeUnits } from '../lending-policy.ts';
 import type { Outbox } from '../outbox.ts';
 import type { RBlockTable } from '../rblock-table.ts';

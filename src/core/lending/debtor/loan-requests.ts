@@ -2,8 +2,8 @@
 
 import type { ReservationNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Reservation } from '../../protocol/lending-messages.ts';
-import type { Candidate, Memory, Refusal } from '../../protocol/lending-terms.ts';
-import { memories } from '../../protocol/lending-terms.ts';
+import type { Candidate, Memory, Refusal } from '../../protocol/lending-report.ts';
+import { memories } from '../../protocol/lending-report.ts';
 import type { Outbox } from '../outbox.ts';
 import type { LendingTimes } from '../times.ts';
 import type { Debt } from './debt.ts';

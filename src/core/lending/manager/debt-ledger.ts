@@ -1,7 +1,7 @@
 // The global debt ledger (Infinite-LLM, section 5): which instance lends how many blocks to which, rebuilt from the
 // last heartbeats alone.
 import type { InstanceIndex } from '../../protocol/ids.ts';
-import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-terms.ts';
+import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-report.ts';
 
 export interface LedgerEdge {
   readonly debtor: InstanceIndex;

@@ -3,7 +3,7 @@
 
 import type { InstanceIndex, SettlementId } from '../../protocol/ids.ts';
 import type { Envelope } from '../../protocol/lending-messages.ts';
-import { type Memory, memories } from '../../protocol/lending-terms.ts';
+import { type Memory, memories } from '../../protocol/lending-report.ts';
 import type { DebtLedger } from '../manager/debt-ledger.ts';
 import type { Outbox } from '../outbox.ts';
 import type { LendingTimes } from '../times.ts';

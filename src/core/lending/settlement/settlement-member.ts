@@ -4,7 +4,7 @@
 import type { LendingMemory } from '../../kvcache/lending-memory.ts';
 import type { BlockId, LoanNumber, RBlockId, SettlementId } from '../../protocol/ids.ts';
 import type { LendingMessage } from '../../protocol/lending-messages.ts';
-import type { Memory } from '../../protocol/lending-terms.ts';
+import type { Memory } from '../../protocol/lending-report.ts';
 import type { Creditor } from '../creditor/creditor.ts';
 import type { Debtor } from '../debtor/debtor.ts';
 import type { Outbox } from '../outbox.ts';
