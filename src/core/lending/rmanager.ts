@@ -11,7 +11,7 @@ import type {
   RManagerEvent,
 } from '../protocol/lending-messages.ts';
 import type { Memory } from '../protocol/lending-report.ts';
-import { Creditor } from './creditor/creditor.ts';
+import { Creditor, type OwnNeeds } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
 import { LoanRequests } from './debtor/loan-requests.ts';
@@ -37,7 +37,7 @@ export interface RManagerConfig {
  * each loan ends.
  * Local callers use `take` and `free`; remote callers use the messages `borrow` and `return`.
  */
-export class RManager {
+export class RManager implements OwnNeeds {
   readonly table = new RBlockTable();
   readonly creditor: Creditor;
   readonly debtor: Debtor;
@@ -56,13 +56,9 @@ export class RManager {
     const { memories, policy, times } = config;
     this.#config = config;
     this.#out = new Outbox(config.instance, config.incarnation);
-    this.creditor = new Creditor(memories, policy, times, this.#out, {
-      isShort: () => this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation,
-      committedBlocks: () => this.#demand.committedBlocks,
-      committedMissingBlocks: () => Math.max(0, this.#demand.committedBlocks - this.inHand),
-    });
+    this.creditor = new Creditor(memories, policy, times, this.#out, this);
     this.debtor = new Debtor(times, this.#out, this.table, policy);
-    this.#loanRequests = new LoanRequests(times, this.#out, this.debtor, () => this.#hostBlocks());
+    this.#loanRequests = new LoanRequests(times, this.#out, this.debtor, this);
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
     this.#settlementMember = new SettlementMember(times, this.#out, config.stagingBlocks, parts);
   }
@@ -260,6 +256,21 @@ export class RManager {
     if (short > 0) this.creditor.recall('device', short);
   }
 
+  /** The instance has to borrow. */
+  get isShort(): boolean {
+    return this.#blocksMissing() > 0 || this.#loanRequests.holdsReservation;
+  }
+
+  /** Device blocks committed to running sequences. */
+  get committedBlocks(): number {
+    return this.#demand.committedBlocks;
+  }
+
+  /** The part of `committedBlocks` that is not yet in hand. */
+  get committedMissingBlocks(): number {
+    return Math.max(0, this.#demand.committedBlocks - this.inHand);
+  }
+
   /** A loan is being arranged, or will be as soon as the back-off ends. */
   get isAsking(): boolean {
     return this.#loanRequests.isBusy;
@@ -303,10 +314,11 @@ export class RManager {
 
   /** Host memory of this instance counts only after device memory of others is exhausted: steps read it more slowly. */
   #spareHostBlocks(): number {
-    return this.#loanRequests.isDeviceExhausted ? this.#hostBlocks() : 0;
+    return this.#loanRequests.isDeviceExhausted ? this.hostBlocks : 0;
   }
 
-  #hostBlocks(): number {
+  /** Blocks of the instance's own host memory that are available, in whole units. */
+  get hostBlocks(): number {
     return wholeUnits(this.#config.memories.host.figures.available, this.#config.policy);
   }
 

@@ -1,4 +1,4 @@
-// What a creditor keeps others out for ends when whoever gathers needs it no more.
+// An admission hold of a creditor ends as soon as the reservation that it serves ends.
 import { expect, it } from 'vitest';
 import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
 import { Creditor } from '../../../src/core/lending/creditor/creditor.ts';
@@ -22,9 +22,9 @@ function creditorOf(instance: number, promised: number): { readonly creditor: Cr
   return {
     out,
     creditor: new Creditor(memories, policy, times, out, {
-      isShort: () => false,
-      committedBlocks: () => promised,
-      committedMissingBlocks: () => 0,
+      isShort: false,
+      committedBlocks: promised,
+      committedMissingBlocks: 0,
     }),
   };
 }
@@ -37,7 +37,7 @@ function said<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: number
   throw new Error(`Cannot find ${kind} to ${to}`);
 }
 
-it('also at one that had nothing to lend', () => {
+it('ends the hold of a creditor that had nothing to lend, too', () => {
   const out = new Outbox(0, 1);
   const debtor = new Debtor(times, out, new RBlockTable(), policy);
   const full = creditorOf(1, 10);
@@ -70,7 +70,7 @@ it('also at one that had nothing to lend', () => {
   expect(() => said(out, 'renew', 1)).toThrow();
 });
 
-it('and at once when the request is cancelled that memory was gathered for', () => {
+it('ends a hold at once when the reserving request is cancelled', () => {
   const world = new BorrowWorld({ blocks: [64, 64, 64], settles: false, seed: 1 });
   const holds = () => world.instances.filter(({ borrower }) => borrower?.rmanager.creditor.hold !== undefined).length;
   for (const at of [1, 2]) {

@@ -1,14 +1,17 @@
-// Copies of lent blocks on their way between instances with fake engines.
+// Copies of lent blocks in flight between instances with fake engines.
 import type { BlocksToMove } from '../../../src/core/protocol/lending-effects.ts';
 
-/** A block on its way: pages that were its own and are to be when it was told; undefined: its creditor does not lend that block. */
+/**
+ * A block in flight: the source pages at the start and the target pages; undefined: the creditor does not lend that
+ * block.
+ */
 export interface Parcel {
   readonly from: ArrayLike<number> | undefined;
   readonly to: ArrayLike<number> | undefined;
-  /** Of a creditor, at either end. */
+  /** Pages of a creditor, at either end of a copy. */
   readonly source: number | undefined;
   readonly target: number;
-  /** It can be read once that step is over. */
+  /** The block can be read once that step has ended. */
   readonly step: number | undefined;
 }
 

@@ -1,4 +1,5 @@
-// Random histories of instances that borrow: requests come and are cancelled, an instance dies, and all else happens in any order.
+// Random histories of borrowing instances: requests arrive and are cancelled, an instance crashes, and all other events
+// come in any order.
 import fc from 'fast-check';
 import { expect } from 'vitest';
 import type { PrefixFetch } from '../../../src/core/protocol/events.ts';
@@ -6,19 +7,19 @@ import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { expectedOutput } from '../router/world.ts';
 import type { BorrowWorld } from './borrow-world.ts';
 
-/** What happens next, and after how long. */
+/** The next event, and the time before it. */
 export const arbitraryChoices = fc.array(fc.nat(1_000_000), { minLength: 200, maxLength: 600 });
 export const arbitraryDeath = fc.option(fc.record({ instance: fc.nat(2), after: fc.nat(3_000) }), {
   nil: undefined,
   freq: 3,
 });
-/** A request is cancelled after so many other things have happened. */
+/** Cancels a request after this number of further events. */
 export const arbitraryPatience = fc.option(fc.nat(2_000), { nil: undefined, freq: 4 });
 
 interface Coming {
   readonly request: GenerationRequest;
   readonly at: number;
-  /** So many other things have happened by then. */
+  /** This number of further events happens first. */
   readonly after: number;
   readonly cancelAfter: number | undefined;
   readonly prefix?: PrefixFetch | undefined;
@@ -29,11 +30,11 @@ interface History {
   readonly choices: readonly number[];
   readonly death: { readonly instance: number; readonly after: number } | undefined;
   readonly turns: number;
-  /** Between two things that happen, less than that. */
+  /** Upper bound of the time between two events. */
   readonly passesUs: number;
 }
 
-/** Whoever is left alone has the right tokens, or does not fit any more. */
+/** A surviving request has the right tokens, or it no longer fits. */
 export function live(world: BorrowWorld, { coming, choices, death, turns, passesUs }: History): void {
   for (let turn = 0; turn < turns; turn++) {
     for (const { request, at, after, cancelAfter = -1, prefix } of coming) {

@@ -1,9 +1,9 @@
-// Whose turn it is to gather memory: the first who asked, until its prompt is let in.
+// The borrow queue: the first instance that asks reserves memory until its prompt is admitted.
 import { describe, expect, it } from 'vitest';
 import { BorrowQueue } from '../../../src/core/lending/manager/borrow-queue.ts';
 
-describe('turns', () => {
-  it('go in the order in which prompts asked', () => {
+describe('borrow queue', () => {
+  it('serves instances in the order of their prompts', () => {
     const turns = new BorrowQueue();
     turns.update(2, 1, 7);
     turns.update(0, 1, 3);
@@ -13,7 +13,7 @@ describe('turns', () => {
     expect(turns.holder).toBe(0);
   });
 
-  it('send an instance whose next prompt gathers to the end', () => {
+  it('moves an instance to the end when its next prompt reserves', () => {
     const turns = new BorrowQueue();
     turns.update(1, 1, 0);
     turns.update(4, 1, 0);
@@ -21,7 +21,7 @@ describe('turns', () => {
     expect(turns.holder).toBe(4);
   });
 
-  it('pass over an instance that is forgotten, and heed no earlier life', () => {
+  it('skips forgotten instances and ignores earlier incarnations', () => {
     const turns = new BorrowQueue();
     turns.update(1, 2, 5);
     turns.update(3, 1, 0);

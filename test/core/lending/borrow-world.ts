@@ -1,4 +1,5 @@
-// Instances with fake engines that lend one another memory: what they say and copy comes in any order that a network may have it in.
+// Instances with fake engines that lend memory to one another: their messages and copies arrive in any order that a
+// network allows.
 import { expect } from 'vitest';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-config.ts';
 import { type TokenInstance, createTokenInstance } from '../../../src/core/instance/token-instance.ts';
@@ -52,17 +53,17 @@ interface Wire {
 export interface BorrowWorldOptions {
   /** (instances): blocks of each pool. */
   readonly blocks: readonly number[];
-  /** Cycles of debts are settled. */
+  /** Debt cycles are settled. */
   readonly settles: boolean;
   readonly seed: number;
   readonly changes?: Partial<LendingPolicy>;
-  /** Of host memory, for blocks of sequences. */
+  /** Blocks of host memory for sequences. */
   readonly hostBlocks?: number;
-  /** Requests start while their prefixes come. */
+  /** Requests start while their prefixes arrive. */
   readonly startsAhead?: boolean;
-  /** Steps wait for whatever comes; else they sometimes do not. */
+  /** Steps wait for all arriving blocks; otherwise some steps do not. */
   readonly patient?: boolean;
-  /** Of each. */
+  /** One for each instance. */
   readonly tiers?: { readonly hostBlocks: number; readonly ssdBlocks: number } | undefined;
 }
 
@@ -76,18 +77,18 @@ export class BorrowWorld {
   readonly faults: string[] = [];
   readonly holdUs = times.holdUs;
   nowUs = 0;
-  /** Steps with keys at creditors, and those of them that were refused. */
+  /** Steps with keys at creditors, and the refused ones among them. */
   remoteSteps = 0;
   unanswered = 0;
   settlements = 0;
-  /** (instances): pages of the blocks that each lends, by debtor and block. */
+  /** (instances): pages of lent blocks, by debtor and block. */
   readonly #lent: readonly Map<string, ArrayLike<number>>[];
   readonly #wires = new Map<string, Wire>();
   readonly #copies = new Map<string, Copying>();
   readonly #whereabouts = new Map<string, number>();
   readonly prefixes: PrefixWires;
   readonly #patient: boolean;
-  /** What the step in flight of each waited for when it began. */
+  /** What each step in flight waited for when it began. */
   readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
 
   /** (instances): blocks that each may lend. */
@@ -150,7 +151,7 @@ export class BorrowWorld {
     if (at !== undefined) this.tell(at, { kind: 'cancel', id });
   }
 
-  /** All that it had is gone; the others hear of it. */
+  /** The instance crashes with all its memory; the others are informed. */
   kill(instance: number): void {
     this.dead.add(instance);
     this.running.delete(instance);
@@ -267,13 +268,13 @@ export class BorrowWorld {
     return { from: pagesOf(from, source), to: pagesOf(to, target), source, target, step };
   }
 
-  /** Has it a block that can leave, or only to say that all have? */
+  /** True if a block can be copied, or only the end of the move is left to report. */
   #canCopy({ debtor, parcels: [next], last }: Copying): boolean {
     if (next === undefined) return last;
     return next.step === undefined || this.running.get(debtor)?.step !== next.step;
   }
 
-  /** One more block of it, unless a creditor has taken it back: then it never ends. */
+  /** Copies one more block, unless the creditor has taken it back: then the move never completes. */
   #copy(name: string, copying: Copying): void {
     const { debtor, from, to, parcels, move } = copying;
     const isLent = (instance: number, block = -1) =>
@@ -292,11 +293,11 @@ export class BorrowWorld {
     }
     if (parcels.length > 0 || !copying.last) return;
     this.#copies.delete(name);
-    // From a creditor it comes on the way that its messages take.
+    // A copy from a creditor is ordered with the creditor's messages.
     this.#wire(to, debtor).queue.push({ kind: 'moved', move });
   }
 
-  /** One of the things that could happen next, after so long; false: nothing happens but time. */
+  /** Runs one possible next event after the given time; false: only time passes. */
   advance(choice: number, passesUs: number, aborts = false): boolean {
     this.nowUs += passesUs;
     this.#wake();
@@ -352,7 +353,7 @@ export class BorrowWorld {
     }
   }
 
-  /** Everything takes its turn until it is so; fails after `turns` of it. */
+  /** Runs events until the condition holds; fails after `turns` events. */
   until(what: string, isSo: () => boolean, turns = 50_000): void {
     for (let i = 0; i < turns; i++) {
       if (isSo()) return;
@@ -370,12 +371,12 @@ export class BorrowWorld {
     return this.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
   }
 
-  /** Tokens that a request has heard of. */
+  /** Tokens that the client of a request has received. */
   tokensOf(id: string): readonly number[] {
     return (this.heard.get(id) ?? []).flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
   }
 
-  /** Everything takes its turn until all requests have ended and nothing is lent; fails after `turns` of it. */
+  /** Runs events until all requests have ended and nothing is lent; fails after `turns` events. */
   finish(turns = 200_000): void {
     for (let i = 0; i < turns; i++) {
       if (!this.advance(i, 200)) this.nowUs += 2_000;

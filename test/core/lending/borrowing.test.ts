@@ -1,4 +1,5 @@
-// Instances with engines that borrow from one another, in any order of events: every key that a row sees is the right one, and all comes back.
+// Instances with engines that borrow memory from one another, under any order of events: each row sees the right keys,
+// and all memory is returned.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
@@ -8,7 +9,7 @@ import { BorrowWorld, rangeBlocks } from './borrow-world.ts';
 
 const spec = fc.record({
   kind: fc.nat(4),
-  /** Of 512 tokens, two ranges of attention. */
+  /** Two attention ranges, 512 tokens. */
   ranges: fc.integer({ min: 0, max: 9 }),
   tokens: fc.integer({ min: 1, max: 511 }),
   output: fc.integer({ min: 1, max: 40 }),
@@ -17,8 +18,8 @@ const spec = fc.record({
   cancelAfter: arbitraryPatience,
 });
 
-describe('instances that borrow', () => {
-  it('serve a request that is longer than any pool', () => {
+describe('borrowing instances', () => {
+  it('serve a request that is longer than every pool', () => {
     const world = new BorrowWorld({ blocks: [64, 64, 64, 64], settles: true, seed: 1 });
     const long = request('long', promptOf(1, 7_168 - 64), { maxTokens: 64 });
     world.submit(long, 0);
@@ -28,7 +29,7 @@ describe('instances that borrow', () => {
     expect(world.unanswered).toBe(0);
   });
 
-  it('begin the next turn of a long chat behind what the last has left, at home and with creditors', () => {
+  it('start the next turn of a long chat from blocks cached at home and at creditors', () => {
     const world = new BorrowWorld({ blocks: [64, 64, 64, 64], settles: true, seed: 1 });
     const turns = [5_000, 5_600, 6_400].map((length, turn) =>
       request(`turn ${turn}`, promptOf(1, length), { maxTokens: 40 }),
@@ -41,10 +42,10 @@ describe('instances that borrow', () => {
       return started?.kind === 'started' ? started.cachedTokens : undefined;
     });
     expect(cached[0]).toBe(0);
-    // All but what stayed at home behind what was lent: less than half of its memory.
+    // Everything except the first blocks that stayed at home: less than half of its memory.
     expect(cached[1]).toBeGreaterThan(5_000 - 1_024);
     expect(cached[2]).toBeGreaterThan(5_600 - 1_024);
-    // What lies at home from the beginning on is found by any request.
+    // Blocks at home from the start of the prompt are found by any request.
     const short = request('short', promptOf(1, 1_500), { maxTokens: 4 });
     world.submit(short, 0);
     world.until('an end', () => world.lastOf('short')?.kind === 'finished');
@@ -54,18 +55,21 @@ describe('instances that borrow', () => {
     world.finish();
   });
 
-  it('serve one that is longer than all device memory, by host memory of its own and others', () => {
+  it('serve a request that exceeds all device memory with host memory of their own and of others', () => {
     const world = new BorrowWorld({ blocks: [72, 72], hostBlocks: 64, settles: true, seed: 1 });
     const long = request('long', promptOf(1, 6_000), { maxTokens: 40 });
     world.submit(long, 0);
     world.finish();
     expect(world.tokensOf('long')).toEqual(expectedOutput(long).tokens);
-    // All that others' device memory lends is 64 blocks, and its own is 72: it comes to 189.
+    // The other instances lend 64 device blocks and its own pool has 72: the request needs 189.
     expect(world.totals[0]?.hostBlocks).toBeGreaterThanOrEqual(189 - 72 - 64);
     expect(world.unanswered).toBe(0);
   });
 
-  /** One instance runs short beside a long request, then the other: both have memory of the other's when what filled them is gone. */
+  /**
+   * First one instance runs short beside a long request, then the other: each holds memory of the other when the long
+   * requests end.
+   */
   function entangled(
     settles: boolean,
     seed: number,
@@ -84,7 +88,7 @@ describe('instances that borrow', () => {
     return { world, long };
   }
 
-  it.each([1, 2])('settle cycles of debts, with contents that come home: seed %i', (seed) => {
+  it.each([1, 2])('settle debt cycles and bring contents home: seed %i', (seed) => {
     const { world, long } = entangled(true, seed);
     world.until('a settlement', () => world.totals.every(({ remoteBlocks }) => remoteBlocks === 0));
     expect(world.settlements).toBeGreaterThan(0);
@@ -94,14 +98,14 @@ describe('instances that borrow', () => {
     expect(world.faults).toEqual([]);
   });
 
-  it('compute over what stays with others where nothing settles', () => {
+  it('compute over remote blocks when nothing settles', () => {
     const { world, long } = entangled(false, 1);
     expect(world.totals.some(({ remoteBlocks }) => remoteBlocks > 0)).toBe(true);
     world.finish();
     for (const one of long) expect(world.tokensOf(one.id)).toEqual(expectedOutput(one).tokens);
   });
 
-  it.each([true, false])('whatever else happens: settling %s', (settles) => {
+  it.each([true, false])('stay correct under random histories: settling %s', (settles) => {
     fc.assert(
       fc.property(
         fc.array(spec, { minLength: 1, maxLength: 8 }),

@@ -1,4 +1,4 @@
-// The boundary of the lending machines: what comes off a wire is checked to the letter.
+// The boundary of the lending machines: messages from a wire are validated exactly.
 import { expect, it } from 'vitest';
 import { parseEnvelope } from '../../../src/core/lending/parse.ts';
 import { createLendingWorld } from '../../../src/sim/lending/chaos.ts';
@@ -14,7 +14,7 @@ const sent = (message: unknown, more: object = {}) => ({
   ...more,
 });
 
-it('takes every message that the machines send, through JSON', () => {
+it('accepts every message that the machines send, through JSON', () => {
   const kinds = new Set<string>();
   for (let seed = 1; seed <= 12; seed++) {
     const world = createLendingWorld(seed, roughFaults);

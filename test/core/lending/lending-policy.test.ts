@@ -1,4 +1,4 @@
-// The lending policies: what the ledger makes of heartbeats, whom it offers, which cycles are found, when to borrow.
+// The lending policies: the ledger from heartbeats, its candidates, the cycles found, and when to borrow.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
@@ -31,7 +31,7 @@ function report(sequence: number, device: number, more: Partial<LendingReport> =
   };
 }
 
-/** A ledger that has heard one heartbeat of each instance. */
+/** A ledger after one heartbeat of each instance. */
 function ledgerOf(...lendable: number[]): DebtLedger {
   const ledger = new DebtLedger(line);
   for (const [instance, blocks] of lendable.entries()) ledger.update(0, instance, 1, report(1, blocks));
@@ -51,41 +51,41 @@ describe('creditor choice', () => {
     expect(named(equallyFar, 0, 1)).toEqual([1, 3, 2]);
   });
 
-  it('prefers those that can lend all of it, and takes less where nobody can', () => {
+  it('prefers creditors that can lend everything, and accepts less when none can', () => {
     expect(named(ledgerOf(0, 3, 20), 0, 10)).toEqual([2]);
     expect(named(ledgerOf(0, 3, 5), 0, 10)).toEqual([1, 2]);
   });
 
-  it('spreads competing debtors until the creditor speaks again', () => {
+  it('spreads competing debtors until the creditor's next heartbeat', () => {
     const ledger = ledgerOf(0, 12, 0, 12);
     expect(named(ledger, 0, 10)[0]).toBe(1);
     expect(named(ledger, 2, 10)[0]).toBe(3);
-    // Asked again, a debtor does not stand in its own way.
+    // A debtor's own earlier offer does not count against its new query.
     expect(named(ledger, 0, 10)[0]).toBe(1);
     ledger.update(1, 1, 1, report(2, 12));
     expect(named(ledger, 2, 10)[0]).toBe(1);
   });
 
-  it('does not offer a refuser before its next heartbeat with space', () => {
+  it('does not offer a refusing creditor before its next heartbeat with free blocks', () => {
     const ledger = ledgerOf(0, 12);
     ledger.update(0, 1, 1, report(4, 12));
     ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 4 });
     expect(named(ledger, 0, 10)).toEqual([]);
     ledger.update(1, 1, 1, report(5, 0));
     expect(named(ledger, 0, 10)).toEqual([]);
-    // Said before the refusal, heard after it.
+    // Sent before the refusal, received after it.
     expect(ledger.update(2, 1, 1, report(3, 12))).toBe('late');
     expect(named(ledger, 0, 10)).toEqual([]);
     ledger.update(3, 1, 1, report(6, 12));
     expect(named(ledger, 0, 10)).toEqual([1]);
-    // A refusal that is older than what was heard since is out of date.
+    // A refusal older than the last heartbeat is out of date.
     ledger.refuse({ instance: 1, incarnation: 1, memory: 'device', sequence: 5 });
     expect(named(ledger, 0, 10)).toEqual([1]);
   });
 });
 
 describe('the ledger', () => {
-  it('tells new, doubled, late and orphaned heartbeats apart, and gaps', () => {
+  it('distinguishes new, duplicate, late and orphaned heartbeats, and gaps', () => {
     const ledger = ledgerOf(7);
     expect(ledger.update(0, 0, 1, report(1, 9))).toBe('doubled');
     expect(ledger.update(0, 0, 1, report(4, 9))).toBe('gap');
@@ -95,7 +95,7 @@ describe('the ledger', () => {
     expect(ledger.lendable(0, 'device', 1)).toBe(6);
   });
 
-  it('is rebuilt from one heartbeat of each, and forgets the silent', () => {
+  it('is rebuilt from one heartbeat of each instance, and forgets silent instances', () => {
     const said = [
       report(8, 0, { debts: [{ creditor: 1, memory: 'device', blocks: 5 }] }),
       report(3, 2, { loans: [{ debtor: 0, memory: 'device', blocks: 4 }] }),
@@ -137,7 +137,7 @@ describe('settlement', () => {
     );
   });
 
-  /** By taking away, again and again, those who owe nothing. */
+  /** Oracle: repeatedly removes the instances without debts. */
   function hasCycle(edges: readonly { debtor: number; creditor: number }[]): boolean {
     let left = edges;
     for (;;) {
@@ -179,7 +179,7 @@ describe('borrowing', () => {
     );
   });
 
-  it('bounds guests by their blocks', () => {
+  it('bounds remote attention by lent blocks', () => {
     expect(remoteAttentionPermille(5, 20, policy)).toBe(50);
     expect(blocksWithinBound(20, 50, 40)).toBe(20);
     expect(blocksWithinBound(20, 50, 100)).toBe(10);
@@ -187,7 +187,7 @@ describe('borrowing', () => {
 });
 
 describe('lending memory', () => {
-  it('takes pages from the block cache: what nobody uses is evicted, and all pages are accounted for', () => {
+  it('takes pages from the block cache: unused blocks are evicted, and all pages are accounted for', () => {
     const groups = [{ layers: 2, window: undefined }];
     const cache = new BlockCache({ pages: 20, blockTokens: 4, groups, eviction: 'lru' });
     const table = new BlockTable(1);

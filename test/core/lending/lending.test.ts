@@ -1,4 +1,4 @@
-// Stories of lending: two or three instances and a gManager on a network whose messages the test holds in its hand.
+// Scenarios of lending: two or three instances and a gManager on a network whose messages the test controls.
 import { describe, expect, it } from 'vitest';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { InstanceMemory } from '../../../src/core/lending/instance-memory.ts';
@@ -17,7 +17,7 @@ const policy = {
   remoteAttentionPermilleMax: 200,
 };
 
-/** One instance of 20 blocks; its sequence grows and shrinks by hand. */
+/** One instance of 20 blocks, whose sequence the test grows and shrinks. */
 class Member {
   readonly memory = new InstanceMemory(
     { pages: 20, blockTokens: 1, groups: [{ layers: 1, window: undefined }], eviction: 'lru' },
@@ -50,7 +50,7 @@ class Town {
   #sent: Envelope[] = [];
   /** Messages of these kinds are lost. */
   losing: readonly LendingMessageKind[] = [];
-  /** Messages for this instance are lost, of those kinds only; undefined: for any. */
+  /** Messages of those kinds to this instance are lost; undefined: of all kinds. */
   losingTo: number | undefined;
   readonly said: LendingMessageKind[] = [];
 
@@ -73,7 +73,7 @@ class Town {
     });
   }
 
-  /** Time goes on in milliseconds; what is said is heard in the next one. */
+  /** Time advances by milliseconds; a message arrives one millisecond after it is sent. */
   run(ms: number): void {
     for (let i = 0; i < ms; i++) {
       this.nowUs += 1_000;
@@ -109,7 +109,7 @@ class Town {
   }
 }
 
-/** Every instance in turn borrows from the next while that one is empty, and uses what it borrowed. */
+/** Each instance in turn borrows from the next while that one is empty, and uses what it borrowed. */
 function ringOfDebts(members: number): Town {
   const town = new Town(members);
   town.losing = ['prepare'];
@@ -127,7 +127,7 @@ function ringOfDebts(members: number): Town {
 }
 
 describe('a loan', () => {
-  it('comes before the pool is full, from the nearest, and goes home when it is not needed', () => {
+  it('is granted before the pool is full, by the nearest creditor, and returned when unneeded', () => {
     const town = new Town(3);
     town.run(300);
     town.members[0].leave(3);
@@ -142,10 +142,10 @@ describe('a loan', () => {
     expect([town.members[0].owes(1), town.members[1].memory.heldPages]).toEqual([0, 0]);
   });
 
-  it('is refused by one that is short now, and comes from the next', () => {
+  it('is refused by a creditor that is short, and granted by the next', () => {
     const town = new Town(3);
     town.run(300);
-    // Since its heartbeat it has filled up.
+    // It has filled up since its heartbeat.
     town.members[1].leave(4);
     town.members[0].leave(3);
     town.run(200);
@@ -153,7 +153,7 @@ describe('a loan', () => {
     expect([town.members[0].owes(1), town.members[0].owes(2)]).toEqual([0, 4]);
   });
 
-  it('is used no more when it cannot be renewed, before the creditor takes it back', () => {
+  it('is no longer used when it cannot be renewed, before the creditor reclaims it', () => {
     const town = new Town(2);
     town.run(300);
     town.members[0].leave(3);
@@ -171,7 +171,7 @@ describe('a loan', () => {
     expect(town.effects.some(({ effect }) => effect.kind === 'lost' && effect.rblocks.includes(rblock))).toBe(true);
   });
 
-  it('of a debtor that died and came again is free at once', () => {
+  it('is freed at once when its debtor crashes and restarts', () => {
     const town = new Town(2);
     town.run(300);
     town.members[0].leave(3);
@@ -193,7 +193,7 @@ describe('a loan', () => {
     expect(used).not.toContain(undefined);
     town.losing = ['recall'];
     town.members[1].leave(0);
-    // The recall is lost, so a renewal brings it.
+    // The recall is lost, so a renewal carries it.
     town.run(700);
     const vacate = town.effects.flatMap(({ effect }) => (effect.kind === 'vacate' ? effect.rblocks : []));
     expect(vacate.length).toBe(1);
@@ -203,8 +203,8 @@ describe('a loan', () => {
   });
 });
 
-describe('a turn', () => {
-  it('is not kept by one that is gone, whose query comes late', () => {
+describe('a reservation', () => {
+  it('is not held by a departed instance whose query arrives late', () => {
     const town = new Town(3);
     town.run(300);
     town.members.pop();
@@ -228,8 +228,8 @@ describe('a turn', () => {
   });
 });
 
-describe('guests', () => {
-  it('go home as far as their work exceeds what the creditor allows', () => {
+describe('remote attention', () => {
+  it('returns blocks as far as its load exceeds the creditor's bound', () => {
     const town = new Town(2);
     town.run(300);
     town.members[0].leave(3);
@@ -261,7 +261,7 @@ describe('settlement', () => {
     expect(town.effects.filter(({ effect }) => effect.kind === 'lost')).toEqual([]);
   });
 
-  it('that a gManager dies over is aborted by the next, and then done', () => {
+  it('interrupted by a gManager crash is aborted by the next gManager, and then done', () => {
     const town = ringOfDebts(3);
     const before = town.members.map((member, i) => member.owes((i + 1) % 3));
     town.losing = ['commit'];
@@ -275,11 +275,11 @@ describe('settlement', () => {
     expect(Math.min(...town.members.map((member, i) => member.owes((i + 1) % 3)))).toBe(0);
   });
 
-  it('that only some heard the end of: they get their blocks home by recall, and nothing is lost', () => {
+  it('whose commit reaches only some members: they get their blocks home by recall, and nothing is lost', () => {
     const town = ringOfDebts(3);
     town.losing = ['commit'];
     town.losingTo = 1;
-    // One place at home besides what comes back.
+    // One block at home is free besides the returned ones.
     for (const member of town.members) member.leave(1);
     for (let ms = 0; ms < 2_000 && !town.said.includes('settled'); ms++) town.run(1);
     expect(town.said).toContain('settled');

@@ -1,4 +1,5 @@
-// Blocks that leave a sequence's table: whatever arrives first, those that are away follow one another, and those at home are the others.
+// Blocks that leave a block table: in any order of arrival the remote blocks stay contiguous, and the others stay at
+// home.
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
@@ -61,14 +62,14 @@ function home() {
     moves.applyArrived();
     moves.check();
   };
-  /** Parts of what leaves from `first` on. */
+  /** Parts of the blocks that leave from `first` on. */
   const leave = (first: number, count: number): MoveNumber[] => {
     expect(moves.moveOut(sequence, first, count)).toBe(true);
     moves.check();
     moves.fill(undefined);
     return started.splice(0);
   };
-  /** Home runs short: something leaves? */
+  /** Home memory runs short: true if a block leaves. */
   const runsShort = (): boolean =>
     spill({
       batcher: {
@@ -84,8 +85,8 @@ function home() {
   return { cache, sequence, rows, leave, arrive, runsShort };
 }
 
-describe('blocks before those that are away', () => {
-  it.each([false, true])('leave range by range, without a gap: the other range arrives first: %s', (reversed) => {
+describe('blocks before the remote ones', () => {
+  it.each([false, true])('leave range by range, without a gap: reversed arrival %s', (reversed) => {
     const { sequence, rows, leave, arrive } = home();
     const before = rows();
     arrive(leave(8, 2));
@@ -101,10 +102,10 @@ describe('blocks before those that are away', () => {
   });
 });
 
-it('blocks leave that another shared once, as soon as it does not any more', () => {
+it('moves formerly shared blocks as soon as they are exclusive', () => {
   const { cache, sequence, runsShort } = home();
   const { pool } = cache.groups[0];
-  // Nothing is left at home.
+  // No block is left at home.
   while (cache.availablePages > 0) pool.allocate();
   const shared = Array.from({ length: 9 }, (_, i) => sequence.table.groups[0].blocks.at(i));
   for (const block of shared) pool.retain(block);

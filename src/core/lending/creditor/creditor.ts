@@ -42,12 +42,13 @@ interface Debtor {
 type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
 /** What the instance of this creditor needs itself. */
-interface Needs {
+export interface OwnNeeds {
   /** The instance has to borrow. */
-  readonly isShort: () => boolean;
-  /** Device blocks committed to running sequences; `keptBlocks`: the part not yet in hand. */
-  readonly committedBlocks: () => number;
-  readonly committedMissingBlocks: () => number;
+  readonly isShort: boolean;
+  /** Device blocks committed to running sequences. */
+  readonly committedBlocks: number;
+  /** The part of `committedBlocks` that is not yet in hand. */
+  readonly committedMissingBlocks: number;
 }
 
 /**
@@ -59,7 +60,7 @@ export class Creditor {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #debtors = new Map<InstanceIndex, Debtor>();
-  readonly #needs: Needs;
+  readonly #needs: OwnNeeds;
   /** Admission is held for a debtor's reservation. */
   #hold: { readonly debtor: InstanceIndex; readonly number: number; untilUs: number } | undefined;
   #holds = 0;
@@ -69,7 +70,7 @@ export class Creditor {
     policy: LendingPolicy,
     times: LendingTimes,
     out: Outbox,
-    needs: Needs,
+    needs: OwnNeeds,
   ) {
     this.#needs = needs;
     this.#memories = memories;
@@ -80,9 +81,9 @@ export class Creditor {
 
   /** A short instance lends from neither memory: otherwise two instances would borrow from each other endlessly. */
   lendable(memory: Memory): number {
-    if (this.#needs.isShort()) return 0;
+    if (this.#needs.isShort) return 0;
     const { figures } = this.#memories[memory];
-    const kept = memory === 'device' ? this.#needs.committedMissingBlocks() : 0;
+    const kept = memory === 'device' ? this.#needs.committedMissingBlocks : 0;
     return blocksLendable({ ...figures, available: figures.available - kept }, this.#policy);
   }
 
@@ -102,7 +103,7 @@ export class Creditor {
 
   /** For a reservation: everything except what running local sequences were promised. */
   #lendableForReservation(memory: Memory): number {
-    const promised = memory === 'device' ? this.#needs.committedBlocks() : 0;
+    const promised = memory === 'device' ? this.#needs.committedBlocks : 0;
     const { figures } = this.#memories[memory];
     const most = figures.available - this.#policy.lowWaterBlocks - promised;
     return wholeUnits(Math.max(0, Math.min(blocksLendable(figures, this.#policy), most)), this.#policy);

@@ -5,27 +5,27 @@ import type { RBlockPlace } from '../rblock-table.ts';
 import { type BlockLocation, lentName } from './block-moves.ts';
 import type { StagedBlocks } from './staged-blocks.ts';
 
+/** Knows the current place of each rBlock. */
+export interface RBlockFinder {
+  find(rblock: RBlockId): RBlockPlace | undefined;
+}
+
 export class BlockLocator {
   readonly #instance: InstanceIndex;
   readonly #outside: ExtraPageRows;
   readonly #staged: StagedBlocks;
-  readonly #find: (rblock: RBlockId) => RBlockPlace | undefined;
+  readonly #rblocks: RBlockFinder;
 
-  constructor(
-    instance: InstanceIndex,
-    outside: ExtraPageRows,
-    staged: StagedBlocks,
-    find: (rblock: RBlockId) => RBlockPlace | undefined,
-  ) {
+  constructor(instance: InstanceIndex, outside: ExtraPageRows, staged: StagedBlocks, rblocks: RBlockFinder) {
     this.#instance = instance;
     this.#outside = outside;
     this.#staged = staged;
-    this.#find = find;
+    this.#rblocks = rblocks;
   }
 
   of(rblock: RBlockId): BlockLocation {
     const instance = this.#instance;
-    const place = this.#find(rblock);
+    const place = this.#rblocks.find(rblock);
     if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
     if (place?.kind === 'home' && place.memory === 'host')
       return { instance, at: this.#outside.host(place.block) ?? place.block };

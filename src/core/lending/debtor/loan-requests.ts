@@ -26,6 +26,11 @@ type Stage =
 /** Retries during which host memory is used before device memory is asked for again. */
 const spentRounds = 10;
 
+interface HomeMemory {
+  /** Available blocks of the instance's own host memory. */
+  readonly hostBlocks: number;
+}
+
 /** Arranges one loan at a time: device memory first, then host memory if the instance's own is not enough. */
 export class LoanRequests {
   readonly #times: LendingTimes;
@@ -46,11 +51,10 @@ export class LoanRequests {
   #refusedLoan: number | undefined;
   /** Until this time no instance is expected to lend device memory: a recent request found none. */
   #deviceSpentUntilUs = 0;
-  /** Blocks of the instance's own host memory. */
-  readonly #hostBlocks: () => number;
+  readonly #home: HomeMemory;
 
-  constructor(times: LendingTimes, out: Outbox, debtor: Debtor, hostBlocks: () => number) {
-    this.#hostBlocks = hostBlocks;
+  constructor(times: LendingTimes, out: Outbox, debtor: Debtor, home: HomeMemory) {
+    this.#home = home;
     this.#times = times;
     this.#out = out;
     this.#debtor = debtor;
@@ -205,7 +209,7 @@ export class LoanRequests {
     // The instance's own host memory then already counts as idle, so the demand comes on top.
     const isCounted = this.isDeviceExhausted;
     if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.retryUs;
-    if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#blocksMissing)) this.#backOff();
+    if (next === undefined || (!isCounted && this.#home.hostBlocks >= this.#blocksMissing)) this.#backOff();
     else this.#ask(next);
   }
 

@@ -44,8 +44,7 @@ export class RemoteBlockMover {
     this.#parts = parts;
     const stagedBlocks = new StagedBlocks(extraRows, driver);
     const blockMoves = new BlockMoves(driver);
-    const find = (rblock: RBlockId) => parts.rmanager.find(rblock);
-    const locator = new BlockLocator(parts.instance, extraRows, stagedBlocks, find);
+    const locator = new BlockLocator(parts.instance, extraRows, stagedBlocks, parts.rmanager);
     const cache = new RemotePrefixCache(parts.rangeBlocks, parts.remoteCacheUs, (rblock) => this.#free(rblock));
     this.#staged = stagedBlocks;
     this.#moves = blockMoves;

@@ -2,8 +2,8 @@
 // settlement at a time.
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { RBlockId, SettlementId } from '../../protocol/ids.ts';
-import type { BlockLocation, BlockMoves, Move } from '../debtor/block-moves.ts';
 import type { BlockLocator } from '../debtor/block-locator.ts';
+import type { BlockLocation, BlockMoves, Move } from '../debtor/block-moves.ts';
 import type { RemoteBlockRegistry } from '../debtor/remote-blocks.ts';
 import type { RemotePrefixCache } from '../debtor/remote-prefix-cache.ts';
 import type { StagedBlocks } from '../debtor/staged-blocks.ts';
