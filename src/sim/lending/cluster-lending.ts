@@ -1,8 +1,8 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
 
-import type { BorrowingTotals } from '../../core/lending/debtor/borrower-config.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthInstance } from '../../core/instance/length-instance.ts';
+import type { BorrowingTotals } from '../../core/lending/debtor/borrower-config.ts';
 import { GManager } from '../../core/lending/manager/gmanager.ts';
 import type { BorrowerEffect, RemoteWork } from '../../core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';

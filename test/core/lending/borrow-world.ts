@@ -1,8 +1,8 @@
 // Instances with fake engines that lend memory to one another: their messages and copies arrive in any order that a
 // network allows.
 import { expect } from 'vitest';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-config.ts';
-import { type TokenInstance, createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { blocksLendable, type LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
 import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
 import { defaultLendingTimes } from '../../../src/core/lending/times.ts';

@@ -56,7 +56,7 @@ describe('creditor choice', () => {
     expect(named(ledgerOf(0, 3, 5), 0, 10)).toEqual([1, 2]);
   });
 
-  it('spreads competing debtors until the creditor's next heartbeat', () => {
+  it("spreads competing debtors until the creditor's next heartbeat", () => {
     const ledger = ledgerOf(0, 12, 0, 12);
     expect(named(ledger, 0, 10)[0]).toBe(1);
     expect(named(ledger, 2, 10)[0]).toBe(3);

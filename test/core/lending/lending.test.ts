@@ -229,7 +229,7 @@ describe('a reservation', () => {
 });
 
 describe('remote attention', () => {
-  it('returns blocks as far as its load exceeds the creditor's bound', () => {
+  it("returns blocks as far as its load exceeds the creditor's bound", () => {
     const town = new Town(2);
     town.run(300);
     town.members[0].leave(3);
