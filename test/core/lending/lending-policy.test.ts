@@ -199,7 +199,7 @@ describe('lending memory', () => {
     cache.check();
     expect([cache.lentPages, cache.cachedPages, cache.pages.free]).toEqual([14, 6, 0]);
     const own = cache.lending.allocate('local');
-    expect(() => cache.lending.free('remote', own ?? 0)).toThrow(/it is no remote one/);
+    expect(() => cache.lending.free('remote', own ?? 0)).toThrow(/the remote caller does not hold it/);
     for (let i = 0; i < 2; i++) expect(cache.lending.allocate('local')).toBeDefined();
     expect(cache.lending.allocate('remote')).toBeUndefined();
     for (const block of lent) cache.lending.free('remote', block ?? 0);

@@ -202,8 +202,8 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     'a cache that loses blocks unheard',
     coupled,
     () =>
-      tamper<[BlockListener], void>(BlockCache, 'tell', (tell, listener) =>
-        tell({ record: (words, at, stored, depth) => stored && listener.record(words, at, stored, depth) }),
+      tamper<[BlockListener], void>(BlockCache, 'setListener', (setListener, listener) =>
+        setListener({ record: (words, at, stored, depth) => stored && listener.record(words, at, stored, depth) }),
       ),
     /which it does not have and has not just lost/,
   ],
