@@ -5,7 +5,7 @@ import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/
 import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
 import { nothingYet } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { nothingKnown } from '../gateway/world.ts';
+import { noAccounts } from '../gateway/world.ts';
 
 /** Of two that lend: the first one, at place 4, owes the other one, at place 9, three blocks. */
 function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
@@ -57,7 +57,7 @@ function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> 
       return instances;
     }
   }
-  const view = describeCluster('m', new Port(() => []), { ...nothingKnown, roles: () => ['prefill', 'decode'] });
+  const view = describeCluster('m', new Port(() => []), { ...noAccounts, roles: () => ['prefill', 'decode'] });
   return clusterViewSchema.parse({ ...JSON.parse(JSON.stringify(view)), at_ms: 1000 * seconds });
 }
 

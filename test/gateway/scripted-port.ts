@@ -1,4 +1,4 @@
-// An inference port for gateway tests that answers each request with a given script of tokens, one event per turn of the event loop.
+// An inference port for gateway tests: answers each request by a script, one event per turn of the event loop.
 import type {
   GenerationEvent,
   GenerationRequest,

@@ -1,4 +1,4 @@
-// A gateway over a scripted port and a tokenizer of bytes, and what tests say to it.
+// A gateway over a scripted port and a tokenizer of bytes, and request helpers.
 import { pino } from 'pino';
 import type { ClusterPort } from '../../src/core/protocol/ports.ts';
 import { createApp, type GatewayOptions } from '../../src/gateway/http/app.ts';
@@ -6,8 +6,8 @@ import { ChatTemplate } from '../../src/text/template/chat-template.ts';
 import { bytesOf, byteTokenizer } from './openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
-/** Nobody keeps accounts. */
-export const nothingKnown: ClusterPort = {
+/** A cluster port without request accounts. */
+export const noAccounts: ClusterPort = {
   account: () => undefined,
   onEnded: () => {},
   roles: () => ['mixed'],
@@ -33,7 +33,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
       defaults: { temperature: 1, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1 },
     },
     port,
-    cluster: nothingKnown,
+    cluster: noAccounts,
     exporter: undefined,
     encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
     logger: pino({ level: 'silent' }),
@@ -55,7 +55,7 @@ export function gateway(script: Script, more: Partial<GatewayOptions> = {}) {
   return { app, port, post };
 }
 
-export const says =
+export const answering =
   (text: string, reason: 'stop' | 'length' = 'length'): Script =>
   () => [accepted, started(2), ...bytesOf(text).map((id) => tokens([id])), finished(reason)];
 

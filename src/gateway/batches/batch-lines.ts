@@ -1,4 +1,4 @@
-// The input of a batch: JSONL, a request a line; and its output, an answer a line.
+// The input of a batch (JSONL, one request per line) and its output (one answer per line).
 import { z } from 'zod';
 
 export const batchUrls = ['/v1/chat/completions', '/v1/completions'] as const;
@@ -9,7 +9,7 @@ export interface BatchLine {
   readonly body: unknown;
 }
 
-/** What is wrong with an input, as the protocol spells it; `line` counts from 1. */
+/** An error in an input, in the shape of the protocol; `line` counts from 1. */
 export interface LineError {
   readonly code: string;
   readonly message: string;
@@ -18,7 +18,7 @@ export interface LineError {
 }
 
 export const linesMax = 10_000;
-/** More of them say nothing new. */
+/** Errors reported at most. */
 const errorsMax = 50;
 
 const lineSchema = z.strictObject({
@@ -28,12 +28,12 @@ const lineSchema = z.strictObject({
   body: z.record(z.string(), z.unknown()),
 });
 
-/** All lines, or what is wrong with them. */
+/** Returns all lines, or their errors. */
 export function readLines(bytes: Uint8Array, endpoint: BatchUrl): readonly BatchLine[] | readonly LineError[] {
   const texts = new TextDecoder().decode(bytes).split('\n');
   const numbered = texts.map((text, i) => ({ text, line: i + 1 })).filter(({ text }) => text.trim() !== '');
   if (numbered.length === 0 || numbered.length > linesMax)
-    return [fault('invalid_file', `it has ${numbered.length} requests, 1 to ${linesMax} are a batch`, null, null)];
+    return [fault('invalid_file', `it has ${numbered.length} requests; a batch has 1 to ${linesMax}`, null, null)];
   const lines: BatchLine[] = [];
   const errors: LineError[] = [];
   const seen = new Set<string>();
@@ -41,7 +41,7 @@ export function readLines(bytes: Uint8Array, endpoint: BatchUrl): readonly Batch
     const read = readLine(text, line, endpoint);
     if ('code' in read) errors.push(read);
     else if (seen.has(read.customId))
-      errors.push(fault('duplicate_custom_id', `custom_id '${read.customId}' was there before`, 'custom_id', line));
+      errors.push(fault('duplicate_custom_id', `custom_id '${read.customId}' is used twice`, 'custom_id', line));
     else lines.push(read);
     if (!('code' in read)) seen.add(read.customId);
     if (errors.length === errorsMax) break;
@@ -67,7 +67,7 @@ function readLine(text: string, line: number, endpoint: BatchUrl): BatchLine | L
     return fault('invalid_request', `'${param ?? 'line'}': ${issue?.message ?? 'invalid'}`, param, line);
   }
   const { custom_id: customId, url, body } = parsed.data;
-  if (url !== endpoint) return fault('invalid_url', `its url is not the batch's, ${endpoint}`, 'url', line);
+  if (url !== endpoint) return fault('invalid_url', `its url is not that of the batch, ${endpoint}`, 'url', line);
   return { customId, body };
 }
 
@@ -76,7 +76,7 @@ function fault(code: string, message: string, param: string | null, line: number
   return { code, message: `${where}: ${message}`, param, line };
 }
 
-/** One answer. */
+/** A line of the output. */
 export function answerLine(id: string, customId: string, status: number, requestId: string, body: unknown): string {
   const response = { status_code: status, request_id: requestId, body };
   return `${JSON.stringify({ id, custom_id: customId, response, error: null })}\n`;

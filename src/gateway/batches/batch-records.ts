@@ -1,7 +1,7 @@
-// What is kept of batches: what was asked, how far they are, and each answer as it comes, so that a restart goes on where they were.
+// Stored batches: request, progress and each answer, so that a restarted process continues them.
 import { z } from 'zod';
 import { type BatchLine, batchUrls, isErrors, type LineError, readLines } from './batch-lines.ts';
-import type { Kept } from './file-store.ts';
+import type { Storage } from './file-store.ts';
 
 export const batchSchema = z.object({
   input_file_id: z.string(),
@@ -21,14 +21,14 @@ export interface Batch {
   readonly asked: z.infer<typeof batchSchema>;
   readonly createdS: number;
   readonly errors: readonly LineError[];
-  /** Of the input; none of them is kept once it is over. */
+  /** Lines of the input; `lines` is empty once the batch has ended. */
   readonly total: number;
   lines: readonly BatchLine[];
   readonly stop: AbortController;
   status: Status;
-  /** When it came to its states. */
+  /** The time of each state, in seconds. */
   readonly at: { [S in Status]?: number | undefined };
-  /** Lines that have been begun. */
+  /** Lines that have been started. */
   next: number;
   completed: number;
   failed: number;
@@ -56,7 +56,7 @@ const recordSchema = z.object({
 
 const answerSchema = z.object({ customId: z.string(), kind: z.enum(kinds), line: z.string() });
 
-/** Undefined: it was damaged, and is asked again. */
+/** Undefined for a damaged line: its request runs again. */
 function readAnswer(line: string): z.infer<typeof answerSchema> | undefined {
   try {
     return answerSchema.parse(JSON.parse(line));
@@ -65,7 +65,7 @@ function readAnswer(line: string): z.infer<typeof answerSchema> | undefined {
   }
 }
 
-/** A batch that nothing has been done of yet. */
+/** A batch of which no line has been started. */
 export function newBatch(
   about: Pick<Batch, 'id' | 'tenant' | 'asked' | 'createdS' | 'errors' | 'lines' | 'total'>,
 ): Batch {
@@ -81,16 +81,16 @@ export function isOver({ status }: Pick<Batch, 'status'>): boolean {
 }
 
 export class BatchRecords {
-  /** Undefined: batches end with the process. */
-  readonly #kept: Kept | undefined;
+  /** Undefined: batches are lost when the process exits. */
+  readonly #storage: Storage | undefined;
 
-  constructor(kept: Kept | undefined) {
-    this.#kept = kept;
+  constructor(storage: Storage | undefined) {
+    this.#storage = storage;
   }
 
-  /** It is there once its record is. */
+  /** Writes the input first: a batch exists once its record does. */
   begin(batch: Batch, input: Uint8Array): void {
-    if (!isOver(batch)) this.#kept?.folder.write(`${batch.id}.input`, input);
+    if (!isOver(batch)) this.#storage?.folder.write(`${batch.id}.input`, input);
     try {
       this.save(batch);
     } catch (error) {
@@ -100,41 +100,41 @@ export class BatchRecords {
   }
 
   save({ tenant, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {
-    if (this.#kept === undefined) return;
-    const { folder, owners } = this.#kept;
+    if (this.#storage === undefined) return;
+    const { folder, owners } = this.#storage;
     folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, owner: owners.ownerOf(tenant) }));
     if (isOver(batch)) this.#removeWork(batch.id);
   }
 
   answered({ id }: Batch, customId: string, kind: Kind, line: string): void {
-    this.#kept?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
+    this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
   }
 
   forget({ id }: Batch): void {
-    this.#kept?.folder.remove(`${id}.json`);
+    this.#storage?.folder.remove(`${id}.json`);
     this.#removeWork(id);
   }
 
-  /** As they were when the process ended, the oldest first. */
+  /** The stored batches, oldest first. */
   restore(): readonly Batch[] {
-    if (this.#kept === undefined) return [];
-    const { folder } = this.#kept;
-    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#kept, name) ?? []);
+    if (this.#storage === undefined) return [];
+    const { folder } = this.#storage;
+    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name) ?? []);
     for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeWork(name);
     return restored.sort((a, b) => a.createdS - b.createdS);
   }
 
-  #restoreOne(kept: Kept | undefined, name: string): Batch | undefined {
-    const record = kept?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
-    if (kept === undefined || record === undefined) return undefined;
+  #restoreOne(storage: Storage | undefined, name: string): Batch | undefined {
+    const record = storage?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
+    if (storage === undefined || record === undefined) return undefined;
     const { owner, outputFile, errorFile, status, at, completed, failed, ...about } = record;
-    const batch = newBatch({ ...about, tenant: kept.owners.tenantOf(owner), lines: [] });
+    const batch = newBatch({ ...about, tenant: storage.owners.tenantOf(owner), lines: [] });
     Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
     if (isOver(batch)) return batch;
-    const read = readLines(kept.folder.read(`${name}.input`) ?? new Uint8Array(), record.asked.endpoint);
+    const read = readLines(storage.folder.read(`${name}.input`) ?? new Uint8Array(), record.asked.endpoint);
     const lines = isErrors(read) ? [] : read;
     const done = new Map(
-      kept.folder.lines(`${name}.answers`).flatMap((line) => {
+      storage.folder.lines(`${name}.answers`).flatMap((line) => {
         const answer = readAnswer(line);
         return answer === undefined ? [] : [[answer.customId, answer] as const];
       }),
@@ -147,7 +147,7 @@ export class BatchRecords {
   }
 
   #removeWork(id: string): void {
-    this.#kept?.folder.remove(`${id}.input`);
-    this.#kept?.folder.remove(`${id}.answers`);
+    this.#storage?.folder.remove(`${id}.input`);
+    this.#storage?.folder.remove(`${id}.answers`);
   }
 }

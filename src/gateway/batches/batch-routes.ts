@@ -5,24 +5,24 @@ import { badField } from '../http/errors.ts';
 import { type Env, refuseMethod } from '../http/route-context.ts';
 import type { EndpointContext } from '../openai/endpoint.ts';
 import { Batches } from './batches.ts';
-import { describeFile, FileStore, type Kept } from './file-store.ts';
+import { describeFile, FileStore, type Storage } from './file-store.ts';
 
-/** All files together, in bodies of the largest size. */
+/** Limit of all files together, as a multiple of the largest body. */
 const bodiesMax = 16;
 const listMax = 100;
 const listDefault = 20;
 
-/** @param stopping the server ends: what of batches runs is given up @param kept undefined: files and batches end with the process */
+/** @param stopping aborted when the server stops; running batch requests are cancelled @param storage undefined: files and batches are lost when the process exits */
 export function addBatchRoutes(
   app: Hono<Env>,
   context: EndpointContext,
   bodyBytesMax: number,
   stopping: AbortSignal,
-  kept: Kept | undefined,
+  storage: Storage | undefined,
 ): void {
-  const files = new FileStore(bodiesMax * bodyBytesMax, within(kept, 'files'));
+  const files = new FileStore(bodiesMax * bodyBytesMax, within(storage, 'files'));
   addFileRoutes(app, files, bodyBytesMax);
-  const batches = new Batches(context, files, stopping, within(kept, 'batches'));
+  const batches = new Batches(context, files, stopping, within(storage, 'batches'));
   const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
   app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))));
   app.get(all, (c) => c.json(batches.list(c.get('tenant'), c.req.query('after'), limitOf(c))));
@@ -33,8 +33,8 @@ export function addBatchRoutes(
   app.all(cancel, (c) => refuseMethod(c, 'POST'));
 }
 
-function within(kept: Kept | undefined, name: string): Kept | undefined {
-  return kept && { ...kept, folder: kept.folder.within(name) };
+function within(storage: Storage | undefined, name: string): Storage | undefined {
+  return storage && { ...storage, folder: storage.folder.within(name) };
 }
 
 function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): void {
@@ -63,26 +63,26 @@ function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): 
 async function uploadOf(c: Context<Env>, bytesMax: number): Promise<{ filename: string; bytes: Uint8Array }> {
   const type = c.req.header('content-type') ?? '';
   if (!type.startsWith('multipart/form-data'))
-    throw badField('content-type', 'Cannot take file: the body is no form: send multipart/form-data');
+    throw badField('content-type', 'Cannot store file: the body is not a form: send multipart/form-data');
   const body = await readBytes(c.req.raw, bytesMax);
   let form: FormData;
   try {
     form = await new Response(Uint8Array.from(body), { headers: { 'content-type': type } }).formData();
   } catch {
-    throw badField(undefined, 'Cannot take file: the form cannot be read');
+    throw badField(undefined, 'Cannot store file: the form is invalid');
   }
   const purpose = form.get('purpose');
-  if (purpose !== 'batch') throw badField('purpose', "Cannot take file: 'purpose' has to be 'batch'");
+  if (purpose !== 'batch') throw badField('purpose', "Cannot store file: 'purpose' must be 'batch'");
   const file = form.get('file');
-  if (!(file instanceof File)) throw badField('file', "Cannot take file: 'file' is missing");
+  if (!(file instanceof File)) throw badField('file', "Cannot store file: 'file' is missing");
   for (const name of form.keys())
     if (name !== 'file' && name !== 'purpose')
-      throw badField(name, `Cannot take file: unknown field '${name.slice(0, 64)}'`, 'unknown_parameter');
+      throw badField(name, `Cannot store file: unknown field '${name.slice(0, 64)}'`, 'unknown_parameter');
   return { filename: file.name.slice(0, 256), bytes: new Uint8Array(await file.arrayBuffer()) };
 }
 
 function limitOf(c: Context<Env>): number {
   const limit = Number(c.req.query('limit') ?? listDefault);
   if (Number.isInteger(limit) && limit >= 1 && limit <= listMax) return limit;
-  throw badField('limit', `Cannot list: 'limit' is 1 to ${listMax}`);
+  throw badField('limit', `Cannot list: 'limit' must be 1 to ${listMax}`);
 }

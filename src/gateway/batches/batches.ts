@@ -1,4 +1,4 @@
-// /v1/batches: many requests that nobody waits for, done in what others leave.
+// /v1/batches: many requests without a waiting client, served with spare capacity.
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -9,16 +9,16 @@ import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
 import { answerLine, type BatchLine, type BatchUrl, isErrors, readLines } from './batch-lines.ts';
 import { type Batch, BatchRecords, batchSchema, isOver, newBatch, type Status } from './batch-records.ts';
-import type { FileStore, Kept } from './file-store.ts';
+import type { FileStore, Storage } from './file-store.ts';
 
 const windowMs = 24 * 3_600_000;
 const batchesMax = 256;
-/** Requests of a batch that are under way at once: all others wait here, not in the queue. */
+/** Requests of a batch that run at once; the others wait here, not in the queue. */
 const together = 16;
 
 const nowS = () => Math.floor(Date.now() / 1000);
 
-/** The latest ones are kept: until the process ends, or in a folder, from which they go on when it starts anew. */
+/** Runs batches and keeps the latest ones, in memory or in a folder, from which a restarted process continues them. */
 export class Batches {
   readonly #context: EndpointContext;
   readonly #files: FileStore;
@@ -27,12 +27,12 @@ export class Batches {
   readonly #records: BatchRecords;
   readonly #stopping: AbortSignal;
 
-  /** @param stopping no more is begun, and what runs is given up @param kept undefined: they end with the process */
-  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal, kept?: Kept) {
+  /** @param stopping aborted to start no more requests and cancel running ones @param storage undefined: batches are lost when the process exits */
+  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal, storage?: Storage) {
     this.#context = context;
     this.#files = files;
     this.#stopping = stopping;
-    this.#records = new BatchRecords(kept);
+    this.#records = new BatchRecords(storage);
     stopping.addEventListener('abort', () => {
       for (const batch of this.#batches.values()) batch.stop.abort();
     });
@@ -42,7 +42,7 @@ export class Batches {
     }
   }
 
-  /** @throws ApiError 400 naming the field, 404 for a file that there is not, 429 for one batch too many */
+  /** @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many */
   create(json: unknown, tenant: string): object {
     const asked = parseBody(batchSchema, json);
     const { bytes, purpose } = this.#files.get(asked.input_file_id, tenant);
@@ -75,7 +75,7 @@ export class Batches {
     return describe(this.#find(id, tenant));
   }
 
-  /** What runs of it is given up; what has been answered is in its files. */
+  /** Cancels running requests of the batch; answers so far are in its files. */
   cancel(id: string, tenant: string): object {
     const batch = this.#find(id, tenant);
     if (batch.status === 'in_progress') {
@@ -92,7 +92,7 @@ export class Batches {
     throw new ApiError(404, `Cannot find batch '${id.slice(0, 128)}'`, { code: 'batch_not_found' });
   }
 
-  /** The oldest one that is over goes. */
+  /** Removes the oldest batch that has ended. */
   #makeRoom(): void {
     if (this.#batches.size < batchesMax) return;
     for (const [id, batch] of this.#batches) {
@@ -101,12 +101,12 @@ export class Batches {
       this.#records.forget(batch);
       return;
     }
-    throw new ApiError(429, `Cannot run batch: ${batchesMax} are under way`, { code: 'too_many_batches' });
+    throw new ApiError(429, `Cannot run batch: ${batchesMax} are running`, { code: 'too_many_batches' });
   }
 
-  /** Or goes on with it. */
+  /** Starts or continues a batch. */
   #start(batch: Batch): void {
-    // Each request under way hears it, and as it waits for its turn; more than that would be a leak.
+    // Each running request has two listeners; more would be a leak.
     setMaxListeners(2 * together, batch.stop.signal);
     if (batch.status === 'cancelling') batch.stop.abort();
     void this.#run(batch);
@@ -121,7 +121,7 @@ export class Batches {
     expiry.unref();
     await Promise.all(Array.from({ length: together }, () => this.#runLines(batch)));
     clearTimeout(expiry);
-    // What the process leaves goes on when it starts anew.
+    // A restarted process continues the rest.
     if (!this.#stopping.aborted) this.#finish(batch);
   }
 
@@ -133,7 +133,7 @@ export class Batches {
     }
   }
 
-  /** Where the queue is full, or nobody serves yet, it comes again, as often as it takes. */
+  /** Repeats a line while the queue is full or no instance serves. */
   async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
     const { signal } = batch.stop;
     for (;;) {
@@ -156,12 +156,12 @@ export class Batches {
     }
   }
 
-  /** Where it cannot be written down it would be asked again after a restart. */
+  /** An answer that cannot be written runs again after a restart. */
   #note(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
     try {
       this.#records.answered(batch, customId, kind, text);
     } catch (err) {
-      this.#context.logger.error({ err, batch: batch.id }, 'Cannot keep an answer of a batch');
+      this.#context.logger.error({ err, batch: batch.id }, 'Cannot store an answer of a batch');
     }
   }
 
@@ -200,9 +200,9 @@ export class Batches {
       if (batch.status !== 'expired') become(batch, left > 0 ? 'cancelled' : 'completed');
       this.#records.save(batch);
     } catch (err) {
-      // There is no room for what it has written.
+      // The file store is full.
       become(batch, 'failed');
-      this.#context.logger.error({ err, batch: id }, 'Cannot keep the answers of a batch');
+      this.#context.logger.error({ err, batch: id }, 'Cannot store the answers of a batch');
     }
     batch.lines = [];
     outputs.answers = [];

@@ -1,4 +1,4 @@
-// Files of clients: what batches read, and what they have written. In memory, and bounded; in a folder too where there is one.
+// Files of clients: inputs and outputs of batches. Bounded, in memory, and also in a folder if there is one.
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import type { DataFolder, Owners } from '../http/data-folder.ts';
@@ -17,8 +17,8 @@ export interface StoredFile extends Omit<z.infer<typeof storedSchema>, 'owner'> 
   readonly bytes: Uint8Array;
 }
 
-/** Where it is kept, and whose it is. */
-export interface Kept {
+/** The folder of stored data and the owners in it. */
+export interface Storage {
   readonly folder: DataFolder;
   readonly owners: Owners;
 }
@@ -27,29 +27,29 @@ const filesMax = 256;
 
 export class FileStore {
   readonly #bytesMax: number;
-  /** Undefined: files end with the process. */
-  readonly #kept: Kept | undefined;
+  /** Undefined: files are lost when the process exits. */
+  readonly #storage: Storage | undefined;
   readonly #files = new Map<string, StoredFile>();
   #bytes = 0;
 
-  /** @param bytesMax of all files together */
-  constructor(bytesMax: number, kept?: Kept) {
+  /** @param bytesMax limit of all files together */
+  constructor(bytesMax: number, storage?: Storage) {
     this.#bytesMax = bytesMax;
-    this.#kept = kept;
-    if (kept !== undefined) this.#restore(kept);
+    this.#storage = storage;
+    if (storage !== undefined) this.#restore(storage);
   }
 
-  /** @param id of an output, which is written once however often that is tried @throws ApiError 429 when there is no room: files are deleted by those who put them there */
+  /** @param id of an output, which is written only once @throws ApiError 429 without free capacity: clients delete their files */
   add(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id = newId()): StoredFile {
     const known = this.#files.get(id);
     if (known !== undefined) return known;
     const bytes = this.#bytes + file.bytes.length;
     if (this.#files.size >= filesMax || bytes > this.#bytesMax) {
       const figures = `${this.#files.size} of ${filesMax} files, ${bytes} of ${this.#bytesMax} bytes with it`;
-      throw new ApiError(429, `Cannot keep file: there is no room: ${figures}: delete some`, { code: 'no_room' });
+      throw new ApiError(429, `Cannot store file: no free capacity: ${figures}: delete some`, { code: 'no_room' });
     }
     const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
-    if (this.#kept !== undefined) this.#write(this.#kept, stored);
+    if (this.#storage !== undefined) this.#write(this.#storage, stored);
     this.#take(stored);
     return stored;
   }
@@ -68,12 +68,12 @@ export class FileStore {
   remove(id: string, tenant: string): void {
     this.#bytes -= this.get(id, tenant).bytes.length;
     this.#files.delete(id);
-    this.#kept?.folder.remove(`${id}.json`);
-    this.#kept?.folder.remove(`${id}.bytes`);
+    this.#storage?.folder.remove(`${id}.json`);
+    this.#storage?.folder.remove(`${id}.bytes`);
   }
 
   /** It is there once its description is. */
-  #write({ folder, owners }: Kept, { bytes, tenant, ...file }: StoredFile): void {
+  #write({ folder, owners }: Storage, { bytes, tenant, ...file }: StoredFile): void {
     folder.write(`${file.id}.bytes`, bytes);
     try {
       folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
@@ -88,7 +88,7 @@ export class FileStore {
     this.#bytes += file.bytes.length;
   }
 
-  #restore({ folder, owners }: Kept): void {
+  #restore({ folder, owners }: Storage): void {
     const restored = folder.names('.json').flatMap((name) => {
       const about = folder.readAs(`${name}.json`, (json) => storedSchema.parse(JSON.parse(json.toString())));
       const bytes = folder.read(`${name}.bytes`);
@@ -97,7 +97,7 @@ export class FileStore {
       return [{ ...file, tenant: owners.tenantOf(owner), bytes }];
     });
     for (const file of restored.sort((a, b) => a.createdS - b.createdS)) this.#take(file);
-    // Bytes without their description: the process was killed between the two.
+    // Bytes without a description are from a process that was killed between the two writes.
     for (const name of folder.names('.bytes')) if (!this.#files.has(name)) folder.remove(`${name}.bytes`);
   }
 }

@@ -1,4 +1,4 @@
-// The HTTP routes: OpenAI's endpoints, health, metrics; every answer carries a request id, every error OpenAI's shape.
+// The HTTP routes: OpenAI endpoints, health and metrics. Every response has a request id, and every error the OpenAI shape.
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
@@ -27,26 +27,26 @@ export interface GatewayOptions {
   readonly model: ServedModel;
   readonly port: InferencePort;
   readonly cluster: ClusterPort;
-  /** Undefined: nobody collects traces. */
+  /** Undefined: traces are not exported. */
   readonly exporter: OtlpExporter | undefined;
   readonly encode: Encode;
   readonly logger: Logger;
   readonly apiKeys: readonly string[];
-  /** Where files and batches outlive the process; undefined: they end with it. */
+  /** Stores files and batches across restarts; undefined: they are lost when the process exits. */
   readonly data?: DataFolder | undefined;
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
   readonly streamBufferBytesMax: number;
-  /** What requests may ask for by name, and how urgent they are unless they say so themselves. */
+  /** SLO classes by name, each with the default priority of its requests. */
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
-  /** Choices of one request: as many as can ever be accepted at once. */
+  /** Choices of one request at most, equal to the size of the queue. */
   readonly choicesMax: number;
 }
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
-/** @param stopping the server ends: batches are given up */
+/** @param stopping aborted when the server stops; batches then stop too */
 export function createApp(
   options: GatewayOptions,
   metrics = new GatewayMetrics(options.port, options.cluster),
@@ -82,8 +82,8 @@ export function createApp(
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
   addContextRoutes(app, context, options);
-  const kept = options.data && { folder: options.data, owners: keys };
-  addBatchRoutes(app, context, options.bodyBytesMax, stopping, kept);
+  const storage = options.data && { folder: options.data, owners: keys };
+  addBatchRoutes(app, context, options.bodyBytesMax, stopping, storage);
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));
@@ -131,7 +131,7 @@ function addInfoRoutes(app: Hono<Env>, { model, port, cluster }: GatewayOptions,
     return new Response(text, { headers: { 'content-type': contentType } });
   });
   app.get('/v1/models', (c) => c.json({ object: 'list', data: [card] }));
-  // Ids may hold slashes, as hub ids do.
+  // Model ids may contain slashes, as hub ids do.
   app.get('/v1/models/:id{.+}', (c) => {
     checkModel(c.req.param('id'), model);
     return c.json(card);
@@ -148,7 +148,7 @@ function allowOrigins(origins: readonly string[]) {
   });
 }
 
-/** Request id, one log line an answer, response counts. */
+/** Assigns a request id, writes one log line per response, and counts responses. */
 function observe(logger: Logger, metrics: GatewayMetrics) {
   return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
     const requestId = newRequestId();
@@ -174,7 +174,7 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
 function answerError(c: Context<Env>, error: unknown, logger: Logger): Response {
   const apiError = toApiError(error);
   const requestId = c.get('requestId');
-  // What is not ready or shuts down has not failed: the line of the request says its status.
+  // Other statuses are no failures of the server; the request line has them.
   if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
   return new Response(JSON.stringify(apiError.body()), {
     status: apiError.status,

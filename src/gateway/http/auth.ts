@@ -1,9 +1,9 @@
-// API keys: compared in constant time, whatever their lengths.
+// API keys, compared in constant time for any length.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { Owners } from './data-folder.ts';
 import { ApiError } from './errors.ts';
 
-/** Checks `Authorization: Bearer KEY`. With no keys configured every caller may pass. */
+/** Checks `Authorization: Bearer KEY`. Without configured keys every caller is accepted. */
 export class ApiKeys implements Owners {
   readonly #digests: readonly Buffer[];
 
@@ -11,8 +11,8 @@ export class ApiKeys implements Owners {
     this.#digests = keys.map(digest);
   }
 
-  /** Whether `check` would let the caller pass. */
-  knows(authorization: string | undefined): boolean {
+  /** True if `check` accepts the caller. */
+  accepts(authorization: string | undefined): boolean {
     try {
       this.check(authorization);
       return true;
@@ -21,7 +21,7 @@ export class ApiKeys implements Owners {
     }
   }
 
-  /** Who calls: a name for each key, the same for all where there is none. @throws ApiError 401 */
+  /** Returns the tenant: one name per key, and the same name for all callers without keys. @throws ApiError 401 */
   check(authorization: string | undefined): string {
     if (this.#digests.length === 0) return '';
     const key = authorization?.match(/^Bearer\s+(.+)$/i)?.[1];
@@ -31,20 +31,20 @@ export class ApiKeys implements Owners {
       });
     }
     const given = digest(key);
-    // Every key is compared, so that time tells nothing about which one is near.
+    // All keys are compared, so that the time does not depend on the position of the key.
     const matches = this.#digests.map((known) => timingSafeEqual(known, given));
     if (!matches.includes(true))
-      throw new ApiError(401, 'Cannot authorise: the API key is not known', { code: 'invalid_api_key' });
+      throw new ApiError(401, 'Cannot authorise: the API key is unknown', { code: 'invalid_api_key' });
     return tenantName(matches.indexOf(true));
   }
 
-  /** Says nothing of the key, and is the same whatever others there are. */
+  /** A stable name that does not reveal the key and does not depend on the other keys. */
   ownerOf(tenant: string): string {
     const key = this.#digests.findIndex((_, i) => tenantName(i) === tenant);
     return key < 0 ? tenant : ownerName(this.#digests[key] ?? Buffer.alloc(0));
   }
 
-  /** Of a key that there is not any more: nobody's. */
+  /** The owner itself when its key is no longer configured; no caller is that tenant. */
   tenantOf(owner: string): string {
     const key = this.#digests.findIndex((known) => ownerName(known) === owner);
     return key < 0 ? owner : tenantName(key);

@@ -1,9 +1,9 @@
-// Request bodies: read up to a limit, whatever the client announced, as UTF-8 and JSON, or refused with the reason.
+// Request bodies: read up to a limit as UTF-8 and JSON, or refused with the reason.
 import { ApiError } from './errors.ts';
 
 /**
  * The body as JSON.
- * @throws ApiError 413 over `bytesMax`, 415 for a compressed body, 400 for what is not UTF-8 or not JSON, 499 when the client leaves meanwhile
+ * @throws ApiError 413 over `bytesMax`, 415 for a compressed body, 400 for invalid UTF-8 or JSON, 499 if the client disconnects
  */
 export async function readJson(request: Request, bytesMax: number): Promise<unknown> {
   const encoding = request.headers.get('content-encoding') ?? 'identity';
@@ -17,7 +17,7 @@ export async function readJson(request: Request, bytesMax: number): Promise<unkn
   }
 }
 
-/** @throws ApiError 413 over `bytesMax`, 499 when the client leaves meanwhile */
+/** @throws ApiError 413 over `bytesMax`, 499 if the client disconnects */
 export async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
@@ -34,7 +34,7 @@ async function* piecesOf(request: Request): AsyncGenerator<Uint8Array> {
   if (reader === undefined) return;
   for (;;) {
     const read = await reader.read().catch(() => {
-      throw new ApiError(499, 'Cannot read request: the client went away');
+      throw new ApiError(499, 'Cannot read request: the client disconnected');
     });
     if (read.done) return;
     yield read.value;
@@ -50,13 +50,13 @@ function decode(bytes: Uint8Array): string {
 }
 
 function notJson(why: string): ApiError {
-  return new ApiError(400, `Cannot read request: the body cannot be used: ${why}`, { code: 'invalid_json' });
+  return new ApiError(400, `Cannot read request: the body is invalid: ${why}`, { code: 'invalid_json' });
 }
 
 function encoded(): ApiError {
   return new ApiError(
     415,
-    "Cannot read request: the header 'content-encoding' is not supported: send the body as it is",
+    "Cannot read request: the header 'content-encoding' is not supported: send the body uncompressed",
     {
       code: 'unsupported_encoding',
       param: 'content-encoding',

@@ -1,4 +1,4 @@
-// GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
+// GET /api/cluster: the current state of all instances, for `kvasir top` and dashboards.
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from '../../core/protocol/ports.ts';
 
@@ -13,7 +13,7 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
   return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
 }
 
-/** How many there are, and how many of them serve; stores compute nothing, and are counted apart where there are any. */
+/** Counts instances, and those of them that serve. Stores compute nothing and are counted separately. */
 export function countInstances(port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
   const counted = (isOne: (role: InstanceRole | undefined) => boolean) => {
@@ -24,7 +24,7 @@ export function countInstances(port: InferencePort, cluster: ClusterPort): objec
   return { instances: counted((role) => role !== 'store'), ...(stores.total > 0 && { stores }) };
 }
 
-/** Debts: what it has of others, by creditor; guests: what others ask of it, by debtor. */
+/** Debts are blocks borrowed, by creditor; `guests` is remote attention served, by debtor. */
 function describeLending(
   lending: NonNullable<InstanceSnapshot['lending']>,
   instanceAt: (place: number) => number | undefined,

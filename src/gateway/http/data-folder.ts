@@ -1,4 +1,4 @@
-// What a gateway keeps over its restarts, in a folder: a file is there whole or as it was before, whenever the process is killed.
+// A folder of data that outlives the gateway. Writes are atomic: a killed process leaves the old file or the new one.
 import {
   appendFileSync,
   closeSync,
@@ -18,18 +18,18 @@ import { ApiError } from './errors.ts';
 const partSuffix = '.part';
 const newline = 10;
 
-/** Files of one kind, by name. Whoever uses the folder has it alone. */
+/** Files of one kind, by name. The folder has a single user. */
 export class DataFolder {
   readonly #path: string;
   readonly #log: (message: string) => void;
 
-  /** @param log told of what cannot be read @throws Error where it cannot be made, or written */
+  /** @param log receives a line for each unreadable file @throws Error if the folder cannot be created or written */
   constructor(path: string, log: (message: string) => void) {
     this.#path = path;
     this.#log = log;
     try {
       mkdirSync(path, { recursive: true });
-      // What was being written when a process was killed was never there.
+      // A part is left by a process that was killed while it wrote a file.
       for (const name of readdirSync(path)) if (name.endsWith(partSuffix)) rmSync(join(path, name));
     } catch (error) {
       throw new Error(`Cannot keep data at ${path}: ${error instanceof Error ? error.message : String(error)}`);
@@ -40,12 +40,12 @@ export class DataFolder {
     return new DataFolder(join(this.#path, name), this.#log);
   }
 
-  /** Names of those that end so, without it. */
+  /** Names of the files with this suffix, without the suffix. */
   names(suffix: string): readonly string[] {
     return readdirSync(this.#path).flatMap((name) => (name.endsWith(suffix) ? [name.slice(0, -suffix.length)] : []));
   }
 
-  /** On the disk when this returns. @throws ApiError 503 where it cannot be */
+  /** The file is on disk when this returns. @throws ApiError 503 if it cannot be written */
   write(name: string, bytes: Uint8Array | string): void {
     const part = join(this.#path, name + partSuffix);
     try {
@@ -55,16 +55,16 @@ export class DataFolder {
       rmSync(part, { force: true });
       const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
       this.#log(`Cannot write ${join(this.#path, name)}: ${why}`);
-      throw new ApiError(503, `Cannot keep it: the folder for data cannot be written: ${why}`, { code: 'not_kept' });
+      throw new ApiError(503, `Cannot store data: the data folder cannot be written: ${why}`, { code: 'not_kept' });
     }
   }
 
-  /** A line of a journal, which survives this process; what was not whole is not read. */
+  /** Appends a line to a log. A killed process may lose the last line. */
   append(name: string, line: string): void {
     appendFileSync(join(this.#path, name), `${line}\n`);
   }
 
-  /** The whole lines of a journal, which goes on behind them. */
+  /** The complete lines of a log. Cuts off an incomplete last line, so that appending continues after the others. */
   lines(name: string): readonly string[] {
     const bytes = this.read(name);
     if (bytes === undefined) return [];
@@ -73,7 +73,7 @@ export class DataFolder {
     return bytes.toString('utf8', 0, whole).split('\n').slice(0, -1);
   }
 
-  /** Undefined where there is none. */
+  /** Undefined if there is none. */
   read(name: string): Buffer | undefined {
     try {
       return readFileSync(join(this.#path, name));
@@ -86,7 +86,7 @@ export class DataFolder {
     rmSync(join(this.#path, name), { force: true });
   }
 
-  /** What one of its files says; undefined for what is none of ours, which stays where it is. */
+  /** Reads a file as `parse` does; undefined for a foreign file, which is left in place. */
   readAs<T>(name: string, read: (bytes: Buffer) => T): T | undefined {
     const bytes = this.read(name);
     if (bytes === undefined) return undefined;
@@ -111,7 +111,7 @@ function writeWhole(path: string, bytes: Uint8Array | string): void {
   }
 }
 
-/** Whose something is, as it is written down and as it is known here: names of keys change with their order. */
+/** Maps tenants to stored owner names and back: tenant names depend on the order of the keys. */
 export interface Owners {
   ownerOf(tenant: string): string;
   tenantOf(owner: string): string;

@@ -1,4 +1,4 @@
-// Errors as clients see them: OpenAI's shape, one table from failure to status, and nothing internal.
+// Errors as clients receive them: the OpenAI shape, one table from failure to status, and no internal details.
 
 import { randomUUID } from 'node:crypto';
 import type { FailureCode, RefusalCause } from '../../core/protocol/refusal-cause.ts';
@@ -9,12 +9,12 @@ export interface ApiErrorBody {
     readonly type: string;
     readonly param: string | null;
     readonly code: string | null;
-    /** The figures behind a refusal. */
+    /** The figures that caused a refusal. */
     readonly refusal?: object;
   };
 }
 
-/** An answer other than success; `param` names the field at fault. */
+/** An error response; `param` names the invalid field. */
 export class ApiError extends Error {
   readonly status: number;
   readonly type: string;
@@ -22,7 +22,7 @@ export class ApiError extends Error {
   readonly param: string | undefined;
   readonly retryAfterMs: number | undefined;
   readonly refusal: object | undefined;
-  /** Methods that would have been right. */
+  /** Methods that the path accepts. */
   readonly allow: string | undefined;
 
   constructor(
@@ -74,7 +74,7 @@ const failureCode: Readonly<Record<FailureCode, string>> = {
   ENGINE_FAILED: 'engine_failed',
 };
 
-/** The answer for a request that the machines refused or lost. */
+/** The response to a request that the cluster refused or lost. */
 export function fromFailure(failure: {
   readonly code: FailureCode;
   readonly message: string;
@@ -88,7 +88,7 @@ export function fromFailure(failure: {
   });
 }
 
-/** With names and times as the rest of the protocol has them. */
+/** The refusal with the names and units of the HTTP API. */
 export function describeCause(cause: RefusalCause): object {
   return Object.fromEntries(
     Object.entries(cause).map(([name, value]) => {
@@ -98,7 +98,7 @@ export function describeCause(cause: RefusalCause): object {
   );
 }
 
-/** Anything thrown, as an answer; what was not meant for clients becomes a plain 500. */
+/** Turns anything thrown into a response. Internal errors become a 500 without details. */
 export function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   return new ApiError(500, 'Cannot serve request: internal error; the log has the details under this request id', {
@@ -106,14 +106,14 @@ export function toApiError(error: unknown): ApiError {
   });
 }
 
-/** The headers of an error's answer. */
+/** The headers of an error response. */
 export function errorHeaders(error: ApiError, requestId: string): Record<string, string> {
   const headers: Record<string, string> = { 'content-type': 'application/json', 'x-request-id': requestId };
   if (error.retryAfterMs !== undefined)
     headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfterMs / 1000)));
   if (error.status === 401) headers['www-authenticate'] = 'Bearer';
   if (error.allow !== undefined) headers.allow = error.allow;
-  // The rest of the body is not read: the connection cannot carry another request.
+  // The rest of the body is not read, so that the connection cannot carry another request.
   if (error.status === 413 || error.status === 415) headers.connection = 'close';
   return headers;
 }
@@ -123,12 +123,12 @@ export function newRequestId(): string {
   return `req-${randomUUID().replaceAll('-', '')}`;
 }
 
-/** The id that an answer's body carries: the request's, under OpenAI's prefix. */
+/** The id in a response body: the request id with the OpenAI prefix. */
 export function answerId(prefix: 'chatcmpl' | 'cmpl', requestId: string): string {
   return requestId.replace(/^req/, prefix);
 }
 
-/** The request that an answer's id, or its own, is of. */
+/** The request id, given itself or the id of a response. */
 export function requestIdOf(id: string): string {
   return id.replace(/^(chatcmpl|cmpl)-/, 'req-');
 }

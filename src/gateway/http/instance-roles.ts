@@ -1,4 +1,4 @@
-// POST /api/instances/N/role: an instance does something else from now on.
+// POST /api/instances/N/role: changes the role of an instance.
 import { z } from 'zod';
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import { parseBody } from '../openai/fields.ts';
@@ -6,12 +6,12 @@ import { ApiError } from './errors.ts';
 
 const roleSchema = z.object({ role: z.enum(['mixed', 'prefill', 'decode']) });
 
-/** @throws ApiError 404 for an instance that there is not, 400 for a role that there is not, 409 when it cannot change to it */
+/** @throws ApiError 404 for an unknown instance, 400 for an unknown role, 409 if the instance cannot take the role */
 export function switchRole(number: string, json: unknown, cluster: ClusterPort): object {
   const instance = /^\d{1,4}$/.test(number) ? Number(number) : undefined;
   const { length } = cluster.roles();
   if (instance === undefined || instance >= length)
-    throw new ApiError(404, `Cannot find instance '${number.slice(0, 64)}': there are ${length}, counted from 0`, {
+    throw new ApiError(404, `Cannot find instance '${number.slice(0, 64)}': there are ${length}, numbered from 0`, {
       code: 'instance_not_found',
     });
   const { role } = parseBody(roleSchema, json);

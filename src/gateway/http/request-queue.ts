@@ -1,63 +1,63 @@
-// Before any work is done for a generating request: refuses over the bound at once, and lets the others in one by one.
+// The entry of generating requests: refuses those over the bound before any work, and admits the others one by one.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { type ApiError, errorHeaders, fromFailure, newRequestId } from './errors.ts';
 
 type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
 
-export interface FrontDoorOptions {
+export interface RequestQueueOptions {
   readonly port: InferencePort;
-  /** Whether the caller may be told about the queue at all. */
-  readonly isKnown: (authorization: string | undefined) => boolean;
+  /** True if the caller is authorised to learn the state of the queue. */
+  readonly isAuthorised: (authorization: string | undefined) => boolean;
   readonly onRefused: (requestId: string, path: string) => void;
 }
 
 const generatingPaths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/completions']);
 
 /**
- * A burst costs about a millisecond a request to read and validate, so the last of 300 would wait that long for its refusal.
- * Requests stand in line unread, one is let in for each turn of the event loop, and those that find the queue and the line
- * full are refused on sight. The count is approximate; the conductor's own, at submit, is not.
+ * Reading and validating a request takes about a millisecond, so that the last of 300 would wait 300 ms for its refusal.
+ * Requests wait unread, and each turn of the event loop admits one. Requests that find the queue and the line
+ * full are refused at once. The count is approximate; that of the conductor, at submission, is exact.
  */
-export class FrontDoor {
-  readonly #options: FrontDoorOptions;
+export class RequestQueue {
+  readonly #options: RequestQueueOptions;
   readonly #line: (() => void)[] = [];
-  /** Let in and not yet submitted: the port does not count them. */
+  /** Requests admitted here but not yet submitted; the port does not count them. */
   #entering = 0;
-  /** Submissions whose expiry is still to come. */
+  /** Submitted requests that have not expired yet. */
   #submitted = 0;
   #turning = false;
 
-  constructor(options: FrontDoorOptions) {
+  constructor(options: RequestQueueOptions) {
     this.#options = options;
   }
 
-  /** What the server calls; `listener` serves the requests that are let in, over `watch`'s port. */
+  /** The request listener of the server; `listener` serves admitted requests over the port of `watch`. */
   before(listener: Listener): Listener {
     return (incoming, outgoing) => this.#receive(incoming, outgoing, listener);
   }
 
   #receive(incoming: IncomingMessage, outgoing: ServerResponse, listener: Listener): void {
-    const { port, isKnown } = this.#options;
+    const { port, isAuthorised } = this.#options;
     const { method, url = '', headers } = incoming;
     if (method !== 'POST' || !generatingPaths.has(url)) {
       listener(incoming, outgoing);
       return;
     }
     const overload = port.overload(this.#line.length + this.#entering);
-    // A browser needs the headers of CORS, a stranger a 401: the app gives both.
-    if (overload !== undefined && headers.origin === undefined && isKnown(headers.authorization)) {
+    // The app answers with CORS headers for browsers, and with 401 for unauthorised callers.
+    if (overload !== undefined && headers.origin === undefined && isAuthorised(headers.authorization)) {
       this.#refuse(fromFailure(overload), url, outgoing);
       return;
     }
     this.#line.push(() => {
-      // Whoever left while in line is not served: their 'close' will not come again.
+      // Clients that disconnected in the line are skipped: they emit no second 'close'.
       if (!outgoing.closed) listener(incoming, outgoing);
     });
     this.#turn();
   }
 
-  /** The port, telling the door of each submission. */
+  /** The port, reporting each submission to this queue. */
   watch(): InferencePort {
     const { port } = this.#options;
     return {
@@ -98,7 +98,7 @@ export class FrontDoor {
     });
   }
 
-  /** What was not submitted by now was refused as invalid, or reads a slow body: it stands in nobody's way. */
+  /** A request not submitted by now was invalid or has a slow body; it no longer counts. */
   #expire(): void {
     if (this.#submitted > 0) this.#submitted--;
     else this.#entering--;

@@ -1,4 +1,4 @@
-// What all routes share: what is known of a call, and how a wrong method is answered.
+// Shared by all routes: the context of a call, and the response to a wrong method.
 import type { Context } from 'hono';
 import { type EndpointCall, sloHeader } from '../openai/endpoint.ts';
 import { ApiError } from './errors.ts';

@@ -1,4 +1,4 @@
-// The model as the gateway knows it: its name, its text side and its limits.
+// The served model: its name, tokenizer, template and limits.
 import type { ChatTemplate } from '../../text/template/chat-template.ts';
 import type { Tokenizer } from '../../text/tokenizer.ts';
 
@@ -13,18 +13,18 @@ export interface SamplingDefaults {
 export interface ServedModel {
   readonly id: string;
   readonly createdS: number;
-  /** Prompt plus output, tokens. */
+  /** Tokens of prompt plus output at most. */
   readonly contextTokens: number;
-  /** What one instance holds alone, where instances borrow from one another: output that nobody bounds ends there. */
+  /** Tokens that one instance holds without borrowing. Unbounded outputs end there. */
   readonly homeTokens?: number | undefined;
   readonly vocabSize: number;
-  /** Absent: the model is served for token ids only. */
+  /** Undefined: the model serves token ids only. */
   readonly tokenizer: Tokenizer | undefined;
   readonly chatTemplate: ChatTemplate | undefined;
-  /** How the template spells the ends of a sequence. */
+  /** The texts of the beginning and end of a sequence in the template. */
   readonly bosToken: string | undefined;
   readonly eosToken: string | undefined;
-  /** All ids that end a sequence. */
+  /** All token ids that end a sequence. */
   readonly eosIds: readonly number[];
   readonly defaults: SamplingDefaults;
 }

@@ -1,4 +1,4 @@
-// Listening, and ending in order: no new connections, those under way finish, then the port is free.
+// Starts the HTTP server and drains it: no new connections, running requests finish, then the port is free.
 import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
@@ -6,9 +6,9 @@ import { GatewayMetrics } from '../metrics/metrics.ts';
 import { createApp, type GatewayOptions } from './app.ts';
 import { ApiKeys } from './auth.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
-import { FrontDoor } from './request-queue.ts';
+import { RequestQueue } from './request-queue.ts';
 
-/** Longer than proxies keep an idle connection, so that it is not this side that closes one as a request comes. */
+/** Longer than proxies keep idle connections, so that the server never closes one while a request arrives. */
 const keepAliveMs = 75_000;
 
 export interface Gateway {
@@ -18,31 +18,31 @@ export interface Gateway {
   drain(graceMs: number): Promise<void>;
 }
 
-/** @throws Error naming host and port when they cannot be listened on */
+/** @throws Error naming host and port if the server cannot listen there */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
   const metrics = new GatewayMetrics(options.port, options.cluster);
   const keys = new ApiKeys(options.apiKeys);
-  const door = new FrontDoor({
+  const queue = new RequestQueue({
     port: options.port,
-    isKnown: (authorization) => keys.knows(authorization),
+    isAuthorised: (authorization) => keys.accepts(authorization),
     onRefused: (requestId, path) => {
       metrics.response(path, 429);
       options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
     },
   });
   const stopping = new AbortController();
-  const app = createApp({ ...options, port: door.watch() }, metrics, stopping.signal);
+  const app = createApp({ ...options, port: queue.watch() }, metrics, stopping.signal);
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
-    // HTTP/1.0 clients name no host.
+    // HTTP/1.0 clients send no host.
     hostname: 'localhost',
     errorHandler: () => {
       const { status, headers, body } = badRequest(400);
       return new Response(body, { status, headers });
     },
   });
-  const admitted = door.before((incoming, outgoing) => void listener(incoming, outgoing));
-  // Node's own refusals have no body: requests without a host, expectations and tunnels are refused here.
+  const admitted = queue.before((incoming, outgoing) => void listener(incoming, outgoing));
+  // Node would refuse requests without a host, expectations and tunnels without a body: they are refused here.
   const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
     const { httpVersion, headers } = incoming;
     if (httpVersion === '1.1' && headers.host === undefined) refuse(400, outgoing);
@@ -68,7 +68,7 @@ export async function listen(options: GatewayOptions, host: string, port: number
   };
 }
 
-/** Counts requests whose answer has not left yet. */
+/** Counts requests without a complete response. */
 class OpenAnswers {
   #count = 0;
   #whenNone: (() => void) | undefined;
@@ -76,7 +76,7 @@ class OpenAnswers {
   constructor(server: Server) {
     server.on('request', ({ socket }, outgoing) => {
       this.#count++;
-      // An answer that waits behind another of its connection is not told by itself that the connection is gone.
+      // A response queued behind another on its connection receives no 'close' of the connection.
       const left = (): void => {
         if (!outgoing.closed) outgoing.emit('close');
       };
@@ -105,22 +105,22 @@ async function drain(server: Server, answers: OpenAnswers, options: GatewayOptio
   });
   await Promise.race([drained, grace]);
   clearTimeout(timer);
-  // What is left are connections kept alive or silent, or requests out of time.
+  // The remaining connections are idle, or their requests exceeded the grace period.
   server.closeAllConnections();
   await closed;
 }
 
 const whyBad = {
   400: 'it is not valid HTTP',
-  405: 'this server opens no tunnels',
-  408: 'it came too slowly',
+  405: 'this server does not open tunnels',
+  408: 'it was sent too slowly',
   417: 'its header Expect asks for what is not supported',
   431: 'its headers are too large',
 } as const;
 
 type BadStatus = keyof typeof whyBad;
 
-/** An answer to a request that never reached the app; its connection closes. */
+/** Answers a request that does not reach the app, and closes its connection. */
 function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
   const error = new ApiError(status, `Cannot read request: ${whyBad[status]}`, { code: 'bad_request' });
   const body = JSON.stringify(error.body());

@@ -1,15 +1,15 @@
-// Server-sent events with a bound: a client that stops reading is cut off before its output piles up.
+// Server-sent events with bounded buffers: a client that stops reading is disconnected.
 
 const encoder = new TextEncoder();
 
 export interface SseOptions {
-  /** Bytes that may wait for a slow client. */
+  /** Bytes buffered for a slow client at most. */
   readonly bufferBytesMax: number;
-  /** The client went away, or let more than `bufferBytesMax` pile up. */
+  /** The client disconnected, or more than `bufferBytesMax` bytes are buffered. */
   readonly onGone: (why: 'closed' | 'too slow') => void;
 }
 
-/** A stream of `data:` lines. Writes never block; after the client is gone they do nothing. */
+/** A stream of `data:` lines. Writes never block, and do nothing after the client disconnected. */
 export class SseStream {
   readonly body: ReadableStream<Uint8Array>;
   readonly #options: SseOptions;
@@ -38,7 +38,7 @@ export class SseStream {
     this.#close();
   }
 
-  /** An error after the status line was sent: an event with OpenAI's error body, then the end. */
+  /** Reports an error after the status line was sent: an event with the OpenAI error body, then the end. */
   fail(error: object): void {
     this.send(error);
     this.#close();

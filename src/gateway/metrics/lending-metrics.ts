@@ -108,7 +108,7 @@ interface LabelledLink {
   readonly link: LendingLink;
 }
 
-/** Links name instances by their places among the lending instances. @param reporter the side whose figures are read */
+/** Links name instances by their places among the lending instances. @param reporter the side that reports the figures */
 function labelled(instances: readonly InstanceSnapshot[], reporter: 'debtor' | 'creditor'): readonly LabelledLink[] {
   const at = new Map(instances.map(({ lending }, instance) => [lending?.place, instance]));
   return instances.flatMap(({ lending }, own) =>

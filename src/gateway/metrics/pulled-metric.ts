@@ -1,4 +1,4 @@
-// Gauges and counters whose values are read when Prometheus scrapes them.
+// Gauges and counters with values that are read on each scrape.
 import { Counter, Gauge, type Registry } from 'prom-client';
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 

@@ -73,7 +73,7 @@ function maxTokens(body: ChatBody): number | undefined {
   if (a !== undefined && b !== undefined && a !== b) {
     throw badField(
       'max_tokens',
-      `Cannot accept request: 'max_tokens' is ${a} and 'max_completion_tokens' is ${b}: give one of them`,
+      `Cannot accept request: 'max_tokens' is ${a} and 'max_completion_tokens' is ${b}: send one of them`,
     );
   }
   return b ?? a;
@@ -89,9 +89,9 @@ function logprobRequest(body: ChatBody): LogprobRequest {
   return { top: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined, prompt: false };
 }
 
-/** Spells a chat request's answer in OpenAI's shapes. */
+/** Formats the response to a chat request in the OpenAI shapes. */
 class ChatShape {
-  /** Whether tokens without text matter to the client. */
+  /** True if the client receives tokens without text too. */
   readonly wantsEntries: boolean;
   readonly #body: ChatBody;
   readonly #names: TokenNames;

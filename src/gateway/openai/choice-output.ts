@@ -1,4 +1,4 @@
-// One choice's tokens turned into text pieces, with log-probability entries that leave together with their text.
+// Turns the tokens of a choice into pieces of text, each with the log-probabilities of its tokens.
 import type { TokenLogprobs } from '../../core/protocol/ports.ts';
 import { Detokenizer } from '../../text/detokenizer.ts';
 import type { StopMatcher } from '../../text/stop-matcher.ts';
@@ -9,7 +9,7 @@ export interface Alternative {
   readonly logprob: number;
 }
 
-/** One output token. `start` is where its text begins in the choice's text, in UTF-16 units. */
+/** One output token. `start` is the offset of its text in the text of the choice, in UTF-16 units. */
 export interface TokenEntry {
   readonly id: number;
   readonly start: number;
@@ -17,7 +17,7 @@ export interface TokenEntry {
   readonly alternatives: readonly Alternative[];
 }
 
-/** What became certain: text to send, and the tokens whose text is sent with it. */
+/** Text that later tokens cannot change, and its tokens. */
 export interface Delta {
   readonly text: string;
   readonly entries: readonly TokenEntry[];
@@ -31,15 +31,15 @@ interface PendingEntry {
 }
 
 export interface ChoiceOutputOptions {
-  /** This choice's own matcher; undefined: no stop strings. */
+  /** The stop string matcher of this choice; undefined: no stop strings. */
   readonly stops: StopMatcher | undefined;
-  /** Ids that end the output: they are reported, but have no text. */
+  /** Token ids that end the output: reported without text. */
   readonly stopIds: ReadonlySet<number>;
-  /** The output begins a text (an answer), rather than going on with one (a completion). */
+  /** True if the output starts a text (chat); false if it continues one (completion). */
   readonly atStart: boolean;
 }
 
-/** Feed it tokens in order; after `stopped` or `finish` it takes no more. */
+/** Accepts tokens in order until `stopped` or `finish`. */
 export class ChoiceOutput {
   readonly #detokenizer: Detokenizer | undefined;
   readonly #stops: StopMatcher | undefined;
@@ -70,7 +70,7 @@ export class ChoiceOutput {
     return { text, entries: this.#release(), stopped: undefined };
   }
 
-  /** Ends the choice: everything held becomes certain. */
+  /** Ends the choice and returns all held text. */
   finish(): Delta {
     const rest = this.#match(this.#detokenizer?.flush() ?? '');
     if (rest.stopped !== undefined) return this.#stop(rest.emit, rest.stopped);

@@ -1,4 +1,4 @@
-// A completion's answer in OpenAI's shapes: whole, and chunk by chunk.
+// The response to a completion in the OpenAI shapes, whole and by chunks.
 
 import { answerId } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
@@ -10,7 +10,7 @@ import { TokenNames } from './token-names.ts';
 
 export interface CompletionText {
   readonly choice: Choice;
-  /** Scores of the prompt's tokens, when echoed with log-probabilities. */
+  /** Log-probabilities of the prompt tokens, if echoed. */
   readonly promptEntries: TokenEntry[];
   text: string;
   entries: TokenEntry[];
@@ -20,7 +20,7 @@ export interface CompletionText {
 const decoder = new TextDecoder();
 
 export class CompletionShape {
-  /** Whether tokens without text matter to the client. */
+  /** True if the client receives tokens without text too. */
   readonly wantsEntries: boolean;
   readonly #body: CompletionBody;
   readonly #model: ServedModel;
@@ -56,7 +56,7 @@ export class CompletionShape {
     return { ...this.#head, choices, usage };
   }
 
-  /** What goes before a choice's first output: its echo and its prompt's ids, if either was asked for. */
+  /** Sent before the first output of a choice: its echo and its prompt ids, if requested. */
   firstChunk(choice: Choice, promptEntries: readonly TokenEntry[]): object | undefined {
     const promptIds = this.#promptIds(choice);
     if (this.#body.echo !== true && Object.keys(promptIds).length === 0) return undefined;
@@ -82,7 +82,7 @@ export class CompletionShape {
     return { ...this.#head, choices: [choice], ...usage };
   }
 
-  /** The prompt's text, where the client wants it before the output. */
+  /** The text of the prompt, if the client requested it before the output. */
   #echo({ request }: Choice): string {
     const { tokenizer } = this.#model;
     if (this.#body.echo !== true || tokenizer === undefined) return '';
@@ -95,7 +95,7 @@ export class CompletionShape {
     return echo;
   }
 
-  /** Prompt entries have no place of their own in the text: offsets are rebuilt from the spelled tokens. */
+  /** Prompt entries have no offsets in the text: they are computed from the texts of the tokens. */
   #logprobs(
     prompt: readonly TokenEntry[],
     promptStart: number,
@@ -121,7 +121,7 @@ export class CompletionShape {
   #top({ id, alternatives, logprob }: TokenEntry): object | null {
     if (logprob === undefined) return null;
     const top: Record<string, number> = Object.create(null);
-    // The token itself too, as OpenAI has it. Where two are spelled alike, the likelier counts.
+    // Includes the token itself, as OpenAI does. Of two tokens with the same text, the likelier one is kept.
     for (const entry of [...alternatives, { id, logprob }]) top[this.#names.name(entry.id).token] ??= entry.logprob;
     return top;
   }

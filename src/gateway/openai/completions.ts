@@ -20,7 +20,7 @@ import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
 import { completionSchema } from './schema.ts';
 
-/** Output tokens when the client names none, as OpenAI's completions have it. */
+/** Default number of output tokens of OpenAI completions. */
 const defaultMaxTokens = 16;
 
 export async function completions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
@@ -30,7 +30,7 @@ export async function completions(json: unknown, context: EndpointContext, call:
   if (maxTokens === 0 && body.echo !== true) {
     throw badField(
       'max_tokens',
-      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: there is nothing to answer",
+      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the answer would be empty",
     );
   }
   checkChoices(promptCount(body.prompt), body.n, context);

@@ -1,4 +1,4 @@
-// /v1/contexts: prefixes that clients have kept for a time, so that prompts behind them start there.
+// /v1/contexts: prefixes that clients pin for a time, so that prompts with them start after them.
 
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
@@ -11,50 +11,50 @@ import { chatPrompt, completionPrompts } from './prompt.ts';
 import { clientGone } from './run-choices.ts';
 import { contextSchema } from './schema.ts';
 
-/** Of all clients together. */
+/** Contexts of all clients together at most. */
 const contextsMax = 1024;
 const ttlSDefault = 300;
 
 const renewalSchema = z.object({ ttl: contextSchema.shape.ttl });
 
-interface Kept {
+interface PinnedContext {
   readonly id: string;
   readonly tenant: string;
   readonly model: string;
   readonly createdMs: number;
   readonly order: PinOrder;
   ttlS: number;
-  /** Undefined while it is being computed. */
+  /** Undefined while the prefix is being computed. */
   pinned: { readonly tokens: number; readonly instance: number; readonly expiresMs: number } | undefined;
 }
 
 type Refused = Extract<PinState, { kind: 'refused' }>;
 
-/** What instances hold they tell themselves: a context is gone when its instance says so, or is. */
+/** Instances report their pins: a context ends when its instance reports so or fails. */
 export class Contexts {
   readonly #cluster: ClusterPort;
-  readonly #kept = new Map<string, Kept>();
+  readonly #contexts = new Map<string, PinnedContext>();
 
   constructor(cluster: ClusterPort) {
     this.#cluster = cluster;
   }
 
-  /** Resolves once it is kept. @throws ApiError 400 naming the field, 429 where there is no room */
+  /** Resolves when the prefix is pinned. @throws ApiError 400 naming the field, 429 without free capacity */
   async create(json: unknown, context: EndpointContext, call: EndpointCall): Promise<object> {
     const body = parseBody(contextSchema, json);
     checkModel(body.model, context.model);
     if ((body.prompt === undefined) === (body.messages === undefined))
-      throw badField('prompt', "Cannot keep a context: give one of 'prompt' and 'messages'");
+      throw badField('prompt', "Cannot pin a context: send one of 'prompt' and 'messages'");
     const prompt = await promptOf(body, context);
-    if (this.#kept.size >= contextsMax)
-      throw new ApiError(429, `Cannot keep a context: ${this.#kept.size} are kept, ${contextsMax} may be`, {
+    if (this.#contexts.size >= contextsMax)
+      throw new ApiError(429, `Cannot pin a context: ${this.#contexts.size} of at most ${contextsMax} are pinned`, {
         code: 'too_many_contexts',
       });
     const id = `ctx-${randomUUID().replaceAll('-', '')}`;
     const ttlS = body.ttl ?? ttlSDefault;
     const request = requestOf(id, prompt, body.cache_salt ?? '', call.tenant);
     const order = { id, request, ttlUs: ttlS * 1e6 };
-    const kept: Kept = {
+    const entry: PinnedContext = {
       id,
       tenant: call.tenant,
       model: body.model,
@@ -64,12 +64,12 @@ export class Contexts {
       pinned: undefined,
     };
     const field = body.prompt === undefined ? 'messages' : 'prompt';
-    await this.#keep(kept, field, call.signal);
-    return describe(kept);
+    await this.#pinUntilAnswered(entry, field, call.signal);
+    return describe(entry);
   }
 
   list(tenant: string): object {
-    const data = [...this.#kept.values()].filter((kept) => kept.tenant === tenant && kept.pinned !== undefined);
+    const data = [...this.#contexts.values()].filter((entry) => entry.tenant === tenant && entry.pinned !== undefined);
     return { object: 'list', data: data.map(describe) };
   }
 
@@ -77,43 +77,43 @@ export class Contexts {
     return describe(this.#find(id, tenant));
   }
 
-  /** From now on it is kept for so long again, or longer if it would be anyway. */
+  /** Extends the pin to this time from now; it never becomes shorter. */
   renew(id: string, json: unknown, tenant: string): object {
-    const kept = this.#find(id, tenant);
+    const entry = this.#find(id, tenant);
     const { ttl = ttlSDefault } = parseBody(renewalSchema, json);
-    kept.ttlS = ttl;
-    this.#pin(kept, () => {});
-    if (kept.pinned !== undefined)
-      kept.pinned = { ...kept.pinned, expiresMs: Math.max(kept.pinned.expiresMs, Date.now() + ttl * 1000) };
-    return describe(kept);
+    entry.ttlS = ttl;
+    this.#pin(entry, () => {});
+    if (entry.pinned !== undefined)
+      entry.pinned = { ...entry.pinned, expiresMs: Math.max(entry.pinned.expiresMs, Date.now() + ttl * 1000) };
+    return describe(entry);
   }
 
   remove(id: string, tenant: string): object {
     this.#find(id, tenant);
-    this.#kept.delete(id);
+    this.#contexts.delete(id);
     this.#cluster.unpin(id);
     return { id, object: 'context.deleted', deleted: true };
   }
 
-  #find(id: string, tenant: string): Kept {
-    const kept = this.#kept.get(id);
-    if (kept !== undefined && kept.tenant === tenant && kept.pinned !== undefined) return kept;
-    throw new ApiError(404, `Cannot find context '${id.slice(0, 128)}': it was never kept, or its time has passed`, {
+  #find(id: string, tenant: string): PinnedContext {
+    const entry = this.#contexts.get(id);
+    if (entry !== undefined && entry.tenant === tenant && entry.pinned !== undefined) return entry;
+    throw new ApiError(404, `Cannot find context '${id.slice(0, 128)}': it was never pinned, or it has expired`, {
       code: 'context_not_found',
     });
   }
 
-  #keep(kept: Kept, field: string, signal: AbortSignal): Promise<void> {
+  #pinUntilAnswered(entry: PinnedContext, field: string, signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       const leave = (): void => {
-        this.#kept.delete(kept.id);
-        this.#cluster.unpin(kept.id);
+        this.#contexts.delete(entry.id);
+        this.#cluster.unpin(entry.id);
         reject(clientGone());
       };
       if (signal.aborted) throw clientGone();
       signal.addEventListener('abort', leave, { once: true });
-      this.#kept.set(kept.id, kept);
-      this.#pin(kept, (refused) => {
+      this.#contexts.set(entry.id, entry);
+      this.#pin(entry, (refused) => {
         signal.removeEventListener('abort', leave);
         if (refused === undefined) resolve();
         else reject(errorOf(refused, field));
@@ -121,34 +121,34 @@ export class Contexts {
     });
   }
 
-  /** @param answered when it is kept, or refused */
-  #pin(kept: Kept, answered: (refused: Refused | undefined) => void): void {
-    const { id, order, ttlS } = kept;
+  /** @param answered called when the prefix is pinned or refused */
+  #pin(entry: PinnedContext, answered: (refused: Refused | undefined) => void): void {
+    const { id, order, ttlS } = entry;
     this.#cluster.pin({ ...order, ttlUs: ttlS * 1e6 }, (state, instance = 0) => {
       if (state.kind === 'pinned') {
-        // Times of other threads are by clocks of their own. An answer to a renewal has no tokens.
-        const expiresMs = Math.max(kept.pinned?.expiresMs ?? 0, Date.now() + kept.ttlS * 1000);
-        kept.pinned = { tokens: kept.pinned?.tokens ?? state.tokens, instance, expiresMs };
+        // Other threads have clocks of their own. The answer to a renewal has no tokens.
+        const expiresMs = Math.max(entry.pinned?.expiresMs ?? 0, Date.now() + entry.ttlS * 1000);
+        entry.pinned = { tokens: entry.pinned?.tokens ?? state.tokens, instance, expiresMs };
         answered(undefined);
         return;
       }
-      this.#kept.delete(id);
+      this.#contexts.delete(id);
       answered(state.kind === 'refused' ? state : lost);
     });
   }
 }
 
-const lost: Refused = { kind: 'refused', why: 'failed', message: 'Cannot pin a prefix: its instance is gone' };
+const lost: Refused = { kind: 'refused', why: 'failed', message: 'Cannot pin a prefix: its instance has failed' };
 
 async function promptOf(body: z.infer<typeof contextSchema>, { model, encode }: EndpointContext): Promise<Int32Array> {
   if (body.messages !== undefined) return chatPrompt({ messages: body.messages }, model, encode);
   const [prompt, second] = await completionPrompts({ prompt: body.prompt ?? '' }, model, encode);
   if (second !== undefined || prompt === undefined)
-    throw badField('prompt', "Cannot keep a context: 'prompt' is a list: one prompt is one context");
+    throw badField('prompt', "Cannot pin a context: 'prompt' is a list: send one prompt per context");
   return prompt;
 }
 
-/** Computes the prompt where nobody has. */
+/** Computes the prompt if it is not cached. */
 function requestOf(id: string, prompt: Int32Array, salt: string, tenant: string): GenerationRequest {
   const greedy = { temperature: 0, topP: 1, topK: 0, minP: 0, seed: [0, 0], logitBias: [] } as const;
   const penalties = { repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 };
@@ -162,7 +162,7 @@ function errorOf({ why, message }: Refused, field: string): ApiError {
   return new ApiError(503, message, { code: 'not_kept' });
 }
 
-function describe({ id, model, createdMs, ttlS, order, pinned }: Kept): object {
+function describe({ id, model, createdMs, ttlS, order, pinned }: PinnedContext): object {
   return {
     id,
     object: 'context',

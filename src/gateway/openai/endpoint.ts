@@ -1,4 +1,4 @@
-// What both generating endpoints share: their surroundings, the choices of a request, streams and usage.
+// Shared by both generating endpoints: their context, the choices of a request, streams and usage.
 import type { Logger } from 'pino';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
@@ -12,7 +12,7 @@ import type { Encode } from './prompt.ts';
 import { type Choice, type ChoiceHandler, clientGone, RunningChoices, type Usage } from './run-choices.ts';
 import type { SharedBody } from './schema.ts';
 
-/** The header that says which SLO class a request is of. */
+/** The header that names the SLO class of a request. */
 export const sloHeader = 'x-kvasir-slo';
 
 export interface EndpointContext {
@@ -20,10 +20,10 @@ export interface EndpointContext {
   readonly port: InferencePort;
   readonly metrics: GatewayMetrics;
   readonly encode: Encode;
-  /** Bytes of a stream that may wait for a slow client before it is cancelled. */
+  /** Bytes of a stream buffered for a slow client before its request is cancelled. */
   readonly streamBufferBytesMax: number;
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
-  /** Choices of one request. */
+  /** Choices of one request at most. */
   readonly choicesMax: number;
   readonly logger: Logger;
 }
@@ -31,15 +31,15 @@ export interface EndpointContext {
 /** One HTTP request to an endpoint. */
 export interface EndpointCall {
   readonly requestId: string;
-  /** When it came, by performance.now(). */
+  /** Arrival by performance.now(). */
   readonly startMs: number;
-  /** By API key: tenants share by tokens. */
+  /** The API key's tenant; tenants share by tokens. */
   readonly tenant: string;
-  /** As its header says. */
+  /** The value of its header. */
   readonly sloClass: string | undefined;
-  /** Of which trace it is, where somebody collects them (`traceOf`). */
+  /** Its trace (`traceOf`), if traces are exported. */
   readonly trace: string | undefined;
-  /** Nobody waits for it. */
+  /** True for a batch job, which no client waits for. */
   readonly batch: boolean;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
@@ -47,7 +47,7 @@ export interface EndpointCall {
 
 export interface PlannedPrompt {
   readonly tokens: Int32Array;
-  /** The output begins a text of its own instead of continuing the prompt. */
+  /** True if the output starts a text instead of continuing the prompt. */
   readonly answer: boolean;
   readonly maxTokens: number;
 }
@@ -63,7 +63,7 @@ export function planChoices(
   if (call.batch && body.stream === true)
     throw badField(
       'stream',
-      "Cannot accept request: 'stream' is true: nobody waits for a batch",
+      "Cannot accept request: 'stream' is true: batch requests cannot stream",
       'unsupported_parameter',
     );
   const n = body.n ?? 1;
@@ -102,7 +102,7 @@ export function planChoices(
   );
 }
 
-/** By the body's field or the header. @throws ApiError 400 for a class that there is not, or two different ones */
+/** From the field of the body or the header. @throws ApiError 400 for an unknown class, or two different ones */
 function sloClassOf(
   body: SharedBody,
   { sloClasses }: EndpointContext,
@@ -113,23 +113,23 @@ function sloClassOf(
   if (asked === undefined) return undefined;
   if (header !== undefined && header !== asked) {
     const figures = `'slo_class' is '${asked}' and the header ${sloHeader} is '${header.slice(0, 64)}'`;
-    throw badField(field, `Cannot accept request: ${figures}: give one of them`);
+    throw badField(field, `Cannot accept request: ${figures}: send one of them`);
   }
   if (sloClasses.has(asked)) return asked;
   const known = [...sloClasses.keys()].join(', ') || 'none';
   throw badField(
     field,
-    `Cannot accept request: '${field}' names no SLO class of this server: got '${asked.slice(0, 64)}', there are ${known}`,
+    `Cannot accept request: '${field}' is not an SLO class of this server: got '${asked.slice(0, 64)}', known are ${known}`,
   );
 }
 
-/** @throws ApiError 400 for more choices than could ever be accepted at once */
+/** @throws ApiError 400 for more choices than the queue holds */
 export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: EndpointContext): void {
   const choices = prompts * (n ?? 1);
   if (choices <= choicesMax) return;
   throw badField(
     prompts > choicesMax ? 'prompt' : 'n',
-    `Cannot accept request: ${prompts} prompts with ${n ?? 1} choices each are ${choices}, this server takes ${choicesMax} at once`,
+    `Cannot accept request: ${prompts} prompts with ${n ?? 1} choices each are ${choices}, this server accepts ${choicesMax} at once`,
   );
 }
 
@@ -142,7 +142,7 @@ export function checkModel(name: string, model: ServedModel): void {
   });
 }
 
-/** Runs choices to their end; the client's leaving cancels them. */
+/** Runs choices to their end; a disconnect of the client cancels them. */
 export async function runToEnd(
   choices: readonly Choice[],
   handler: ChoiceHandler,
@@ -162,7 +162,7 @@ export async function runToEnd(
   return running.usage;
 }
 
-/** Starts choices whose progress goes to an event stream; a refusal is thrown before any status line is sent. */
+/** Starts choices that write to an event stream; throws a refusal before the status line is sent. */
 export function runStreaming(
   choices: readonly Choice[],
   handlerFor: (stream: SseStream) => ChoiceHandler,
@@ -198,7 +198,7 @@ export function runStreaming(
   });
 }
 
-/** The client may have left while its prompt was tokenised. */
+/** The client may have disconnected while its prompt was tokenised. */
 function throwIfGone(signal: AbortSignal): void {
   if (signal.aborted) throw clientGone();
 }

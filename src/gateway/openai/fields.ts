@@ -1,8 +1,8 @@
-// Validation of request bodies: nothing is ignored silently; a field we cannot serve is a 400 that names it unless it asks for nothing.
+// Validation of request bodies: an unsupported field is a 400 that names it, unless its value has no effect.
 import type { z } from 'zod';
 import { badField } from '../http/errors.ts';
 
-/** Deeper than any body that asks for something; walks below may recurse. */
+/** Deeper than any useful body; the recursion below relies on it. */
 const depthMax = 32;
 
 const isEmptyList = (value: unknown): boolean => Array.isArray(value) && value.length === 0;
@@ -12,7 +12,7 @@ const oneOf =
   (value: unknown): boolean =>
     allowed.includes(value);
 
-/** Known fields we do not serve, each with what is harmless in it: it asks for nothing, or only informs. */
+/** Known unsupported fields, each with its harmless values: those without effect, or that only inform. */
 const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   user: anything,
   metadata: anything,
@@ -31,7 +31,7 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   verbosity: oneOf('medium'),
   suffix: oneOf(''),
   best_of: oneOf(1),
-  // vLLM's own, spelled out at their defaults by clients made for it.
+  // Fields of vLLM, which its clients send with their defaults.
   min_tokens: oneOf(0),
   use_beam_search: oneOf(false),
   length_penalty: oneOf(1),
@@ -48,8 +48,8 @@ function isTextFormat(value: unknown): boolean {
 }
 
 /**
- * The body as the schema types it.
- * @throws ApiError 400 naming the first field at fault
+ * The body, typed by the schema.
+ * @throws ApiError 400 naming the first invalid field
  */
 export function parseBody<S extends z.ZodObject>(schema: S, body: unknown): z.infer<S> {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
@@ -67,7 +67,7 @@ export function parseBody<S extends z.ZodObject>(schema: S, body: unknown): z.in
   throw describeIssue(parsed.error.issues[0], known);
 }
 
-/** @throws ApiError 400 for what is nested too deeply, or has a member that could be mistaken for an object's own prototype */
+/** @throws ApiError 400 for bodies nested too deeply, or with a member named `__proto__` */
 function checkNesting(field: string, value: unknown): void {
   let level: unknown[] = [value];
   for (let depth = 0; level.length > 0; depth++) {
@@ -94,7 +94,7 @@ function checkNesting(field: string, value: unknown): void {
   }
 }
 
-/** Clients send optional members of nested objects as null. */
+/** Removes nulls: clients send optional members of nested objects as null. */
 function dropNulls(value: unknown): unknown {
   if (Array.isArray(value)) return typeof value[0] === 'object' ? value.map(dropNulls) : value;
   if (typeof value !== 'object' || value === null) return value;
@@ -119,7 +119,7 @@ function checkUnsupported(name: string, value: unknown): void {
   }
 }
 
-/** Of a choice between shapes, the one that was followed furthest tells what is wrong. */
+/** For a union of shapes, the shape that matched furthest explains the fault. */
 function sharpest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
   if (issue.code !== 'invalid_union') return issue;
   const inner = issue.errors.flatMap(([first]) => (first === undefined ? [] : [sharpest(first)]));
@@ -146,7 +146,7 @@ function clip(text: string): string {
   return text.length > 64 ? `${text.slice(0, 64)}...` : text;
 }
 
-/** A value as an error shows it, however large it is. */
+/** A value for an error message, cut to a bounded length. */
 function brief(value: unknown): string {
   if (typeof value === 'string')
     return value.length > 64 ? `a string of ${value.length} characters` : JSON.stringify(value);

@@ -1,13 +1,13 @@
-// From request fields to what the instance samples with.
+// Turns request fields into the sampling parameters of the instance.
 import { randomInt } from 'node:crypto';
 import type { SamplingParams } from '../../core/protocol/ports.ts';
 import { badField } from '../http/errors.ts';
 import type { ServedModel } from '../http/served-model.ts';
 import type { SharedBody } from './schema.ts';
 
-/** What the client asked about log-probabilities. */
+/** The log-probabilities that the client requested. */
 export interface LogprobRequest {
-  /** Alternatives beside each token; undefined: none asked. */
+  /** Alternatives of each token; undefined: no log-probabilities requested. */
   readonly top: number | undefined;
   readonly prompt: boolean;
 }
@@ -21,7 +21,7 @@ export function samplingParams(
   return {
     temperature: body.temperature ?? defaults.temperature,
     topP: body.top_p ?? defaults.topP,
-    // More than the vocabulary asks for all of it, and larger numbers would not fit where samplers count.
+    // Values above the vocabulary size mean all of it; larger numbers would overflow in the samplers.
     topK: Math.min(Math.max(0, body.top_k ?? defaults.topK), model.vocabSize),
     minP: body.min_p ?? defaults.minP,
     repetitionPenalty: body.repetition_penalty ?? defaults.repetitionPenalty,
@@ -40,7 +40,7 @@ function logitBias(body: SharedBody, model: ServedModel): [number, number][] {
   });
 }
 
-/** @throws ApiError 400 naming the field, the id and the vocabulary's size */
+/** @throws ApiError 400 naming the field, the id and the vocabulary size */
 export function checkTokenId(id: number, field: string, model: ServedModel): void {
   if (id < model.vocabSize) return;
   throw badField(
@@ -49,7 +49,7 @@ export function checkTokenId(id: number, field: string, model: ServedModel): voi
   );
 }
 
-/** Seed of choice `index`: the client's, told apart by choice, or a random one. */
+/** Seed of choice `index`: derived from the seed of the client, or random. */
 export function choiceSeed(seed: number | undefined, index: number): [number, number] {
   if (seed === undefined) return [randomInt(2 ** 32), randomInt(2 ** 32)];
   const high = Math.floor(seed / 2 ** 32);

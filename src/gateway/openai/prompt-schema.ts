@@ -1,4 +1,4 @@
-// The prompt of a completion: text, token ids, or a list of either. Checked by hand, because lists of ids are long: one look at each, one fault.
+// The prompt of a completion: text, token ids, or a list of either. Checked by hand, since lists of ids are long.
 import { z } from 'zod';
 
 export type CompletionPrompt = string | string[] | number[] | number[][];
@@ -40,7 +40,7 @@ export const promptSchema = z.custom<CompletionPrompt>().superRefine((prompt, co
   if (fault !== undefined) context.addIssue({ code: 'custom', ...fault });
 });
 
-/** How many prompts there are. */
+/** The number of prompts. */
 export function promptCount(prompt: CompletionPrompt): number {
   return typeof prompt === 'string' || typeof prompt[0] === 'number' ? 1 : prompt.length;
 }

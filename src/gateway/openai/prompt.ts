@@ -6,20 +6,17 @@ import type { ServedModel } from '../http/served-model.ts';
 import { checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 
-/** Turns text into ids; long texts may take another thread. Rejects with one clear line where a text cannot be tokenised. */
+/** Turns text into token ids, long texts in another thread. Rejects with one line if a text cannot be tokenised. */
 export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 
-/** @throws ApiError 400 when the model has no tokenizer or template, or its template refuses the messages */
+/** @throws ApiError 400 if the model has no tokenizer or template, or its template refuses the messages */
 export async function chatPrompt(
   body: Pick<ChatBody, 'messages'>,
   model: ServedModel,
   encode: Encode,
 ): Promise<Int32Array> {
   if (model.tokenizer === undefined) {
-    throw badField(
-      'messages',
-      `Cannot chat: model '${model.id}' has no tokenizer; it takes token ids at /v1/completions`,
-    );
+    throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; send token ids to /v1/completions`);
   }
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
@@ -62,7 +59,7 @@ export async function completionPrompts(
   else
     for (const entry of prompt) {
       prompts.push(typeof entry === 'string' ? await encodeText(entry, model, encode) : idsOf(entry, model));
-      // Each may take a millisecond: others get their turn between them.
+      // Each may take a millisecond: other requests run between them.
       await setImmediate();
     }
   return prompts;
@@ -79,7 +76,7 @@ function idsOf(ids: readonly number[], model: ServedModel): Int32Array {
 
 async function encodeText(text: string, model: ServedModel, encode: Encode): Promise<Int32Array> {
   if (model.tokenizer === undefined) {
-    throw badField('prompt', `Cannot complete text: model '${model.id}' has no tokenizer; it takes token ids`);
+    throw badField('prompt', `Cannot complete text: model '${model.id}' has no tokenizer; send token ids`);
   }
   const ids = await tokenise(text, 'prompt', true, encode);
   if (ids.length === 0) throw badField('prompt', 'Cannot complete: the prompt has no tokens');
@@ -87,8 +84,8 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
 }
 
 /**
- * Output tokens that a request may take.
- * @param wanted undefined: the rest of the context, or of what one instance holds alone if the prompt fits there
+ * The output tokens that a request may generate.
+ * @param wanted undefined: the rest of the context, or of the capacity of one instance if the prompt fits there
  * @throws ApiError 400 with all figures
  */
 export function outputTokens(promptTokens: number, wanted: number | undefined, model: ServedModel): number {

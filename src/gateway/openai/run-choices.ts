@@ -1,4 +1,4 @@
-// Runs the choices of one HTTP request on the inference port: submit all or none, follow their events, cancel what is left.
+// Runs the choices of one HTTP request on the inference port: submits all or none, follows their events, cancels the rest.
 import type { GenerationEvent, GenerationRequest, InferencePort, TokenLogprobs } from '../../core/protocol/ports.ts';
 import { ApiError, fromFailure } from '../http/errors.ts';
 import type { RequestClock } from '../metrics/metrics.ts';
@@ -12,7 +12,7 @@ export interface Choice {
   readonly output: ChoiceOutput;
 }
 
-/** What the endpoint does with a choice's progress. `finished` comes last, once for each choice. */
+/** Receives the progress of choices. `finished` is the last call, once per choice. */
 export interface ChoiceHandler {
   promptLogprobs(choice: Choice, logprobs: TokenLogprobs): void;
   delta(choice: Choice, delta: Delta): void;
@@ -25,9 +25,9 @@ export interface Usage {
   completionTokens: number;
 }
 
-/** Choices under way. */
+/** Running choices. */
 export class RunningChoices {
-  /** Resolves when all have finished; rejects with the first failure, the rest being cancelled. */
+  /** Resolves when all choices have finished; rejects with the first failure, after which the others are cancelled. */
   readonly done: Promise<void>;
   readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
   readonly #port: InferencePort;
@@ -40,7 +40,7 @@ export class RunningChoices {
   #resolve: () => void = () => {};
   #reject: (error: unknown) => void = () => {};
 
-  /** @throws ApiError when a choice is refused: then none runs. */
+  /** @throws ApiError if a choice is refused; then no choice runs */
   constructor(port: InferencePort, choices: readonly Choice[], handler: ChoiceHandler, times: RequestClock) {
     this.#port = port;
     this.#handler = handler;
@@ -50,12 +50,12 @@ export class RunningChoices {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    // A failure before anybody waits must not end the process; whoever awaits `done` still sees it.
+    // An early failure must not end the process as an unhandled rejection; `done` still rejects.
     this.done.catch(() => {});
     this.#submit(choices);
   }
 
-  /** Frees everything; the handler hears nothing more and `done` rejects. Ends nothing that has ended. */
+  /** Cancels running choices: the handler receives no more events and `done` rejects. No effect after the end. */
   cancel(): void {
     if (this.#open.size === 0) return;
     this.#times.cancelled();
@@ -74,7 +74,7 @@ export class RunningChoices {
     for (const choice of choices) {
       this.#open.set(choice.request.id, choice);
       try {
-        this.#port.submit(choice.request, (event) => this.#hear(choice, event));
+        this.#port.submit(choice.request, (event) => this.#receive(choice, event));
       } catch (error) {
         this.#abandon(error);
       }
@@ -84,17 +84,17 @@ export class RunningChoices {
     for (const prompt of prompts) this.usage.promptTokens += prompt.length;
   }
 
-  /** Whatever goes wrong with one request's answer must not reach the port: others are served through it. */
-  #hear(choice: Choice, event: GenerationEvent): void {
+  /** Errors of one response must not reach the port, which serves other requests. */
+  #receive(choice: Choice, event: GenerationEvent): void {
     if (!this.#open.has(choice.request.id)) return;
     try {
-      this.#on(choice, event);
+      this.#apply(choice, event);
     } catch (error) {
       this.#abandon(error);
     }
   }
 
-  #on(choice: Choice, event: GenerationEvent): void {
+  #apply(choice: Choice, event: GenerationEvent): void {
     switch (event.kind) {
       case 'accepted':
         break;
@@ -116,7 +116,7 @@ export class RunningChoices {
     }
   }
 
-  /** Choices of one prompt report the cached tokens of the one that found fewest: the others share what it computes. */
+  /** The cached tokens of a prompt are the fewest of its choices: the other choices share computed blocks. */
   #started(choice: Choice, cachedTokens: number): void {
     const { prompt } = choice.request;
     const before = this.#cachedOfPrompt.get(prompt);
@@ -148,5 +148,5 @@ export class RunningChoices {
 }
 
 export function clientGone(): ApiError {
-  return new ApiError(499, 'Cannot continue: the client went away');
+  return new ApiError(499, 'Cannot continue: the client disconnected');
 }

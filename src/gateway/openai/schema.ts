@@ -1,21 +1,21 @@
-// What request bodies may hold: types and ranges of the fields we serve.
+// Schemas of request bodies: types and ranges of the supported fields.
 import { z } from 'zod';
 import { promptSchema } from './prompt-schema.ts';
 
-/** Far more than fit any context; a longer list is refused before its members are looked at. */
+/** More than fit any context; a longer list is refused before its members are checked. */
 const messagesMax = 16_384;
 const biasesMax = 16_384;
 const stopCharactersMax = 1024;
 const saltCharactersMax = 256;
 const classCharactersMax = 64;
 
-/** A list whose length is checked before its members. */
+/** A list: its length is checked before its members. */
 function list<T extends z.ZodType>(member: T, least: number, most: number) {
   const fits = (value: unknown): boolean => Array.isArray(value) && value.length >= least && value.length <= most;
   return z.custom<unknown[]>(fits, `expected a list of ${least} to ${most}`).pipe(z.array(member));
 }
 
-/** Members that messages and parts may have beside those we read, as long as they ask for nothing. */
+/** Other members of messages and parts, which must be empty. */
 const nothing = z.custom<unknown>(isEmpty, 'is not supported yet');
 
 function isEmpty(value: unknown): boolean {
@@ -44,14 +44,14 @@ const logitBias = z
 const tokenId = z.number().int().min(0);
 const stopString = z.string().min(1).max(stopCharactersMax);
 
-/** Fields of sampling and output that both endpoints share. `null` was removed before. */
+/** Fields of sampling and output of both endpoints, after nulls were removed. */
 const shared = {
   model: z.string(),
   temperature: z.number().min(0).max(2).optional(),
   top_p: z.number().gt(0).max(1).optional(),
   top_k: z.number().int().min(-1).optional(),
   min_p: z.number().min(0).max(1).optional(),
-  // A penalty nearer to 0 would make logits overflow.
+  // A smaller penalty would make logits overflow.
   repetition_penalty: z.number().min(0.01).max(10).optional(),
   frequency_penalty: z.number().min(-2).max(2).optional(),
   presence_penalty: z.number().min(-2).max(2).optional(),
@@ -91,7 +91,7 @@ export const completionSchema = z.object({
   echo: z.boolean().optional(),
 });
 
-/** A prefix that is kept for `ttl` seconds. */
+/** A prefix that is pinned for `ttl` seconds. */
 export const contextSchema = z.object({
   model: z.string(),
   prompt: promptSchema.optional(),

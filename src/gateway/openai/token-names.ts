@@ -1,11 +1,11 @@
-// How a token is spelled in log-probability entries.
+// The names of tokens in log-probability entries.
 import type { Tokenizer } from '../../text/tokenizer.ts';
 
 const decoder = new TextDecoder();
 
 export interface TokenName {
   readonly token: string;
-  /** UTF-8 bytes, or undefined for a model without tokenizer. */
+  /** UTF-8 bytes of a token; undefined for a model without tokenizer. */
   readonly bytes: number[] | undefined;
 }
 

@@ -1,4 +1,4 @@
-// Sends spans to an OpenTelemetry collector: OTLP over HTTP, as JSON. Serving never waits for it.
+// Sends spans to an OpenTelemetry collector as OTLP JSON over HTTP. Serving never waits for the exporter.
 import type { Logger } from 'pino';
 import type { AttributeValue, Span } from './spans.ts';
 
@@ -10,13 +10,13 @@ const timeoutMs = 5_000;
 const [internal, server, failed] = [1, 2, 2];
 
 export interface OtlpOptions {
-  /** Of the collector; spans go to /v1/traces below it. */
+  /** Address of the collector; spans go to its path /v1/traces. */
   readonly endpoint: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly logger: Logger;
 }
 
-/** What finds no room, or cannot be sent, is dropped and counted. */
+/** Spans that exceed the buffer or cannot be sent are dropped and counted. */
 export class OtlpExporter {
   readonly #options: OtlpOptions;
   readonly #url: string;
@@ -44,7 +44,7 @@ export class OtlpExporter {
     this.#timer ??= setTimeout(() => void this.flush(), flushMs).unref();
   }
 
-  /** Resolves when what is here has been sent, or dropped. */
+  /** Resolves when all buffered spans have been sent or dropped. */
   flush(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
@@ -65,7 +65,7 @@ export class OtlpExporter {
         signal: AbortSignal.timeout(timeoutMs),
       });
       await response.arrayBuffer();
-      if (!response.ok) throw new Error(`it answered ${response.status}`);
+      if (!response.ok) throw new Error(`the collector answered ${response.status}`);
     } catch (error) {
       this.#dropped += spans.length;
       const why = error instanceof Error ? error.message : String(error);
@@ -100,12 +100,12 @@ function nanoseconds(us: number): string {
 
 function attributes(values: Span['attributes']): readonly object[] {
   return Object.entries(values).flatMap(([key, value]) =>
-    value === undefined || !isTellable(value) ? [] : [{ key, value: encodeValue(value) }],
+    value === undefined || !isEncodable(value) ? [] : [{ key, value: encodeValue(value) }],
   );
 }
 
-/** JSON has no infinite numbers. */
-function isTellable(value: AttributeValue): boolean {
+/** Infinite numbers become texts: JSON has none. */
+function isEncodable(value: AttributeValue): boolean {
   return typeof value !== 'number' || Number.isFinite(value);
 }
 

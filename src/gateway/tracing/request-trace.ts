@@ -1,4 +1,4 @@
-// GET /api/requests/ID: what became of a request, where it went, and what was predicted of it.
+// GET /api/requests/ID: the state of a request, its placements, and its predicted and actual times.
 
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import type { RequestAccount } from '../../core/protocol/request-trace.ts';
@@ -7,7 +7,7 @@ import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predict
 
 type Placement = RequestAccount['placements'][number];
 
-/** @param id of the header x-request-id, or of the answer's body. @throws ApiError 404 when nothing is known of it */
+/** @param id from the header x-request-id or the response body @throws ApiError 404 for an unknown id */
 export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number): object {
   const requestId = requestIdOf(id);
   const choices: object[] = [];
@@ -16,9 +16,13 @@ export function describeRequest(id: string, cluster: ClusterPort, choicesMax: nu
     if (account !== undefined) choices.push(describeChoice(index, account));
   }
   if (choices.length === 0)
-    throw new ApiError(404, `Cannot find request '${id.slice(0, 128)}': it was never here, or has ended too long ago`, {
-      code: 'request_not_found',
-    });
+    throw new ApiError(
+      404,
+      `Cannot find request '${id.slice(0, 128)}': it was never received, or its record has been discarded`,
+      {
+        code: 'request_not_found',
+      },
+    );
   return { id: requestId, object: 'kvasir.request', choices };
 }
 

@@ -1,9 +1,8 @@
-// The spans of a request: queue, placement, fetch, each chunk and step, hand-off, decode, from its account.
+// The spans of a request from its account: queue, placement, fetch, each chunk and step, hand-off and decode.
 
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import { ttftOf } from '../metrics/predictions.ts';
-import type { OtlpExporter } from './otlp-exporter.ts';
 import { newId, type TraceContext, traceContext } from './trace-context.ts';
 
 export type AttributeValue = string | number | boolean;
@@ -18,21 +17,26 @@ export interface Span {
   readonly startedUs: number;
   readonly endedUs: number;
   readonly attributes: Readonly<Record<string, AttributeValue | undefined>>;
-  /** What went wrong. */
+  /** The error message, if the span failed. */
   readonly error: string | undefined;
 }
 
 type Part = Pick<Span, 'name' | 'startedUs' | 'endedUs' | 'attributes'>;
 
-/** What has ended leaves as spans. */
-export function exportTraces(cluster: ClusterPort, exporter: OtlpExporter): void {
+/** Receives spans; `OtlpExporter` is one. */
+interface SpanSink {
+  add(spans: readonly Span[]): void;
+}
+
+/** Exports the spans of each request when it ends. */
+export function exportTraces(cluster: ClusterPort, exporter: SpanSink): void {
   cluster.onEnded((account) => {
     const context = traceContext(account.trace);
     if (context.sampled) exporter.add(requestSpans(account, context, performance.timeOrigin * 1000));
   });
 }
 
-/** One span for the request, and its parts below. @param originUs what the account's clock began at, since 1970 */
+/** One span for the request, with child spans. @param originUs origin of the account's clock, in microseconds since 1970 */
 function requestSpans(account: RequestAccount, context: TraceContext, originUs: number): readonly Span[] {
   const { end, state, submittedUs, endedUs = submittedUs } = account;
   const spanId = newId(8);
@@ -63,6 +67,8 @@ function attributesOf(account: RequestAccount): Span['attributes'] {
     'gen_ai.usage.input_tokens': promptTokens,
     'gen_ai.usage.output_tokens': outputTokens,
     'kvasir.cached_tokens': cachedTokens,
+    'kvasir.attempts': placements.length,
+    // The name in earlier versions, removed in the next one.
     'kvasir.tries': placements.length,
     'kvasir.ttft.predicted_ms': msOf(ttft.predictedUs),
     'kvasir.ttft.actual_ms': msOf(ttft.actualUs),
@@ -78,7 +84,7 @@ function msOf(us: number | undefined): number | undefined {
   return us === undefined ? undefined : us / 1000;
 }
 
-/** What it waited for, one after another. */
+/** The stages of the request, in order. */
 function phases(account: RequestAccount, originUs: number): readonly Part[] {
   const { placements, submittedUs, startedUs, prefilledUs, firstTokenUs, lastTokenUs, endedUs } = account;
   const parts: Part[] = placements.map((placed) => ({
@@ -105,7 +111,7 @@ function phases(account: RequestAccount, originUs: number): readonly Part[] {
   return parts;
 }
 
-/** Prefixes that came from other instances, chunks of the prompt, and tokens of output. */
+/** Prefixes fetched from other instances, prompt chunks, and output tokens. */
 function steps({ steps, promptTokens }: RequestAccount): readonly Part[] {
   return steps.map(({ kind, instance, startedUs, endedUs, from, rows, aborted }) => ({
     name: kind === 'fetch' ? kind : from < promptTokens ? 'chunk' : 'step',

@@ -1,4 +1,4 @@
-// Files and batches in a folder: a gateway that is killed at any moment is followed by one that goes on with them.
+// Files and batches in a folder: after a gateway was killed at any moment, the next one continues them.
 import { appendFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { createApp } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
-import { gatewayOptions, nothingKnown } from '../world.ts';
+import { gatewayOptions, noAccounts } from '../world.ts';
 
 let path = '';
 beforeEach(() => {
@@ -15,21 +15,17 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(path, { recursive: true }));
 
-const says: Script = () => [accepted, started(0), tokens([104, 105]), finished('length')];
-/** Takes a request and never says anything of it. */
+const answering: Script = () => [accepted, started(0), tokens([104, 105]), finished('length')];
+/** Accepts a request and never answers it. */
 const hangs: Script = () => [accepted, started(0), tokens([104])];
 
-/** One start of a gateway. Nothing of it is asked to end: it is as if it had been killed. */
+/** A gateway that is never closed, as if it were killed. */
 function start(script: Script, apiKeys: readonly string[] = ['k1', 'k2']) {
   const port = new ScriptedPort(script);
   const log: string[] = [];
   const data = new DataFolder(path, (line) => log.push(line));
   const stopping = new AbortController();
-  const app = createApp(
-    gatewayOptions(port, { apiKeys, data }),
-    new GatewayMetrics(port, nothingKnown),
-    stopping.signal,
-  );
+  const app = createApp(gatewayOptions(port, { apiKeys, data }), new GatewayMetrics(port, noAccounts), stopping.signal);
   const ask = async (method: string, url: string, body?: unknown, key = 'k1') => {
     const isForm = body instanceof FormData;
     const init = body === undefined ? {} : { body: isForm ? body : JSON.stringify(body) };
@@ -82,20 +78,20 @@ const idsOf = (text: string) =>
     .toSorted();
 const wanted = Array.from({ length: 30 }, (_, i) => `job-${i}`).toSorted();
 
-it('what a killed gateway had begun is done by the next one, and what had been answered is not asked again', async () => {
+it('a restarted gateway runs the unanswered requests of a batch, and does not repeat answered ones', async () => {
   let left = 7;
-  const first = start((request) => (left-- > 0 ? says(request) : hangs(request)));
+  const first = start((request) => (left-- > 0 ? answering(request) : hangs(request)));
   const { id } = await create(first, await upload(first, 30));
   await until(first, id, ({ request_counts: { completed } }) => completed === 7);
-  // It was killed in the middle of a line.
+  // The gateway was killed while it wrote a line.
   appendFileSync(join(path, 'batches', `${id}.answers`), '{"customId": "job-29", "kind": "ans');
-  const next = start(says);
+  const next = start(answering);
   const batch = await ended(next, id);
   expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 30, completed: 30, failed: 0 } });
   expect(next.port.requests).toHaveLength(23);
   const output = await next.ask('GET', `/v1/files/${batch.output_file_id}/content`);
   expect(idsOf(output.text)).toEqual(wanted);
-  // Another start finds it as it ended, under the same key, wherever that stands among the others.
+  // Another start finds the ended batch under the same key, at any place among the keys.
   const last = start(hangs, ['k3', 'k1']);
   expect(await last.json('GET', `/v1/batches/${id}`)).toEqual(batch);
   expect((await last.ask('GET', `/v1/files/${batch.output_file_id}/content`)).text).toBe(output.text);
@@ -104,27 +100,27 @@ it('what a killed gateway had begun is done by the next one, and what had been a
   expect(readdirSync(join(path, 'batches'))).toEqual([`${id}.json`]);
 });
 
-it('a gateway that is asked to end leaves its batches to the next one, and one that is cancelled stays so', async () => {
+it('a stopped gateway leaves its batches to the next one, and a cancelled batch stays cancelled', async () => {
   const first = start(hangs);
   const file = await upload(first, 30);
   const [running, cancelled] = [await create(first, file), await create(first, file)];
   await first.json('POST', `/v1/batches/${cancelled.id}/cancel`);
   first.stopping.abort();
   await new Promise((resolve) => setImmediate(resolve));
-  const next = start(says);
+  const next = start(answering);
   expect(await ended(next, running.id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
   expect((await next.json('GET', `/v1/batches/${cancelled.id}`)).status).toBe('cancelled');
   expect((await next.ask('DELETE', `/v1/files/${file}`)).status).toBe(200);
-  expect((await start(says).ask('GET', `/v1/files/${file}`)).status).toBe(404);
+  expect((await start(answering).ask('GET', `/v1/files/${file}`)).status).toBe(404);
 });
 
-it('what is half written, or none of ours, is passed by', async () => {
-  const first = start(says);
+it('ignores incomplete and foreign files', async () => {
+  const first = start(answering);
   const file = await upload(first, 2);
   writeFileSync(join(path, 'files', 'file-x.bytes'), 'without a description');
   writeFileSync(join(path, 'files', 'file-y.json'), '{"id": 5}');
   writeFileSync(join(path, 'batches', 'batch_z.json.part'), '{');
-  const next = start(says);
+  const next = start(answering);
   expect(next.log).toEqual([expect.stringMatching(/^Ignored .*file-y\.json: /)]);
   expect((await next.ask('GET', `/v1/files/${file}`)).status).toBe(200);
   expect(readdirSync(join(path, 'batches'))).toEqual([]);
@@ -133,8 +129,8 @@ it('what is half written, or none of ours, is passed by', async () => {
   );
 });
 
-it('what cannot be written any more is a 503, and leaves nothing', async () => {
-  const gateway = start(says);
+it('answers 503 when the folder cannot be written, and leaves nothing', async () => {
+  const gateway = start(answering);
   const file = await upload(gateway, 2);
   const written = readdirSync(join(path, 'files'));
   rmSync(join(path, 'batches'), { recursive: true });
@@ -142,7 +138,7 @@ it('what cannot be written any more is a 503, and leaves nothing', async () => {
   const { status, text } = await gateway.ask('POST', '/v1/batches', asked);
   expect([status, JSON.parse(text).error]).toMatchObject([
     503,
-    { code: 'not_kept', message: 'Cannot keep it: the folder for data cannot be written: ENOENT' },
+    { code: 'not_kept', message: 'Cannot store data: the data folder cannot be written: ENOENT' },
   ]);
   expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
   expect(JSON.parse((await gateway.ask('GET', '/v1/batches')).text).data).toEqual([]);

@@ -1,10 +1,10 @@
-// The gateway's answers, field by field, over a scripted inference port.
+// The responses of the gateway, field by field, over a scripted inference port.
 import { describe, expect, it } from 'vitest';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, scriptedLogprobs, started, tokens } from '../scripted-port.ts';
-import { chat, events, gateway, says } from '../world.ts';
+import { answering, chat, events, gateway } from '../world.ts';
 
-/** What the tests read of an answer. */
+/** The fields of a response that the tests read. */
 interface Answer {
   readonly choices: readonly {
     readonly index: number;
@@ -25,7 +25,7 @@ async function json(response: Response | Promise<Response>): Promise<Answer> {
 
 describe('chat completions', () => {
   it('answers with content, finish reason and usage', async () => {
-    const { post, port } = gateway(says('hello'));
+    const { post, port } = gateway(answering('hello'));
     const answer = await json(post('/v1/chat/completions', chat));
     expect(answer).toMatchObject({
       object: 'chat.completion',
@@ -41,7 +41,7 @@ describe('chat completions', () => {
   });
 
   it('streams a role, then text, a reason, usage and DONE', async () => {
-    const { post } = gateway(says('hé'));
+    const { post } = gateway(answering('hé'));
     const body = { ...chat, stream: true, stream_options: { include_usage: true } };
     const stream = await events(await post('/v1/chat/completions', body));
     const deltas = stream
@@ -58,8 +58,8 @@ describe('chat completions', () => {
     expect(stream.at(-1)).toBe('done');
   });
 
-  it('ends at a stop string, leaks none of it and cancels the rest', async () => {
-    const { post, port } = gateway(says('one END two'));
+  it('ends at a stop string, sends no part of it and cancels the rest', async () => {
+    const { post, port } = gateway(answering('one END two'));
     const answer = await json(post('/v1/chat/completions', { ...chat, stop: ['END', 'never'] }));
     expect(answer.choices[0]?.message.content).toBe('one ');
     expect(answer.choices[0]?.finish_reason).toBe('stop');
@@ -67,7 +67,7 @@ describe('chat completions', () => {
     expect(port.cancelled).toHaveLength(1);
   });
 
-  it('spells log-probabilities with bytes, or as token ids', async () => {
+  it('names tokens of log-probabilities with bytes, or by token id', async () => {
     const script: Script = () => [
       accepted,
       started(0),
@@ -94,7 +94,7 @@ describe('chat completions', () => {
   });
 
   it('runs n choices with seeds of their own', async () => {
-    const { post, port } = gateway(says('x'));
+    const { post, port } = gateway(answering('x'));
     const answer = await json(post('/v1/chat/completions', { ...chat, n: 3, seed: 5 }));
     expect(answer.choices.map((choice) => choice.index)).toEqual([0, 1, 2]);
     expect(answer.usage.completion_tokens).toBe(3);
@@ -102,8 +102,8 @@ describe('chat completions', () => {
     expect(new Set(port.requests.map((request) => request.sampling.seed.join())).size).toBe(3);
   });
 
-  it('takes parts of text and the developer role', async () => {
-    const { post, port } = gateway(says('x'));
+  it('accepts parts of text and the developer role', async () => {
+    const { post, port } = gateway(answering('x'));
     const messages = [
       { role: 'developer', content: [{ type: 'text', text: 'be brief' }] },
       { role: 'user', content: 'hi' },
@@ -115,7 +115,7 @@ describe('chat completions', () => {
 
 describe('completions', () => {
   it('answers lists of prompts, n each, in order', async () => {
-    const { post, port } = gateway(says('ab'));
+    const { post, port } = gateway(answering('ab'));
     const answer = await json(post('/v1/completions', { model: 'bytes', prompt: ['p', 'q'], n: 2 }));
     expect(answer.choices.map((choice) => [choice.index, choice.text])).toEqual([
       [0, 'ab'],
@@ -128,8 +128,8 @@ describe('completions', () => {
     expect(answer.usage).toMatchObject({ prompt_tokens: 2, completion_tokens: 8 });
   });
 
-  it('takes token ids, one list or several', async () => {
-    const { post, port } = gateway(says('a'));
+  it('accepts token ids, one list or several', async () => {
+    const { post, port } = gateway(answering('a'));
     await post('/v1/completions', { model: 'bytes', prompt: [1, 2, 3] });
     await post('/v1/completions', { model: 'bytes', prompt: [[4], [5, 6]] });
     expect(port.requests.map((request) => [...request.prompt])).toEqual([[1, 2, 3], [4], [5, 6]]);
@@ -165,7 +165,7 @@ describe('completions', () => {
 });
 
 it('passes the cache salt on, so that tenants share no prefix', async () => {
-  const { post, port } = gateway(says('x'));
+  const { post, port } = gateway(answering('x'));
   await post('/v1/chat/completions', { ...chat, cache_salt: 'tenant-7' });
   await post('/v1/completions', { model: 'bytes', prompt: 'p' });
   expect(port.requests.map(({ salt }) => salt)).toEqual(['tenant-7', '']);
@@ -207,7 +207,7 @@ describe('refusals', () => {
     ['large body', '/v1/completions', { model: 'bytes', prompt: 'x'.repeat(20_000) }, 413, null],
   ];
   it.each(cases)('%s', async (_name, path, body, status, param) => {
-    const { post, port } = gateway(says('x'));
+    const { post, port } = gateway(answering('x'));
     const response = await post(path, body);
     const { error } = await json(response);
     expect(response.status).toBe(status);
@@ -217,8 +217,8 @@ describe('refusals', () => {
     expect(port.requests).toHaveLength(0);
   });
 
-  it('accepts null and what asks for nothing', async () => {
-    const { post } = gateway(says('x'));
+  it('accepts nulls and fields without effect', async () => {
+    const { post } = gateway(answering('x'));
     const harmless = {
       tools: [],
       store: false,
@@ -255,8 +255,8 @@ describe('refusals', () => {
     expect(await response.text()).not.toContain('secret');
   });
 
-  it('wants a key where one is configured', async () => {
-    const { post, app } = gateway(says('x'), { apiKeys: ['k1', 'k2'] });
+  it('requires a key if one is configured', async () => {
+    const { post, app } = gateway(answering('x'), { apiKeys: ['k1', 'k2'] });
     expect((await post('/v1/chat/completions', chat)).status).toBe(401);
     expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer nope' })).status).toBe(401);
     expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer k2' })).status).toBe(200);
@@ -265,8 +265,8 @@ describe('refusals', () => {
 });
 
 describe('information', () => {
-  it('lists the model, says whether it is ready, and exposes metrics', async () => {
-    const { app, port, post } = gateway(says('xy'));
+  it('lists the model, reports readiness, and exposes metrics', async () => {
+    const { app, port, post } = gateway(answering('xy'));
     await post('/v1/chat/completions', chat);
     expect(await (await app.request('/v1/models')).json()).toMatchObject({
       data: [{ id: 'bytes', max_model_len: 100 }],

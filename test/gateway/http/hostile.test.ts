@@ -1,9 +1,9 @@
-// Bodies that nobody should send: each is served or refused in OpenAI's shape, and nothing refused reaches the port.
+// Malformed bodies: each is served or refused in the OpenAI shape, and no refused request reaches the port.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { bytesOf } from '../openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, started, tokens } from '../scripted-port.ts';
-import { chat, gateway, says } from '../world.ts';
+import { answering, chat, gateway } from '../world.ts';
 
 const completion = { model: 'bytes', prompt: 'x' };
 const chatPath = '/v1/chat/completions';
@@ -26,7 +26,7 @@ async function refusalOf(response: Response): Promise<Refusal> {
   return error;
 }
 
-/** Values at and beyond the edges of what any field takes. */
+/** Values at and beyond the limits of every field. */
 const odd = fc.oneof(
   fc.constantFrom(
     null,
@@ -152,7 +152,7 @@ describe('odd bodies', () => {
   it('are served, or refused by name before anything runs', async () => {
     let served = 0;
     const check = async ([path, body]: [string, unknown]): Promise<void> => {
-      const { post, port } = gateway(says('xy'));
+      const { post, port } = gateway(answering('xy'));
       const response = await post(path, JSON.stringify(body));
       if (response.status === 200) {
         served++;
@@ -168,9 +168,9 @@ describe('odd bodies', () => {
     expect(served).toBeGreaterThan(20);
   });
 
-  it('are refused too when they are no JSON, or cut anywhere', async () => {
+  it('are refused when they are not JSON, or truncated anywhere', async () => {
     const whole = Buffer.from(JSON.stringify({ ...chat, stop: ['é'] }));
-    const { app, port } = gateway(says('x'));
+    const { app, port } = gateway(answering('x'));
     for (let end = 0; end < whole.length; end++) {
       const response = await app.request(chatPath, { method: 'POST', body: whole.subarray(0, end) });
       expect(response.status).toBe(400);
@@ -198,7 +198,7 @@ const hostile: readonly (readonly [name: string, path: string, body: string, par
     raw('"messages":[{"role":"user","content":"x","__proto__":{"a":1}}]'),
     'messages',
   ],
-  ['one bias spelled twice', completionPath, raw('"prompt":"x","logit_bias":{"05":1}'), 'logit_bias.05'],
+  ['one bias given twice', completionPath, raw('"prompt":"x","logit_bias":{"05":1}'), 'logit_bias.05'],
   [
     'more prompts than can run',
     completionPath,
@@ -226,7 +226,7 @@ const hostile: readonly (readonly [name: string, path: string, body: string, par
     'messages.0.tool_calls',
   ],
   [
-    'a field of a message that is not known',
+    'an unknown field of a message',
     chatPath,
     raw('"messages":[{"role":"user","content":"x","wings":2}]'),
     'messages.0.wings',
@@ -236,7 +236,7 @@ const hostile: readonly (readonly [name: string, path: string, body: string, par
 
 describe('hostile bodies', () => {
   it.each(hostile)('%s', async (_name, path, body, param) => {
-    const { post, port } = gateway(says('x'), { bodyBytesMax: 1 << 20 });
+    const { post, port } = gateway(answering('x'), { bodyBytesMax: 1 << 20 });
     const response = await post(path, body);
     expect(response.status).toBe(400);
     expect((await refusalOf(response)).param).toBe(param);
@@ -244,7 +244,7 @@ describe('hostile bodies', () => {
   });
 
   it('refuses bytes that are not UTF-8', async () => {
-    const { app, port } = gateway(says('x'));
+    const { app, port } = gateway(answering('x'));
     const body = Buffer.from(JSON.stringify({ ...completion, prompt: 'Q' }));
     body[body.indexOf('Q')] = 0xff;
     const response = await app.request(completionPath, { method: 'POST', body });
@@ -261,15 +261,15 @@ describe('hostile bodies', () => {
         controller.enqueue(new Uint8Array(1000).fill(0x20));
       },
     });
-    const { app } = gateway(says('x'));
+    const { app } = gateway(answering('x'));
     const response = await app.request(completionPath, { method: 'POST', body, duplex: 'half' } as RequestInit);
     expect(response.status).toBe(413);
     expect((await refusalOf(response)).code).toBe('body_too_large');
     expect(sent).toBeLessThan(20);
   });
 
-  it('accepts members of messages that ask for nothing, as clients echo them', async () => {
-    const { post, port } = gateway(says('x'));
+  it('accepts empty members of messages, which clients echo', async () => {
+    const { post, port } = gateway(answering('x'));
     const reply = { role: 'assistant', content: 'hello', refusal: null, annotations: [], tool_calls: [], audio: null };
     const response = await post(chatPath, { ...chat, messages: [...chat.messages, reply] });
     expect(response.status).toBe(200);

@@ -1,26 +1,26 @@
-// The front door under a burst: those over the bound are refused on sight, in OpenAI's shape, and the others are let in one by one.
+// The request queue under a burst: requests over the bound are refused at once, and the others are admitted one by one.
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
-import { FrontDoor } from '../../../src/gateway/http/request-queue.ts';
+import { RequestQueue } from '../../../src/gateway/http/request-queue.ts';
 import { request } from '../../core/router/world.ts';
 import { ScriptedPort } from '../scripted-port.ts';
 
-/** A port with room for `room` requests, which never end. */
+/** A port that accepts `capacity` requests, which never end. */
 class BoundedPort extends ScriptedPort {
-  readonly #room: number;
+  readonly #capacity: number;
 
   get accepted(): number {
     return this.requests.length;
   }
 
-  constructor(room: number) {
+  constructor(capacity: number) {
     super(() => []);
-    this.#room = room;
+    this.#capacity = capacity;
   }
 
   override overload(ahead: number) {
-    if (this.accepted + ahead < this.#room) return undefined;
+    if (this.accepted + ahead < this.#capacity) return undefined;
     return {
       kind: 'failed',
       code: 'KV_OVERLOADED',
@@ -35,14 +35,14 @@ afterEach(() => {
   for (const close of closing.splice(0)) close();
 });
 
-async function open(room: number) {
-  const port = new BoundedPort(room);
+async function open(capacity: number) {
+  const port = new BoundedPort(capacity);
   const refused: string[] = [];
-  const isKnown = (authorization: string | undefined): boolean => authorization === 'Bearer known';
-  const door = new FrontDoor({ port, isKnown, onRefused: (id) => refused.push(id) });
-  const watched = door.watch();
+  const isAuthorised = (authorization: string | undefined): boolean => authorization === 'Bearer known';
+  const queue = new RequestQueue({ port, isAuthorised, onRefused: (id) => refused.push(id) });
+  const watched = queue.watch();
   const server = createServer(
-    door.before((incoming, outgoing) => {
+    queue.before((incoming, outgoing) => {
       if (incoming.method === 'POST') watched.submit(request('any', [1]), () => {});
       incoming.resume();
       outgoing.end('served');
@@ -56,7 +56,7 @@ async function open(room: number) {
   return { url, post, port, refused };
 }
 
-it('serves as many of a burst as there is room for and refuses the rest unread', async () => {
+it('serves a burst up to the capacity and refuses the rest unread', async () => {
   const { post, port, refused } = await open(6);
   const answers = await Promise.all(Array.from({ length: 40 }, () => post()));
   const statuses = answers.map(({ status }) => status);
@@ -69,7 +69,7 @@ it('serves as many of a burst as there is room for and refuses the rest unread',
   expect(await refusal?.json()).toMatchObject({ error: { code: 'kv_overloaded', type: 'rate_limit_error' } });
 });
 
-it('leaves strangers, browsers and other paths to the app', async () => {
+it('leaves unauthorised callers, browsers and other paths to the app', async () => {
   const { url, post } = await open(0);
   expect((await post({})).status).toBe(200);
   expect((await post({ authorization: 'Bearer known', origin: 'http://a.example' })).status).toBe(200);

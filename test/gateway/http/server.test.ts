@@ -1,10 +1,10 @@
-// The gateway on a socket: what HTTP itself allows, and how it ends.
+// The gateway on a socket: the cases of HTTP itself, and shutdown.
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { GatewayOptions } from '../../../src/gateway/http/app.ts';
 import { type Gateway, listen } from '../../../src/gateway/http/server.ts';
 import { accepted, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
-import { gatewayOptions, says } from '../world.ts';
+import { answering, gatewayOptions } from '../world.ts';
 
 const open: Gateway[] = [];
 afterEach(async () => {
@@ -18,7 +18,7 @@ async function serve(script: Script, more: Partial<GatewayOptions> = {}) {
   return { gateway, port };
 }
 
-/** Sends bytes and resolves with all that comes back: up to the close, or to what `enough` matches. */
+/** Sends bytes and resolves with the response bytes, up to the close or to a match of `enough`. */
 function exchange(gateway: Gateway, bytes: string, enough?: RegExp): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(gateway.port, gateway.host, () => socket.write(bytes));
@@ -38,21 +38,21 @@ const whole = `${head}Content-Length: ${body.length}\r\n\r\n${body}`;
 const chunk = (text: string): string => `${text.length.toString(16)}\r\n${text}\r\n`;
 
 describe('HTTP', () => {
-  it('takes chunked bodies', async () => {
-    const { gateway } = await serve(says('yes'));
+  it('accepts chunked bodies', async () => {
+    const { gateway } = await serve(answering('yes'));
     const sent = `${head}Transfer-Encoding: chunked\r\n\r\n${chunk(body.slice(0, 9))}${chunk(body.slice(9))}0\r\n\r\n`;
     expect(await exchange(gateway, sent, /"usage"/)).toMatch(/^HTTP\/1.1 200 .*"text":"yes"/s);
   });
 
   it('waits for 100-continue, and answers pipelined requests in order', async () => {
-    const { gateway } = await serve(says('yes'));
+    const { gateway } = await serve(answering('yes'));
     const expecting = `${head}Expect: 100-continue\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
     expect(await exchange(gateway, expecting, /"usage"/)).toMatch(/^HTTP\/1.1 100 .*HTTP\/1.1 200 .*"text":"yes"/s);
     const both = await exchange(gateway, `GET /health HTTP/1.1\r\nHost: x\r\n\r\n${whole}`, /"usage"/);
     expect(both).toMatch(/"status":"ok".*"text":"yes"/s);
   });
 
-  it('cancels pipelined requests too when their client leaves', async () => {
+  it('cancels pipelined requests when their client disconnects', async () => {
     const { gateway, port } = await serve(() =>
       [accepted, started(0), tokens([97]), tokens([98])].concat(Array(1e4).fill(tokens([99]))),
     );
@@ -64,8 +64,8 @@ describe('HTTP', () => {
     expect(port.cancelled).toEqual(port.requests.map(({ id }) => id));
   });
 
-  it('refuses a body over the limit before it has come, and closes', async () => {
-    const { gateway } = await serve(says('x'));
+  it('refuses a body over the limit before it arrives, and closes', async () => {
+    const { gateway } = await serve(answering('x'));
     const announced = await exchange(gateway, `${head}Content-Length: 99999999\r\n\r\n{`);
     expect(announced).toMatch(/^HTTP\/1.1 413 .*connection: close.*body_too_large/is);
     const chunks = chunk(' '.repeat(6000)).repeat(3);
@@ -75,12 +75,12 @@ describe('HTTP', () => {
   it.each([
     ['no HTTP at all', '\x16\x03\x01\r\n\r\n', 400],
     ['two lengths', `${head}Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}`, 400],
-    ['a host that is none', 'GET /health HTTP/1.1\r\nHost: a b/c\r\n\r\n', 400],
+    ['an invalid host', 'GET /health HTTP/1.1\r\nHost: a b/c\r\n\r\n', 400],
     ['too many headers', `GET /health HTTP/1.1\r\nHost: x\r\nA: ${'a'.repeat(20_000)}\r\n\r\n`, 431],
     ['a wrong method', 'PUT /v1/models HTTP/1.1\r\nHost: x\r\n\r\n', 405],
     ['OPTIONS without CORS', 'OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n', 405],
-  ])("%s: an error of OpenAI's shape with a request id", async (_name, bytes, status) => {
-    const { gateway } = await serve(says('x'));
+  ])('%s: an error of the OpenAI shape with a request id', async (_name, bytes, status) => {
+    const { gateway } = await serve(answering('x'));
     const answer = await exchange(gateway, bytes, /\}\}$/);
     expect(answer).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
     expect(answer).toMatch(/x-request-id: req-/);
@@ -90,15 +90,15 @@ describe('HTTP', () => {
   });
 
   it('serves HTTP/1.0 without a host', async () => {
-    const { gateway } = await serve(says('x'));
+    const { gateway } = await serve(answering('x'));
     expect(await exchange(gateway, 'GET /health HTTP/1.0\r\n\r\n')).toMatch(/^HTTP\/1.1 200 .*"ok"/s);
   });
 
-  it('says which port is taken', async () => {
+  it('names the port that is taken', async () => {
     const taken = createServer();
     await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve));
     const { port } = taken.address() as AddressInfo;
-    const options = gatewayOptions(new ScriptedPort(says('x')));
+    const options = gatewayOptions(new ScriptedPort(answering('x')));
     await expect(listen(options, '127.0.0.1', port)).rejects.toThrow(`Cannot listen on 127.0.0.1:${port}`);
     taken.close();
   });
@@ -113,7 +113,7 @@ describe('CORS', () => {
     [['http://a'], 'http://a', null],
     [['http://a', '*'], '*', '*'],
   ])('origins %j', async (corsOrigins, forA, forB) => {
-    const { gateway } = await serve(says('x'), { corsOrigins });
+    const { gateway } = await serve(answering('x'), { corsOrigins });
     const [a, b] = [await ask(gateway, 'http://a'), await ask(gateway, 'http://b')];
     expect(a.headers.get('access-control-allow-origin')).toBe(forA);
     expect(b.headers.get('access-control-allow-origin')).toBe(forB);
@@ -121,19 +121,19 @@ describe('CORS', () => {
   });
 });
 
-describe('the end', () => {
-  it('comes as soon as answers are out: silent and kept-alive connections do not hold it up', async () => {
-    const { gateway } = await serve(says('yes'));
+describe('draining', () => {
+  it('ends once all responses are sent, in spite of silent and kept-alive connections', async () => {
+    const { gateway } = await serve(answering('yes'));
     const closed: Promise<string>[] = [exchange(gateway, ''), exchange(gateway, whole)];
     await exchange(gateway, whole, /"usage"/);
-    // A grace that outlasts the test's own time.
+    // A grace period longer than the time-out of the test.
     await gateway.drain(1_000_000);
     const answers = await Promise.all(closed);
     expect(answers[0]).toBe('');
     expect(answers[1]).toMatch(/"text":"yes"/);
   });
 
-  it('cuts what outlasts the grace', async () => {
+  it('cuts responses that exceed the grace period', async () => {
     const { gateway, port } = await serve(() => [accepted, started(0), tokens([97])]);
     const streaming = JSON.stringify({ model: 'bytes', prompt: 'x', stream: true });
     const cut = exchange(gateway, `${head}Content-Length: ${streaming.length}\r\n\r\n${streaming}`);

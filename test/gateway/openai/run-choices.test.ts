@@ -1,4 +1,4 @@
-// The choices of one request: all or none, each ending once, whatever the port or the answer's writer does.
+// The choices of one request: all or none, each ending once, for every fault of the port or the writer.
 import { describe, expect, it } from 'vitest';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../../src/core/protocol/ports.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
@@ -6,10 +6,10 @@ import { ChoiceOutput } from '../../../src/gateway/openai/choice-output.ts';
 import { type Choice, type ChoiceHandler, RunningChoices } from '../../../src/gateway/openai/run-choices.ts';
 import { request } from '../../core/router/world.ts';
 import { accepted, finished, ScriptedPort, tokens } from '../scripted-port.ts';
-import { nothingKnown } from '../world.ts';
+import { noAccounts } from '../world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';
 
-/** A port that does what a test says, when it says. */
+/** A port driven by the test. */
 class HeldPort implements InferencePort {
   readonly sinks = new Map<string, (event: GenerationEvent) => void>();
   readonly cancelled: string[] = [];
@@ -63,7 +63,7 @@ function choices(count: number): Choice[] {
 
 function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler> = {}) {
   const heard: string[] = [];
-  const metrics = new GatewayMetrics(port, nothingKnown);
+  const metrics = new GatewayMetrics(port, noAccounts);
   const all: ChoiceHandler = {
     promptLogprobs: () => {},
     delta: ({ index }, { text }) => heard.push(`${index}:${text}`),
@@ -82,7 +82,7 @@ async function cancelledCount(metrics: GatewayMetrics): Promise<string | undefin
 }
 
 describe('RunningChoices', () => {
-  it('gives back what was accepted when a later choice is refused, and counts no client as gone', async () => {
+  it('cancels accepted choices when a later choice is refused, and counts no disconnect', async () => {
     const port = new HeldPort((index) => (index < 2 ? accepted : full));
     const { start, metrics, heard } = run(port, 4);
     expect(start).toThrow('Cannot admit: full');
@@ -93,7 +93,7 @@ describe('RunningChoices', () => {
     expect(await cancelledCount(metrics)).toBe('0');
   });
 
-  it('gives back what was accepted when the port throws', () => {
+  it('cancels accepted choices when the port throws', () => {
     const port = new HeldPort((index) => {
       if (index === 1) throw new Error('broken');
       return accepted;
@@ -103,7 +103,7 @@ describe('RunningChoices', () => {
     expect(port.cancelled).toContain('r-0');
   });
 
-  it('fails alone when its answer cannot be written: the port hears no exception', async () => {
+  it('fails alone when its response cannot be written: the port sees no exception', async () => {
     const port = new HeldPort(() => accepted);
     const { start } = run(port, 2, {
       delta: () => {
@@ -130,7 +130,7 @@ describe('RunningChoices', () => {
     expect(await cancelledCount(metrics)).toBe('0');
   });
 
-  it('cancels all that is open when the client leaves, once', async () => {
+  it('cancels all running choices once when the client disconnects', async () => {
     const port = new HeldPort(() => accepted);
     const { start, heard, metrics } = run(port, 3);
     const running = start();

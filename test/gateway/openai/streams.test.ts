@@ -1,4 +1,4 @@
-// A stream says the same as a whole answer, however its tokens cut characters and stop strings.
+// A stream equals the whole response, for any token boundaries within characters and stop strings.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { accepted, finished, type Script, started, tokens } from '../scripted-port.ts';
@@ -13,7 +13,7 @@ interface Choice {
   readonly logprobs: { readonly text_offset: readonly number[] } | null;
 }
 
-/** Texts of few characters, so that stop strings are met, some of several bytes. */
+/** Texts of few characters, some of several bytes, so that stop strings occur. */
 const text = fc.string({ unit: fc.constantFrom('a', 'b', 'é', '語', '🦊'), maxLength: 12 });
 const pieces = fc.array(fc.integer({ min: 1, max: 4 }), { minLength: 1, maxLength: 40 });
 
@@ -32,7 +32,7 @@ function script(output: string, sizes: readonly number[]): Script {
   return () => [accepted, started(0), ...spelled, finished('length')];
 }
 
-it('streams what it answers whole', async () => {
+it('streams the text of the whole response', async () => {
   const check = async (output: string, sizes: readonly number[], stop: readonly string[], n: number): Promise<void> => {
     const { post } = gateway(script(output, sizes));
     const body = { model: 'bytes', prompt: 'x', max_tokens: 60, n, stop, logprobs: 0, return_token_ids: true };
