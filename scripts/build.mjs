@@ -1,4 +1,4 @@
-// `npm run build`: everything that serving needs, and nothing else.
+// `npm run build`: compiles everything that serving needs.
 import { prepare } from './steps.mjs';
 
 try {

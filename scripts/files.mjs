@@ -1,8 +1,8 @@
-// Reading what an earlier run left behind.
+// Lists files and reads records of earlier runs.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** The parsed file, or undefined when it is missing or cut short: a record of earlier work is only ever a hint. */
+/** The parsed file, or undefined when it is missing or incomplete: a record of earlier work is only a hint. */
 export function readRecord(path) {
   try {
     return JSON.parse(readFileSync(path, 'utf8'));
@@ -11,7 +11,7 @@ export function readRecord(path) {
   }
 }
 
-/** Paths of everything below `folder`, sorted; none when it does not exist. */
+/** Paths of all files below `folder`, sorted; none when the folder does not exist. */
 export function filesUnder(folder) {
   if (!existsSync(folder)) return [];
   const names = readdirSync(folder, { recursive: true }).map(String);

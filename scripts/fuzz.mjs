@@ -9,7 +9,7 @@ import { parseArgs } from 'node:util';
 import { buildNative, findCompiler, sanitized } from './build-native.mjs';
 import { root } from './root.mjs';
 
-/** A case takes a few hundredths of a second: one that takes this long hangs. */
+/** A case takes a few hundredths of a second; a case that takes this long hangs. */
 const hangMs = 60_000;
 const findingsMax = 20;
 const target = join(root, 'build', 'sanitized', 'test', 'fuzz', 'main.js');
@@ -52,8 +52,9 @@ export async function fuzz(options, report) {
 }
 
 /**
- * Compiles what `fuzz` needs in a process of low priority, which leaves the cores to whoever wants them. Settles when it has ended:
- * what it could not do, `fuzz` does, and says why it cannot.
+ * Compiles what `fuzz` needs in a process of low priority, so that other work keeps the cores. Resolves when the
+ * process has ended;
+ * whatever it could not compile, `fuzz` compiles later or reports as missing.
  */
 export function compileFuzzTarget() {
   return new Promise((resolve) => {
@@ -64,7 +65,7 @@ export function compileFuzzTarget() {
   });
 }
 
-/** Paths of the runtimes to be loaded before all else, or undefined where the compiler has none that work. */
+/** Paths of the sanitizer runtimes to preload, or undefined when the compiler has none that work. */
 function sanitizerLibraries() {
   const compiler = process.platform === 'linux' ? findCompiler() : undefined;
   if (compiler === undefined) return undefined;
@@ -79,7 +80,8 @@ function sanitizerLibraries() {
 }
 
 function environment(preload) {
-  // Node frees nothing at its end; memory that was freed is kept aside, but not so much that a case's own cannot be measured.
+  // Node frees nothing at exit. Freed memory is quarantined, within a bound that still lets a case's own memory be
+  // measured.
   const address = 'detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1';
   return { ...process.env, LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
 }
@@ -92,7 +94,7 @@ function compileTarget() {
   if (status !== 0) throw new Error(`Cannot compile the fuzz target:\n${stdout}`);
 }
 
-/** One process of cases, to its end or to the case that ends it. */
+/** Runs one process of cases until all are done or one case ends it. */
 async function runCases({ from, cases, seconds, seed }, preload) {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-fuzz-progress-'));
   const progress = join(folder, 'case');
@@ -122,7 +124,7 @@ async function runCases({ from, cases, seconds, seed }, preload) {
   return { at, findings: [...findings, { index: at, seedName: 'crash or hang', why }], done: undefined };
 }
 
-/** Kills the child when it stays on one case; the function returned says whether it had to. */
+/** Kills the child when it stays on one case; the returned function reports whether that happened. */
 function watchForHang(child, progress) {
   let last = { text: '', sinceMs: performance.now() };
   let killed = false;
@@ -138,7 +140,7 @@ function watchForHang(child, progress) {
   return () => killed;
 }
 
-/** The beginning of a sanitizer's report: the fault and the stack that led to it. */
+/** The first lines of a sanitizer's report: the fault and its stack. */
 function excerpt(text) {
   const start = Math.max(0, text.search(/ERROR: AddressSanitizer|runtime error|FATAL ERROR/));
   return text.slice(start).split('\n').slice(0, 25).join('\n');

@@ -6,7 +6,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
-/** Runs `kvasir ...args`; `report` gets a line per preparation step. */
+/** Runs `kvasir ...args`; `report` receives one line for each preparation step. */
 export async function runKvasir(args, report) {
   try {
     await prepare(report);

@@ -16,7 +16,7 @@ const checks = [
   ['tests', [join(root, 'scripts', 'test.mjs')]],
 ];
 
-/** Projects follow from the table of rooms: a room without its project would silently go unchecked. */
+/** The projects follow from the table of rooms: a room without its project would go unchecked. */
 function projectsAreCurrent() {
   const stale = [...expectedTsconfigs(root)].filter(([path, text]) => {
     const full = join(root, path);

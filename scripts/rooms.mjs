@@ -40,13 +40,13 @@ export const coreFolders = {
   membership: ['protocol', 'kvcache'],
 };
 
-/** Rooms that a composition root sees: all but those named. */
+/** All rooms except those named: what a composition root imports. */
 function everyRoomBut(...excluded) {
   const all = ['core', 'trace', 'sim', 'text', 'graph', 'models', 'weights', 'kernel', 'engine', 'runtime'];
   return [...all, 'gateway', 'bench'].filter((room) => !excluded.includes(room));
 }
 
-/** The rooms whose projects `room` references, `util` first; only those that `exists` accepts. */
+/** The rooms whose projects `room` references, `util` first, as far as `exists` accepts them. */
 export function referencesOf(room, exists) {
   const wanted = room === 'util' ? [] : ['util', ...rooms[room].imports.map((target) => target.split('/')[0])];
   return wanted.filter(exists);

@@ -1,4 +1,4 @@
-// Where the repository or the installed package is.
+// The folder of the repository or of the installed package.
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 

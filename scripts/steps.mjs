@@ -1,4 +1,5 @@
-// The steps between a fresh clone and a program that runs: install, compile, build. Each is quick when nothing is to be done.
+// The steps between a fresh clone and a running program: install, compile, build. Each returns quickly when nothing has
+// changed.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
@@ -6,17 +7,20 @@ import { buildNative } from './build-native.mjs';
 import { filesUnder, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
-/** Brings everything up to date; `report` gets one line per step that had to run. Throws with the tool's own message. */
+/**
+ * Brings everything up to date; `report` receives one line for each step that ran. Throws with the message of the tool
+ * that failed.
+ */
 export async function prepare(report) {
   ensureInstalled(report);
   await buildNative(report);
   ensureBuilt(report);
 }
 
-/** Runs `npm ci` unless node_modules already holds what package-lock.json asks for. */
+/** Runs `npm ci` unless node_modules already holds what package-lock.json requires. */
 export function ensureInstalled(report) {
   const lockPath = join(root, 'package-lock.json');
-  // An installed package has no lock file: npm has put its dependencies in place.
+  // An installed package has no lock file: npm has installed its dependencies.
   if (!existsSync(lockPath)) return;
   const wanted = JSON.parse(readFileSync(lockPath, 'utf8'));
   const present = readRecord(join(root, 'node_modules', '.package-lock.json'));
@@ -42,7 +46,7 @@ export function ensureBuilt(report) {
   const stampPath = join(root, 'dist', 'stamp.json');
   const previous = readRecord(stampPath);
   if (previous !== undefined && JSON.stringify(previous) === JSON.stringify(sources)) return;
-  // The compiler never deletes the output of a source that is gone.
+  // The compiler does not delete the output of a removed source.
   if (previous !== undefined && Object.keys(previous).some((path) => !(path in sources))) {
     rmSync(join(root, 'dist'), { recursive: true, force: true });
   }
@@ -56,7 +60,7 @@ export function ensureBuilt(report) {
   writeFileSync(stampPath, JSON.stringify(sources));
 }
 
-/** Path to "size mtime" of every file that shapes dist/, or undefined in an installed package, which ships dist/. */
+/** Path to "size mtime" of every file that shapes dist/; undefined in an installed package, which ships dist/. */
 function sourceTree() {
   const folder = join(root, 'src');
   if (!existsSync(folder)) return undefined;

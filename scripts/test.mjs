@@ -8,7 +8,7 @@ import { compileFuzzTarget, fuzz } from './fuzz.mjs';
 import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
-/** Counts of vitest's JSON report; a file that could not be run, and a run without a report, each count as one failure. */
+/** Counts of vitest's JSON report. A file that could not run, and a run without a report, each count as one failure. */
 function countsOf(reportPath, exitCode) {
   if (!existsSync(reportPath)) return { passed: 0, failed: 1, skipped: 0 };
   const report = JSON.parse(readFileSync(reportPath, 'utf8'));
@@ -28,16 +28,16 @@ const none = { passed: 0, failed: 0, skipped: 0 };
 
 function close({ passed, failed, skipped }) {
   console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
-  // A run without a test shows nothing, so it is no success.
+  // A run without tests proves nothing, so it fails.
   process.exitCode = failed === 0 && passed > 0 ? 0 : 1;
 }
 
-/** The seconds to fuzz for, and what is left for vitest. */
+/** The seconds to fuzz, and the arguments for vitest. */
 function argumentsOf([flag, seconds, ...rest]) {
   return flag === '--fuzz' ? { fuzzSeconds: Number(seconds), rest } : { fuzzSeconds: 0, rest: process.argv.slice(2) };
 }
 
-/** The exit code of node with `args`, null where a signal ended it. */
+/** The exit code of node with `args`; null when a signal ended it. */
 function run(args) {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
@@ -54,7 +54,7 @@ try {
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
   const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${reportPath}`];
   const args = [vitest, 'run', ...reporters, ...rest];
-  // Tests of processes wait for time-outs: what they leave of the cores compiles the fuzz target meanwhile.
+  // Tests of processes spend time in time-outs: the idle cores compile the fuzz target meanwhile.
   const compiled = fuzzSeconds > 0 ? compileFuzzTarget() : undefined;
   const status = await run(args);
   const counts = countsOf(reportPath, status ?? 1);

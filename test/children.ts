@@ -1,9 +1,9 @@
-// Processes that tests start: none outlives its file, also where a hook gave up before it had them in hand.
+// Processes that tests start: none outlives its test file, even when a hook fails before it receives them.
 import type { ChildProcess } from 'node:child_process';
 
 const living = new Set<ChildProcess>();
 
-/** It is killed at the end of the file, unless it has ended by then. */
+/** Kills the process at the end of the file unless it has ended. */
 export function leftToUs<Child extends ChildProcess>(child: Child): Child {
   living.add(child);
   child.once('exit', () => living.delete(child));

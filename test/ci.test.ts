@@ -1,4 +1,4 @@
-// CI has all that tests elsewhere may do without: what they skip there for want of a tool would pass unseen.
+// CI has every tool that tests elsewhere may skip for: a skip there would pass unnoticed.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,7 +12,10 @@ import { natsInstalled } from './runtime/bus/nats-server.ts';
 const shared = (path: string) => existsSync(join(root, '..', 'shared', path));
 const objects = objectsOf(optimised);
 
-/** What is legitimately missing in a CI run is no tool: the right to mount and to make network namespaces, instructions, another user than root. */
+/**
+ * Legitimately missing in CI: the right to mount and to create network namespaces, CPU instructions, a user other than
+ * root.
+ */
 const needs: Readonly<Record<string, () => boolean>> = {
   'the native kernels': () => findNative().kind === 'loaded',
   'the objects that they are linked from': () => existsSync(objects) && readdirSync(objects).length > 0,

@@ -1,2 +1,2 @@
-// Whether this is a run in CI, where nothing is left out for want of a tool.
+// Whether this run is in CI, where no test skips for want of a tool.
 export const inCi = process.env.CI !== undefined;

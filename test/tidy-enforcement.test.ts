@@ -1,4 +1,5 @@
-// The gate holds: each offence against the purity of rooms and the import rule fails the checkers that see it, on a copy of the tree.
+// The checkers enforce purity and the import rule: on a copy of the tree, each offence fails every checker that covers
+// it.
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,10 +13,10 @@ import { readSourceTree } from './tidy/source-tree.ts';
 interface Offence {
   readonly name: string;
   readonly path: string;
-  /** Lines added to an innocent file. */
+  /** Lines added to a correct tree. */
   readonly code: string;
   readonly breach: RegExp;
-  /** What the compiler and the linter say; undefined where that tool does not look. */
+  /** Output of the compiler and the linter; undefined when that tool does not cover the offence. */
   readonly compiler: RegExp | undefined;
   readonly linter: RegExp | undefined;
 }

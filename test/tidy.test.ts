@@ -1,4 +1,4 @@
-// The repository keeps its own rules.
+// The rules that the repository keeps about itself.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -11,7 +11,7 @@ import { coreOrderBreachesOf, crowdedFoldersOf, importCyclesOf, importGraphOf } 
 
 const files = readSourceTree(root);
 
-/** What is still to be moved: it may only shrink. */
+/** Structure that is still to be changed; the table only shrinks. */
 const pendingStructure = {
   crowded: ['native:', 'test/e2e:'],
   cycles: [
@@ -49,7 +49,7 @@ it('has a TypeScript project for every room, as the table of rooms says', () => 
 });
 
 it('has at least one test for every room', () => {
-  // The composition roots and what carries effects out are tested from outside, over HTTP and the command line.
+  // Composition roots and drivers are tested from outside, over HTTP and the command line.
   const folderOf = (room: string) => (['runtime', 'cli'].includes(room) ? 'e2e' : room);
   const tests = files.map(({ path }) => path).filter((path) => path.endsWith('.test.ts'));
   const untested = roomsWithSources(root).filter(

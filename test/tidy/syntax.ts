@@ -1,4 +1,4 @@
-// What the tidy rules need to know of a file's syntax: imports, names that are not its own, function lengths.
+// The syntax that the tidy rules need: imports, names, members and function lengths.
 import { parseSync } from 'oxc-parser';
 import type { SourceFile } from './source-tree.ts';
 
@@ -19,7 +19,7 @@ export interface FileSyntax {
   readonly imports: readonly string[];
   /** Names used as values or types, without property names. */
   readonly names: ReadonlySet<string>;
-  /** Members as `object.property`, where the object is a plain name. */
+  /** Members as `object.property`, where the object is a plain identifier. */
   readonly members: ReadonlySet<string>;
   readonly functions: readonly FunctionSpan[];
 }
