@@ -17,7 +17,6 @@ const pendingStructure = {
   cycles: [
     'kernel/guests',
     'hand-off/kv-sender',
-    'router/conductor',
     'sim/engine/tiers',
     'options/lending-rules',
     'options/pipeline-options',

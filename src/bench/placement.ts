@@ -1,7 +1,7 @@
 // How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
 
 import type { BlockChain } from '../core/protocol/kv-events.ts';
-import type { PlacementRecords } from '../core/router/placed.ts';
+import type { PlacedPrompt } from '../core/router/placement/placed-prompt.ts';
 import { Placer } from '../core/router/placement/placer.ts';
 import { LengthRequest } from '../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../trace/request.ts';
@@ -48,7 +48,7 @@ export function benchPlacement(options: PlacementBenchOptions): PlacementBenchRe
     seed: [0, 0],
     balancingThreshold: 1.5,
     blockTokens,
-    chainOf: ({ chain }) => chain,
+    prompts: { chainOf: ({ chain }) => chain, mayPipeline: () => true },
     transfers: {
       ends: new Array(instances).fill({ bytesPerSecond: 1e11, us: 10 }),
       linkBytesPerSecond: undefined,
@@ -116,7 +116,7 @@ function fill(
     const started = performance.now();
     for (let i = 0; i < replicas; i++) {
       const instance = (first + i * Math.ceil(instances / replicas)) % instances;
-      placer.journal(instance, { ...news, number: ++numbers[instance] });
+      placer.applyEvents(instance, { ...news, number: ++numbers[instance] });
     }
     us += 1000 * (performance.now() - started);
     stored += replicas * chain.blocks;
@@ -133,7 +133,7 @@ function strangerWords({ blocks, words }: BlockChain, firstId: number): Uint32Ar
 
 /** Microseconds of each decision, placing included. */
 function decide(placer: Placer<LengthRequest>, requests: readonly LengthRequest[], instances: number): number[] {
-  const placed: PlacementRecords[] = [];
+  const placed: PlacedPrompt[] = [];
   const times = requests.map((request, i) => {
     const nowUs = i * 1000;
     const started = performance.now();
@@ -148,7 +148,7 @@ function decide(placer: Placer<LengthRequest>, requests: readonly LengthRequest[
   return times;
 }
 
-function endOldest(placer: Placer<LengthRequest>, placed: PlacementRecords[], nowUs: number): void {
+function endOldest(placer: Placer<LengthRequest>, placed: PlacedPrompt[], nowUs: number): void {
   const [oldest] = placed.splice(0, 1);
   if (oldest === undefined) return;
   placer.prefilled(nowUs, oldest);

@@ -1,7 +1,8 @@
 // Roles that change while requests run.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { Conductor, type InstanceRole } from '../../src/core/router/conductor.ts';
+import type { InstanceRole } from '../../src/core/protocol/instance-report.ts';
+import { Conductor } from '../../src/core/router/conductor.ts';
 import { cluster, config, requestOf, run, traces } from './small-cluster.ts';
 
 const slo = { ttft: { us: 100_000 }, tbt: { us: 30_000 } };
@@ -19,7 +20,11 @@ describe('an instance that changes its role', () => {
     new Conductor<{ readonly id: string; readonly tokens: number }>({
       instances: roles.map((role) => ({ capacityTokens: 1000, role })),
       queueMax: 10,
-      size: ({ tokens }) => ({ promptTokens: tokens, outputTokensMax: 10 }),
+      requests: {
+        size: ({ tokens }) => ({ promptTokens: tokens, outputTokensMax: 10 }),
+        isBatchJob: () => false,
+        progressOf: () => undefined,
+      },
     });
 
   it('gets new requests in its new role, and keeps those that it has', () => {

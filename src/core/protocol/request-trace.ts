@@ -13,7 +13,7 @@ export interface Prediction {
 }
 
 /** An instance as it was seen when the request was placed. */
-export interface Considered {
+export interface PlacementCandidate {
   readonly instance: InstanceIndex;
   /** Requests that it had. */
   readonly requests: number;
@@ -39,7 +39,7 @@ export interface StepAccount {
 export interface PlacementAccount {
   readonly atUs: number;
   /** Those that took prompts. */
-  readonly considered: readonly Considered[];
+  readonly considered: readonly PlacementCandidate[];
   /** Undefined: none was left, or a batch job has to wait for room. */
   readonly instance: InstanceIndex | undefined;
   /** Who decodes, where that is another one. */

@@ -1,128 +1,106 @@
-// What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
+// Accepted requests and their attempts: each attempt is one way of a request through instances, with an id of its own.
 
 import type { PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
-import type { GenerationEvent } from '../protocol/ports.ts';
-import type { AdmissionResult } from './admission/admission-controller.ts';
-import type { PlacementRecords } from './placed.ts';
+import type { AdmittedRequest } from './admission/admission-controller.ts';
+import type { Progress } from './conductor-config.ts';
+import type { PlacedPrompt } from './placement/placed-prompt.ts';
 
-/** Where a request goes: `decodeAt` where another instance decodes. */
+/** The instances of an attempt. */
 export interface Route {
+  /** Computes the prompt; of a pipeline group, the first member. */
   readonly instance: InstanceIndex;
+  /** Decodes; undefined: `instance` decodes too. */
   readonly decodeAt: InstanceIndex | undefined;
-  /** Others compute the prompt with `instance`, who is the first of them. */
+  /** The instances that compute the prompt together, `instance` first. */
   readonly group?: PipelineGroup | undefined;
 }
 
-/** Where a try stands, as far as its instances have told. */
-type Stage = 'queued' | 'prefill' | 'decode';
+/** The phase of an attempt, as far as its instances have reported. */
+type Phase = 'queued' | 'prefill' | 'decode';
 
-/** One way of a request through instances. They know it by a name of its own: what they say of another try is never taken for this one. */
+/** Instances know an attempt by its own id: events of an earlier attempt are never taken for those of this one. */
 export interface Attempt extends Route {
   readonly id: RequestId;
-  /** Undefined for batch jobs: nobody is placed by them. */
-  readonly placed: PlacementRecords | undefined;
-  readonly decoding: AdmissionResult | undefined;
-  /** To be computed where it decodes. */
+  /** Undefined for batch jobs, which placement does not count. */
+  readonly placed: PlacedPrompt | undefined;
+  /** The attempt as the decode pool counts it. */
+  readonly admitted: AdmittedRequest | undefined;
+  /** Tokens of the prompt that are still to be computed on the instance that decodes. */
   inlineTokens: number;
-  /** Of a batch job: what it may come to hold. */
+  /** Tokens that a batch job reserves. */
   readonly jobTokens: number;
-  /** Where it goes on, it may be that only there is room for what it has grown to. */
+  /** Changes when the request migrates to an instance with more memory. */
   decodeAt: InstanceIndex | undefined;
-  stage: Stage;
-  /** It was said to run. */
+  phase: Phase;
+  /** An instance has reported the start. */
   started: boolean;
-  /** The instance that decodes has it all: nobody else is needed. */
-  joined: boolean;
-  /** When an instance last said that it has it; while a group computes, all members who have to. */
-  heardUs: number;
-  /** Members who have not said so since then; undefined: nobody has. */
-  unheard?: Set<InstanceIndex> | undefined;
+  /** The decode instance has all of it: the other instances are released. */
+  handedOff: boolean;
+  /** Last time at which an instance reported the attempt; while a group computes, the last time by which all members had. */
+  reportedUs: number;
+  /** Members that have not reported since `reportedUs`; undefined: none has. */
+  unreported?: Set<InstanceIndex> | undefined;
 }
 
-/** What a client has heard of its request, so that another try goes on from there. */
-export interface Progress<Request> {
-  /** Its instance says this; false when the client knows it already. */
-  hear(event: GenerationEvent): boolean;
-  /** Its client has had so many tokens of output in all. */
-  reach(outputs: number): void;
-  /** Why it has ended, where its last token has been heard. */
-  readonly ended: 'stop' | 'length' | undefined;
-  /** The request as an instance takes it that is to go on from here. */
-  resume(id: RequestId): Request;
-}
-
-/** Where losses are not told, somebody has to notice. */
-export interface Patience {
-  /** An instance that says nothing for so long is lost; a try that no instance says it has is lost. */
-  readonly silentUs: number;
-  /** Of a request, from submit to its end. */
-  readonly timeoutUs: number;
-}
-
-export interface RetryConfig<Request> {
-  /** Tries of a request at most, the first one included. */
-  readonly triesMax: number;
-  readonly progressOf: (request: Request) => Progress<Request>;
-  /** Undefined: every loss is told, and whatever finds no instance fails at once. */
-  readonly patience?: Patience | undefined;
-}
-
-/** A request that was accepted and has not ended. */
-export interface Tracked<Request> {
+/** A request that is accepted and not ended. */
+export interface TrackedRequest<Request> {
   readonly id: RequestId;
-  /** Undefined: it is tried once. */
+  /** Undefined: the request has one attempt. */
   readonly progress: Progress<Request> | undefined;
   readonly submittedUs: number;
-  tries: number;
-  /** Its client knows that it runs. */
+  /** Attempts so far. */
+  attempts: number;
+  /** The client has received `started`. */
   started: boolean;
-  /** Undefined: it waits for an instance to come. */
-  now: Attempt | undefined;
+  /** Undefined: the request waits for an instance. */
+  attempt: Attempt | undefined;
 }
 
-/** Instances that have something of a try. */
-export function legsOf({
+/** The instances that an attempt is assigned to. */
+export function assignedInstances({
   instance,
   decodeAt,
   group,
-  joined = false,
-}: Route & { joined?: boolean }): readonly InstanceIndex[] {
+  handedOff = false,
+}: Route & { handedOff?: boolean }): readonly InstanceIndex[] {
   if (decodeAt === undefined) return [instance];
-  if (joined) return [decodeAt];
+  if (handedOff) return [decodeAt];
   return group === undefined ? [instance, decodeAt] : [...group.members, decodeAt];
 }
 
-/** Has the instance something of a try? */
-export function isLegOf(legs: Route & { joined?: boolean }, instance: InstanceIndex): boolean {
-  if (legs.decodeAt === undefined) return instance === legs.instance;
-  return instance === legs.decodeAt || (legs.joined !== true && legsOf(legs).includes(instance));
+export function isAssigned(route: Route & { handedOff?: boolean }, instance: InstanceIndex): boolean {
+  if (route.decodeAt === undefined) return instance === route.instance;
+  return instance === route.decodeAt || (route.handedOff !== true && assignedInstances(route).includes(instance));
 }
 
-/** An instance reports it: have all who are to since the last time? One member of a group would wait for ever for another that has let go. */
-export function heardFrom(now: Attempt, instance: InstanceIndex): boolean {
-  const computing = now.placed?.computing;
-  if (now.group === undefined || now.stage === 'decode' || computing === undefined) return true;
-  // The others need not have heard of it before it starts.
-  if (now.stage === 'queued' && instance === now.instance) return true;
-  now.unheard ??= new Set(computing);
-  now.unheard.delete(instance);
-  for (const member of now.unheard) if (computing.has(member)) return false;
-  now.unheard = undefined;
-  return true;
-}
-
-/** The instance whose words the client hears. */
-export function speaksFor({ instance, decodeAt }: Route): InstanceIndex {
+/** The instance whose output events the client receives. */
+export function outputInstance({ instance, decodeAt }: Route): InstanceIndex {
   return decodeAt ?? instance;
 }
 
-/** The first try has the request's own name. */
-export function attemptName(id: RequestId, tries: number): RequestId {
-  return tries === 1 ? id : `${id}~${tries}`;
+/**
+ * Records that an instance reports the attempt; true when every instance that must report has done so since the last time. A member of a
+ * pipeline group would otherwise wait without end for a member that has dropped the prompt.
+ */
+export function isReportedByAll(attempt: Attempt, instance: InstanceIndex): boolean {
+  const computing = attempt.placed?.computing;
+  if (attempt.group === undefined || attempt.phase === 'decode' || computing === undefined) return true;
+  // Before the start the other members need not have the request.
+  if (attempt.phase === 'queued' && instance === attempt.instance) return true;
+  attempt.unreported ??= new Set(computing);
+  attempt.unreported.delete(instance);
+  for (const member of attempt.unreported) if (computing.has(member)) return false;
+  attempt.unreported = undefined;
+  return true;
 }
 
-/** The request that a try's name is of. */
-export function requestOf(name: RequestId): RequestId {
-  return name.replace(/~\d+$/, '');
+/** The id of an attempt; the first attempt has the id of the request. */
+export function attemptId(id: RequestId, attempts: number): RequestId {
+  return attempts === 1 ? id : `${id}~${attempts}`;
+}
+
+/** The request of an attempt. */
+export function requestIdOf(attempt: RequestId): RequestId {
+  return attempt.replace(/~\d+$/, '');
 }

@@ -1,88 +1,80 @@
-// Batch jobs in the conductor: requests that nobody waits for, sent where prompts are computed as far as memory is idle there.
+// Batch jobs: requests without a latency bound, placed where prompts are computed as far as memory is idle there.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { kvTokens, type RequestSize } from '../protocol/request-size.ts';
-import type { Tracked } from './attempts.ts';
+import type { TrackedRequest } from './attempts.ts';
+import type { ConductorContext } from './conductor-context.ts';
 
-export interface BatchJobsConfig<Request> {
-  readonly isJob: (request: Request) => boolean;
-  /** Of what an instance holds, what jobs may promise to fill. */
-  readonly memoryShare: number;
-}
-
-/** Instances as jobs see them. */
-interface Cluster {
-  readonly instances: number;
-  readonly capacityTokens: (instance: InstanceIndex) => number;
-  /** Is it there, and does it compute prompts? */
-  readonly takes: (instance: InstanceIndex) => boolean;
-}
-
-interface Held<Request> {
-  readonly tracked: Tracked<Request>;
+interface HeldJob<Request> {
+  readonly tracked: TrackedRequest<Request>;
   readonly request: Request;
 }
 
-const nobody: readonly never[] = [];
+const none: readonly never[] = [];
 
 /**
- * A job is prefilled and decoded at one instance, below all who wait for answers: it is left out of the steps that need its time, and
- * loses its blocks to whoever needs them, there and then. Jobs that find no room are held here, in order.
+ * One instance prefills and decodes a job, below all interactive requests: steps that need the time leave the job out, and its blocks are
+ * preempted at once when another request needs them. Jobs that find no memory wait here, in order of arrival.
  */
-export class BatchJobs<Request> {
-  readonly #config: BatchJobsConfig<Request> | undefined;
-  readonly #cluster: Cluster;
-  readonly #held = new Map<RequestId, Held<Request>>();
-  /** (instances): tokens that its jobs may come to hold. */
+export class BatchJobs<Request extends { readonly id: RequestId }> {
+  readonly #context: ConductorContext<Request>;
+  readonly #held = new Map<RequestId, HeldJob<Request>>();
+  /** (instances): tokens that its jobs reserve. */
   readonly #tokens: Float64Array;
-  #freed = false;
+  /** Memory was released since the held jobs were last tried. */
+  #released = false;
 
-  /** @param config undefined: no request is a job */
-  constructor(config: BatchJobsConfig<Request> | undefined, cluster: Cluster) {
-    this.#config = config;
-    this.#cluster = cluster;
-    this.#tokens = new Float64Array(cluster.instances);
+  constructor(context: ConductorContext<Request>) {
+    this.#context = context;
+    this.#tokens = new Float64Array(context.instances.count);
   }
 
   isJob(request: Request): boolean {
-    return this.#config?.isJob(request) === true;
+    const { batchJobs, requests } = this.#context.config;
+    return batchJobs !== undefined && requests.isBatchJob(request);
   }
 
-  /** Tokens of the largest that any instance would take; undefined when none is left. */
+  /** Tokens of the largest job that any instance accepts; undefined when no instance is up. */
   get largestTokens(): number | undefined {
     let most: number | undefined;
     for (let i = 0; i < this.#tokens.length; i++)
-      if (this.#cluster.takes(i)) most = Math.max(most ?? 0, this.#roomOf(i));
+      if (this.#takesJobs(i)) most = Math.max(most ?? 0, this.#capacityTokens(i));
     return most;
   }
 
-  #roomOf(instance: InstanceIndex): number {
-    return Math.floor(this.#cluster.capacityTokens(instance) * (this.#config?.memoryShare ?? 0));
+  #takesJobs(instance: InstanceIndex): boolean {
+    const { instances } = this.#context;
+    return instances.computesPrompts(instance) && instances.isUp(instance);
   }
 
-  /** The least loaded of those with room for one more. @param waitUs (instances): predicted wait for a prefill */
+  #capacityTokens(instance: InstanceIndex): number {
+    const { config, instances } = this.#context;
+    return Math.floor(instances.at(instance).capacityTokens * (config.batchJobs?.memoryShare ?? 0));
+  }
+
+  /** The least loaded instance with memory for one more job. @param waitUs (instances): predicted wait for a prefill */
   choose(size: RequestSize, waitUs: Float64Array): InstanceIndex | undefined {
     const tokens = kvTokens(size);
     let best: InstanceIndex | undefined;
     for (let i = 0; i < this.#tokens.length; i++) {
-      if (!this.#cluster.takes(i) || this.#tokens[i] + tokens > this.#roomOf(i)) continue;
+      if (!this.#takesJobs(i) || this.#tokens[i] + tokens > this.#capacityTokens(i)) continue;
       if (best === undefined || waitUs[i] < waitUs[best]) best = i;
       else if (waitUs[i] === waitUs[best] && this.#tokens[i] < this.#tokens[best]) best = i;
     }
     return best;
   }
 
-  /** Is anyone held, who is to come first? */
+  /** A new job waits behind held ones. */
   get anyHeld(): boolean {
     return this.#held.size > 0;
   }
 
-  /** Those that are held where no instance is left that could take them. */
-  get heldInVain(): readonly RequestId[] {
+  /** Held jobs when no instance is left that could run them. */
+  get unservable(): readonly RequestId[] {
     return this.largestTokens === undefined ? [...this.#held.keys()] : [];
   }
 
-  hold(tracked: Tracked<Request>, request: Request): void {
+  hold(tracked: TrackedRequest<Request>, request: Request): void {
     this.#held.set(tracked.id, { tracked, request });
   }
 
@@ -90,40 +82,39 @@ export class BatchJobs<Request> {
     return this.#held.has(id);
   }
 
-  /** It is not held any more. */
-  drop(id: RequestId): void {
+  /** The job runs or has ended. */
+  unhold(id: RequestId): void {
     this.#held.delete(id);
   }
 
-  /** Who is held, in order, if there may be room now that there was not before. */
-  takeFreed(): Iterable<Held<Request>> {
-    if (!this.#freed) return nobody;
-    this.#freed = false;
+  /** The held jobs, in order, when memory was released since the last call. */
+  takeRetryable(): Iterable<HeldJob<Request>> {
+    if (!this.#released) return none;
+    this.#released = false;
     return this.#held.values();
   }
 
-  /** It goes there: returns the tokens that it may come to hold. */
-  add(instance: InstanceIndex, size: RequestSize): number {
+  /** Returns the tokens that the job reserves. */
+  reserve(instance: InstanceIndex, size: RequestSize): number {
     const tokens = kvTokens(size);
     this.#tokens[instance] = this.#tokens[instance] + tokens;
     return tokens;
   }
 
-  /** It left. */
-  remove(instance: InstanceIndex, tokens: number): void {
+  release(instance: InstanceIndex, tokens: number): void {
     this.#tokens[instance] = this.#tokens[instance] - tokens;
-    this.#freed = true;
+    this.#released = true;
   }
 
-  /** An instance takes jobs that did not. */
-  joined(): void {
-    this.#freed = true;
+  /** An instance takes jobs that took none before. */
+  instanceJoined(): void {
+    this.#released = true;
   }
 
-  /** Throws unless these are the tokens of each instance's jobs, and whoever is held has no place. @param tokens (instances) */
+  /** Throws unless instances reserve these tokens, and no held job has an attempt. @param tokens (instances) */
   check(tokens: Float64Array): void {
     for (const { tracked } of this.#held.values())
-      if (tracked.now !== undefined) throw new Error(`Batch jobs broken: job ${tracked.id} is held and runs`);
+      if (tracked.attempt !== undefined) throw new Error(`Batch jobs broken: job ${tracked.id} is held and runs`);
     const wrong = tokens.findIndex((count, i) => count !== this.#tokens[i]);
     if (wrong >= 0)
       throw new Error(

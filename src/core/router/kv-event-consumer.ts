@@ -1,75 +1,67 @@
-// What instances tell the conductor of their caches: news of who is there, and what is missing is asked for.
+// KV events from instances: keeps the prefix index of the conductor current, and requests snapshots when events are missing.
 
-import type { ConductorEffect } from '../protocol/effects.ts';
-import type { InstanceIndex } from '../protocol/ids.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { InstanceReport } from '../protocol/instance-report.ts';
 import type { KvEventBatch, KvSnapshot } from '../protocol/kv-events.ts';
-import type { MessageCounts } from '../protocol/message-counts.ts';
-import type { InstanceHealth } from './failure-recovery/instance-health.ts';
+import type { ConductorContext } from './conductor-context.ts';
 import type { Placer } from './placement/placer.ts';
 
-export class KvEventConsumer<Request> {
+export class KvEventConsumer<Request extends { readonly id: RequestId }> {
+  readonly #context: ConductorContext<Request>;
   readonly #placer: Placer<Request>;
-  readonly #watch: InstanceHealth;
-  readonly #fates: MessageCounts | undefined;
-  readonly #push: (effect: ConductorEffect<Request>) => void;
-  /** Since when it is known of whom that something is missing. */
+  /** Instances with missing events, and the time of their first heartbeat that showed it. */
   readonly #behindSinceUs = new Map<InstanceIndex, number>();
 
-  constructor(
-    placer: Placer<Request>,
-    watch: InstanceHealth,
-    fates: MessageCounts | undefined,
-    push: (effect: ConductorEffect<Request>) => void,
-  ) {
+  constructor(context: ConductorContext<Request>, placer: Placer<Request>) {
+    this.#context = context;
     this.#placer = placer;
-    this.#watch = watch;
-    this.#fates = fates;
-    this.#push = push;
   }
 
-  names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
-    return this.#placer.names(instance, words, at);
-  }
-
-  journal(instance: InstanceIndex, journal: KvEventBatch): void {
-    if (!this.#watch.isUp(instance)) {
-      this.#fates?.met('orphan', 'journal');
+  applyBatch(instance: InstanceIndex, batch: KvEventBatch): void {
+    const context = this.#context;
+    if (!context.instances.isUp(instance)) {
+      context.countMessage('orphan', 'journal');
       return;
     }
-    const verdict = this.#placer.journal(instance, journal);
-    if (verdict === 'stale') this.#fates?.met('late', 'journal');
+    const verdict = this.#placer.applyEvents(instance, batch);
+    if (verdict === 'stale') context.countMessage('late', 'journal');
     if (verdict !== 'gap') return;
-    this.#fates?.met('lost', 'journal');
-    this.#push({ kind: 'askBlocks', instance });
+    context.countMessage('lost', 'journal');
+    this.#requestSnapshot(instance);
   }
 
-  snapshot(instance: InstanceIndex, snapshot: KvSnapshot): void {
-    if (!this.#watch.isUp(instance)) this.#fates?.met('orphan', 'snapshot');
-    else if (!this.#placer.snapshot(instance, snapshot)) this.#fates?.met('late', 'snapshot');
+  applySnapshot(instance: InstanceIndex, snapshot: KvSnapshot): void {
+    const context = this.#context;
+    if (!context.instances.isUp(instance)) context.countMessage('orphan', 'snapshot');
+    else if (!this.#placer.restore(instance, snapshot)) context.countMessage('late', 'snapshot');
   }
 
-  /** Asks for what is missing of its journals. */
-  catchUp(nowUs: number, instance: InstanceIndex, { incarnation, journal }: InstanceReport): void {
+  /** Compares a heartbeat with the events received, and requests a snapshot when some are missing. */
+  compare(instance: InstanceIndex, { incarnation, journal }: InstanceReport): void {
     if (!this.#placer.isBehind(instance, incarnation, journal)) {
       this.#behindSinceUs.delete(instance);
       return;
     }
-    if (!this.#behindSinceUs.has(instance)) this.#behindSinceUs.set(instance, nowUs);
-    this.#push({ kind: 'askBlocks', instance });
+    if (!this.#behindSinceUs.has(instance)) this.#behindSinceUs.set(instance, this.#context.nowUs);
+    this.#requestSnapshot(instance);
   }
 
-  lost(instance: InstanceIndex): void {
+  #requestSnapshot(instance: InstanceIndex): void {
+    this.#context.emit({ kind: 'askBlocks', instance });
+  }
+
+  instanceLost(instance: InstanceIndex): void {
     this.#behindSinceUs.delete(instance);
   }
 
-  /** Of whom something has been missing since before `sinceUs`, nothing is known any more: better than what may long be gone. */
-  forget(sinceUs: number): void {
+  /** Clears the index of each instance whose events have been missing since before `sinceUs`: its entries may be long evicted. */
+  forgetStale(sinceUs: number): void {
+    const { instances } = this.#context;
     for (const [instance, behindUs] of this.#behindSinceUs) {
       if (behindUs >= sinceUs) continue;
-      this.#fates?.met('lost', 'snapshot');
+      this.#context.countMessage('lost', 'snapshot');
       this.#behindSinceUs.delete(instance);
-      this.#placer.joined(instance, this.#watch.incarnationOf(instance));
+      this.#placer.instanceJoined(instance, instances.health.incarnationOf(instance));
     }
   }
 }

@@ -1,50 +1,52 @@
-// The conductor's pins: where each prefix that is kept for a time is kept.
-import type { ConductorEffect } from '../protocol/effects.ts';
-import type { InstanceIndex, PinId } from '../protocol/ids.ts';
+// The pinned prefixes of the cluster: which instance keeps each, and until when.
+
+import type { InstanceIndex, PinId, RequestId } from '../protocol/ids.ts';
 import type { PinOrder, PinState } from '../protocol/pin-order.ts';
+import type { ConductorContext } from './conductor-context.ts';
 
 type Refused = Extract<PinState, { readonly kind: 'refused' }>;
 
-interface Entry<Request> {
+interface Pin<Request> {
   instance: InstanceIndex;
-  /** Others that could keep it where this one does not. */
-  others: readonly InstanceIndex[];
-  /** What somebody has said who may have room later; else what the last one has said. */
+  /** Instances to ask next when this one refuses. */
+  alternatives: readonly InstanceIndex[];
+  /** The refusal to report: one for lack of memory, which may pass, before the last one. */
   refusal: Refused | undefined;
   order: PinOrder<Request>;
-  /** Of the prompt that is pinned. */
+  /** Length of the pinned prompt. */
   readonly tokens: number;
-  /** When it passes, as far as it was told. */
-  untilUs: number | undefined;
 }
 
-/** Lost, doubled and late words: an order that is repeated goes to the same instance and renews; what an instance tells of an unknown pin is taken back. */
-export class PinDirectory<Request> {
-  readonly #pins = new Map<PinId, Entry<Request>>();
-  readonly #push: (effect: ConductorEffect<Request>) => void;
+/**
+ * Tolerates lost, duplicate and late messages: a repeated order goes to the same instance and renews the pin; an instance that reports an
+ * unknown pin is ordered to remove it.
+ */
+export class PinDirectory<Request extends { readonly id: RequestId }> {
+  readonly #context: ConductorContext<Request>;
+  readonly #pins = new Map<PinId, Pin<Request>>();
 
-  constructor(push: (effect: ConductorEffect<Request>) => void) {
-    this.#push = push;
+  constructor(context: ConductorContext<Request>) {
+    this.#context = context;
   }
 
   /**
-   * @param candidates instances that compute prompts, where the prompt would come first before others: of those the one with the least pinned is taken, and
-   * the others in turn where it has not the memory
+   * Sends the order to the candidate with the fewest pinned tokens, and to the others in turn when an instance lacks the memory.
+   * @param candidates instances that compute prompts, the one first that placement prefers
    */
   pin(order: PinOrder<Request>, tokens: number, candidates: readonly InstanceIndex[]): void {
-    const instance = this.#pins.get(order.id)?.instance ?? this.#leastPinned(candidates);
+    const known = this.#pins.get(order.id);
+    const instance = known?.instance ?? this.#leastPinned(candidates);
     if (instance === undefined) {
       const message = 'Cannot pin a prefix: no instance is left to keep it';
-      this.#push({ kind: 'pinUpdated', id: order.id, instance, state: { kind: 'refused', why: 'failed', message } });
+      this.#update(order.id, instance, { kind: 'refused', why: 'failed', message });
       return;
     }
-    const known = this.#pins.get(order.id);
     if (known !== undefined) known.order = order;
     else {
-      const others = [...new Set(candidates)].filter((each) => each !== instance);
-      this.#pins.set(order.id, { instance, others, refusal: undefined, order, tokens, untilUs: undefined });
+      const alternatives = [...new Set(candidates)].filter((each) => each !== instance);
+      this.#pins.set(order.id, { instance, alternatives, refusal: undefined, order, tokens });
     }
-    this.#push({ kind: 'pin', instance, ...order });
+    this.#context.emit({ kind: 'pin', instance, ...order });
   }
 
   #leastPinned(candidates: readonly InstanceIndex[]): InstanceIndex | undefined {
@@ -55,55 +57,49 @@ export class PinDirectory<Request> {
     return best;
   }
 
-  /** False when it is not known. */
+  /** False when the pin is unknown. */
   unpin(id: PinId): boolean {
-    const entry = this.#pins.get(id);
-    if (entry === undefined) return false;
-    this.#push({ kind: 'unpin', instance: entry.instance, id });
+    const pin = this.#pins.get(id);
+    if (pin === undefined) return false;
+    this.#context.emit({ kind: 'unpin', instance: pin.instance, id });
     return true;
   }
 
-  hear(instance: InstanceIndex, id: PinId, state: PinState): void {
-    const entry = this.#pins.get(id);
-    if (entry?.instance !== instance) {
-      if (state.kind === 'pinned') this.#push({ kind: 'unpin', instance, id });
+  /** An instance reports the state of a pin. */
+  reported(instance: InstanceIndex, id: PinId, state: PinState): void {
+    const pin = this.#pins.get(id);
+    if (pin?.instance !== instance) {
+      if (state.kind === 'pinned') this.#context.emit({ kind: 'unpin', instance, id });
       return;
     }
-    if (state.kind === 'refused' && this.#refused(entry, state)) return;
-    if (state.kind === 'pinned') entry.untilUs = state.untilUs;
-    else this.#pins.delete(id);
-    const told = state.kind === 'refused' ? (entry.refusal ?? state) : state;
-    this.#push({ kind: 'pinUpdated', id, instance, state: told });
+    if (state.kind === 'refused' && this.#askNext(pin, state)) return;
+    if (state.kind !== 'pinned') this.#pins.delete(id);
+    this.#update(id, instance, state.kind === 'refused' ? (pin.refusal ?? state) : state);
   }
 
-  /** False where nobody else is left to ask. */
-  #refused(entry: Entry<Request>, state: Refused): boolean {
+  #update(id: PinId, instance: InstanceIndex | undefined, state: PinState): void {
+    this.#context.emit({ kind: 'pinUpdated', id, instance, state });
+  }
+
+  /** Sends a refused order to the next instance; false when none is left. */
+  #askNext(pin: Pin<Request>, state: Refused): boolean {
     if (state.why === 'failed') return false;
-    if (entry.refusal?.why !== 'memory') entry.refusal = state;
-    const [next, ...others] = entry.others;
+    if (pin.refusal?.why !== 'memory') pin.refusal = state;
+    const [next, ...alternatives] = pin.alternatives;
     if (next === undefined) return false;
-    entry.instance = next;
-    entry.others = others;
-    this.#push({ kind: 'pin', instance: next, ...entry.order });
+    pin.instance = next;
+    pin.alternatives = alternatives;
+    this.#context.emit({ kind: 'pin', instance: next, ...pin.order });
     return true;
   }
 
-  /** What it kept is gone. */
-  lose(instance: InstanceIndex): void {
-    for (const [id, entry] of [...this.#pins]) {
-      entry.others = entry.others.filter((each) => each !== instance);
-      if (entry.instance !== instance) continue;
+  /** Reports the pins of a lost instance as unpinned. */
+  instanceLost(instance: InstanceIndex): void {
+    for (const [id, pin] of [...this.#pins]) {
+      pin.alternatives = pin.alternatives.filter((each) => each !== instance);
+      if (pin.instance !== instance) continue;
       this.#pins.delete(id);
-      this.#push({ kind: 'pinUpdated', id, instance, state: { kind: 'unpinned' } });
+      this.#update(id, instance, { kind: 'unpinned' });
     }
-  }
-
-  /** Where it is and when it passes, where it has been told; undefined: it is not known. */
-  find(id: PinId): Readonly<Pick<Entry<Request>, 'instance' | 'untilUs'>> | undefined {
-    return this.#pins.get(id);
-  }
-
-  get size(): number {
-    return this.#pins.size;
   }
 }

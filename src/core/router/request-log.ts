@@ -10,7 +10,7 @@ import type {
   RequestState,
   StepAccount,
 } from '../protocol/request-trace.ts';
-import { requestOf } from './attempts.ts';
+import { requestIdOf } from './attempts.ts';
 
 /** An account as it is written. */
 type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & {
@@ -79,7 +79,7 @@ export class RequestLog {
   hear(nowUs: number, effect: ConductorEffect): void {
     switch (effect.kind) {
       case 'placed':
-        this.#live.get(requestOf(effect.id))?.placements.push(effect.account);
+        this.#live.get(requestIdOf(effect.id))?.placements.push(effect.account);
         break;
       case 'found':
         this.#found(effect.id, effect.blocks);
@@ -90,13 +90,13 @@ export class RequestLog {
   }
 
   prefilled(nowUs: number, id: RequestId): void {
-    const entry = this.#live.get(requestOf(id));
+    const entry = this.#live.get(requestIdOf(id));
     if (entry !== undefined) entry.prefilledUs ??= nowUs;
   }
 
   /** It was in a step. */
   ran(id: RequestId, step: StepAccount): void {
-    const entry = this.#live.get(requestOf(id));
+    const entry = this.#live.get(requestIdOf(id));
     if (entry === undefined) return;
     if (entry.steps.length < stepsMax) entry.steps.push(step);
     else entry.stepsUntold++;
@@ -107,7 +107,7 @@ export class RequestLog {
   }
 
   #found(id: RequestId, blocks: BlockFates): void {
-    const entry = this.#live.get(requestOf(id));
+    const entry = this.#live.get(requestIdOf(id));
     if (entry !== undefined) entry.blocks ??= blocks;
   }
 

@@ -1,130 +1,141 @@
-// Where a request would go, and what it would meet there: looking changes nothing.
+// Plans routes: the instances that a request would go to, and whether admission accepts it there. Planning changes no state.
 
-import type { InstanceIndex } from '../protocol/ids.ts';
-import type { Refusal } from '../protocol/refusals.ts';
-import { contextTooLong } from '../protocol/refusals.ts';
+import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import { contextTooLong, type Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
-import type { AdmissionController, Verdict } from './admission/admission-controller.ts';
-import { legsOf, type Route } from './attempts.ts';
+import type { PlacementAccount, PlacementCandidate } from '../protocol/request-trace.ts';
+import type { AdmissionController, AdmissionVerdict } from './admission/admission-controller.ts';
+import { assignedInstances, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
+import type { ConductorContext } from './conductor-context.ts';
 import { nothingFetched, type PlacementDecision } from './placement/placement.ts';
 import type { Placer } from './placement/placer.ts';
-import type { Roles } from './roles/roles.ts';
 
-/** Where a request would go, and what it would meet there; undefined where no instance is left. */
 export interface RoutingDecision {
   readonly size: RequestSize;
-  readonly decision: PlacementDecision | undefined;
+  /** Undefined when no instance is left, and for batch jobs. */
+  readonly placement: PlacementDecision | undefined;
+  /** Undefined when no instance is left, and for a batch job without memory. */
   readonly route: Route | undefined;
-  readonly verdict: Verdict | undefined;
-  /** Of every member, where a group computes the prompt. */
-  readonly workUs: number | undefined;
-  /** Of the prompt, to be computed where it decodes. */
+  readonly verdict: AdmissionVerdict | undefined;
+  /** Predicted prefill time on each member of a pipeline group; undefined: no group computes the prompt. */
+  readonly groupWorkUs: number | undefined;
+  /** Tokens of the prompt to compute on the instance that decodes; 0: the prompt is computed elsewhere. */
   readonly inlineTokens: number;
-  /** A batch job: where it has no place it may be held. */
+  /** A batch job: it may be held until an instance has memory. */
   readonly job: boolean;
 }
 
-/** A prompt that is computed where it decodes: `tokens` of it. */
-interface Inline extends PlacementDecision {
+/** A prompt that is computed on the instance that decodes it. */
+interface InlinePlacement extends PlacementDecision {
+  /** To compute. */
   readonly tokens: number;
 }
 
-type Grouped = NonNullable<ReturnType<Placer<unknown>['group']>>;
+type GroupPlacement = NonNullable<ReturnType<Placer<unknown>['group']>>;
 
-/** The way of a prompt that a group computes. */
-function together({ choice, prefix }: Grouped, alone: Route) {
-  const { members, layers, chunkTokens, queueUs, waitUs, prefillUs } = choice;
-  const [instance] = members;
-  const { decodeAt = instance } = alone;
-  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs, prefillUs };
-  return { decision, route: { instance, decodeAt, group: { members, layers, chunkTokens, prefix, decodeAt } } };
-}
+export class RoutePlanner<Request extends { readonly id: RequestId }> {
+  readonly #context: ConductorContext<Request>;
+  readonly #placer: Placer<Request>;
+  readonly #admission: AdmissionController<Request>;
+  readonly #jobs: BatchJobs<Request>;
 
-interface Parts<Request> {
-  readonly size: (request: Request) => RequestSize;
-  readonly placer: Placer<Request>;
-  readonly gate: AdmissionController<Request>;
-  readonly roles: Roles;
-  readonly jobs: BatchJobs<Request>;
-  readonly instances: number;
-  readonly capacityTokens: (instance: InstanceIndex) => number;
-}
-
-type Holds = (instance: InstanceIndex, tokens: number) => boolean;
-
-export class RoutePlanner<Request> {
-  readonly #parts: Parts<Request>;
-
-  constructor(parts: Parts<Request>) {
-    this.#parts = parts;
+  constructor(
+    context: ConductorContext<Request>,
+    parts: {
+      readonly placer: Placer<Request>;
+      readonly admission: AdmissionController<Request>;
+      readonly jobs: BatchJobs<Request>;
+    },
+  ) {
+    this.#context = context;
+    this.#placer = parts.placer;
+    this.#admission = parts.admission;
+    this.#jobs = parts.jobs;
   }
 
-  of(nowUs: number, request: Request): RoutingDecision {
-    const { jobs, placer, gate, roles } = this.#parts;
-    const size = this.#parts.size(request);
-    if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
-    const holds = this.#holders(size);
-    const decodes = holds && ((i: InstanceIndex) => holds(i, kvTokens(size)));
-    const elsewhere = placer.choose(nowUs, request, size.promptTokens, this.#computers(size, holds));
-    const inline = elsewhere && this.#inline(nowUs, request, size, decodes);
+  plan(request: Request): RoutingDecision {
+    const { nowUs, config } = this.#context;
+    const size = config.requests.size(request);
+    if (this.#jobs.isJob(request)) return this.planJob(size, this.#jobs.anyHeld);
+    const holdsAll = this.#holdsAll(size);
+    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens, this.#mayCompute(size, holdsAll));
+    const inline = elsewhere && this.#planInline(request, size, holdsAll);
     const alone =
       inline === undefined
-        ? this.#route(nowUs, elsewhere, size, decodes)
+        ? this.#routeOf(elsewhere, size, holdsAll)
         : { instance: inline.instance, decodeAt: undefined };
     const grouped =
-      elsewhere && alone?.decodeAt !== undefined && placer.group(request, size.promptTokens, elsewhere, alone.decodeAt);
-    const { decision, route } = grouped ? together(grouped, alone) : { decision: inline ?? elsewhere, route: alone };
+      elsewhere &&
+      alone?.decodeAt !== undefined &&
+      this.#placer.group(request, size.promptTokens, elsewhere, alone.decodeAt);
+    const { placement, route } = grouped
+      ? groupRoute(grouped, alone)
+      : { placement: inline ?? elsewhere, route: alone };
     const verdict =
-      decision &&
-      gate.look(nowUs, request, {
+      placement &&
+      this.#admission.judge(nowUs, request, {
         promptTokens: size.promptTokens,
-        waitUs: decision.waitUs,
-        prefillUs: decision.prefillUs,
+        waitUs: placement.waitUs,
+        prefillUs: placement.prefillUs,
         inline: inline !== undefined,
-        member: route && decoderOf(route, roles),
+        member: route && this.decoderOf(route),
       });
-    const workUs = grouped ? grouped.choice.workUs : undefined;
-    return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
+    const groupWorkUs = grouped ? grouped.choice.workUs : undefined;
+    return { size, placement, route, verdict, groupWorkUs, inlineTokens: inline?.tokens ?? 0, job: false };
   }
 
-  /** Instances may differ in memory: whether one could hold so many tokens; undefined where all could hold the whole request. */
-  #holders(size: RequestSize): Holds | undefined {
-    const { capacityTokens, instances } = this.#parts;
-    const tokens = kvTokens(size);
-    for (let i = 0; i < instances; i++)
-      if (tokens > capacityTokens(i)) return (instance, needed) => needed <= capacityTokens(instance);
-    return undefined;
-  }
-
-  /** The output has to fit beside the prompt, unless one decodes it that could hold both; where nobody decodes what others prefill, mixed ones do both. */
-  #computers(size: RequestSize, holds: Holds | undefined): ((instance: InstanceIndex) => boolean) | undefined {
-    const { roles } = this.#parts;
-    const apart = size.outputTokensMax > 1;
-    const alone = apart && roles.decoding.length === 0;
-    if (holds === undefined) return alone ? (i) => roles.of(i) !== 'prefill' : undefined;
-    const isDecoded = !apart || roles.decoding.some((i) => holds(i, kvTokens(size)));
-    return (i) => (roles.of(i) === 'prefill' ? isDecoded && holds(i, size.promptTokens) : holds(i, kvTokens(size)));
-  }
-
-  /** @param waits others wait before it */
-  ofJob(nowUs: number, size: RequestSize, waits: boolean): RoutingDecision {
-    const { jobs, placer } = this.#parts;
-    const instance = waits ? undefined : jobs.choose(size, placer.waitsUs(nowUs));
+  /** @param queued other jobs wait before this one */
+  planJob(size: RequestSize, queued: boolean): RoutingDecision {
+    const instance = queued ? undefined : this.#jobs.choose(size, this.#placer.waitsUs(this.#context.nowUs));
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
-    return { size, decision: undefined, route, verdict: undefined, workUs: undefined, inlineTokens: 0, job: true };
+    return {
+      size,
+      placement: undefined,
+      route,
+      verdict: undefined,
+      groupWorkUs: undefined,
+      inlineTokens: 0,
+      job: true,
+    };
   }
 
-  /** The prompt is short enough to be computed where it decodes. */
-  #inline(
-    nowUs: number,
+  /** (instances): 1 where memory holds the prompt and its output; undefined: every instance holds them. */
+  #holdsAll(size: RequestSize): Uint8Array | undefined {
+    const { instances } = this.#context;
+    const tokens = kvTokens(size);
+    if (instances.allHold(tokens)) return undefined;
+    return Uint8Array.from({ length: instances.count }, (_, i) => Number(tokens <= instances.at(i).capacityTokens));
+  }
+
+  /**
+   * (instances): 1 where the prompt may be computed; undefined: on every instance. The output has to fit beside the prompt, unless an
+   * instance that holds both decodes it. Without decode instances, mixed instances do both.
+   */
+  #mayCompute(size: RequestSize, holdsAll: Uint8Array | undefined): Uint8Array | undefined {
+    const { instances } = this.#context;
+    const needsDecode = size.outputTokensMax > 1;
+    const { decoding } = instances;
+    if (holdsAll === undefined) {
+      if (!needsDecode || decoding.length > 0) return undefined;
+      return Uint8Array.from({ length: instances.count }, (_, i) => Number(instances.roleOf(i) !== 'prefill'));
+    }
+    const isDecoded = !needsDecode || decoding.some((i) => holdsAll[i] === 1);
+    return holdsAll.map((holds, i) => {
+      const { role, capacityTokens } = instances.at(i);
+      return role === 'prefill' ? Number(isDecoded && size.promptTokens <= capacityTokens) : holds;
+    });
+  }
+
+  /** Undefined: the prompt is too long to be computed on the instance that decodes it. */
+  #planInline(
     request: Request,
     { promptTokens, outputTokensMax }: RequestSize,
-    holds: ((instance: InstanceIndex) => boolean) | undefined,
-  ): Inline | undefined {
+    holdsAll: Uint8Array | undefined,
+  ): InlinePlacement | undefined {
     if (outputTokensMax <= 1) return undefined;
-    const { gate, placer } = this.#parts;
-    const choice = gate.chooseInline(nowUs, request, promptTokens, (i) => placer.cachedTokens(i), holds);
+    const { nowUs } = this.#context;
+    const choice = this.#admission.chooseInline(nowUs, request, promptTokens, this.#placer, holdsAll);
     if (choice === undefined) return undefined;
     return {
       ...nothingFetched,
@@ -136,43 +147,69 @@ export class RoutePlanner<Request> {
     };
   }
 
-  /** Why it could never be held where it would go; `nobody`: no instance is left. */
-  unfit({ route, job, size }: RoutingDecision): Refusal | 'nobody' | undefined {
-    const { jobs, capacityTokens } = this.#parts;
-    const most = job ? jobs.largestTokens : route && capacityTokens(route.decodeAt ?? route.instance);
-    if (most === undefined) return 'nobody';
-    const refused = contextTooLong(size, most);
-    if (refused !== undefined || route?.decodeAt === undefined) return refused;
-    const computes = legsOf(route).filter((leg) => leg !== route.decodeAt);
-    return contextTooLong(promptOf(size), Math.min(...computes.map((leg) => capacityTokens(leg))));
-  }
-
-  /** One token of output comes with the prompt: nobody has to decode. */
-  #route(
-    nowUs: number,
-    decision: PlacementDecision | undefined,
+  /** A request with one output token needs no decode instance: the prefill computes that token. */
+  #routeOf(
+    placement: PlacementDecision | undefined,
     { promptTokens, outputTokensMax }: RequestSize,
-    holds: ((instance: InstanceIndex) => boolean) | undefined,
+    holdsAll: Uint8Array | undefined,
   ): Route | undefined {
-    if (decision === undefined) return undefined;
-    const { roles, gate } = this.#parts;
-    const { instance, queueUs, transferUs, prefillUs } = decision;
-    if (roles.of(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const atUs = nowUs + queueUs + transferUs + prefillUs;
-    const decodeAt = gate.choose(nowUs, promptTokens, atUs, holds) ?? this.#largest(roles.decoding);
+    if (placement === undefined) return undefined;
+    const { nowUs, instances } = this.#context;
+    const { instance, queueUs, transferUs, prefillUs } = placement;
+    if (instances.roleOf(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
+    const prefilledUs = nowUs + queueUs + transferUs + prefillUs;
+    // When no instance holds the request, the refusal names the largest one.
+    const decodeAt =
+      this.#admission.chooseDecoder(nowUs, promptTokens, prefilledUs, holdsAll) ??
+      instances.largestOf(instances.decoding);
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 
-  /** Where nobody could hold a request it says what fits. */
-  #largest(instances: readonly InstanceIndex[]): InstanceIndex | undefined {
-    const { capacityTokens } = this.#parts;
-    let largest: InstanceIndex | undefined;
-    for (const i of instances) if (largest === undefined || capacityTokens(i) > capacityTokens(largest)) largest = i;
-    return largest;
+  /** The refusal of a request that its instances could never hold; `no-instance`: none is left. */
+  unfit({ route, job, size }: RoutingDecision): Refusal | 'no-instance' | undefined {
+    const { instances } = this.#context;
+    const most = job
+      ? this.#jobs.largestTokens
+      : route && instances.at(route.decodeAt ?? route.instance).capacityTokens;
+    if (most === undefined) return 'no-instance';
+    const refused = contextTooLong(size, most);
+    if (refused !== undefined || route?.decodeAt === undefined) return refused;
+    const computing = assignedInstances(route).filter((each) => each !== route.decodeAt);
+    return contextTooLong(promptOf(size), Math.min(...computing.map((each) => instances.at(each).capacityTokens)));
+  }
+
+  /** The instance that decodes; undefined: the request has one output token, which the prefill computes. */
+  decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
+    return decodeAt ?? (this.#context.instances.roleOf(instance) === 'prefill' ? undefined : instance);
   }
 }
 
-/** Who decodes a request that goes this way; undefined: nobody has to. */
-export function decoderOf({ instance, decodeAt }: Route, roles: Roles): InstanceIndex | undefined {
-  return decodeAt ?? (roles.of(instance) === 'prefill' ? undefined : instance);
+function groupRoute({ choice, prefix }: GroupPlacement, alone: Route) {
+  const { members, layers, chunkTokens, queueUs, waitUs, prefillUs } = choice;
+  const [instance] = members;
+  const { decodeAt = instance } = alone;
+  const placement: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs, prefillUs };
+  return { placement, route: { instance, decodeAt, group: { members, layers, chunkTokens, prefix, decodeAt } } };
+}
+
+/** The record of a decision in the trace of its request. */
+export function accountOf(
+  atUs: number,
+  { placement, route, verdict, inlineTokens }: RoutingDecision,
+  considered: readonly PlacementCandidate[],
+  blockTokens: number,
+): PlacementAccount {
+  return {
+    atUs,
+    considered,
+    instance: route?.instance,
+    decodeAt: route?.decodeAt,
+    group: route?.group?.members,
+    fetchedFrom: placement?.from,
+    fetchedTokens: (placement?.fetchedBlocks ?? 0) * blockTokens,
+    inline: inlineTokens > 0,
+    waitUs: placement?.waitUs,
+    prefillUs: placement?.prefillUs,
+    predicted: verdict?.predicted,
+  };
 }

@@ -4,14 +4,14 @@ import { type Agreement, formsDiffer, identityOf } from '../../core/membership/a
 import type { Departure } from '../../core/membership/liveness.ts';
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import { sizeOf } from '../../core/protocol/request-size.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
-import { Conductor, type InstanceRole } from '../../core/router/conductor.ts';
+import { Conductor } from '../../core/router/conductor.ts';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
-import { TokenProgress } from '../../core/router/token-progress.ts';
+import { tokenRequests } from '../../core/router/token-requests.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -220,16 +220,15 @@ export class ClusterGateway extends ConductorDriver {
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
-      size: sizeOf,
+      requests: tokenRequests,
       roleSwitch: this.#options.admission.roleSwitch,
       placement: this.placement.config,
       admission: this.admission.config(this.placement.prefills),
-      jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
-      explains: true,
+      batchJobs: { memoryShare: batchLimits.background.memoryShare },
+      recordsPlacements: true,
       retries: {
-        triesMax,
-        progressOf: (request) => new TokenProgress(request),
-        patience: { silentUs: patienceUs, timeoutUs: this.#options.timeoutUs },
+        attemptsMax: triesMax,
+        detection: { reportTimeoutUs: patienceUs, requestTimeoutUs: this.#options.timeoutUs },
       },
     });
     this.begin(conductor);

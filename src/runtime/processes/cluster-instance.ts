@@ -1,8 +1,8 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import type { InstanceRole } from '../../core/router/conductor.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nothingYet } from '../snapshots/metric-snapshots.ts';
 import { ArchiveDriver, toldOf } from '../snapshots/snapshot-writer.ts';

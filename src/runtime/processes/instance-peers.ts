@@ -2,8 +2,8 @@
 
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { InstanceRole } from '../../core/router/conductor.ts';
 import { RemoteStages } from '../pipeline/remote-stages.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { HandOffEnd } from '../transfer/hand-off-session.ts';

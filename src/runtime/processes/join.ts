@@ -1,6 +1,6 @@
 // How an instance comes into a cluster: it agrees with those that are there, loads on a thread of its own, and says that it serves.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
-import type { InstanceRole } from '../../core/router/conductor.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { Bus } from '../bus/bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from '../lending/lender-links.ts';

@@ -1,7 +1,7 @@
 // What several instances are together: counters and gauges of one, and whether they can serve.
 
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
-import type { InstanceRole } from '../../core/router/conductor.ts';
 
 /** Of an instance that is not there yet. */
 export const nothingYet: InstanceSnapshot = {

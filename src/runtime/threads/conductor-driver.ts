@@ -3,6 +3,7 @@
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { PinOrder } from '../../core/protocol/pin-order.ts';
 import type {
   ClusterPort,
@@ -15,7 +16,7 @@ import type {
 } from '../../core/protocol/ports.ts';
 import type { RequestAccount } from '../../core/protocol/request-trace.ts';
 import type { TokenAdmission } from '../../core/router/admission/token-admission.ts';
-import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
+import type { Conductor } from '../../core/router/conductor.ts';
 import type { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { RequestLog } from '../../core/router/request-log.ts';
 import { assertNever } from '../../util/assert-never.ts';

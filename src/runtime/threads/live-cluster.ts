@@ -1,14 +1,14 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import { sizeOf } from '../../core/protocol/request-size.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
-import { Conductor, type InstanceRole } from '../../core/router/conductor.ts';
+import { Conductor } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacerConfig } from '../../core/router/placement/placer.ts';
 import { type TokenPipeline, TokenPlacement } from '../../core/router/placement/token-placement.ts';
-import { TokenProgress } from '../../core/router/token-progress.ts';
+import { tokenRequests } from '../../core/router/token-requests.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
@@ -179,12 +179,12 @@ export class LiveCluster extends ConductorDriver {
       instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
       queueMax: this.#options.queueMax,
       roleSwitch: this.#options.admission.roleSwitch,
-      size: sizeOf,
-      retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
+      requests: tokenRequests,
+      retries: { attemptsMax: triesMax },
       placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
       admission: this.admission.config(this.placement.prefills),
-      jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
-      explains: true,
+      batchJobs: { memoryShare: batchLimits.background.memoryShare },
+      recordsPlacements: true,
     });
     this.begin(conductor);
     for (const [i, message] of messages.entries()) this.#introduce(i, message);

@@ -75,7 +75,7 @@ export class RequestChecks {
     this.#rows.stepped(index, instances[index], event, effects);
     if (event.kind !== 'submit') return;
     this.#tbtUsMin = Math.min(this.#tbtUsMin, event.request.slo?.tbtUs ?? Number.POSITIVE_INFINITY);
-    this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
+    this.#staleness.checkChain(event.request, (...block) => conductor.indexHas(...block), instances);
   }
 
   /** The instance is gone; another life begins. */
@@ -94,7 +94,7 @@ export class RequestChecks {
     if (conductor.accepted !== live)
       throw new Error(`Requests broken: ${live} clients wait, ${conductor.accepted} requests are known`);
     const longestUs = faults?.longestUs ?? this.#latencyUs;
-    this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
+    this.#staleness.check((...block) => conductor.indexHas(...block), staleSilences * this.#silentUs + longestUs);
     this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
     this.#transfers.check(instances, network, leftTo, (instance) => faults?.incarnationOf(instance) ?? 0);
     this.#checkAges();

@@ -3,7 +3,7 @@
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
 import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
-import { LengthProgress } from '../../core/router/length-progress.ts';
+import { lengthRequests } from '../../core/router/length-requests.ts';
 import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { SimulationConfig } from './simulation-config.ts';
@@ -27,17 +27,16 @@ export function createConductor(
       return { capacityTokens: capacityTokens[i], role, standby, absent: alone || standby };
     }),
     queueMax: config.queueMax,
-    size: ({ size }) => size,
+    requests: lengthRequests,
     placement: { ...placement, ...learned },
     admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
-    jobs: lengthJobs(instances),
+    batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
-    fates,
-    explains: config.placed !== undefined,
+    messageCounts: fates,
+    recordsPlacements: config.placed !== undefined,
     retries: faults && {
-      triesMax: faults.times.triesMax,
-      progressOf: (request) => new LengthProgress(request),
-      patience: faults.times,
+      attemptsMax: faults.times.triesMax,
+      detection: { reportTimeoutUs: faults.times.silentUs, requestTimeoutUs: faults.times.timeoutUs },
     },
   });
 }

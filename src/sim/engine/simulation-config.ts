@@ -2,10 +2,11 @@
 
 import type { LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
-import type { Conductor, InstanceRole } from '../../core/router/conductor.ts';
+import type { Conductor } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
 import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import type { TokenTransfers } from '../../core/router/token-transfers.ts';

@@ -4,7 +4,7 @@ import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 
-import type { BlockCounts, MissReasons } from '../../core/router/placed.ts';
+import type { BlockCounts, MissReasons } from '../../core/router/placement/placed-prompt.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { scramble } from '../../util/scramble.ts';

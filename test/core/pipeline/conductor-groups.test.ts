@@ -2,8 +2,9 @@
 import { expect, test } from 'vitest';
 import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
-import { Conductor, type ConductorConfig } from '../../../src/core/router/conductor.ts';
-import { LengthProgress } from '../../../src/core/router/length-progress.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import type { ConductorConfig } from '../../../src/core/router/conductor-config.ts';
+import { lengthRequests } from '../../../src/core/router/length-requests.ts';
 import { lengthPlacement } from '../../../src/core/router/placement/length-placement.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
@@ -16,7 +17,7 @@ function conductorWithGroup(retries?: ConductorConfig<LengthRequest>['retries'])
   const conductor = new Conductor<LengthRequest>({
     instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
     queueMax: 10,
-    size: ({ size }) => size,
+    requests: lengthRequests,
     placement: lengthPlacement(config.placement, instances, undefined, pipeline),
     retries,
   });
@@ -62,9 +63,8 @@ test('a member that is lost, or fails, takes the request with it: all the others
 });
 
 test('a member that alone still has a part does not keep it where nothing was heard of its start', () => {
-  const patience = { silentUs: 100, timeoutUs: 1e9 };
-  const progressOf = (one: LengthRequest) => new LengthProgress(one);
-  const { conductor, group } = conductorWithGroup({ triesMax: 2, progressOf, patience });
+  const detection = { reportTimeoutUs: 100, requestTimeoutUs: 1e9 };
+  const { conductor, group } = conductorWithGroup({ attemptsMax: 2, detection });
   let number = 0;
   /** Those members report it at that time, and everybody reports. */
   const tries = (nowUs: number, having: readonly number[]) => {
@@ -110,7 +110,7 @@ function handedOver() {
   const conductor = new Conductor<LengthRequest>({
     instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
     queueMax: 10,
-    size: ({ size }) => size,
+    requests: lengthRequests,
     placement: lengthPlacement(config.placement, instances, undefined, undefined),
   });
   const request = new LengthRequest(requestOf(0, 0, 50, 5), 16, new Float64Pool());

@@ -139,7 +139,7 @@ describe('odds of being refused at last', () => {
   it('move the forecast load to where as many are refused as may be', () => {
     const forecast = new DecodeForecast(new DecodePool([member]), { kind: 'mean', decodeUs: 1, oddsMax: 0.25 });
     const before = forecast.corrected(0.9);
-    for (let i = 0; i < 500; i++) forecast.came(0.9, i % 2 === 0);
+    for (let i = 0; i < 500; i++) forecast.reachedDecode(0.9, i % 2 === 0);
     expect(forecast.corrected(0.9)).toBeGreaterThan(1);
     expect(before).toBeLessThan(1);
     // Whoever is refused teaches nothing: in the end somebody is let through again.

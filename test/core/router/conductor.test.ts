@@ -5,8 +5,8 @@ import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
-import { sizeOf } from '../../../src/core/protocol/request-size.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { Throughput } from '../../../src/core/scheduler/throughput.ts';
 import { promptOf, request, World } from './world.ts';
 
@@ -17,7 +17,7 @@ const tokens: GenerationEvent = { kind: 'tokens', tokens: Int32Array.of(1), logp
 
 function conductor(queueMax = 3, instances = 1): (event: ConductorEvent, nowUs?: number) => readonly ConductorEffect[] {
   const machine = new Conductor({
-    size: sizeOf,
+    requests: tokenRequests,
     queueMax,
     instances: Array.from({ length: instances }, () => ({ capacityTokens: 100 })),
   });
@@ -92,7 +92,7 @@ test('the time to wait stays between a second and a minute, and needs no past', 
 test('of instances with unlike memory those are asked that could hold the request', () => {
   const capacities = [10, 100, 40];
   const instances = capacities.map((capacityTokens) => ({ capacityTokens }));
-  const machine = new Conductor({ size: sizeOf, queueMax: 100, instances });
+  const machine = new Conductor({ requests: tokenRequests, queueMax: 100, instances });
   const went = (id: string, promptTokens: number) => {
     const asked = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
     const effects = machine.step(0, { kind: 'submit', request: asked });
@@ -184,7 +184,7 @@ test('with a real instance behind it, no history loses a request or answers one 
     fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
       const world = new World({ queueMax: 6, pages: 40 });
       const machine = new Conductor({
-        size: sizeOf,
+        requests: tokenRequests,
         queueMax: 6,
         instances: [{ capacityTokens: world.instance.capacityTokens }],
       });
@@ -229,7 +229,7 @@ test('places by what instances tell of their caches, and asks for all of it when
   const journals = new KvEventLog(0);
   const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
   const machine = new Conductor({
-    size: sizeOf,
+    requests: tokenRequests,
     queueMax: 9,
     instances: Array.from({ length: 3 }, () => ({ capacityTokens: 100 })),
     placement: {
@@ -237,7 +237,7 @@ test('places by what instances tell of their caches, and asks for all of it when
       seed: [0, 0],
       balancingThreshold: 2,
       blockTokens: 4,
-      chainOf: () => ({ blocks: 2, words }),
+      prompts: { chainOf: () => ({ blocks: 2, words }), mayPipeline: () => true },
       transfers: undefined,
       predictors: Array.from({ length: 3 }, () => ({ prefillUs: (tokens, cached) => 100 * (tokens - cached) })),
       blocks: 10,

@@ -3,10 +3,9 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { sizeOf } from '../../../src/core/protocol/request-size.ts';
-import type { Patience } from '../../../src/core/router/attempts.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
-import { TokenProgress } from '../../../src/core/router/token-progress.ts';
+import type { FailureDetection } from '../../../src/core/router/conductor-config.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { greedy, promptOf, request, World } from './world.ts';
 
 /** A conductor over real instances, any of which may be lost and come again. */
@@ -18,13 +17,13 @@ class Cluster {
   readonly #passed = new Map<readonly GenerationEvent[], number>();
   #incarnation = 0;
 
-  constructor(instances: number, triesMax: number, patience?: Patience) {
+  constructor(instances: number, attemptsMax: number, detection?: FailureDetection) {
     this.worlds = Array.from({ length: instances }, () => new World({ pages: 60 }));
     this.conductor = new Conductor<GenerationRequest>({
-      size: sizeOf,
+      requests: tokenRequests,
       queueMax: 100,
       instances: this.worlds.map(() => ({ capacityTokens: 1900 })),
-      retries: { triesMax, progressOf: (one) => new TokenProgress(one), patience },
+      retries: { attemptsMax, detection },
     });
   }
 
@@ -133,8 +132,7 @@ test('tries are bounded, and the error names the last loss', () => {
 });
 
 test('with patience a request waits for an instance to come, and not for ever', () => {
-  const patience = { silentUs: 1_000_000, timeoutUs: 5_000_000 };
-  const cluster = new Cluster(1, 9, patience);
+  const cluster = new Cluster(1, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 5_000_000 });
   cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
   cluster.step(0);
   cluster.lose(0);
@@ -146,12 +144,12 @@ test('with patience a request waits for an instance to come, and not for ever', 
   cluster.lose(0);
   while (cluster.conductor.nextUs <= 6_000_000) cluster.tell({ kind: 'wake' }, cluster.conductor.nextUs);
   expect(cluster.told.get('sampled')?.at(-1)).toMatchObject({
-    message: 'Cannot generate: it has not ended in time: 5 s, 2 tries',
+    message: 'Cannot generate: it has not ended in time: 5 s, attempts: 2',
   });
 });
 
 test('whom nobody reports is tried again; who does not report is given up, and what it still has is cancelled when it is back', () => {
-  const cluster = new Cluster(2, 9, { silentUs: 1_000_000, timeoutUs: 60_000_000 });
+  const cluster = new Cluster(2, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 60_000_000 });
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
     const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
     cluster.tell({ kind: 'report', instance, report: { incarnation: 0, number, journal: 0, requests: named } }, nowUs);

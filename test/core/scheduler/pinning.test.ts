@@ -3,6 +3,7 @@ import { describe, expect, it } from 'vitest';
 import type { PinState } from '../../../src/core/protocol/pin-order.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { promptOf, request, World } from '../router/world.ts';
 
 const ttlUs = 60_000_000;
@@ -132,7 +133,7 @@ describe('the conductor', () => {
     new Conductor<GenerationRequest>({
       instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
       queueMax: 10,
-      size: ({ prompt, maxTokens }) => ({ promptTokens: prompt.length, outputTokensMax: maxTokens }),
+      requests: tokenRequests,
     });
   const told = (c: Conductor<GenerationRequest>, instance: number, id: string, state: PinState) =>
     c.step(1, { kind: 'pinUpdated', instance, id, state });

@@ -2,8 +2,8 @@
 import { describe, expect, it } from 'vitest';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import { sizeOf } from '../../../src/core/protocol/request-size.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { promptOf, request } from '../router/world.ts';
 
 type Instances = readonly (readonly [InstanceRole, number])[];
@@ -12,7 +12,7 @@ function submit(instances: Instances, promptTokens: number, maxTokens: number, b
   const conductor = new Conductor<GenerationRequest>({
     instances: instances.map(([role, capacityTokens]) => ({ role, capacityTokens })),
     queueMax: 100,
-    size: sizeOf,
+    requests: tokenRequests,
   });
   const ask = (id: string, tokens: number, outputs: number) =>
     conductor.step(0, { kind: 'submit', request: request(id, promptOf(1, tokens), { maxTokens: outputs }) });

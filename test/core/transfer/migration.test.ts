@@ -84,7 +84,7 @@ class SmallFleet extends StandbyFleet {
 
   constructor(...capacities: readonly number[]) {
     super([{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))], {
-      divert: () => ({ incarnation: 0 }),
+      redirect: () => ({ incarnation: 0 }),
     });
   }
 
@@ -105,7 +105,7 @@ describe('the fleet', () => {
     const move = { id: 'a', from: 0, tokens: 50 };
     fleet.outgrows(move);
     fleet.outgrows(move);
-    fleet.joined(1);
+    fleet.instanceJoined(1);
     fleet.outgrows(move);
     expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
   });
@@ -113,10 +113,10 @@ describe('the fleet', () => {
   it('restarts a lost instance for requests that ask again', () => {
     const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 50 });
-    fleet.joined(1);
-    fleet.lost(1);
+    fleet.instanceJoined(1);
+    fleet.instanceLost(1);
     fleet.outgrows({ id: 'a~2', from: 0, tokens: 60 });
-    fleet.joined(1);
+    fleet.instanceJoined(1);
     expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
     expect(fleet.started).toBe(2);
   });
@@ -124,11 +124,11 @@ describe('the fleet', () => {
   it('gives freed room to the request that has waited longest', () => {
     const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 60 });
-    fleet.joined(1);
+    fleet.instanceJoined(1);
     fleet.outgrows({ id: 'b', from: 0, tokens: 70 });
     fleet.outgrows({ id: 'c', from: 0, tokens: 30 });
     expect(fleet.said).toEqual(['start 1', 'a: 0 to 1']);
-    fleet.left('a');
+    fleet.ended('a');
     expect(fleet.said.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
     fleet.check();
   });

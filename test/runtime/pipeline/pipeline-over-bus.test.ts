@@ -1,7 +1,7 @@
 // Long prompts computed by groups of instances that a bus connects: the bits of one instance, whatever is lost, doubled, late or gone.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import type { InstanceRole } from '../../../src/core/router/conductor.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';

@@ -2,8 +2,8 @@
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
-import type { InstanceRole } from '../../../src/core/router/conductor.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import {

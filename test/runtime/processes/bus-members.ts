@@ -1,7 +1,7 @@
 // Gateways and instances of a cluster over a bus inside this process, for tests: real threads compute, and each is closed when its test ends.
 import { afterEach } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
-import type { InstanceRole } from '../../../src/core/router/conductor.ts';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { PipelineSettings } from '../../../src/core/router/placement/placer.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';

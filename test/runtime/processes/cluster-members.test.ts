@@ -1,8 +1,8 @@
 // Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { PinState } from '../../../src/core/protocol/pin-order.ts';
-import type { InstanceRole } from '../../../src/core/router/conductor.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';

@@ -1,11 +1,10 @@
 // What a gateway keeps of its requests, however they end: instances here answer, refuse, lose and forget what the test says.
 import { expect, it } from 'vitest';
 import type { GenerationRequest, InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
-import { sizeOf } from '../../../src/core/protocol/request-size.ts';
 import { TokenAdmission } from '../../../src/core/router/admission/token-admission.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
-import { TokenProgress } from '../../../src/core/router/token-progress.ts';
+import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
 import { ConductorDriver, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
 import { everyone, liveRequest } from './instances.ts';
@@ -33,11 +32,11 @@ class Instances extends ConductorDriver {
       new Conductor<GenerationRequest>({
         instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
         queueMax: 1000,
-        size: sizeOf,
+        requests: tokenRequests,
         placement: placement.config,
         admission: this.admission.config(placement.prefills),
-        explains: true,
-        retries: { triesMax: 4, progressOf: (request) => new TokenProgress(request) },
+        recordsPlacements: true,
+        retries: { attemptsMax: 4 },
       }),
     );
   }

@@ -24,7 +24,7 @@ it('forgets what an instance had, when what it has since said is missing for too
     const snapshot = { incarnation: 0, number: 1, blocks: chain.blocks, words: chain.words };
     conductor.step(0, { kind: 'snapshot', instance, snapshot });
   }
-  const isNamed = (instance: number, block: number) => conductor.names(instance, chain.words, block * digestWords);
+  const isNamed = (instance: number, block: number) => conductor.indexHas(instance, chain.words, block * digestWords);
   const blocks = Array.from({ length: chain.blocks }, (_, block) => block);
   const named = () => [0, 1].map((instance) => blocks.filter((block) => isNamed(instance, block)).length);
   const asked = { kind: 'askBlocks', instance: 1 };

@@ -10,7 +10,7 @@ import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
 import type { KvEventBatch } from '../../../src/core/protocol/kv-events.ts';
 import { queueFull, type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
-import { AdmissionController, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
+import { AdmissionController, type AdmissionVerdict } from '../../../src/core/router/admission/admission-controller.ts';
 import { Conductor } from '../../../src/core/router/conductor.ts';
 import type { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
 import { Instance } from '../../../src/core/scheduler/instance.ts';
@@ -115,9 +115,9 @@ function isEnd(effect: ConductorEffect<LengthRequest>, id: string): boolean {
 }
 
 /** Every request would be refused, as this one is. */
-function refuseAll(cause: (verdict: Verdict) => Parameters<typeof refusal>[0]): void {
-  tamper<never[], Verdict>(AdmissionController, 'look', (look, ...question) => {
-    const verdict = look(...question);
+function refuseAll(cause: (verdict: AdmissionVerdict) => Parameters<typeof refusal>[0]): void {
+  tamper<never[], AdmissionVerdict>(AdmissionController, 'judge', (judge, ...question) => {
+    const verdict = judge(...question);
     return { ...verdict, refusal: refusal(cause(verdict), 1000) };
   });
 }

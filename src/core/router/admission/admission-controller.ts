@@ -1,4 +1,4 @@
-// The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
+// Admission control: chooses the decode instance of a request, and refuses requests that would miss their SLO (Mooncake, section 6).
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { InstanceRole } from '../../protocol/instance-report.ts';
@@ -6,67 +6,81 @@ import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { Refusal } from '../../protocol/refusals.ts';
 import type { Prediction } from '../../protocol/request-trace.ts';
 import type { Slo } from '../../protocol/slo.ts';
-import { type AdmissionKind, admissionRefusal, type Loads, overload } from './admission-policy.ts';
+import { type AdmissionKind, admissionPolicies, admissionRefusal, type Loads, overload } from './admission-policy.ts';
 import { DecodeForecast, type ForecastSettings } from './decode-forecast.ts';
-import { type DecodeArrival, type DecodeMember, DecodePool, type Decoding, idleDecode } from './decode-pool.ts';
+import { type DecodeArrival, type DecodeMember, DecodePool, type DecodingRequest, idleDecode } from './decode-pool.ts';
 import { ErrorBound } from './error-bound.ts';
-import { type InlineChoice, type InlineLimits, InlinePrefill } from './inline-prefill.ts';
+import { type CachedPrompt, type InlineChoice, type InlineLimits, InlinePrefill } from './inline-prefill.ts';
+
+/** What admission reads of a request. */
+export interface AdmissionModel<Request> {
+  /** The SLO of the request if its output had so many tokens; undefined: no bounds. */
+  slo(request: Request, outputTokens: number): Slo | undefined;
+  /** Requests of one class have outputs of similar length, as far as is known before they run. */
+  outputClass(request: Request): string;
+  /** Output tokens so far. */
+  outputTokens(request: Request): number;
+}
+
+/** The transfer of KV from the prefill to the decode instance. */
+export interface HandOffTransfer {
+  readonly bytesPerToken: number;
+  /** Of the slowest link on the way. */
+  readonly bytesPerUs: number;
+  /** KV leaves layer by layer during the prefill (Mooncake, section 5.2). */
+  readonly layerWise: boolean;
+}
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
   readonly forecast: ForecastSettings;
-  /** What a request may wait, were its output to have so many tokens; undefined: as long as it takes. */
-  readonly slo: (request: Request, outputTokens: number) => Slo | undefined;
-  /** What is known before it runs of how long its output will be: those of one kind are alike. */
-  readonly kindOf: (request: Request) => string;
-  /** Tokens that have come of it. */
-  readonly outputTokens: (request: Request) => number;
-  /** (instances): what is known of each as one that decodes. */
+  readonly requests: AdmissionModel<Request>;
+  /** (instances): each as a decode instance; undefined for those that never decode. */
   readonly members: readonly (DecodeMember | undefined)[];
-  /** Of a hand-off, what computing a prompt in `prefillUs` does not hide. */
-  readonly handOffUs: (tokens: number, prefillUs: number) => number;
-  /** Short prompts are computed where they decode; undefined: none is. */
+  /** Undefined: a hand-off takes no time after the prefill. */
+  readonly handOff?: HandOffTransfer | undefined;
+  /** Short prompts are computed on the instance that decodes them; undefined: none is. */
   readonly inline?: InlineLimits | undefined;
 }
 
-/** An accepted request that decodes somewhere, until it ends. */
-export interface AdmissionResult {
+/** An accepted request on its decode instance, until it ends. */
+export interface AdmittedRequest {
   readonly slo: Slo | undefined;
-  readonly decoding: Decoding;
-  /** Until it decodes, as it was said to the request, and for each token. */
+  readonly decoding: DecodingRequest;
   readonly predicted: Prediction | undefined;
-  /** Those of one kind are alike; undefined where nothing is learned. */
-  readonly kind: string | undefined;
-  /** Tokens that have come of it. */
-  readonly outputTokens: () => number;
+  /** Undefined without a configuration: nothing is learned. */
+  readonly outputClass: string | undefined;
+  /** Output tokens so far. */
+  outputTokens(): number;
 }
 
-/** A request and where it would go. */
-interface Question {
+/** A request and its planned route. */
+interface PlannedRequest {
   readonly promptTokens: number;
-  /** Until its prefill begins, and how long that takes. */
+  /** Predicted time until the prefill starts. */
   readonly waitUs: number;
+  /** Predicted duration of the prefill. */
   readonly prefillUs: number;
-  /** It is computed where it decodes: nothing is handed off. */
+  /** The prompt is computed on the instance that decodes it: there is no hand-off. */
   readonly inline: boolean;
-  /** Who decodes it; undefined where its first token is its last. */
+  /** The decode instance; undefined: the request has one output token, which the prefill computes. */
   readonly member: InstanceIndex | undefined;
 }
 
-export interface Verdict {
-  /** Undefined, both, for what may wait as long as it takes. */
+export interface AdmissionVerdict {
+  /** Undefined for a request without an SLO. */
   readonly predicted: Prediction | undefined;
   readonly slo: Slo | undefined;
   readonly refusal: Refusal | undefined;
 }
 
-/** How full the pools are: 1 is what may be. */
+/** Predicted latencies of the pools over their bounds: 1 is full. */
 export interface PoolLoads {
   readonly prefill: number;
   readonly decode: number;
 }
 
-/** Nothing is predicted: requests count alike. */
+/** Without a configuration the load of a decode instance is the number of its requests. */
 const unpredicted: DecodeMember = {
   steps: { predictUs: ({ rows }) => rows },
   capacityTokens: Number.POSITIVE_INFINITY,
@@ -74,96 +88,98 @@ const unpredicted: DecodeMember = {
   takesOthers: true,
 };
 
-/** Without a configuration everything is taken, and the instance with the fewest requests decodes. */
+const defaultForecast: ForecastSettings = { kind: 'td', decodeUs: 0, oddsMax: 0.5 };
+const accepted: AdmissionVerdict = { predicted: undefined, slo: undefined, refusal: undefined };
+
+/** Without a configuration every request is accepted, and the instance with the fewest requests decodes. */
 export class AdmissionController<Request> {
   readonly #config: AdmissionConfig<Request> | undefined;
+  /** The policy uses the forecast of the decode pool. */
+  readonly #forecasts: boolean;
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
-  /** Of first tokens that take a good part of what they may. */
-  readonly #lateness = new ErrorBound();
+  /** Prediction error of TTFTs that use a good part of their bound. */
+  readonly #ttftError = new ErrorBound();
   readonly #forecast: DecodeForecast;
-  /** Of the latest request that waits for first and next tokens. */
+  /** Of the latest request with a TTFT bound. */
   #slo: Slo | undefined;
 
   /** @param roles (instances) */
   constructor(roles: readonly InstanceRole[], config: AdmissionConfig<Request> | undefined) {
     this.#config = config;
+    this.#forecasts = config !== undefined && admissionPolicies[config.kind].forecastsDecode;
     this.#pool = new DecodePool(config?.members ?? roles.map(() => unpredicted));
     for (const [i, role] of roles.entries()) this.setRole(i, role);
-    this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? nothingForecast);
+    this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? defaultForecast);
     this.#inline = config?.inline && new InlinePrefill(this.#pool, roles.length, config.inline);
   }
 
-  /** What is there ends there. */
+  /** New requests see the instance in this role; those that it has end there. */
   setRole(instance: InstanceIndex, role: InstanceRole): void {
     this.#pool.setRole(instance, role === 'decode' ? 'others' : role === 'mixed' ? 'own' : 'none');
   }
 
-  /** Of all who decode for others and all whose prompts should be there by now, in full instances; 0 while nobody has said what it may wait. */
+  /** Decode work, that of prompts whose prefill should have ended included, in full instances; 0 while no request has an SLO. */
   decodeDemand(nowUs: number): number {
     if (this.#slo === undefined) return 0;
     return this.#pool.at(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
   }
 
-  /** Where a prompt is short enough to be computed where it decodes. @param cachedTokens of the prompt, by instance @param holds undefined: all could */
+  /** The decode instance that also computes a short prompt; undefined: another instance computes it. @param able as for `chooseDecoder` */
   chooseInline(
     nowUs: number,
     request: Request,
     promptTokens: number,
-    cachedTokens: (instance: InstanceIndex) => number,
-    holds?: (instance: InstanceIndex) => boolean,
+    cached: CachedPrompt,
+    able?: Uint8Array,
   ): InlineChoice | undefined {
     if (this.#inline === undefined) return undefined;
-    return this.#inline.choose(nowUs, { promptTokens, tbtUs: this.#tbtUsOf(request), holds }, cachedTokens);
+    const tbtUs = this.#config?.requests.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
+    return this.#inline.choose(nowUs, { promptTokens, tbtUs, able }, cached);
   }
 
-  /** So many tokens are to be computed where they decode, */
-  inlined(instance: InstanceIndex, tokens: number): void {
+  /** Tokens of a prompt are to be computed on the instance that decodes them. */
+  addInline(instance: InstanceIndex, tokens: number): void {
     this.#inline?.add(instance, tokens);
   }
 
-  /** and have been, or will not be. */
-  inlineDone(instance: InstanceIndex, tokens: number): void {
+  /** They are computed, or the request was cancelled. */
+  removeInline(instance: InstanceIndex, tokens: number): void {
     this.#inline?.remove(instance, tokens);
   }
 
-  #tbtUsOf(request: Request): number {
-    return this.#config?.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
-  }
-
   /**
-   * Who decodes what is prefilled elsewhere, by `atUs` or so; undefined when none is left.
-   * @param holds which instances could hold the request; undefined: all could
+   * The instance that decodes a prompt which another instance computes; undefined when no decode instance is up.
+   * @param prefilledUs predicted end of the prefill
+   * @param able (instances): 1 where memory holds the request; undefined: everywhere
    */
-  choose(
+  chooseDecoder(
     nowUs: number,
     promptTokens: number,
-    atUs: number,
-    holds?: (instance: InstanceIndex) => boolean,
+    prefilledUs: number,
+    able?: Uint8Array,
   ): InstanceIndex | undefined {
-    if (!this.#predicts) return this.#pool.choose(promptTokens, holds);
-    const joinsUs = nowUs + this.#joinsAfterUs(atUs - nowUs);
-    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens, holds);
+    if (!this.#forecasts) return this.#pool.choose(promptTokens, able);
+    const joinsUs = nowUs + this.#joinsAfterUs(prefilledUs - nowUs);
+    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens, able);
   }
 
-  get #predicts(): boolean {
-    return this.#config?.kind === 'predictive';
-  }
-
-  /** When a request joins that is predicted to have its first token after so long. */
+  /** Time until a request with this predicted TTFT joins the decoding batch. */
   #joinsAfterUs(ttftUs: number): number {
-    return this.#predicts ? this.#forecast.joinsAfterUs(ttftUs) : ttftUs;
+    return this.#forecasts ? this.#forecast.joinsAfterUs(ttftUs) : ttftUs;
   }
 
-  look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, inline, member }: Question): Verdict {
+  /** Predicts the latencies of a request on its planned route, and refuses it when the policy does. */
+  judge(nowUs: number, request: Request, planned: PlannedRequest): AdmissionVerdict {
     const config = this.#config;
-    if (config === undefined) return taken;
-    const outputTokens = this.#forecast.outputsOf(config.kindOf(request)).mean;
-    const slo = config.slo(request, outputTokens);
-    if (slo === undefined) return taken;
-    const ttftUs = waitUs + prefillUs + (inline ? 0 : config.handOffUs(promptTokens, prefillUs));
+    if (config === undefined) return accepted;
+    const outputTokens = this.#forecast.outputsOf(config.requests.outputClass(request)).mean;
+    const slo = config.requests.slo(request, outputTokens);
+    if (slo === undefined) return accepted;
+    const { promptTokens, waitUs, prefillUs, inline, member } = planned;
+    const ttftUs = waitUs + prefillUs + (inline ? 0 : handOffUs(config.handOff, promptTokens, prefillUs));
     const joinsUs = nowUs + this.#joinsAfterUs(ttftUs);
-    const pool = this.#predicts ? this.#forecast.at(nowUs, joinsUs) : this.#pool.now(nowUs);
+    const pool = this.#forecasts ? this.#forecast.at(nowUs, joinsUs) : this.#pool.now(nowUs);
     const decode = member === undefined ? idleDecode : pool.least(member, promptTokens);
     const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
@@ -171,93 +187,93 @@ export class AdmissionController<Request> {
     const predicted = { ttftUs, tbtUs, outputTokens, decodeLoad };
     if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
     const loads: Loads = {
-      ttft: (ttftUs + this.#lateness.us) / Math.min(slo.ttftUs, slo.completionUs),
-      tbt: this.#predicts && member !== undefined ? this.#forecast.corrected(decodeLoad) : decodeLoad,
+      ttft: (ttftUs + this.#ttftError.us) / Math.min(slo.ttftUs, slo.completionUs),
+      tbt: this.#forecasts && member !== undefined ? this.#forecast.corrected(decodeLoad) : decodeLoad,
       memory,
       completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
     };
     const worst = overload(config.kind, loads);
     if (worst === 'tbt') this.#forecast.refused();
     if (worst === undefined) return { predicted, slo, refusal: undefined };
-    const meets = {
+    const predictions = {
       ...{ outputTokens, memory, decodeUs: this.#forecast.meanUs },
-      ...{ ttftUs: ttftUs + this.#lateness.us, tbtUs: loads.tbt * bounds.tbtUs },
+      ...{ ttftUs: ttftUs + this.#ttftError.us, tbtUs: loads.tbt * bounds.tbtUs },
       completionUs: loads.completion * slo.completionUs,
     };
-    return { predicted, slo, refusal: admissionRefusal(worst, meets, bounds) };
+    return { predicted, slo, refusal: admissionRefusal(worst, predictions, bounds) };
   }
 
-  /** The request was taken. */
+  /** Counts an accepted request on its decode instance. */
   add(
     nowUs: number,
     request: Request,
-    { slo, predicted }: Pick<Verdict, 'slo' | 'predicted'>,
-    coming: Pick<DecodeArrival, 'member' | 'tokens'>,
-  ): AdmissionResult {
+    { slo, predicted }: Pick<AdmissionVerdict, 'slo' | 'predicted'>,
+    arrival: Pick<DecodeArrival, 'member' | 'tokens'>,
+  ): AdmittedRequest {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     const joinsUs = nowUs + this.#joinsAfterUs(predicted?.ttftUs ?? 0);
-    const config = this.#config;
-    const kind = config?.kindOf(request);
-    const outputs = kind === undefined ? undefined : this.#forecast.outputsOf(kind);
-    const decoding = this.#pool.add(nowUs, { ...coming, joinsUs, tbtUsMax, outputs });
-    return {
-      slo,
-      predicted,
-      decoding,
-      kind,
-      outputTokens: () => config?.outputTokens(request) ?? 0,
-    };
+    const model = this.#config?.requests;
+    const outputClass = model?.outputClass(request);
+    const outputs = outputClass === undefined ? undefined : this.#forecast.outputsOf(outputClass);
+    const decoding = this.#pool.add(nowUs, { ...arrival, joinsUs, tbtUsMax, outputs });
+    return { slo, predicted, decoding, outputClass, outputTokens: () => model?.outputTokens(request) ?? 0 };
   }
 
-  joined(nowUs: number, { decoding, slo, predicted }: AdmissionResult): void {
+  /** The request has joined the decoding batch. */
+  joined(nowUs: number, { decoding, slo, predicted }: AdmittedRequest): void {
     const { joined, addedUs } = decoding;
     if (joined) return;
     this.#pool.joined(nowUs, decoding);
     if (slo === undefined || predicted === undefined) return;
     const { ttftUs } = predicted;
-    if (ttftUs > slo.ttftUs / 2) this.#lateness.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
-    if (!this.#predicts) return;
+    if (ttftUs > slo.ttftUs / 2) this.#ttftError.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
+    if (!this.#forecasts) return;
     this.#forecast.joined(ttftUs, nowUs - addedUs);
-    if (predicted.decodeLoad > 0) this.#forecast.came(predicted.decodeLoad, false);
+    if (predicted.decodeLoad > 0) this.#forecast.reachedDecode(predicted.decodeLoad, false);
   }
 
-  /** It decodes there from now on. */
-  move({ decoding }: AdmissionResult, member: InstanceIndex): void {
+  /** The request migrates to another decode instance. */
+  move({ decoding }: AdmittedRequest, member: InstanceIndex): void {
     this.#pool.move(decoding, member);
   }
 
-  /** It is about to end: what it was like is learned. */
-  ending(nowUs: number, { kind, decoding, predicted, outputTokens }: AdmissionResult, event: GenerationEvent): void {
-    if (event.kind === 'finished' && kind !== undefined)
-      this.#forecast.ended(kind, outputTokens(), nowUs - decoding.joinsUs);
-    if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#predicts && predicted !== undefined)
-      this.#forecast.came(predicted.decodeLoad, true);
+  /** Learns output lengths, decode times and refusals from the last event of a request. */
+  learn(nowUs: number, admitted: AdmittedRequest, event: GenerationEvent): void {
+    const { outputClass, decoding, predicted } = admitted;
+    if (event.kind === 'finished' && outputClass !== undefined)
+      this.#forecast.ended(outputClass, admitted.outputTokens(), nowUs - decoding.joinsUs);
+    if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#forecasts && predicted !== undefined)
+      this.#forecast.reachedDecode(predicted.decodeLoad, true);
   }
 
-  ended({ decoding }: AdmissionResult): void {
+  ended({ decoding }: AdmittedRequest): void {
     this.#pool.remove(decoding);
   }
 
-  lost(instance: InstanceIndex): void {
+  instanceLost(instance: InstanceIndex): void {
     this.#pool.lost(instance);
   }
 
-  back(instance: InstanceIndex): void {
-    this.#pool.back(instance);
+  instanceJoined(instance: InstanceIndex): void {
+    this.#pool.joinedAgain(instance);
   }
 
-  /** Against what the latest request may wait; undefined while none had to. @param waitUs mean over the instances that prefill */
+  /** Against the SLO of the latest request; undefined while no request has one. @param waitUs mean over the prefill instances */
   loads(nowUs: number, waitUs: number): PoolLoads | undefined {
     if (this.#slo === undefined) return undefined;
     return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs).meanTbtUs / this.#slo.tbtUs };
   }
 
-  /** @param inlineTokens (instances): of prompts that are to be computed where they decode */
+  /** @param inlineTokens (instances): prompt tokens that are to be computed on the instance that decodes them */
   check(inlineTokens: Float64Array): void {
     this.#pool.check();
     this.#inline?.check(inlineTokens);
   }
 }
 
-const nothingForecast: ForecastSettings = { kind: 'td', decodeUs: 0, oddsMax: 0.5 };
-const taken: Verdict = { predicted: undefined, slo: undefined, refusal: undefined };
+/** Time of a hand-off after the end of the prefill. */
+function handOffUs(transfer: HandOffTransfer | undefined, tokens: number, prefillUs: number): number {
+  if (transfer === undefined) return 0;
+  const wholeUs = (tokens * transfer.bytesPerToken) / transfer.bytesPerUs;
+  return transfer.layerWise ? Math.max(0, wholeUs - prefillUs) : wholeUs;
+}

@@ -79,7 +79,7 @@ export class DecodeForecast {
   }
 
   /** A request whose load was forecast so, and corrected, came to where it decodes. */
-  came(load: number, refused: boolean): void {
+  reachedDecode(load: number, refused: boolean): void {
     this.#odds.observe(load, refused);
   }
 

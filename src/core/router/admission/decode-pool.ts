@@ -27,7 +27,7 @@ export interface DecodeArrival {
 }
 
 /** A request that decodes, or is to. */
-export interface Decoding extends DecodeArrival {
+export interface DecodingRequest extends DecodeArrival {
   readonly addedUs: number;
   member: number;
   /** When it joins: predicted, until it has. */
@@ -51,7 +51,7 @@ const gone: DecodeLoad = { ...idleDecode, tbtUs: Number.POSITIVE_INFINITY, memor
 /** Requests count with their prompts and with what they should have generated since they joined, a token in each step. */
 export class DecodePool {
   readonly #members: readonly (DecodeMember | undefined)[];
-  readonly #decoding = new Set<Decoding>();
+  readonly #decoding = new Set<DecodingRequest>();
   /** (members): all who decode or are on the way, and their tokens; tokens that are on the way. */
   readonly #requests: Int32Array;
   readonly #tokens: Float64Array;
@@ -90,28 +90,28 @@ export class DecodePool {
    * have to wait for a place to land come last. Undefined when none is left.
    * @param able who is asked; undefined: all
    */
-  choose(tokens: number, able?: (member: number) => boolean): number | undefined {
+  choose(tokens: number, able?: Uint8Array): number | undefined {
     const stepUs = (i: number, { steps }: DecodeMember): number =>
       steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
     return this.#shortest(tokens, stepUs, able);
   }
 
   /** The same with those who were counted last. */
-  chooseCounted(tokens: number, able?: (member: number) => boolean): number | undefined {
+  chooseCounted(tokens: number, able?: Uint8Array): number | undefined {
     return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs, able);
   }
 
   #shortest(
     tokens: number,
     stepUs: (index: number, member: DecodeMember) => number,
-    able: ((member: number) => boolean) | undefined,
+    able: Uint8Array | undefined,
   ): number | undefined {
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
-        if (member === undefined || !this.takesOthers(i) || able?.(i) === false) continue;
+        if (member === undefined || !this.takesOthers(i) || able?.[i] === 0) continue;
         if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;
@@ -122,14 +122,14 @@ export class DecodePool {
     return best;
   }
 
-  add(nowUs: number, coming: DecodeArrival): Decoding {
+  add(nowUs: number, coming: DecodeArrival): DecodingRequest {
     const decoding = { ...coming, addedUs: nowUs, joined: false };
     this.#decoding.add(decoding);
     this.#tally(decoding, 1);
     return decoding;
   }
 
-  joined(nowUs: number, decoding: Decoding): void {
+  joined(nowUs: number, decoding: DecodingRequest): void {
     if (decoding.joined || !this.#decoding.has(decoding)) return;
     decoding.joined = true;
     decoding.joinsUs = nowUs;
@@ -137,19 +137,19 @@ export class DecodePool {
   }
 
   /** It ended, or never came. */
-  remove(decoding: Decoding): void {
+  remove(decoding: DecodingRequest): void {
     if (!this.#decoding.delete(decoding)) return;
     this.#tally(decoding, -1);
   }
 
-  #tally({ member, tokens, joined }: Decoding, requests: 1 | -1): void {
+  #tally({ member, tokens, joined }: DecodingRequest, requests: 1 | -1): void {
     this.#requests[member] = this.#requests[member] + requests;
     this.#tokens[member] = this.#tokens[member] + requests * tokens;
     if (!joined) this.#comingTokens[member] = this.#comingTokens[member] + requests * tokens;
   }
 
   /** It goes on at another member. */
-  move(decoding: Decoding, member: number): void {
+  move(decoding: DecodingRequest, member: number): void {
     if (!this.#decoding.has(decoding)) return;
     this.#tally(decoding, -1);
     decoding.member = member;
@@ -161,7 +161,7 @@ export class DecodePool {
   }
 
   /** It is there again. */
-  back(member: number): void {
+  joinedAgain(member: number): void {
     this.#there[member] = 1;
   }
 
@@ -203,7 +203,7 @@ export class DecodePool {
   }
 
   /** @param share of a request that joined, or joins, at `fromUs` */
-  #count(nowUs: number, atUs: number, share: (decoding: Decoding, fromUs: number) => number): this {
+  #count(nowUs: number, atUs: number, share: (decoding: DecodingRequest, fromUs: number) => number): this {
     const { rows, keys, decodedUs, tbtUsMax } = this.#counted;
     for (const each of [rows, keys, decodedUs]) each.fill(0);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);

@@ -8,13 +8,19 @@ export interface InlineLimits {
   readonly stepUsMax: number;
 }
 
+/** The prompt, as the prefix index of the conductor knows it. */
+export interface CachedPrompt {
+  /** Leading tokens that an instance has in its cache. */
+  cachedTokens(instance: number): number;
+}
+
 /** A prompt that might be. */
 export interface InlineQuestion {
   readonly promptTokens: number;
   /** What it may wait for each next token itself. */
   readonly tbtUs: number;
-  /** Which members could hold it with its output; undefined: all could. */
-  readonly holds?: ((member: number) => boolean) | undefined;
+  /** (members): 1 where memory holds the request; undefined: everywhere. */
+  readonly able?: Uint8Array | undefined;
 }
 
 export interface InlineChoice {
@@ -41,18 +47,13 @@ export class InlinePrefill {
   /**
    * The member whose step with the prompt in it is shortest, of those where it keeps the strictest TBT of all who decode; undefined: it
    * is computed elsewhere.
-   * @param cachedTokens of the prompt, by member
    */
-  choose(
-    nowUs: number,
-    { promptTokens, tbtUs, holds }: InlineQuestion,
-    cachedTokens: (member: number) => number,
-  ): InlineChoice | undefined {
+  choose(nowUs: number, { promptTokens, tbtUs, able }: InlineQuestion, prompt: CachedPrompt): InlineChoice | undefined {
     this.#pool.now(nowUs);
     let best: InlineChoice | undefined;
     for (let member = 0; member < this.#pending.length; member++) {
-      if (!this.#pool.takesOthers(member) || holds?.(member) === false) continue;
-      const cached = cachedTokens(member);
+      if (!this.#pool.takesOthers(member) || able?.[member] === 0) continue;
+      const cached = prompt.cachedTokens(member);
       const rows = promptTokens - cached + this.#pending[member];
       if (rows > this.#limits.tokensMax || this.#pool.load(member, promptTokens).memory > 1) continue;
       const stepUs = this.#pool.stepUsWith(member, rows, cached);

@@ -4,12 +4,12 @@ import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../cost/prefill.ts';
 import type { StepCostModel } from '../../cost/roofline.ts';
+import type { InstanceRole } from '../../protocol/instance-report.ts';
 import type { Slo } from '../../protocol/slo.ts';
 import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
-import type { InstanceRole } from '../conductor.ts';
 import type { RoleSwitchLimits } from '../roles/role-switch.ts';
-import type { AdmissionConfig } from './admission-controller.ts';
+import type { AdmissionConfig, HandOffTransfer } from './admission-controller.ts';
 import type { AdmissionKind } from './admission-policy.ts';
 import type { ForecastKind } from './decode-forecast.ts';
 import type { InlineLimits } from './inline-prefill.ts';
@@ -62,21 +62,22 @@ export function admissionConfig(
   });
   const [{ machine, nic }] = instances;
   const decoder = instances.find(({ role }) => role === 'decode');
-  const apart = decoder !== undefined;
-  const receivable = Math.min(decoder?.nic.bytesPerSecond ?? Number.POSITIVE_INFINITY, nic.bytesPerSecond);
-  const bytesPerUs = Math.min(receivable, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6;
-  const handOffUs = (tokens: number, prefillUs: number) => {
-    const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
-    return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
+  const handOff: HandOffTransfer | undefined = decoder && {
+    bytesPerToken: machine.cost.kvBytesPerToken,
+    bytesPerUs:
+      Math.min(decoder.nic.bytesPerSecond, nic.bytesPerSecond, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6,
+    layerWise: machine.handOff?.layerWise === true,
   };
   return {
     kind,
     forecast: { kind: forecast, decodeUs, oddsMax },
-    slo: ({ trace }, tokens) => rule(trace, tokens),
-    kindOf: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
-    outputTokens: ({ outputs }) => outputs,
+    requests: {
+      slo: ({ trace }, tokens) => rule(trace, tokens),
+      outputClass: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
+      outputTokens: ({ outputs }) => outputs,
+    },
     members,
-    handOffUs,
+    handOff,
     inline: inlineLimits(inlineTokens, instances),
   };
 }

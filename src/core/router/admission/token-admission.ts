@@ -6,7 +6,7 @@ import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../protocol/ports.ts';
 import type { Slo } from '../../protocol/slo.ts';
 import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
-import type { AdmissionConfig } from './admission-controller.ts';
+import type { AdmissionConfig, AdmissionModel } from './admission-controller.ts';
 import type { DecodeMember } from './decode-pool.ts';
 import type { AdmissionSettings } from './length-admission.ts';
 import { sloOf } from './slo.ts';
@@ -24,7 +24,7 @@ interface Member extends DecodeMember {
 }
 
 /** Each instance tells what it has learned of its steps; prefills are learned by placement. */
-export class TokenAdmission {
+export class TokenAdmission implements AdmissionModel<GenerationRequest> {
   readonly #settings: AdmissionSettings;
   readonly #limits: BatchLimits;
   readonly #members: readonly Member[];
@@ -57,12 +57,10 @@ export class TokenAdmission {
     return {
       kind,
       forecast: { kind: forecast, decodeUs, oddsMax },
-      slo: (request, outputTokens) => this.slo(request, outputTokens),
-      kindOf: ({ sloClass = '', tenant = '' }) => `${sloClass}\n${tenant}`,
-      outputTokens: (request) => (request.resumed?.tokens.length ?? 0) + (this.#outputs.get(request)?.count ?? 0),
+      requests: this,
       members: this.#members,
-      // Pages leave as they are computed; what is left then takes no time to speak of.
-      handOffUs: () => 0,
+      // KV pages leave during the prefill; what is left afterwards takes next to no time.
+      handOff: undefined,
       inline:
         inlineTokens === undefined
           ? undefined
@@ -81,6 +79,15 @@ export class TokenAdmission {
     const [{ steps }] = this.#members;
     const lengths = { promptTokens: prompt.length, outputTokens };
     return sloOf(named, lengths, { prefill: this.#prefills[0], steps });
+  }
+
+  outputClass({ sloClass = '', tenant = '' }: GenerationRequest): string {
+    return `${sloClass}\n${tenant}`;
+  }
+
+  /** Tokens of earlier attempts included. */
+  outputTokens(request: GenerationRequest): number {
+    return (request.resumed?.tokens.length ?? 0) + (this.#outputs.get(request)?.count ?? 0);
   }
 
   /** As an instance takes it: with what it may wait for each token. */

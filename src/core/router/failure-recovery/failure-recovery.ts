@@ -1,12 +1,19 @@
-// What the conductor does about losses: instances that fall silent, tries that nobody has, requests that take too long.
+// Failure recovery: detects lost instances, lost attempts and timeouts, and retries what was lost.
 
-import type { ConductorEffect } from '../../protocol/effects.ts';
+import { assertNever } from '../../../util/assert-never.ts';
 import type { ConductorEvent } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
-import type { InstanceReport } from '../../protocol/instance-report.ts';
-import type { GenerationEvent } from '../../protocol/ports.ts';
-import type { Refusal } from '../../protocol/refusals.ts';
-import { attemptName, heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked } from '../attempts.ts';
+import type { InstanceReport, ReportedRequest } from '../../protocol/instance-report.ts';
+import {
+  type Attempt,
+  attemptId,
+  isAssigned,
+  isReportedByAll,
+  outputInstance,
+  type TrackedRequest,
+} from '../attempts.ts';
+import type { FailureDetection } from '../conductor-config.ts';
+import type { ConductorContext } from '../conductor-context.ts';
 import type { RequestRouter } from '../request-router.ts';
 
 type MembershipEvent<Request> = Extract<
@@ -14,197 +21,194 @@ type MembershipEvent<Request> = Extract<
   { kind: 'instanceLost' | 'instanceJoined' | 'report' | 'released' | 'wake' }
 >;
 
-/** The conductor, as its rescue sees it. */
-interface Owner<Request> {
-  readonly push: (effect: ConductorEffect<Request>) => void;
-  /** Its last event; nobody has anything of it. */
-  readonly end: (nowUs: number, tracked: Tracked<Request>, event: GenerationEvent) => void;
-}
-
 const stopped = 'the instance stopped';
+const none: ReadonlySet<RequestId> = new Set();
 
 /**
- * Instances report at equal distances which requests they have. From that follows everything else: what nobody reports was lost and is tried
- * elsewhere, what is reported and not wanted is cancelled, who does not report is gone.
+ * Heartbeats list the attempts of an instance. An attempt that no heartbeat lists is lost and retried, a listed attempt without a request
+ * is cancelled, and an instance without heartbeats is lost.
  */
 export class FailureRecovery<Request extends { readonly id: RequestId }> {
-  readonly #retries: RetryConfig<Request> | undefined;
-  readonly #dispatch: RequestRouter<Request>;
-  readonly #requests: ReadonlyMap<RequestId, Tracked<Request>>;
-  readonly #owner: Owner<Request>;
-  #lookUs = 0;
+  readonly #context: ConductorContext<Request>;
+  readonly #router: RequestRouter<Request>;
+  readonly #detection: FailureDetection | undefined;
+  #nextCheckUs = 0;
 
-  constructor(
-    retries: RetryConfig<Request> | undefined,
-    dispatch: RequestRouter<Request>,
-    requests: ReadonlyMap<RequestId, Tracked<Request>>,
-    owner: Owner<Request>,
-  ) {
-    this.#retries = retries;
-    this.#dispatch = dispatch;
-    this.#requests = requests;
-    this.#owner = owner;
+  constructor(context: ConductorContext<Request>, router: RequestRouter<Request>) {
+    this.#context = context;
+    this.#router = router;
+    this.#detection = context.config.retries?.detection;
   }
 
+  /** Time of the next `wake`. */
   get nextUs(): number {
-    return this.#retries?.patience === undefined ? Number.POSITIVE_INFINITY : this.#lookUs;
+    return this.#detection === undefined ? Number.POSITIVE_INFINITY : this.#nextCheckUs;
   }
 
-  hear(nowUs: number, event: MembershipEvent<Request>): void {
+  handle(event: MembershipEvent<Request>): void {
+    const { instances } = this.#context;
     switch (event.kind) {
       case 'instanceLost':
-        if (this.#dispatch.watch.isUp(event.instance)) this.#lose(nowUs, event.instance);
-        else this.#ignore(`instanceLost: instance ${event.instance} is unknown or lost already`);
+        if (instances.isUp(event.instance)) this.#lose(event.instance);
+        else this.#context.ignore(`instanceLost: instance ${event.instance} is unknown or lost already`);
         break;
       case 'instanceJoined':
-        this.#join(nowUs, event);
+        this.#join(event);
         break;
       case 'report':
-        this.#report(nowUs, event.instance, event.report);
+        this.#report(event.instance, event.report);
         break;
       case 'released': {
-        const tracked = this.#dispatch.find(event.id, event.instance);
-        if (tracked === undefined) this.#dispatch.fate(event.id, 'released');
-        else this.#retry(nowUs, tracked, event.why);
+        const tracked = this.#router.assigned(event.id, event.instance);
+        if (tracked === undefined) this.#router.countUnassigned(event.id, 'released');
+        else this.#retry(tracked, event.why);
         break;
       }
       case 'wake':
-        this.#look(nowUs);
+        this.#detect();
         break;
+      default:
+        assertNever(event);
     }
   }
 
-  #lose(nowUs: number, instance: InstanceIndex): void {
-    this.#dispatch.lose(instance);
-    this.#retryAt(nowUs, instance, none);
-    if (this.#retries?.patience !== undefined) return;
-    for (const id of this.#dispatch.jobs.heldInVain) {
-      const tracked = this.#requests.get(id);
-      if (tracked !== undefined) this.#fail(nowUs, tracked, stopped);
+  #lose(instance: InstanceIndex): void {
+    this.#router.instanceLost(instance);
+    this.#retryAll(instance, none);
+    if (this.#detection !== undefined) return;
+    for (const id of this.#router.jobs.unservable) {
+      const tracked = this.#context.requests.get(id);
+      if (tracked !== undefined) this.#fail(tracked, stopped);
     }
   }
 
-  /** What was tried there is gone, but for `kept`. */
-  #retryAt(nowUs: number, instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
-    for (const tracked of [...this.#requests.values()]) {
-      const { now } = tracked;
-      if (now !== undefined && isLegOf(now, instance) && !kept.has(now.id)) this.#retry(nowUs, tracked, stopped);
+  /** Retries the attempts of an instance that it no longer has: all but those in `kept`. */
+  #retryAll(instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
+    for (const tracked of [...this.#context.requests.values()]) {
+      const { attempt } = tracked;
+      if (attempt === undefined || kept.has(attempt.id)) continue;
+      if (isAssigned(attempt, instance)) this.#retry(tracked, stopped);
     }
   }
 
-  /** An instance is there, with nothing that is known. */
-  #join(
-    nowUs: number,
-    { instance, incarnation, capacityTokens, role }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
-  ): void {
-    if (!this.#dispatch.watch.join(nowUs, instance, incarnation)) {
-      this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${incarnation} is over`);
-      return;
-    }
-    this.#retryAt(nowUs, instance, none);
-    if (role !== undefined) this.#dispatch.roles.assign(instance, role);
-    this.#admit(nowUs, instance, capacityTokens);
-  }
-
-  /** What waits for an instance goes on. */
-  #admit(nowUs: number, instance: InstanceIndex, capacityTokens?: number): void {
-    this.#dispatch.admit(instance, capacityTokens);
-    for (const tracked of [...this.#requests.values()])
-      if (tracked.now === undefined && !this.#dispatch.jobs.isHeld(tracked.id)) this.#tryNext(nowUs, tracked, stopped);
-  }
-
-  #report(nowUs: number, instance: InstanceIndex, report: InstanceReport): void {
-    const verdict = this.#dispatch.watch.hear(nowUs, instance, report);
-    if (verdict === 'late' || verdict === 'orphan') {
-      this.#dispatch.fates?.met(verdict, 'report');
-      this.#ignore(
-        `report: of instance ${instance}, life ${report.incarnation}, number ${report.number}: it is ${verdict}`,
+  /** An instance is up and holds nothing. */
+  #join({
+    instance,
+    incarnation,
+    capacityTokens,
+    role,
+  }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>): void {
+    const { nowUs, instances } = this.#context;
+    if (!instances.health.join(nowUs, instance, incarnation)) {
+      this.#context.ignore(
+        `instanceJoined: instance ${instance} is unknown, or its incarnation ${incarnation} has joined or ended`,
       );
       return;
     }
-    if (verdict === 'newborn') this.#retryAt(nowUs, instance, new Set(report.requests.map(({ id }) => id)));
-    for (const { id, outputs, awaited } of report.requests) {
-      const tracked = this.#dispatch.find(id, instance);
-      if (tracked?.now === undefined) {
-        if (this.#dispatch.over.has(id)) this.#dispatch.fates?.met('lost', 'cancel');
-        else this.#dispatch.fates?.met('orphan', 'submit');
-        this.#dispatch.cancelAt(instance, id, false);
-        continue;
-      }
-      const { now, progress } = tracked;
-      if (awaited) continue;
-      if (heardFrom(now, instance)) now.heardUs = nowUs;
-      if (instance !== speaksFor(now)) continue;
-      if (outputs > 0) progress?.reach(outputs);
-      if (outputs === 0 && now.decodeAt === undefined) continue;
-      if (now.stage !== 'decode')
-        this.#dispatch.fates?.met('lost', now.decodeAt === undefined ? 'tokens' : 'prefilled');
-      this.#dispatch.decodes(nowUs, now);
-    }
-    if (verdict !== 'known') this.#admit(nowUs, instance);
-    this.#dispatch.hearsay.catchUp(nowUs, instance, report);
+    this.#retryAll(instance, none);
+    if (role !== undefined) this.#router.roles.assign(instance, role);
+    this.#admit(instance, capacityTokens);
   }
 
-  /** Whoever has been silent for too long is given up. */
-  #look(nowUs: number): void {
-    const patience = this.#retries?.patience;
-    if (patience === undefined || nowUs < this.#lookUs) return;
-    const { silentUs, timeoutUs } = patience;
-    this.#lookUs = nowUs + Math.ceil(Math.min(silentUs, timeoutUs) / 4);
-    for (const instance of this.#dispatch.watch.silentSince(nowUs - silentUs)) {
-      this.#dispatch.fates?.met('lost', 'report');
-      this.#lose(nowUs, instance);
+  /** Requests that wait for an instance are tried again. */
+  #admit(instance: InstanceIndex, capacityTokens?: number): void {
+    this.#router.instanceJoined(instance, capacityTokens);
+    for (const tracked of [...this.#context.requests.values()])
+      if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id)) this.#tryNext(tracked, stopped);
+  }
+
+  #report(instance: InstanceIndex, report: InstanceReport): void {
+    const { nowUs, instances } = this.#context;
+    const verdict = instances.health.reported(nowUs, instance, report);
+    if (verdict === 'late' || verdict === 'orphan') {
+      this.#context.countMessage(verdict, 'report');
+      const { incarnation, number } = report;
+      this.#context.ignore(
+        `report: of instance ${instance}, incarnation ${incarnation}, number ${number}: it is ${verdict}`,
+      );
+      return;
     }
-    this.#dispatch.hearsay.forget(nowUs - silentUs);
-    for (const tracked of [...this.#requests.values()]) {
-      const { now, submittedUs, tries } = tracked;
-      if (nowUs - submittedUs >= timeoutUs) {
-        this.#dispatch.leave(tracked, false);
-        this.#fail(nowUs, tracked, `it has not ended in time: ${timeoutUs / 1e6} s, ${tries} tries`);
-      } else if (now !== undefined && nowUs - now.heardUs >= silentUs) {
-        this.#dispatch.fates?.met('lost', now.stage === 'queued' ? 'submit' : 'ended');
-        this.#retry(nowUs, tracked, `nothing was heard of it for ${silentUs / 1e6} s`);
+    if (verdict === 'restarted') this.#retryAll(instance, new Set(report.requests.map(({ id }) => id)));
+    for (const reported of report.requests) this.#reportedRequest(instance, reported);
+    if (verdict !== 'current') this.#admit(instance);
+    this.#router.kvEvents.compare(instance, report);
+  }
+
+  #reportedRequest(instance: InstanceIndex, { id, outputs, awaited }: ReportedRequest): void {
+    const tracked = this.#router.assigned(id, instance);
+    if (tracked?.attempt === undefined) {
+      if (this.#router.ended.has(id)) this.#context.countMessage('lost', 'cancel');
+      else this.#context.countMessage('orphan', 'submit');
+      this.#router.cancelAt(instance, id, false);
+    } else if (!awaited) this.#reportedAttempt(instance, tracked, tracked.attempt, outputs);
+  }
+
+  #reportedAttempt(
+    instance: InstanceIndex,
+    { progress }: TrackedRequest<Request>,
+    attempt: Attempt,
+    outputs: number,
+  ): void {
+    if (isReportedByAll(attempt, instance)) attempt.reportedUs = this.#context.nowUs;
+    if (instance !== outputInstance(attempt)) return;
+    if (outputs > 0) progress?.advance(outputs);
+    if (outputs === 0 && attempt.decodeAt === undefined) return;
+    if (attempt.phase !== 'decode')
+      this.#context.countMessage('lost', attempt.decodeAt === undefined ? 'tokens' : 'prefilled');
+    this.#router.decodeStarted(attempt);
+  }
+
+  /** Loses silent instances, retries unreported attempts, and fails requests past their timeout. */
+  #detect(): void {
+    const { nowUs, instances, requests } = this.#context;
+    if (this.#detection === undefined || nowUs < this.#nextCheckUs) return;
+    const { reportTimeoutUs, requestTimeoutUs } = this.#detection;
+    this.#nextCheckUs = nowUs + Math.ceil(Math.min(reportTimeoutUs, requestTimeoutUs) / 4);
+    for (const instance of instances.health.silentSince(nowUs - reportTimeoutUs)) {
+      this.#context.countMessage('lost', 'report');
+      this.#lose(instance);
+    }
+    this.#router.kvEvents.forgetStale(nowUs - reportTimeoutUs);
+    for (const tracked of [...requests.values()]) {
+      const { attempt, submittedUs, attempts } = tracked;
+      if (nowUs - submittedUs >= requestTimeoutUs) {
+        this.#router.release(tracked, false);
+        this.#fail(tracked, `it has not ended in time: ${requestTimeoutUs / 1e6} s, attempts: ${attempts}`);
+      } else if (attempt !== undefined && nowUs - attempt.reportedUs >= reportTimeoutUs) {
+        this.#context.countMessage('lost', attempt.phase === 'queued' ? 'submit' : 'ended');
+        this.#retry(tracked, `no instance reported it for ${reportTimeoutUs / 1e6} s`);
       }
     }
   }
 
-  /** Its current try came to nothing. */
-  #retry(nowUs: number, tracked: Tracked<Request>, why: string): void {
-    this.#dispatch.leave(tracked, false);
+  /** The current attempt has failed. */
+  #retry(tracked: TrackedRequest<Request>, why: string): void {
+    this.#router.release(tracked, false);
     const reason = tracked.progress?.ended;
     if (reason !== undefined) {
-      this.#owner.end(nowUs, tracked, { kind: 'finished', reason });
-    } else if (tracked.tries >= (this.#retries?.triesMax ?? 1)) {
-      this.#fail(nowUs, tracked, tracked.tries === 1 ? why : `${why}: tried ${tracked.tries} times`);
+      this.#router.end(tracked, { kind: 'finished', reason });
+    } else if (tracked.attempts >= (this.#context.config.retries?.attemptsMax ?? 1)) {
+      this.#fail(tracked, tracked.attempts === 1 ? why : `${why}: tried ${tracked.attempts} times`);
     } else {
-      tracked.tries++;
-      this.#tryNext(nowUs, tracked, why);
+      tracked.attempts++;
+      this.#tryNext(tracked, why);
     }
   }
 
-  #tryNext(nowUs: number, tracked: Tracked<Request>, why: string): void {
-    const request = tracked.progress?.resume(attemptName(tracked.id, tracked.tries));
+  #tryNext(tracked: TrackedRequest<Request>, why: string): void {
+    const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
-    const proposal = this.#dispatch.proposals.of(nowUs, request);
-    this.#dispatch.explain(nowUs, request.id, proposal);
-    const unfit = this.#dispatch.proposals.unfit(proposal);
-    if (unfit === 'nobody') {
-      // With patience it waits: somebody may come.
-      if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
-    } else if (unfit !== undefined) this.#owner.end(nowUs, tracked, unfit);
-    else if (proposal.route === undefined) this.#dispatch.jobs.hold(tracked, request);
-    else this.#dispatch.go(nowUs, tracked, request, proposal);
+    const decision = this.#router.plan(request);
+    const unfit = this.#router.planner.unfit(decision);
+    if (unfit === 'no-instance') {
+      // With failure detection the request waits for an instance to join.
+      if (this.#detection === undefined) this.#fail(tracked, why);
+    } else if (unfit !== undefined) this.#router.end(tracked, unfit);
+    else this.#router.dispatchOrHold(tracked, request, decision);
   }
 
-  #fail(nowUs: number, tracked: Tracked<Request>, why: string): void {
+  #fail(tracked: TrackedRequest<Request>, why: string): void {
     const message = `Cannot generate: ${why}`;
-    const event: Refusal = { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined };
-    this.#owner.end(nowUs, tracked, event);
-  }
-
-  #ignore(message: string): void {
-    this.#owner.push({ kind: 'ignored', message: `Ignored ${message}` });
+    this.#router.end(tracked, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 }
-
-const none: ReadonlySet<RequestId> = new Set();

@@ -1,26 +1,28 @@
-// What the conductor knows of its instances: which of them are there, in which life, and when they last said so.
+// Failure detector over heartbeats: which instances are up, in which incarnation, and when each last reported.
+
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { InstanceReport } from '../../protocol/instance-report.ts';
 
-/** `late`: known already. `orphan`: of an earlier life. `newborn`: the first word of a life. `back`: it had been given up. */
-export type ReportVerdict = 'late' | 'orphan' | 'newborn' | 'back' | 'known';
+/**
+ * `late`: a duplicate or reordered heartbeat. `orphan`: of an earlier incarnation. `restarted`: the first of a new incarnation.
+ * `recovered`: the instance was taken for lost. `current`: none of these.
+ */
+export type ReportVerdict = 'late' | 'orphan' | 'restarted' | 'recovered' | 'current';
 
-interface Watched {
+interface Health {
   up: boolean;
   incarnation: number | undefined;
+  /** Of the last heartbeat. */
   number: number;
-  heardUs: number;
+  reportedUs: number;
 }
 
 export class InstanceHealth {
-  readonly #instances: readonly Watched[];
+  readonly #instances: readonly Health[];
 
   constructor(instances: number) {
     this.#instances = Array.from({ length: instances }, () => ({
-      up: true,
-      incarnation: undefined,
-      number: 0,
-      heardUs: 0,
+      ...{ up: true, incarnation: undefined, number: 0, reportedUs: 0 },
     }));
   }
 
@@ -28,41 +30,35 @@ export class InstanceHealth {
     return this.#instances[instance]?.up === true;
   }
 
-  /** Undefined until it has spoken. */
+  /** Undefined before its first heartbeat or join. */
   incarnationOf(instance: InstanceIndex): number | undefined {
     return this.#instances[instance].incarnation;
   }
 
-  hear(nowUs: number, instance: InstanceIndex, { incarnation, number }: InstanceReport): ReportVerdict {
-    const watched = this.#instances[instance];
-    if (watched.incarnation !== undefined && incarnation < watched.incarnation) return 'orphan';
-    if (incarnation === watched.incarnation && number <= watched.number) return 'late';
-    const verdict =
-      incarnation !== watched.incarnation && watched.incarnation !== undefined
-        ? 'newborn'
-        : watched.up
-          ? 'known'
-          : 'back';
-    watched.up = true;
-    watched.incarnation = incarnation;
-    watched.number = number;
-    watched.heardUs = nowUs;
-    return verdict;
+  /** Takes a heartbeat. */
+  reported(nowUs: number, instance: InstanceIndex, { incarnation, number }: InstanceReport): ReportVerdict {
+    const health = this.#instances[instance];
+    if (health.incarnation !== undefined && incarnation < health.incarnation) return 'orphan';
+    if (incarnation === health.incarnation && number <= health.number) return 'late';
+    const isRestart = health.incarnation !== undefined && incarnation !== health.incarnation;
+    const wasUp = health.up;
+    health.up = true;
+    health.incarnation = incarnation;
+    health.number = number;
+    health.reportedUs = nowUs;
+    if (isRestart) return 'restarted';
+    return wasUp ? 'current' : 'recovered';
   }
 
-  /** It is there, with nothing; false when that cannot be. */
+  /** The instance is up and holds nothing; false for an earlier incarnation, or one that has joined already. */
   join(nowUs: number, instance: InstanceIndex, incarnation: number): boolean {
-    const watched = this.#instances[instance];
-    if (
-      watched === undefined ||
-      incarnation < (watched.incarnation ?? 0) ||
-      (incarnation === watched.incarnation && watched.up)
-    )
-      return false;
-    watched.up = true;
-    watched.incarnation = incarnation;
-    watched.number = 0;
-    watched.heardUs = nowUs;
+    const health = this.#instances[instance];
+    if (health === undefined || incarnation < (health.incarnation ?? 0)) return false;
+    if (incarnation === health.incarnation && health.up) return false;
+    health.up = true;
+    health.incarnation = incarnation;
+    health.number = 0;
+    health.reportedUs = nowUs;
     return true;
   }
 
@@ -70,10 +66,10 @@ export class InstanceHealth {
     this.#instances[instance].up = false;
   }
 
-  /** Those that are thought to be there and have said nothing since `sinceUs`. */
+  /** Up instances without a heartbeat since `sinceUs`. */
   silentSince(sinceUs: number): readonly InstanceIndex[] {
     const silent: InstanceIndex[] = [];
-    for (const [i, { up, heardUs }] of this.#instances.entries()) if (up && heardUs < sinceUs) silent.push(i);
+    for (const [i, { up, reportedUs }] of this.#instances.entries()) if (up && reportedUs < sinceUs) silent.push(i);
     return silent;
   }
 }

@@ -8,7 +8,7 @@ interface Standby {
   readonly capacityTokens: number;
   state: 'off' | 'starting' | 'up';
   /** Maximum length, in tokens, of each request that is placed here. */
-  readonly promised: Map<RequestId, number>;
+  readonly reserved: Map<RequestId, number>;
 }
 
 interface Move {
@@ -18,21 +18,26 @@ interface Move {
   readonly tokens: number;
 }
 
+/** The incarnation of the instance that a request migrates to. */
+export interface MigrationTarget {
+  readonly incarnation: number | undefined;
+}
+
 interface StandbyHost {
-  /** Marks a request as decoding on `to` from now on. Undefined: the request has ended or has moved already. */
-  divert(id: RequestId, to: InstanceIndex): { readonly incarnation: number | undefined } | undefined;
+  /** Makes `to` the decode instance of an attempt. Undefined: the attempt has ended, or was handed off before. */
+  redirect(id: RequestId, to: InstanceIndex): MigrationTarget | undefined;
 }
 
 /**
- * Reserves room for the maximum length of each request that outgrows its instance: on a running standby instance, else on one that starts,
- * else the smallest that fits is started. Requests without room wait in order. A started instance is not stopped.
+ * Reserves memory for the maximum length of each request that outgrows its instance: on a running standby instance, else on one that starts,
+ * else the smallest that fits is started. Requests without memory wait in order. A started instance is not stopped.
  */
 export class StandbyFleet {
   readonly #standbys: readonly Standby[];
   readonly #host: StandbyHost;
-  /** Requests without room, in the order of asking. */
+  /** Requests without reserved memory, in the order of `outgrows`. */
   readonly #waiting = new Map<RequestId, Move>();
-  /** Requests with reserved room. */
+  /** Requests with reserved memory. */
   readonly #moves = new Map<RequestId, Move & { readonly to: Standby }>();
   #effects: StandbyEffect[] = [];
   /** Number of instance starts. */
@@ -43,7 +48,7 @@ export class StandbyFleet {
     host: StandbyHost,
   ) {
     this.#standbys = instances.flatMap(({ capacityTokens, standby }, instance) =>
-      standby === true ? [{ instance, capacityTokens, state: 'off' as const, promised: new Map() }] : [],
+      standby === true ? [{ instance, capacityTokens, state: 'off' as const, reserved: new Map() }] : [],
     );
     this.#host = host;
   }
@@ -66,7 +71,7 @@ export class StandbyFleet {
     }
   }
 
-  joined(instance: InstanceIndex): void {
+  instanceJoined(instance: InstanceIndex): void {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
     standby.state = 'up';
@@ -74,22 +79,22 @@ export class StandbyFleet {
     this.#place();
   }
 
-  /** The requests placed there are retried by their owners; the instance may be started again. */
-  lost(instance: InstanceIndex): void {
+  /** Failure recovery retries the requests placed there; the instance may be started again. */
+  instanceLost(instance: InstanceIndex): void {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
     standby.state = 'off';
     for (const [id, move] of this.#moves) if (move.to === standby) this.#moves.delete(id);
-    standby.promised.clear();
+    standby.reserved.clear();
   }
 
   /** The request's attempt is over. */
-  left(id: RequestId): void {
+  ended(id: RequestId): void {
     this.#waiting.delete(id);
     const move = this.#moves.get(id);
     if (move === undefined) return;
     this.#moves.delete(id);
-    move.to.promised.delete(id);
+    move.to.reserved.delete(id);
     this.#place();
   }
 
@@ -100,7 +105,7 @@ export class StandbyFleet {
       if (to === undefined) return;
       this.#waiting.delete(move.id);
       this.#moves.set(move.id, { ...move, to });
-      to.promised.set(move.id, move.tokens);
+      to.reserved.set(move.id, move.tokens);
       if (to.state === 'up') this.#order({ ...move, to });
       if (to.state !== 'off') continue;
       to.state = 'starting';
@@ -110,27 +115,28 @@ export class StandbyFleet {
   }
 
   #choose(tokens: number): Standby | undefined {
-    const fits = this.#standbys.filter((standby) => roomOf(standby) >= tokens);
+    const fits = this.#standbys.filter((standby) => freeTokens(standby) >= tokens);
     const rank = { up: 0, starting: 1, off: 2 };
     return fits.sort((a, b) => rank[a.state] - rank[b.state] || a.capacityTokens - b.capacityTokens)[0];
   }
 
   #order({ id, from, to }: Move & { readonly to: Standby }): void {
-    const diverted = to.state === 'up' ? this.#host.divert(id, to.instance) : undefined;
-    if (diverted !== undefined)
-      this.#effects.push({ kind: 'migrate', instance: from, id, to: to.instance, ...diverted });
+    const target = to.state === 'up' ? this.#host.redirect(id, to.instance) : undefined;
+    if (target !== undefined) this.#effects.push({ kind: 'migrate', instance: from, id, to: to.instance, ...target });
   }
 
-  /** Throws when an instance has promised more than its capacity. */
+  /** Throws when an instance has reserved more than its capacity. */
   check(): void {
     for (const standby of this.#standbys)
-      if (roomOf(standby) < 0)
-        throw new Error(`Fleet broken: instance ${standby.instance} has promised ${-roomOf(standby)} tokens too many`);
+      if (freeTokens(standby) < 0)
+        throw new Error(
+          `Fleet broken: instance ${standby.instance} has reserved ${-freeTokens(standby)} tokens too many`,
+        );
   }
 }
 
-function roomOf({ capacityTokens, promised }: Standby): number {
-  let room = capacityTokens;
-  for (const tokens of promised.values()) room -= tokens;
-  return room;
+function freeTokens({ capacityTokens, reserved }: Standby): number {
+  let free = capacityTokens;
+  for (const tokens of reserved.values()) free -= tokens;
+  return free;
 }

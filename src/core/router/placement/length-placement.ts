@@ -10,7 +10,7 @@ import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import { backgroundLimits } from '../../scheduler/batching/batch-jobs-budget.ts';
 import { awaitedUs, type BatchLimits } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
-import type { BatchJobsConfig } from '../batch-jobs.ts';
+import type { BatchJobsConfig } from '../conductor-config.ts';
 import type { PlacementSettings } from './placement.ts';
 import type { PlacerConfig } from './placer.ts';
 
@@ -28,12 +28,10 @@ const indexedBlocks = 2 ** 15;
 /** Evicted blocks that the index remembers, to tell an evicted block from one that was never seen. */
 const rememberedBlocks = 1_000_000;
 
-/** Batch jobs are the requests that the trace marks as such. They may fill the smallest share of memory that any instance grants them. */
-export function lengthJobs(
-  instances: readonly { readonly machine: Pick<Machine, 'limits'> }[],
-): BatchJobsConfig<LengthRequest> {
+/** Batch jobs may fill the smallest share of memory that any instance grants them. */
+export function lengthJobs(instances: readonly { readonly machine: Pick<Machine, 'limits'> }[]): BatchJobsConfig {
   const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
-  return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
+  return { memoryShare: Math.min(...shares) };
 }
 
 /** Instances with one cost model share one predictor. */
@@ -62,7 +60,7 @@ export function lengthPlacement(
   return {
     ...settings,
     blockTokens,
-    chainOf: ({ chain }) => chain,
+    prompts: { chainOf: ({ chain }) => chain, mayPipeline: () => true },
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
     ssds: {
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),

@@ -1,4 +1,4 @@
-// How the conductor finds an instance for a request: what it has heard of caches and queues, shown to a placement policy.
+// Finds an instance for a prompt: shows the placement policy the prefix index, the prefill queues and predicted transfers.
 
 import { wideZero } from '../../../util/wide-zero.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
@@ -11,40 +11,42 @@ import type { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
-import type { BlockFates, Considered } from '../../protocol/request-trace.ts';
-import { type BlockCounts, blockFates, type MissReasons, type PlacementRecords } from '../placed.ts';
+import type { BlockFates, PlacementCandidate } from '../../protocol/request-trace.ts';
+import { type BlockCounts, blockFates, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
 import { PrefillQueues } from './prefill-queues.ts';
 
 export type { PipelineSettings, PlacementSettings };
 
-/** Without it the instance with the fewest requests is taken, and nothing is known of caches. */
+/** What placement reads of a request. */
+export interface PromptModel<Request> {
+  /** The full blocks of the prompt. */
+  chainOf(request: Request): BlockChain;
+  /** True when a pipeline group may compute the prompt. */
+  mayPipeline(request: Request): boolean;
+}
+
+/** Without a configuration the instance with the fewest requests is chosen, and there is no prefix index. */
 export interface PlacerConfig<Request> extends PlacementSettings {
   readonly blockTokens: number;
-  /** Of the prompt's full blocks. */
-  readonly chainOf: (request: Request) => BlockChain;
-  /** (instances): who predicts the prefills of each; instances that are alike share one. */
+  readonly prompts: PromptModel<Request>;
+  /** (instances): predicts the prefills of each; equal instances share one predictor. */
   readonly predictors: readonly PrefillPredictor[];
   /** Undefined: prefixes never move between instances. */
   readonly transfers: TransferConfig | undefined;
-  /** Undefined: none has an SSD. */
+  /** Undefined: no instance has an SSD. */
   readonly ssds?: SsdConfig | undefined;
-  /** Requests start while their prefixes come, with so many rows in a step at most. Undefined: when all of it is there. */
+  /** Rows of a step that starts while the prefix still arrives, at most. Undefined: a prefill starts when all of its prefix is there. */
   readonly aheadRows?: number | undefined;
-  /** Long prompts may be computed by groups; `prefills` (instances) predicts them, of those that are alike by one. Undefined: never. */
-  readonly pipeline?:
-    | (PipelineSettings & {
-        readonly prefills: readonly PipelinedPrefill[];
-        /** Undefined: any request may be. */
-        readonly takes?: (request: Request) => boolean;
-      })
-    | undefined;
-  /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
+  /** Pipeline groups for long prompts; `prefills` (instances): predicts them, one for equal instances. Undefined: no groups. */
+  readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinedPrefill[] }) | undefined;
+  /** Initial size of the prefix index, in blocks. */
   readonly blocks: number;
+  /** Evicted blocks that the index remembers. */
   readonly rememberedBlocks: number;
 }
 
-/** What the members of a group do, each. */
+/** The part of each member of a pipeline group. */
 interface GroupShare {
   readonly members: readonly InstanceIndex[];
   readonly workUs: number;
@@ -115,7 +117,7 @@ export class Placer<Request> {
     this.#groupPrefixes = new GroupPrefixes(this.#matches, sends, config.blockTokens);
   }
 
-  /** The first step of a prefill that starts ahead of its prefix ends when that is here. */
+  /** The first step of a prefill that starts before its prefix is there ends when the prefix is. */
   #overlapUs(kind: number, tokens: number, cachedTokens: number): number {
     const rows = this.#config?.aheadRows;
     if (rows === undefined) return 0;
@@ -126,7 +128,7 @@ export class Placer<Request> {
     return this.#config?.blockTokens ?? 1;
   }
 
-  /** Different blocks that instances are known to hold. */
+  /** Distinct blocks that instances hold, as far as their events report. */
   get heldBlocks(): number {
     return this.#index?.blocks ?? 0;
   }
@@ -137,29 +139,24 @@ export class Placer<Request> {
   }
 
   /**
-   * Undefined when no instance is left.
-   * @param holds instances that could hold the request: only they are asked, if there are any; undefined: all could
+   * Undefined when no instance is up.
+   * @param able (instances): 1 where the prompt may be computed; ignored when no such instance is up; undefined: everywhere
    */
-  choose(
-    nowUs: number,
-    request: Request,
-    promptTokens: number,
-    holds?: (instance: InstanceIndex) => boolean,
-  ): PlacementDecision | undefined {
+  choose(nowUs: number, request: Request, promptTokens: number, able?: Uint8Array): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;
     this.#nowUs = nowUs;
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
       const reusable = Math.floor((promptTokens - 1) / blockTokens);
-      this.#index.match(this.#config.chainOf(request), reusable, this.#matches);
+      this.#index.match(this.#config.prompts.chainOf(request), reusable, this.#matches);
       this.#queues.predict(nowUs, this.#view.queueUs);
     }
-    const question = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
-    const able = holds && this.#view.up.map((up, i) => (up === 1 && holds(i) ? 1 : 0));
-    const view = able?.includes(1) ? { ...this.#view, up: able } : this.#view;
-    return this.#placement.choose(question, view);
+    const query = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
+    const up = able && this.#view.up.map((each, i) => each & able[i]);
+    const view = up?.includes(1) ? { ...this.#view, up } : this.#view;
+    return this.#placement.choose(query, view);
   }
 
-  /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. @param decodeAt does not help */
+  /** A group that computes the prompt of the last `choose` sooner than the chosen instance; undefined: none. @param decodeAt is not a member */
   group(
     request: Request,
     promptTokens: number,
@@ -167,7 +164,7 @@ export class Placer<Request> {
     decodeAt: InstanceIndex,
   ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
-    if (pipeline === undefined || pipeline.takes?.(request) === false) return undefined;
+    if (pipeline === undefined || this.#config?.prompts.mayPipeline(request) !== true) return undefined;
     const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
     const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
     const up = this.#view.up.with(decodeAt, 0);
@@ -179,32 +176,32 @@ export class Placer<Request> {
     return { choice, prefix: prefix && { blocks: prefix.blocks, from: prefix.from, patienceUs } };
   }
 
-  /** What an instance has of the prompt that was asked about last. */
+  /** Leading tokens of the prompt of the last `choose` that an instance has in its cache. */
   cachedTokens(instance: InstanceIndex): number {
     return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
   }
 
-  /** The instances among which the prompt that was asked about last could go. */
-  considered(promptTokens: number): readonly Considered[] {
+  /** The up instances, as the last `choose` saw them. */
+  candidates(promptTokens: number): readonly PlacementCandidate[] {
     const { up, requests, queueUs, kind } = this.#view;
-    const seen: Considered[] = [];
+    const candidates: PlacementCandidate[] = [];
     for (let instance = 0; instance < up.length; instance++) {
       if (up[instance] === 0) continue;
       const matchedTokens = this.cachedTokens(instance);
       const prefillUs = this.#predictors[kind[instance]].prefillUs(promptTokens, matchedTokens);
-      seen.push({ instance, requests: requests[instance], matchedTokens, queueUs: queueUs[instance], prefillUs });
+      candidates.push({ instance, requests: requests[instance], matchedTokens, queueUs: queueUs[instance], prefillUs });
     }
-    return seen;
+    return candidates;
   }
 
-  /** (instances): predicted wait for a prefill that comes now. Valid until the next question. */
+  /** (instances): predicted wait of a prefill that arrives now. Valid until the next `choose`. */
   waitsUs(nowUs: number): Float64Array {
     this.#queues.predict(nowUs, this.#view.queueUs);
     return this.#view.queueUs;
   }
 
-  /** Mean wait for a prefill that comes now, over the instances that take prompts. */
-  waitUs(nowUs: number): number {
+  /** Mean wait of a prefill that arrives now, over the up instances. */
+  meanWaitUs(nowUs: number): number {
     const { up, queueUs } = this.#view;
     this.#queues.predict(nowUs, queueUs);
     let sum = 0;
@@ -216,7 +213,7 @@ export class Placer<Request> {
     return count === 0 ? 0 : sum / count;
   }
 
-  /** The request goes there, and then to `decodeAt`. @param share of the members of a group */
+  /** Counts a prompt that was sent to its instance. @param share of each member of a group */
   place(
     nowUs: number,
     request: Request,
@@ -226,11 +223,11 @@ export class Placer<Request> {
       decodeAt,
       share,
     }: { readonly decodeAt?: InstanceIndex | undefined; readonly share?: GroupShare | undefined } = {},
-  ): PlacementRecords {
+  ): PlacedPrompt {
     const { instance, from, fetchedBlocks, readyUs } = decision;
     const { blockTokens = 1 } = this.#config ?? plain;
     const prefillUs = share?.workUs ?? decision.prefillUs;
-    const helpers = share?.members.slice(1) ?? nobody;
+    const helpers = share?.members.slice(1) ?? none;
     if (from !== undefined) this.#transfers?.add(nowUs, from, instance, fetchedBlocks * blockTokens);
     this.#ssds?.add(nowUs, instance, decision.ssdBlocks * blockTokens);
     if (from !== undefined) this.#ssds?.add(nowUs, from, decision.fetchedSsdBlocks * blockTokens);
@@ -241,18 +238,17 @@ export class Placer<Request> {
       this.#view.requests[member]++;
       this.#queues.add(nowUs, member, prefillUs);
     }
-    const chain = this.#config?.chainOf(request);
+    const chain = this.#config?.prompts.chainOf(request);
     return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + readyUs, decodeAt };
   }
 
   /**
-   * It runs, with what the instance itself found of its prompt.
-   *
-   * @param overtaken its first tokens came before this word
+   * The prompt is being computed: corrects the predictions by the tokens that its instance found in its cache.
+   * @param overtaken its first output arrived before this report
    */
-  started(nowUs: number, placed: PlacementRecords, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
+  started(nowUs: number, placed: PlacedPrompt, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
-    // Its keys and values leave as they are computed: they stand before what is asked for from now on.
+    // Its KV leaves layer by layer as it is computed: later transfers queue behind it.
     if (decodeAt !== undefined && !overtaken) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
     if (chain === undefined || this.#index === undefined || this.#config === undefined) return undefined;
     if (prefillUs === undefined && !overtaken) return undefined;
@@ -271,8 +267,8 @@ export class Placer<Request> {
     return found;
   }
 
-  /** Its first token came. */
-  prefilled(nowUs: number, placed: PlacementRecords): void {
+  /** The prefill has ended. */
+  prefilled(nowUs: number, placed: PlacedPrompt): void {
     if (placed.prefillUs === undefined) return;
     const { instance, computing, prefillUs, readyUs } = placed;
     if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs);
@@ -281,75 +277,75 @@ export class Placer<Request> {
     placed.prefillUs = undefined;
   }
 
-  /** A member of a group has done its share. */
-  sharePrefilled({ computing, prefillUs }: PlacementRecords, member: InstanceIndex): void {
+  /** A member of a group has computed its layers. */
+  sharePrefilled({ computing, prefillUs }: PlacedPrompt, member: InstanceIndex): void {
     if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs);
   }
 
-  /** It ended, or was cancelled. */
-  ended({ instance, helpers, computing, prefillUs }: PlacementRecords): void {
+  /** The request has ended or was cancelled. */
+  ended({ instance, helpers, computing, prefillUs }: PlacedPrompt): void {
     this.#view.requests[instance]--;
     for (const helper of helpers) this.#view.requests[helper]--;
     if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs);
     computing.clear();
   }
 
-  /** @param isUp it is not lost */
+  /** @param isUp the instance is not lost */
   setTakesPrompts(instance: InstanceIndex, takes: boolean, isUp: boolean): void {
     this.#takesPrompts[instance] = takes;
     this.#view.up[instance] = Number(takes && isUp);
   }
 
-  lost(instance: InstanceIndex): void {
+  instanceLost(instance: InstanceIndex): void {
     this.#view.up[instance] = 0;
     this.#checked = false;
     this.#index?.drop(instance);
   }
 
-  /** It takes requests (again). What it holds, its life says. */
-  joined(instance: InstanceIndex, incarnation: number | undefined): void {
+  /** The instance is up, and its cache is unknown. */
+  instanceJoined(instance: InstanceIndex, incarnation: number | undefined): void {
     this.#view.up[instance] = Number(this.#takesPrompts[instance]);
     this.#checked = false;
     if (incarnation !== undefined) this.#index?.join(instance, incarnation);
   }
 
-  /** Is the instance known to hold the block of the digest at `words[at..at+4]`? Never where nothing is asked. */
-  names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
+  /** True when the prefix index has the block of the digest at `words[at..at+4]` for the instance. */
+  indexHas(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
     return this.#index?.holds(instance, words, at) === true;
   }
 
-  /** Has it told more than is known? */
+  /** True when KV events of the instance are missing. */
   isBehind(instance: InstanceIndex, incarnation: number, journal: number): boolean {
     return this.#index?.isBehind(instance, incarnation, journal) === true;
   }
 
-  /** After a `gap` the instance is to tell all that it holds. */
-  journal(instance: InstanceIndex, journal: KvEventBatch): BatchVerdict {
+  /** Applies KV events. After a `gap` a snapshot of the instance is required. */
+  applyEvents(instance: InstanceIndex, batch: KvEventBatch): BatchVerdict {
     this.#checked = false;
-    return this.#index?.apply(instance, journal) ?? 'applied';
+    return this.#index?.apply(instance, batch) ?? 'applied';
   }
 
-  /** False when it is out of date. */
-  snapshot(instance: InstanceIndex, snapshot: KvSnapshot): boolean {
+  /** Applies a snapshot; false when it is out of date. */
+  restore(instance: InstanceIndex, snapshot: KvSnapshot): boolean {
     this.#checked = false;
     return this.#index?.restore(instance, snapshot) ?? true;
   }
 
-  /** Throws unless the index is sound. Passes over all of it, if anything was told since the last time. */
+  /** Throws unless the prefix index is consistent. Visits all of it, if it has changed since the last call. */
   check(): void {
     if (!this.#checked) this.#index?.check();
     this.#checked = true;
   }
 }
 
-/** What the decision's instance is to get from another one before the request starts. */
+/** The prefix that the chosen instance fetches from another one; undefined: none. */
 export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
   const { from, ownBlocks, fetchedBlocks, transferUs, savedUs } = decision;
   if (from === undefined) return undefined;
   return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs), transferUs };
 }
 
-const nobody: readonly InstanceIndex[] = [];
+const none: readonly InstanceIndex[] = [];
 const plain: PlacementSettings & { readonly pipeline?: undefined; readonly blockTokens?: undefined } = {
   kind: 'least-loaded',
   seed: [0, 0],

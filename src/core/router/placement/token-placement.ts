@@ -12,7 +12,7 @@ import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
 import { batchLimits } from '../../scheduler/executor/token-limits.ts';
 import type { TokenTransfers } from '../token-transfers.ts';
-import type { PlacerConfig } from './placer.ts';
+import type { PlacerConfig, PromptModel } from './placer.ts';
 import { PrefillWatch } from './prefill-watch.ts';
 
 /** Blocks that the index has room for from the start: it grows. */
@@ -29,7 +29,7 @@ export interface TokenPipeline extends PipelineSettings {
   readonly layers: number;
 }
 
-export class TokenPlacement {
+export class TokenPlacement implements PromptModel<GenerationRequest> {
   readonly #hashKey: Uint32Array;
   #watch = new PrefillWatch([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
@@ -66,7 +66,7 @@ export class TokenPlacement {
       seed: [0, 0],
       balancingThreshold: 1,
       blockTokens: pageTokens,
-      chainOf: (request) => this.#chainOf(request),
+      prompts: this,
       predictors: this.#watch.times,
       transfers: this.#transfers?.config,
       ssds: this.#transfers?.ssds,
@@ -75,7 +75,6 @@ export class TokenPlacement {
       pipeline: this.#pipeline && {
         ...this.#pipeline,
         prefills: this.#groupPrefills(this.#pipeline),
-        takes: isPlain,
       },
       blocks,
       rememberedBlocks,
@@ -118,7 +117,7 @@ export class TokenPlacement {
     this.#watch.left(id);
   }
 
-  #chainOf(request: GenerationRequest): BlockChain {
+  chainOf(request: GenerationRequest): BlockChain {
     const known = this.#chains.get(request);
     if (known !== undefined) return known;
     if (this.#root === undefined) throw new Error('Cannot place request: the model is not loaded');
@@ -126,11 +125,11 @@ export class TokenPlacement {
     this.#chains.set(request, chain);
     return chain;
   }
+
+  /** One instance computes a prompt with log-probabilities, or with earlier output. */
+  mayPipeline({ sampling, resumed }: GenerationRequest): boolean {
+    return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0;
+  }
 }
 
 type StageTimes = PipelineTimes['steps']['predictStageUs'];
-
-/** Rows of a prompt that are scored, and output that goes on, are one instance's work. */
-function isPlain({ sampling, resumed }: GenerationRequest): boolean {
-  return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0;
-}

@@ -1,20 +1,29 @@
-// What the client of a generated text has heard, so that another instance can go on from there.
+// What the conductor reads of requests with token ids, and how such a request resumes on another instance.
+
 import { Int32List } from '../../util/int32-list.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
-import type { Progress } from './attempts.ts';
+import { sizeOf } from '../protocol/request-size.ts';
+import type { Progress, RequestModel } from './conductor-config.ts';
 
-/** Sampling is a function of the seed and of how many tokens came before: the tokens that follow are those that would have. */
-export class TokenProgress implements Progress<GenerationRequest> {
+export const tokenRequests: RequestModel<GenerationRequest> = {
+  size: sizeOf,
+  isBatchJob: ({ batch }) => batch === true,
+  progressOf: (request) => new TokenProgress(request),
+};
+
+/** Sampling is a function of the seed and of the number of earlier tokens: a resumed request continues with the same tokens. */
+class TokenProgress implements Progress<GenerationRequest> {
   readonly #request: GenerationRequest;
   readonly #tokens = new Int32List();
+  /** Prompt tokens whose log-probabilities the client has received. */
   #scored = 0;
 
   constructor(request: GenerationRequest) {
     this.#request = request;
   }
 
-  hear(event: GenerationEvent): boolean {
+  receive(event: GenerationEvent): boolean {
     if (event.kind === 'prompt-logprobs') this.#scored += event.logprobs.logprobs.length;
     if (event.kind === 'tokens') {
       if (event.at !== undefined && event.at < this.#tokens.length) return false;
@@ -23,8 +32,8 @@ export class TokenProgress implements Progress<GenerationRequest> {
     return true;
   }
 
-  /** Only tokens that came count: which they were is not known of others. */
-  reach(): void {}
+  /** Only received tokens count: a report carries no token ids. */
+  advance(): void {}
 
   get ended(): 'stop' | 'length' | undefined {
     const { length } = this.#tokens;

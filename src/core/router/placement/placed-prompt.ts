@@ -1,0 +1,60 @@
+// Prompts that were placed on an instance, and how many of their blocks the prefix cache had.
+
+import type { PrefixIndex } from '../../kvcache/events/prefix-index.ts';
+import type { Replication } from '../../kvcache/events/replica-table.ts';
+import type { InstanceIndex } from '../../protocol/ids.ts';
+import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { BlockFates } from '../../protocol/request-trace.ts';
+
+/** Why blocks of prompts were computed, counted when their requests started. */
+export interface MissReasons {
+  /** No instance has stored the block, as far as the index remembers. */
+  neverSeen: number;
+  /** An instance held the block; none holds it now. */
+  evicted: number;
+  /** Another instance holds the block, or this one stored it after the decision. */
+  elsewhere: number;
+  /** The block is not full, or holds the last token, whose logits are computed. */
+  partial: number;
+}
+
+/** Prefix cache hits and misses, counted when requests started, and copies of blocks that instances hold now. */
+export interface BlockCounts {
+  readonly hits: number;
+  readonly misses: Readonly<MissReasons>;
+  readonly replication: Replication;
+}
+
+/** The state of a placed prompt until its request ends. */
+export interface PlacedPrompt {
+  readonly instance: InstanceIndex;
+  /** Other members of its pipeline group. */
+  readonly helpers: readonly InstanceIndex[];
+  /** Instances whose prefill has not ended. */
+  readonly computing: Set<InstanceIndex>;
+  readonly promptTokens: number;
+  readonly chain: BlockChain | undefined;
+  /** Predicted time at which its prefix is on the instance. */
+  readonly readyUs: number;
+  /** The instance that decodes, when it is another one. */
+  readonly decodeAt: InstanceIndex | undefined;
+  /** Predicted duration of the prefill on each of `computing`; undefined once the prefill has ended. */
+  prefillUs: number | undefined;
+}
+
+/** Classifies the blocks of a prompt of which its instance had `cachedTokens` tokens. */
+export function blockFates(
+  index: PrefixIndex,
+  chain: BlockChain,
+  of: { readonly blockTokens: number; readonly promptTokens: number; readonly cachedTokens: number },
+): BlockFates {
+  const hits = Math.floor(of.cachedTokens / of.blockTokens);
+  const reusable = Math.min(chain.blocks, Math.floor((of.promptTokens - 1) / of.blockTokens));
+  const partial = Math.ceil(of.promptTokens / of.blockTokens) - reusable;
+  const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
+  for (let i = hits; i < reusable; i++) {
+    const fate = index.fate(chain, i);
+    found[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
+  }
+  return found;
+}

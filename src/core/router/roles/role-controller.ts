@@ -1,0 +1,95 @@
+// Changes of roles: on request, or when the load of the prefill and decode pools has shifted.
+
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import type { InstanceRole } from '../../protocol/instance-report.ts';
+import type { AdmissionController } from '../admission/admission-controller.ts';
+import type { BatchJobs } from '../batch-jobs.ts';
+import type { ConductorContext } from '../conductor-context.ts';
+import { computesPrompts } from '../instance-table.ts';
+import type { Placer } from '../placement/placer.ts';
+import { RoleSwitcher, type RoleSwitchLimits } from './role-switch.ts';
+
+interface Parts<Request extends { readonly id: RequestId }> {
+  readonly placer: Placer<Request>;
+  readonly admission: AdmissionController<Request>;
+  readonly jobs: BatchJobs<Request>;
+}
+
+export class RoleController<Request extends { readonly id: RequestId }> {
+  readonly #context: ConductorContext<Request>;
+  readonly #parts: Parts<Request>;
+  /** Undefined: roles change on request alone. */
+  readonly #limits: RoleSwitchLimits | undefined;
+  readonly #switcher: RoleSwitcher | undefined;
+  /** Predicted prefill time of the prompts sent since `#checkedUs`. */
+  #sentUs = 0;
+  #checkedUs = 0;
+  /** Arrival rate of prefill work, in fully loaded instances. */
+  #arrivals = 0;
+
+  constructor(context: ConductorContext<Request>, parts: Parts<Request>) {
+    this.#context = context;
+    this.#parts = parts;
+    this.#limits = context.config.roleSwitch;
+    this.#switcher = this.#limits && new RoleSwitcher(this.#limits);
+  }
+
+  /** A prompt was sent to an instance that prefills. @param prefillUs predicted */
+  prefillSent(prefillUs: number): void {
+    this.#sentUs += prefillUs;
+  }
+
+  /** False when nothing changes, a role would have no instance, or one of the roles is `store`, which has no weights. */
+  switch(instance: InstanceIndex, role: InstanceRole): boolean {
+    const { instances } = this.#context;
+    const before = instances.roleOf(instance);
+    if (before === undefined || before === role || before === 'store' || role === 'store') return false;
+    instances.at(instance).role = role;
+    const count = (each: InstanceRole): number => instances.withRole(each).length;
+    const complete = count('prefill') > 0 ? count('decode') > 0 : count('mixed') > 0;
+    if (complete) this.#changed(instance, role);
+    else instances.at(instance).role = before;
+    return complete;
+  }
+
+  /** Another machine has joined in the place of the instance, with this role. */
+  assign(instance: InstanceIndex, role: InstanceRole): void {
+    const { instances } = this.#context;
+    if (instances.roleOf(instance) === role) return;
+    instances.at(instance).role = role;
+    this.#changed(instance, role);
+  }
+
+  /** New requests go to the instance in its new role; those that it has end there. */
+  #changed(instance: InstanceIndex, role: InstanceRole): void {
+    const { placer, admission, jobs } = this.#parts;
+    placer.setTakesPrompts(instance, computesPrompts(role), this.#context.instances.isUp(instance));
+    admission.setRole(instance, role);
+    jobs.instanceJoined();
+    this.#context.emit({ kind: 'roleSwitched', instance, role });
+  }
+
+  /** Switches the least loaded instance of a pool when the other pool has been the fuller one for long enough. */
+  balance(): void {
+    const { nowUs, instances } = this.#context;
+    if (this.#limits === undefined || this.#switcher === undefined) return;
+    const { lookUs, windowUs } = this.#limits;
+    const pastUs = nowUs - this.#checkedUs;
+    if (pastUs < lookUs) return;
+    this.#arrivals += (this.#sentUs / pastUs - this.#arrivals) * (pastUs / (pastUs + windowUs));
+    this.#sentUs = 0;
+    this.#checkedUs = nowUs;
+    const prefills = instances.withRole('prefill').length;
+    const queued = (this.#parts.placer.meanWaitUs(nowUs) * prefills) / windowUs;
+    const role = this.#switcher.look(
+      nowUs,
+      { instances: prefills, demand: this.#arrivals + queued },
+      { instances: instances.withRole('decode').length, demand: this.#parts.admission.decodeDemand(nowUs) },
+    );
+    if (role === undefined) return;
+    let least: InstanceIndex | undefined;
+    for (const i of instances.withRole(role === 'prefill' ? 'decode' : 'prefill'))
+      if (least === undefined || instances.at(i).requests < instances.at(least).requests) least = i;
+    if (least !== undefined) this.switch(least, role);
+  }
+}
