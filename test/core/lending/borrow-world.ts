@@ -101,7 +101,8 @@ export class BorrowWorld {
     const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
     this.#lendable = lendable.map((own) => own + lendableHost);
     const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
-    const tierBlocks = tiers?.hostBlocks ?? 0;
+    // As in live instances, one block behind host memory takes contents that nothing needs.
+    const tierBlocks = tiers === undefined ? 0 : tiers.hostBlocks + 1;
     const all = lendable.reduce((sum, each) => sum + each, hosts);
     this.instances = blocks.map((total, instance) =>
       createTokenInstance({
