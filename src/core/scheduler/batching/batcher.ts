@@ -1,4 +1,4 @@
-// Continuous batching: who waits, who runs and with which blocks.
+// Continuous batching: which sequences wait, which run, and with which blocks.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
@@ -15,9 +15,9 @@ import type { BatchLimits } from './step-budget.ts';
 import { WaitingList } from './waiting-list.ts';
 
 /**
- * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
- * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
- * Nothing is committed until `commit`: a step that was aborted is simply planned again.
+ * When pages run out, the sequence of the lowest rank is preempted and recomputed later. The first in rank always
+ * progresses, so there is no livelock. A waiting prompt waits for its next block while a sequence that outranks it
+ * computes that block. Nothing changes before `commit`: an aborted step is simply planned again.
  */
 export class Batcher {
   readonly #cache: BlockCache;
@@ -34,7 +34,7 @@ export class Batcher {
   readonly #admitted: Sequence[] = [];
   #preemptions = 0;
 
-  /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
+  /** @param overflow memory that blocks move to when the cache is full; undefined: none */
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: OverflowMemory) {
     this.#cache = cache;
     this.#overflow = overflow;
@@ -63,7 +63,7 @@ export class Batcher {
     return this.#running.items;
   }
 
-  /** The first in rank of the prompts that run, or wait and are not loading, batch jobs aside. */
+  /** The prompt of the highest rank that runs, or waits and is not loading; no batch jobs. */
   get firstPrefill(): Sequence | undefined {
     const running = this.#running.items.find(({ remaining, background }) => remaining > 1 && !background);
     const waiting = this.#waiting.items.find(({ loading, background }) => !loading && !background);
@@ -71,7 +71,7 @@ export class Batcher {
     return outranks(running, waiting) ? running : waiting;
   }
 
-  /** Those that keep their blocks and compute nothing more. */
+  /** Sequences that keep their blocks and compute nothing more. */
   get parked(): ReadonlySet<Sequence> {
     return this.#parked;
   }
@@ -80,7 +80,7 @@ export class Batcher {
     return this.#preemptions;
   }
 
-  /** Sequences that the last plan let start (or start again), until the next plan. */
+  /** Sequences that the last plan started or resumed, until the next plan. */
   get admitted(): readonly Sequence[] {
     return this.#admitted;
   }
@@ -90,7 +90,7 @@ export class Batcher {
     return this.#planner.shape;
   }
 
-  /** Would the running sequences still get what they need, with so many pages fewer? */
+  /** True if the running sequences still have enough pages with `pages` fewer. */
   spares(pages: number): boolean {
     return this.room.spares(pages, this.#running.items);
   }
@@ -101,7 +101,10 @@ export class Batcher {
     this.#waiting.insert(sequence);
   }
 
-  /** Takes the sequence out and its blocks back; with `forget` they leave the cache as well. Not while a step that holds it is in flight. */
+  /**
+   * Removes the sequence and releases its blocks; with `invalidate` they leave the cache too. Not while a running step
+   * contains it.
+   */
   remove(sequence: Sequence, forget = false): void {
     if (sequence.state === 'waiting') this.#waiting.remove(sequence);
     const { state } = sequence;
@@ -110,7 +113,7 @@ export class Batcher {
     if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
   }
 
-  /** A running sequence that is computed keeps its blocks until it is removed, and its place goes to others. */
+  /** A computed sequence keeps its blocks until it is removed, and its slot becomes free. */
   park(sequence: Sequence): void {
     if (sequence.state !== 'running') throw new Error(`Cannot park a sequence: it is ${sequence.state}`);
     this.#claims.close(sequence);
@@ -119,35 +122,44 @@ export class Batcher {
     this.#parked.add(sequence);
   }
 
-  /** Parks a sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
+  /**
+   * Parks a sequence, scheduled by another component, with blocks for `tokens` tokens; false when the running sequences
+   * cannot spare them.
+   */
   hold(sequence: Sequence, tokens: number): boolean {
     const held = this.room.hold(sequence, tokens, this.#running.items);
     if (held) this.#parked.add(sequence);
     return held;
   }
 
-  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param awaited somebody else's work waits for the step to end */
+  /**
+   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param
+   * awaited work of other components waits for the end of the step
+   */
   plan(awaited = false): readonly Sequence[] {
     while (this.#admitted.length > 0) this.#admitted.pop();
     return this.#planner.plan(awaited);
   }
 
   /**
-   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
-   * somebody who waits could be let in. Whoever waits for room gets none before then.
+   * How many steps can repeat the rows of the last plan before a sequence requires a block: 1 when any row is prefill
+   * or a waiting sequence could be admitted. A sequence that waits for memory gets none before then.
    */
   steadySteps(): number {
     return this.#planner.steadySteps();
   }
 
-  /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
+  /**
+   * The sequence's planned rows are computed: its full blocks become shareable, and blocks behind a window are
+   * released.
+   */
   commit(sequence: Sequence): void {
     this.#reach(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
     this.#cache.releaseBehindWindow(sequence.table, sequence.computed);
   }
 
-  /** So many of its tokens are computed. */
+  /** Its first `tokens` tokens are computed. */
   #reach(sequence: Sequence, tokens: number): void {
     const from = Math.floor(sequence.computed / this.#blockTokens);
     sequence.computed = tokens;
@@ -161,29 +173,35 @@ export class Batcher {
     }
   }
 
-  /** What it computes is cached in the tiers below alone: here it may move away. */
+  /** Caches the computed blocks in lower tiers only: in device memory they may move to another instance. */
   #keepBelow({ chain, table }: Sequence, from: number, to: number): void {
     const { first, blocks } = table.groups[0];
     this.#cache.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
   }
 
-  /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
+  /**
+   * Pages that running sequences still require for their known tokens, with those of the first waiting sequence that
+   * memory blocks.
+   */
   get pagesAhead(): number {
     const next = this.#planner.turnedAway;
     return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
   }
 
-  /** The sequence's blocks behind its first `stay` are to move away: from `sharedBlocks` on they are its own, and what it still computes is shared with nobody. */
+  /**
+   * Stops sharing the sequence's blocks behind its first `stay`, which shall move: from `sharedBlocks` on, they and the
+   * blocks it still computes are private.
+   */
   disown(sequence: Sequence, stay: number): void {
     this.#prefixes.disown(sequence, stay);
   }
 
-  /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
+  /** Its remote blocks are lost: the sequence returns to the waiting list. Not while a running step contains it. */
   recompute(sequence: Sequence): void {
     if (sequence.state === 'running') this.#preempt(sequence);
   }
 
-  /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
+  /** Moves a waiting sequence to the running ones with its cached blocks; false when it does not fit. */
   #admit(sequence: Sequence): boolean {
     while (!this.room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
       const victim = this.#running.last;
@@ -208,7 +226,7 @@ export class Batcher {
     return true;
   }
 
-  /** Blocks that it need not compute. */
+  /** Number of blocks that it does not compute. */
   #startBehind(sequence: Sequence): number {
     const { arriving, chain, table, known } = sequence;
     arriving?.lend(table);
@@ -219,7 +237,10 @@ export class Batcher {
     return this.#cache.loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed: again });
   }
 
-  /** The blocks that it runs behind have come: those from `from` on are shared from now on. Not while a step that holds it is in flight. */
+  /**
+   * The prefix that it runs behind has arrived: its blocks from `from` on become shareable. Not while a running step
+   * contains it.
+   */
   arrived(sequence: Sequence, from: number): void {
     const { arriving, chain, table } = sequence;
     sequence.arriving = undefined;
@@ -227,7 +248,7 @@ export class Batcher {
       sequence.swapped(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
   }
 
-  /** There was room for all its tokens when it was let in. */
+  /** All its tokens had space when it was admitted. */
   #load(sequence: Sequence): void {
     const { chain, table, landed } = sequence;
     if (!this.#cache.adopt(table, landed, sequence.landedPages)) return;
@@ -236,7 +257,7 @@ export class Batcher {
     this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);
   }
 
-  /** What no memory here could hold is loaded as what came before moves out; false while some is left. */
+  /** Loads the received KV of a sequence over capacity as its earlier blocks move out; false while some is left. */
   #loadFurther(sequence: Sequence): boolean {
     const { table, landed, computed, landedPages } = sequence;
     if (!this.room.isOverlong(sequence)) {
@@ -251,20 +272,26 @@ export class Batcher {
     return !sequence.isLanding;
   }
 
-  /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
+  /**
+   * Allocates blocks for the sequence's first `tokens` tokens and preempts the lowest ranks for them. Stops short when
+   * the sequence is the lowest itself.
+   */
   #makeRoom(sequence: Sequence, tokens: number): void {
     while (this.#cache.missing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
       const relief = this.#overflow?.relieve(sequence);
       const victim = this.#running.last;
-      // Whoever is let in now would be the next victim.
+      // A sequence admitted now would be preempted next.
       if (relief !== undefined || victim !== sequence) this.#planner.crowd();
       if (relief === 'coming' || victim === undefined || victim === sequence) return;
       this.#preempt(victim);
     }
   }
 
-  /** Back to the queue, at its old rank, to be recomputed from its tokens and from what is still cached. */
+  /**
+   * Returns the sequence to the waiting list at its old rank. It resumes from the blocks still cached, and recomputes
+   * the rest.
+   */
   #preempt(victim: Sequence): void {
     this.#planner.drop(victim);
     this.#stop(victim, false);
@@ -289,7 +316,7 @@ export class Batcher {
     sequence.empty();
   }
 
-  /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */
+  /** Throws unless every block reference belongs to a running or parked sequence, and claims and lists are in order. */
   check(): void {
     const { running, parked } = this;
     checkBatch({ cache: this.#cache, claims: this.#claims, running, waiting: this.#waiting.ranked, parked });

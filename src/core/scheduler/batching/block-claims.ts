@@ -1,9 +1,12 @@
-// Who is computing which full block right now, so that requests that start together compute what they share once.
+// Which sequence is computing which full block, so that requests that start together compute a shared prefix once.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
-/** A claim is a running sequence's promise to compute a block. Claims go as blocks are committed or their owner stops running. */
+/**
+ * A claim states that a running sequence will compute a block. It ends when the block is committed or its owner stops
+ * running.
+ */
 export class BlockClaims {
   readonly #table = new DigestTable();
   /** Owners by slot. */
@@ -21,10 +24,12 @@ export class BlockClaims {
     return this.#table.size;
   }
 
-  /** The sequence begins to run: claims its uncomputed full blocks, but leaves those of sequences that outrank it. */
+  /**
+   * The sequence starts to run: claims its uncomputed full blocks, except those claimed by sequences that outrank it.
+   */
   open(sequence: Sequence): void {
     const slot = this.#freeSlots.pop();
-    if (slot === undefined) throw new Error(`Cannot claim blocks: all ${this.#owners.length} slots are taken`);
+    if (slot === undefined) throw new Error(`Cannot claim blocks: all ${this.#owners.length} slots are in use`);
     this.#owners[slot] = sequence;
     sequence.slot = slot;
     sequence.claimedFrom = Math.floor(sequence.computed / this.#blockTokens);
@@ -54,15 +59,15 @@ export class BlockClaims {
     this.#freeSlots.push(sequence.slot);
   }
 
-  /** Who computes the block that stands at index `block` of the sequence's own chain. */
+  /** The sequence that computes the block at index `block` of this sequence's chain. */
   owner(sequence: Sequence, block: number): Sequence | undefined {
     const slot = this.#table.get(sequence.chain.words, block * digestWords);
     return slot === undefined ? undefined : this.#owners[slot];
   }
 
   /**
-   * The last of the sequence's blocks `from..to` that one which outranks it computes without a gap: what it should wait for.
-   * Waiting only on those that outrank it cannot become a cycle, and a low priority never holds up a high one.
+   * The last of the sequence's blocks `from..to` that sequences which outrank it compute, without a gap: the block to
+   * wait for. Waiting only for higher ranks cannot form a cycle, and a low priority never delays a high one.
    */
   lastPromised(sequence: Sequence, from: number, to: number): number | undefined {
     let last: number | undefined;

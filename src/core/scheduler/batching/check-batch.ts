@@ -1,4 +1,4 @@
-// The invariants of a batcher: every block reference, claim and place in a list belongs to a sequence that should have it.
+// The invariants of a batcher: every block reference, claim and list entry belongs to a sequence in the right state.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockClaims } from './block-claims.ts';
 import { outranks, type Sequence } from './sequence.ts';
@@ -11,7 +11,7 @@ interface Batch {
   readonly parked: ReadonlySet<Sequence>;
 }
 
-/** Throws where one does not hold. */
+/** Throws unless all of them hold. */
 export function checkBatch(batch: Batch): void {
   const { cache, claims, running, waiting } = batch;
   cache.check();
@@ -34,11 +34,14 @@ export function checkBatch(batch: Batch): void {
     throw new Error(`Batcher broken: ${claims.size} blocks are claimed, ${claimed} by running sequences`);
   for (const list of [running, waiting]) {
     const wrong = list.findIndex((sequence, i) => i > 0 && !outranks(list[i - 1], sequence));
-    if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} stands out of order at ${wrong}`);
+    if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} is out of order at ${wrong}`);
   }
 }
 
-/** Throws unless every group's references are those of what moves or is kept and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
+/**
+ * Throws unless every group's references are those of tables in transit, pins, and running and parked sequences. Each
+ * sequence holds the blocks that its next row attends to, and none before.
+ */
 function checkReferences({ cache, running, parked }: Batch): void {
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
@@ -55,7 +58,7 @@ function checkReferences({ cache, running, parked }: Batch): void {
     const leaked = refs.findIndex((count, block) => count !== group.pool.refs(block));
     if (leaked >= 0)
       throw new Error(
-        `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are known: group ${g}`,
+        `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are accounted for: group ${g}`,
       );
   }
 }

@@ -1,39 +1,40 @@
-// Tokens served to each tenant, so that whoever waits and has had least goes first (the virtual token counter of Sheng et al., OSDI 2024).
+// Tokens served to each tenant: the waiting tenant with the fewest is next (virtual token counter of Sheng et al., OSDI
+// 2024).
 import type { Sequence } from './sequence.ts';
 
-/** A token of output is worth so many prompt tokens (theirs). */
+/** Prompt tokens that one output token is worth, as in the paper. */
 const outputWeight = 2;
-/** Tenants remembered who have nothing here; then the one that has had least goes. */
+/** Maximum number of idle tenants that are remembered; beyond it those with the fewest tokens are forgotten. */
 const idleMax = 4096;
 
 /**
- * A counter of each tenant rises with the prompt tokens that are computed for it and with its output. A tenant that comes back is lifted to
- * the least of those who wait: nobody saves up shares by staying away.
+ * A tenant's counter rises with the prompt tokens computed for it and with its output. When an idle tenant returns, its
+ * counter rises to the minimum of the waiting tenants: idle time earns no shares.
  */
 export class FairShares {
   readonly #served = new Map<string, number>();
-  /** Tenants who wait since an arrangement. */
+  /** Tenants that have waited since the last arrangement. */
   #waited = new Set<string>();
-  /** Counter of the tenant whose sequence started last. */
+  /** Counter of the tenant that started a sequence last. */
   #last = 0;
 
-  /** What a tenant has had, in prompt tokens; 0 for one that is not known. */
+  /** Tokens served to a tenant, in prompt tokens; 0 for an unknown tenant. */
   served(tenant: string): number {
     return this.#served.get(tenant) ?? 0;
   }
 
-  /** Its prompt starts: `tokens` of it are computed here. */
+  /** The sequence starts: `tokens` of its prompt are computed here. */
   start({ tenant }: Sequence, tokens: number): void {
     this.#add(tenant, tokens);
     this.#last = this.served(tenant);
   }
 
-  /** None of its sequences waits any more. */
+  /** The tenant has no waiting sequence any more. */
   left(tenant: string): void {
     this.#waited.delete(tenant);
   }
 
-  /** Its output so far. */
+  /** Charges the tenant for the sequence's output so far. */
   charge(sequence: Sequence): void {
     const outputs = Math.max(0, sequence.length - sequence.promptLength);
     if (outputs > sequence.chargedOutputs)
@@ -42,12 +43,12 @@ export class FairShares {
   }
 
   /**
-   * Those who wait in the order in which they are to start: by priority, then whose tenant will have had least when it is their turn, the
-   * sequences of one tenant in their own order. @param waiting by rank
+   * The waiting sequences in the order in which they start: by priority, then by the tokens their tenant will have been
+   * served when their turn comes; sequences of one tenant keep their order. @param waiting by rank
    */
   arrange(waiting: readonly Sequence[]): Sequence[] {
     this.#lift(waiting);
-    // What each tenant will have had, were those before it in this list to have started.
+    // Tokens that each tenant will have been served once its earlier sequences in this list have started.
     const will = new Map<string, number>();
     const order = waiting.map((sequence) => {
       const key = `${sequence.priority}\n${sequence.tenant}`;
@@ -55,7 +56,7 @@ export class FairShares {
       will.set(key, before + sequence.promptLength);
       return { sequence, before };
     });
-    // Sorting is stable: equal ones stay in order of arrival.
+    // Sorting is stable: ties stay in order of arrival.
     order.sort((a, b) => b.sequence.priority - a.sequence.priority || a.before - b.before);
     return order.map(({ sequence }) => sequence);
   }
@@ -74,7 +75,7 @@ export class FairShares {
     this.#served.set(tenant, this.served(tenant) + tokens);
   }
 
-  /** Whoever comes back unknown is lifted to those who wait, like everybody. */
+  /** A forgotten tenant that returns gets the minimum counter, like any other. */
   #forget(waiting: ReadonlySet<string>): void {
     const idle = [...this.#served].filter(([tenant]) => !waiting.has(tenant)).sort(([, a], [, b]) => a - b);
     for (const [tenant] of idle.slice(0, Math.max(0, idle.length - idleMax))) this.#served.delete(tenant);

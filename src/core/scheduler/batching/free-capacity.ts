@@ -1,4 +1,4 @@
-// Whether there is room for one more sequence, in slots and in pages.
+// Whether there are slots and pages for one more sequence.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
 import { firstBackground } from './batch-jobs-budget.ts';
@@ -6,7 +6,10 @@ import type { OverflowMemory } from './overflow-memory.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
 
-/** A sequence counts with what it will hold at once until its known tokens are computed; whoever is alone has room. */
+/**
+ * A sequence counts with the pages that it holds at once until its known tokens are computed. A sequence that would run
+ * alone always fits.
+ */
 export class FreeCapacity {
   readonly #cache: BlockCache;
   readonly #limits: BatchLimits;
@@ -18,9 +21,12 @@ export class FreeCapacity {
     this.#overflow = overflow;
   }
 
-  /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
+  /**
+   * True if there are a slot and pages for all its tokens and one more, besides the pages that running sequences still
+   * require.
+   */
   hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
-    // Alone it has all there is, if need be in smaller chunks than it would like.
+    // A sequence alone may use all pages, if necessary in smaller chunks.
     if (running.length + parked === 0 && this.#overflow?.gathers !== true) return true;
     if (!this.hasSlot(running)) return false;
     const slack = this.isOverlong(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
@@ -31,13 +37,15 @@ export class FreeCapacity {
     return running.length < this.#limits.sequencesMax;
   }
 
-  /** Would the running ones still get what they need for theirs, with so many pages fewer? Batch jobs count only for a batch job. */
+  /**
+   * True if the running sequences still have enough pages with `pages` fewer. Batch jobs count only for a batch job.
+   */
   spares(wanted: number, running: readonly Sequence[]): boolean {
     return this.#sparesFor(undefined, wanted, running);
   }
 
   #sparesFor(sequence: Sequence | undefined, wanted: number, running: readonly Sequence[]): boolean {
-    // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
+    // One block each for the next growth of the running sequences, so that a new one is not preempted at once.
     const { pages, blockPages } = this.#cache;
     const others = sequence?.background === true ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
@@ -49,35 +57,42 @@ export class FreeCapacity {
     return wanted + growth + promised - elsewhere <= this.#cache.availablePages;
   }
 
-  /** No memory here could hold it: what it may come to is promised to it before it starts, here or elsewhere. What fits is faster here, later. */
+  /**
+   * True if the pages of this instance cannot hold the sequence. Its maximum memory is then reserved before it starts,
+   * here or on other instances. A sequence that fits waits for local memory, which is faster.
+   */
   isOverlong({ lengthMax }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#cache;
     return this.#overflow?.gathers === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
-  /** Pages that those who run still need, and `next` where it waits for memory alone. */
+  /** Pages that running sequences still require, with those of `next` if it waits for memory alone. */
   pagesAhead(running: readonly Sequence[], next: Sequence | undefined): number {
     const pages = this.promised(running, running.length);
     return next !== undefined && running.length === 0 ? pages + this.pagesNeeded(next) : pages;
   }
 
-  /** Pages that the first `count` of those who run still need for their known tokens. */
+  /** Pages that the first `count` running sequences still require for their known tokens. */
   promised(running: readonly Sequence[], count: number): number {
     let pages = 0;
     for (let i = 0; i < count; i++) pages += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
     return pages;
   }
 
-  /** Takes blocks for `tokens` tokens of a sequence, which is parked with them; false, and none taken, where the running ones could not spare them. */
+  /**
+   * Parks a sequence with blocks for `tokens` tokens; false, with none allocated, if the running sequences cannot spare
+   * them.
+   */
   hold(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
     if (tokens > 0 && !this.spares(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
-    while (this.#cache.missing(table, tokens) > 0) if (!this.#cache.allocate(table)) throw new Error('Room broken');
+    while (this.#cache.missing(table, tokens) > 0)
+      if (!this.#cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');
     sequence.state = 'parked';
     return true;
   }
 
-  /** Would it fit if every running sequence of lower priority went? */
+  /** True if it would fit after preemption of every running sequence of lower priority. */
   wouldFit(sequence: Sequence, running: readonly Sequence[]): boolean {
     let most = this.#cache.availablePages;
     let others = 0;
@@ -88,10 +103,10 @@ export class FreeCapacity {
     return others === 0 || this.pagesNeeded(sequence) <= most;
   }
 
-  /** Pages that would be available no more if it came. */
+  /** Pages that would become unavailable if the sequence started. */
   pagesNeeded(sequence: Sequence): number {
     const { arriving } = sequence;
-    // The blocks that it starts behind are somebody's already.
+    // The blocks of the arriving prefix are allocated already.
     if (arriving !== undefined)
       return (
         (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages

@@ -1,9 +1,9 @@
-// What a sequence that waits would find of its prefix, or will find soon.
+// Which part of its prefix a waiting sequence finds in the cache, now or soon.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockClaims } from './block-claims.ts';
 import type { Sequence } from './sequence.ts';
 
-/** How far behind a long prompt short ones are looked for. */
+/** How many sequences behind a long prompt are searched for short ones. */
 export const lookAhead = 32;
 
 export class KnownPrefixes {
@@ -15,7 +15,7 @@ export class KnownPrefixes {
     this.#claims = claims;
   }
 
-  /** Tokens still to compute, counting what the cache holds for one that waits. */
+  /** Tokens still to compute; for a waiting sequence, without those in the cache. */
   restOf(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
     if (sequence.landed > 0) return sequence.remaining - sequence.landed;
@@ -25,7 +25,10 @@ export class KnownPrefixes {
     return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * blockTokens;
   }
 
-  /** Nobody is to share what it computes from now on, nor what only it holds behind its first `stay` blocks: from `sharedBlocks` on that is so. */
+  /**
+   * Stops sharing the blocks that the sequence computes from now on, and the blocks behind its first `stay` that only
+   * it references. Sets `sharedBlocks` to the first such block.
+   */
   disown(sequence: Sequence, stay: number): void {
     const { sharedBlocks, table, computed } = sequence;
     if (sharedBlocks === undefined) this.#claims.advance(sequence, sequence.claimedTo);
@@ -33,7 +36,7 @@ export class KnownPrefixes {
     if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.makePrivate(table, end, stay);
   }
 
-  /** It gives back what it has: what is here from its beginning on may be shared again. */
+  /** The sequence releases its blocks: its local blocks from the start become shareable again. */
   reown({ sharedBlocks, awayBlocks, awayFrom, chain, table, computed }: Sequence): void {
     if (sharedBlocks === undefined) return;
     const end = awayBlocks > 0 ? awayFrom : Math.floor(computed / this.#cache.blockTokens);
@@ -41,7 +44,7 @@ export class KnownPrefixes {
     this.#cache.commit(chain, sharedBlocks, Math.min(end, chain.blocks), table);
   }
 
-  /** Is there one of the same priority close behind, in either list, that needs at most `rows`? */
+  /** True if a sequence of the same priority follows closely in either list and requires at most `rows`. */
   shortBehind(
     sequence: Sequence,
     rows: number,
@@ -63,7 +66,7 @@ export class KnownPrefixes {
     return false;
   }
 
-  /** Does a waiting sequence wait for a block that another computes, or that comes from elsewhere? */
+  /** True if the waiting sequence must wait for a block that another one computes, or that is in transit. */
   isAwaited(sequence: Sequence): boolean {
     if (sequence.loading) return true;
     if (sequence.landed > 0 || sequence.arriving !== undefined) return false;

@@ -1,4 +1,4 @@
-// Of an instance's sequences, those that no memory here could hold: who waits, and who runs.
+// Sequences over capacity: the pages of this instance cannot hold them.
 import type { FreeCapacity } from './free-capacity.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -8,12 +8,12 @@ interface Batch {
   readonly waiting: readonly Sequence[];
 }
 
-/** Pages that the running ones still need. */
+/** Pages that the running sequences still require. */
 export function pagesPromised({ room, running }: Batch): number {
   return room.promised(running, running.length);
 }
 
-/** The first who waits, and the pages that it needs. */
+/** The first waiting sequence over capacity that reserves memory, and the pages that it requires. */
 export function firstGathering({
   room,
   waiting,
@@ -22,7 +22,7 @@ export function firstGathering({
   return sequence && { sequence, pages: room.pagesNeeded(sequence) };
 }
 
-/** How many run. */
+/** Number of running sequences over capacity. */
 export function gatheredCount({ room, running }: Batch): number {
   let count = 0;
   for (const sequence of running) if (room.isOverlong(sequence)) count++;

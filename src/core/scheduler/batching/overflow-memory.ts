@@ -1,30 +1,42 @@
-// Memory beyond an instance's own, as its batcher sees it: blocks that move there make room at home.
+// Memory of other instances, as a batcher sees it: blocks that move there free local pages.
 import type { Sequence } from './sequence.ts';
 
-/** `coming`: room is being made; `none`: from others who run, if at all. */
+/** `pending`: local pages are being freed; `none`: only preemption can free pages. */
 export type Relief = 'coming' | 'none';
 
-/** Blocks `firstBlock..firstBlock + blocks` of a sequence. */
+/** Blocks `firstBlock..firstBlock + blocks` of a sequence that other instances hold. */
 export interface KeptBlocks {
   readonly firstBlock: number;
   readonly blocks: number;
 }
 
 export interface OverflowMemory {
-  /** What no memory here could hold is promised all that it may come to before it starts, here or elsewhere. */
+  /** A sequence over capacity reserves its maximum memory before it starts, here or on other instances. */
   readonly gathers: boolean;
-  /** Pages elsewhere that blocks of sequences can go to. */
+  /** Free pages of other instances that blocks of sequences can move to. */
   readonly pagesInHand: number;
-  /** Of what a sequence needs that the memory here could not hold, pages that may be lost because only whole ranges move. */
+  /** Pages that may stay unused for a sequence over capacity, because only whole ranges of blocks move. */
   readonly slackPages: number;
-  /** May it be let in if there is room? Not while memory is held for others, and what no instance could hold only in its turn. */
+  /**
+   * True if the sequence may be admitted when it fits: not while memory is reserved for others, and a sequence over
+   * capacity only in its turn.
+   */
   admits(sequence: Sequence): boolean;
-  /** The sequence lacks a block, and no cached one is left. */
+  /** The sequence lacks a block, and no cached block can be evicted. */
   relieve(sequence: Sequence): Relief;
-  /** Of a prompt that no memory here could hold, what lies elsewhere since a request ended that began likewise: neither computed again nor gathered for. */
+  /**
+   * For a prompt over capacity: blocks that other instances still hold from an ended request with the same start. They
+   * are not computed again, and no memory is reserved for them.
+   */
   kept(sequence: Sequence): KeptBlocks | undefined;
-  /** It starts with that: what comes before is in its table then. Returns the blocks that it need not compute. */
+  /**
+   * The sequence starts with these blocks; the blocks before them are in its table. Returns the number of blocks that
+   * it does not compute.
+   */
   takeKept(sequence: Sequence): number;
-  /** The sequence lets go of whatever it has elsewhere. @param ended its request is over: others may begin likewise */
+  /**
+   * Releases all blocks that other instances hold for the sequence. @param ended its request has ended: other requests
+   * may start with the same blocks
+   */
   release(sequence: Sequence, ended: boolean): void;
 }

@@ -1,7 +1,7 @@
-// Sequences kept in the order in which they are served.
+// Sequences in order of rank.
 import { outranks, type Sequence } from './sequence.ts';
 
-/** A sorted array: short enough (hundreds) that moving its tail is cheaper than a tree. */
+/** A sorted array: with hundreds of entries, moving its tail is cheaper than a tree. */
 export class RankedList {
   readonly #items: Sequence[] = [];
 
@@ -28,7 +28,7 @@ export class RankedList {
     this.#items.splice(place, 1);
   }
 
-  /** How many come before it. */
+  /** Number of sequences before it. */
   #place(sequence: Sequence): number {
     let low = 0;
     let high = this.#items.length;

@@ -1,4 +1,4 @@
-// What rows each step computes.
+// The rows that each step computes.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
@@ -11,7 +11,7 @@ import type { Sequence } from './sequence.ts';
 import { type BatchLimits, StepBudget } from './step-budget.ts';
 import type { WaitingList } from './waiting-list.ts';
 
-/** Part of a chunk kept for short prompts of the same priority behind a long one. */
+/** Share of a chunk that is reserved for short prompts of the same priority behind a long one. */
 const shortShare = 1 / 4;
 
 interface Parts {
@@ -25,17 +25,20 @@ interface Parts {
   readonly waiting: WaitingList;
 }
 
-/** Who gives out the blocks. */
+/** Admits sequences and allocates their blocks. */
 interface Seats {
-  /** Lets one who waits run with the blocks that the cache has for it; false when there is no place. */
+  /** Starts a waiting sequence with its cached blocks; false when it does not fit. */
   admit(sequence: Sequence): boolean;
-  /** Gives the sequence blocks for its first `tokens` tokens, or as many as it can. */
+  /** Allocates blocks for the sequence's first `tokens` tokens, or as many as possible. */
   makeRoom(sequence: Sequence, tokens: number): void;
-  /** Takes in what has landed, as far as there is room; false when some is left. */
+  /** Loads the received KV as far as pages are free; false when some is left. */
   load(sequence: Sequence): boolean;
 }
 
-/** Decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time; batch jobs get what is left. */
+/**
+ * Plans decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time. Batch jobs
+ * get the rest.
+ */
 export class RowPlanner {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
@@ -50,10 +53,10 @@ export class RowPlanner {
   readonly #planned: Sequence[] = [];
   readonly #prefills: Sequence[] = [];
   #admitting = true;
-  /** Somebody made way in this plan, so that it let nobody in: the next one may. */
+  /** A sequence was preempted or offloaded in this plan, so it admitted none; the next plan may. */
   #crowded = false;
   #wholeOnly = false;
-  /** A batch job waits for memory that is left to batch jobs. */
+  /** A batch job waits for memory of the batch jobs' share. */
   #backgroundWaits = false;
 
   constructor({ cache, limits, cost, overflow, room, prefixes, running, waiting }: Parts, seats: Seats) {
@@ -74,7 +77,10 @@ export class RowPlanner {
     return this.#budget.shape;
   }
 
-  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param awaited somebody else's work waits for the step to end */
+  /**
+   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param
+   * awaited work of other components waits for the end of the step
+   */
   plan(awaited = false): readonly Sequence[] {
     this.#budget.reset();
     this.#admitting = true;
@@ -88,23 +94,23 @@ export class RowPlanner {
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
-    // One by one: setting a length gives memory back that the next plan wants again.
+    // One by one: setting a length frees memory that the next plan requires again.
     while (this.#planned.length > planned) this.#planned.pop();
     return this.#planned;
   }
 
-  /** The first of those who wait, where the last plan turned somebody away for want of room. */
+  /** The first waiting sequence, if the last plan admitted it not for lack of memory. */
   get turnedAway(): Sequence | undefined {
     return this.#admitting ? undefined : this.#firstAdmitted;
   }
 
-  /** Somebody made way: whoever is let in now would be the next to. */
+  /** Memory was short in this plan: a sequence admitted now would be preempted next. */
   crowd(): void {
     this.#crowded = true;
     this.#admitting = false;
   }
 
-  /** It makes way: its rows, where it has some in this plan, are nobody's. */
+  /** The sequence is preempted: its rows leave this plan. */
   drop(sequence: Sequence): void {
     if (sequence.planned > 0) this.#budget.giveBack(sequence);
   }
@@ -115,8 +121,8 @@ export class RowPlanner {
   }
 
   /**
-   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
-   * somebody who waits could be let in. Whoever waits for room gets none before then.
+   * How many steps can repeat the rows of the last plan before a sequence requires a block: 1 when any row is prefill
+   * or a waiting sequence could be admitted. A sequence that waits for memory gets none before then.
    */
   steadySteps(): number {
     const { rows, decodeRows } = this.#budget.shape;
@@ -129,14 +135,14 @@ export class RowPlanner {
     return steps;
   }
 
-  /** Is there one who waits and was not turned away for want of room? */
+  /** True if a sequence waits that was not held back for lack of memory. */
   get #mayAdmit(): boolean {
     const first = this.#firstAdmitted;
     if (first === undefined || this.#crowded) return first !== undefined;
     return this.#admitting && !(first.background && this.#backgroundWaits);
   }
 
-  /** Of batch jobs that decode alone: as long as all of them keep the time. */
+  /** For batch jobs that decode alone: as long as all of them stay within their time. */
   #steadyBackground(): number {
     return this.#running.items[0]?.background === true ? this.#budget.steadyBackground() : 1;
   }
@@ -152,7 +158,7 @@ export class RowPlanner {
     }
   }
 
-  /** Merges the running prefills with the waiting ones by rank and gives each a chunk while the budget lasts. */
+  /** Merges the running prefills with the waiting ones by rank, and plans a chunk of each while the budget lasts. */
   #planPrefill(): void {
     const prefills = this.#prefills;
     let count = 0;
@@ -184,13 +190,16 @@ export class RowPlanner {
     }
   }
 
-  /** Batch jobs stand last. */
+  /** Batch jobs are last. */
   #nextWaiting(index: number): Sequence | undefined {
     const sequence = this.#waiting.items[index];
     return sequence?.background === true ? undefined : sequence;
   }
 
-  /** Batch jobs in order of rank, those who run first: a row each, or a chunk, as far as time, rows and memory are left. */
+  /**
+   * Plans batch jobs in order of rank, running ones first: one row or one chunk each, as far as time, rows and memory
+   * are left.
+   */
   #planBackground(): void {
     this.#budget.beginBackground(this.#background);
     this.#backgroundWaits = false;
@@ -220,12 +229,15 @@ export class RowPlanner {
     this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
   }
 
-  /** Plans as much of the sequence's prefill as fits; once one did not fit whole, only those follow that do. */
+  /**
+   * Plans as much of the sequence's prefill as fits. After the first one that does not fit whole, only those that do
+   * are planned.
+   */
   #planChunk(sequence: Sequence, nextRunning: number, nextWaiting: number): void {
     if (sequence.isLanding && !this.#seats.load(sequence)) return;
     const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
     let rows = this.#budget.rowsFor(sequence, first);
-    // Prompt scoring is short of logits, not of the rows that others could use.
+    // Prompt scoring lacks rows with logits, not rows that others could use.
     const scorable = this.#budget.scorableRows(sequence);
     if (rows < sequence.remaining) {
       if (this.#wholeOnly) return;

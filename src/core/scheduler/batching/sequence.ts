@@ -1,22 +1,22 @@
-// A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
+// A request as the batcher sees it: its tokens, its blocks, and how many of them are computed.
 import { KnownPrefix } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 
-/** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
+/** The content of a sequence. Its owner appends tokens; the batcher reads its length and its block digests. */
 export interface SequenceContent {
   /** Known tokens: prompt, then output. */
   readonly length: number;
   readonly chain: BlockChain;
-  /** Makes the digests of the full blocks in the first `length` tokens known to the chain, as far as anybody could share them. */
+  /** Extends the chain by the digests of the full blocks in the first `length` tokens, as far as they can be shared. */
   digest(length: number): void;
 }
 
 export interface SequenceSpec {
   readonly content: SequenceContent;
   readonly promptLength: number;
-  /** Tokens that it may come to; undefined: nobody reserves memory for it. */
+  /** Maximum number of tokens; undefined: no memory is reserved for it. */
   readonly lengthMax?: number;
   /** Layer groups of the model. */
   readonly groups: number;
@@ -24,37 +24,37 @@ export interface SequenceSpec {
   readonly priority: number;
   /** A batch job: it ranks below all others, whatever its priority. */
   readonly background?: boolean;
-  /** Whose it is: tenants of one priority share by tokens. */
+  /** Tenants of one priority share by tokens. */
   readonly tenant?: string | undefined;
-  /** Unique and rising: the order inside a priority. */
+  /** Unique and rising: the order within a priority. */
   readonly arrival: number;
   /** False: only the prompt is computed. */
   readonly samples: boolean;
-  /** Every prompt row but the last needs logits. */
+  /** Every prompt row but the last requires logits. */
   readonly scoresPrompt: boolean;
 }
 
-/** Blocks that are still on their way when a sequence starts behind them. */
+/** Blocks in transit that a sequence may start behind. */
 export interface ArrivingPrefix {
   readonly blocks: number;
-  /** Until the last is predicted to be here: a step that starts behind them alone takes that long anyway. */
+  /** Predicted time until the last block arrives: a step that starts behind them alone takes at least as long. */
   readonly comesUs: number;
-  /** Gives an empty table all of them, pinned. */
+  /** Appends all of them to an empty table, with a reference to each. */
   lend(table: BlockTable): void;
 }
 
 /** Reads pages of a sequence while it computes. */
 export interface BlockCopier {
-  /** It has nowhere to copy to yet. */
+  /** True while it has no receive buffer to copy to. */
   readonly waits: boolean;
-  /** Those of tokens from `fromToken` on are the sequence's no more: they are read no more before anybody has them. */
+  /** Pages of tokens from `fromToken` on leave the sequence: the copier stops reading them before they are reused. */
   letGo(fromToken: number): void;
 }
 
-/** `parked`: computed as far as it is to be here, and holding its blocks until they have been copied. */
+/** `parked`: computed as far as required here; keeps its blocks until they are copied. */
 export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 
-/** The batcher alone moves it between states and hands it blocks; its owner appends the tokens that were sampled. */
+/** Only the batcher changes its state and its blocks. Its owner appends sampled tokens. */
 export class Sequence {
   readonly priority: number;
   readonly background: boolean;
@@ -66,44 +66,50 @@ export class Sequence {
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
   readonly table: BlockTable;
-  /** What the cache has of its chain. */
+  /** Its prefix in the cache. */
   readonly known = new KnownPrefix();
   state: SequenceState = 'new';
-  /** Leading tokens whose keys and values are in the table's blocks. */
+  /** Leading tokens that have keys and values in the table's blocks. */
   computed = 0;
-  /** Leading tokens whose keys and values lie ready to be loaded when it starts; they are lost when it is preempted. */
+  /** Leading tokens that have received keys and values, ready to load at the start; lost at a preemption. */
   landed = 0;
-  /** The pages that they lie in, where those are of the pool. */
+  /** The pages of the received KV, where those are pool pages. */
   landedPages: ReceivedPrompt | undefined;
-  /** Leading prompt rows whose log-probabilities have been reported. */
+  /** Leading prompt rows with reported log-probabilities. */
   scored = 0;
-  /** Rows of the step that is planned or in flight: positions computed..computed+planned-1. */
+  /** Rows of the planned or running step: positions computed..computed+planned-1. */
   planned = 0;
-  /** Of its output, what its tenant has been charged with. */
+  /** Output tokens that its tenant has been charged for. */
   chargedOutputs = 0;
-  /** Copies what its blocks hold to another instance. */
+  /** Copies its blocks to another instance. */
   copier: BlockCopier | undefined;
-  /** Prompt tokens that came from the cache when it first started. */
+  /** Prompt tokens that came from the cache at its first start. */
   cachedTokens: number | undefined;
-  /** Full blocks that it has promised to compute, for others to wait for: from..to. */
+  /** Full blocks that it claims to compute, from..to: others wait for them. */
   claimedFrom = 0;
   claimedTo = 0;
-  /** Its place among the running ones, while it runs. */
+  /** Its slot in the block claims, while it runs. */
   slot = 0;
-  /** It is not let in before there is memory where it goes on: what it gathers is not kept from others while it waits. */
+  /**
+   * It is admitted only once its decode instance has memory. Memory reserved for it is available to others while it
+   * waits.
+   */
   awaitsLanding = false;
-  /** Blocks of its prefix are on their way here: while it waits it is not let in. */
+  /** Blocks of its prefix are in transit: it is not admitted while it waits. */
   loading = false;
-  /** It may start behind these; once it runs: they are not known to be here. */
+  /** It may start behind these blocks. While it runs: they have not arrived yet. */
   arriving: ArrivingPrefix | undefined;
-  /** Its blocks before this one may be shared; undefined: all may. Those that follow have left the index, so that they can move. */
+  /**
+   * Its blocks before this one may be shared; undefined: all may. The others are not in the index, so that they can
+   * move.
+   */
   sharedBlocks: number | undefined;
-  /** How many of its blocks, from `awayFrom` on, are not in the table but away. */
+  /** Number of its blocks, from `remoteFrom` on, that other instances hold. */
   awayBlocks = 0;
   awayFrom = 0;
   /** Its blocks before this one have been offered to a store. */
   offeredBlocks = 0;
-  /** Index of a block that another sequence is computing, while waiting for it. */
+  /** Index of a block that another sequence is computing, while it waits for the block. */
   waitsForBlock: number | undefined;
 
   constructor(spec: SequenceSpec) {
@@ -119,17 +125,17 @@ export class Sequence {
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
-  /** Tokens from this one on lie in other pages than when they were computed, equal ones, or in none: the pages that they lay in are free. */
+  /** The tokens from this one on have other, equal pages now, or none: their old pages are free. */
   swapped(fromToken: number): void {
     this.copier?.letGo(fromToken);
   }
 
-  /** Not all that has landed is in the table, or was. */
+  /** Some received KV is not loaded into the table yet. */
   get isLanding(): boolean {
     return this.landed > this.computed;
   }
 
-  /** It holds nothing any more: what had landed is of no use. */
+  /** It has no blocks any more: its received KV is lost. */
   empty(): void {
     this.computed = 0;
     this.planned = 0;
@@ -138,7 +144,7 @@ export class Sequence {
     this.swapped(0);
   }
 
-  /** It holds nothing any more that others could not share. */
+  /** It has no private or remote blocks any more. */
   unshare(): void {
     this.sharedBlocks = undefined;
     this.awayBlocks = 0;
@@ -159,7 +165,10 @@ export class Sequence {
     return this.length - this.computed;
   }
 
-  /** Full blocks that may come from the cache: never the last token, whose logits are wanted, nor a prompt row still to be scored. */
+  /**
+   * Full blocks that may come from the cache: never with the last token, which must yield logits, nor with a prompt row
+   * still to be scored.
+   */
   reusableBlocks(blockTokens: number): number {
     const known = this.length - 1;
     return Math.floor((this.scoring ? Math.min(known, this.scored) : known) / blockTokens);
@@ -169,7 +178,7 @@ export class Sequence {
     return this.scoresPrompt && this.scored < this.promptLength - 1;
   }
 
-  /** Position of the first planned row that is scored, and how many there are. */
+  /** Position of the first planned row that is scored, and the number of scored rows. */
   get scoredRowsFrom(): number {
     return Math.max(this.computed, this.scored);
   }
@@ -185,7 +194,7 @@ export class Sequence {
   }
 }
 
-/** The order of everything: larger priority first, then earlier arrival. */
+/** The rank: larger priority first, then earlier arrival. */
 export function outranks(a: Sequence, b: Sequence): boolean {
   return a.priority === b.priority ? a.arrival < b.arrival : a.priority > b.priority;
 }

@@ -1,40 +1,43 @@
-// What one step may still take: rows, rows with logits, and time by prediction.
+// What a step may still contain: rows, rows with logits, and predicted time.
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import type { BackgroundLimits } from './batch-jobs-budget.ts';
 import type { Sequence } from './sequence.ts';
 
 export interface BatchLimits {
-  /** Rows of a step: the engine's buffers. */
+  /** Maximum rows of a step: the engine's buffers. */
   readonly tokensMax: number;
-  /** Rows with logits of a step: more than `sequencesMax`; what is over serves prompt log-probabilities. */
+  /** Maximum rows with logits of a step: more than `sequencesMax`; the surplus serves prompt log-probabilities. */
   readonly logitRowsMax: number;
-  /** Sequences that run at once; at least a block below `tokensMax`. */
+  /** Maximum number of running sequences; at least a block below `tokensMax`. */
   readonly sequencesMax: number;
-  /** Predicted time of a step, with and without others decoding beside the prefill. */
+  /** Predicted time of a step, with and without decode rows beside the prefill. */
   readonly stepUsDecoding: number;
   readonly stepUsPrefill: number;
-  /** What batch jobs get of the instance. */
+  /** Limits of batch jobs. */
   readonly background?: BackgroundLimits;
-  /** Tenants of one priority are served in order of arrival, not by what they have had. */
+  /** Tenants of one priority are served in order of arrival, not by served tokens. */
   readonly byArrival?: boolean | undefined;
 }
 
-/** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
+/** Maximum rows of a step that score prompts: each costs a pass over the vocabulary. */
 const scoredRowsMax = 64;
-/** A chunk may take this much longer where that ends its prompt: a second step for a few rows would cost more. */
+/** A chunk may exceed its time by this factor if it ends its prompt: a second step for a few rows would cost more. */
 const endSlack = 1.25;
-/** Where decode alone exceeds its budget, prefill may still add this share of its time. */
+/** If decode alone exceeds the budget, prefill may still add this share of its time. */
 const prefillShareMin = 0.5;
 
-/** Steps of batch jobs alone that are looked ahead. */
+/** Maximum number of repeated steps of batch jobs alone. */
 const steadyMax = 512;
 
-/** Predicted time of a step of prefill alone that other work waits for: short ones cost less of the device's time than they save of the other's, shorter ones do not. */
+/**
+ * Predicted time of a step of prefill alone that other work waits for. Short steps cost less time on the device than
+ * they save for the other work; shorter ones do not.
+ */
 export function awaitedUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
   return Math.min(stepUsPrefill, 2 * stepUsDecoding);
 }
 
-/** Counts up as rows are planned. */
+/** Counts rows as they are planned. */
 export class StepBudget {
   readonly #limits: BatchLimits;
   readonly #cost: StepPredictor;
@@ -49,7 +52,7 @@ export class StepBudget {
     const { tokensMax, logitRowsMax, sequencesMax } = limits;
     if (sequencesMax < 1 || sequencesMax + chunkMin > tokensMax || sequencesMax >= logitRowsMax) {
       throw new RangeError(
-        `Cannot batch: ${sequencesMax} sequences need ${sequencesMax + chunkMin} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
+        `Cannot batch: ${sequencesMax} sequences require ${sequencesMax + chunkMin} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
       );
     }
     this.#limits = limits;
@@ -61,7 +64,7 @@ export class StepBudget {
     return this.#shape;
   }
 
-  /** Rows that are left at most. */
+  /** Rows left. */
   get rows(): number {
     return this.#limits.tokensMax - this.#shape.rows;
   }
@@ -76,14 +79,20 @@ export class StepBudget {
     this.#scored = 0;
   }
 
-  /** All decode rows are in: sets the time that prefill may fill up. @param awaited others wait for the step to end */
+  /**
+   * All decode rows are planned: sets the time that prefill may fill. @param awaited work of other components waits for
+   * the end of the step
+   */
   endDecode(awaited = false): void {
     const { stepUsDecoding, stepUsPrefill } = this.#limits;
     if (this.#shape.decodeRows === 0) this.#us = awaited ? awaitedUs(this.#limits) : stepUsPrefill;
     else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
   }
 
-  /** Rows that the sequence's prefill may take now. With `atLeastBlock`, time is ignored up to a block: a prefill must get on. */
+  /**
+   * Rows that the sequence's prefill may take now. With `atLeastBlock` it may exceed the time by up to a block, so that
+   * it progresses.
+   */
   rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
     const { remaining, computed, arriving } = sequence;
     const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.comesUs ?? 0) : this.#us;
@@ -94,17 +103,17 @@ export class StepBudget {
     return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);
   }
 
-  /** All others' rows are in: sets the time that batch jobs may fill up. */
+  /** All online rows are planned: sets the time that batch jobs may fill. */
   beginBackground({ stepUs, timeShare }: BackgroundLimits): void {
     this.#us = this.#shape.rows === 0 ? stepUs : this.#cost.predictUs(this.#shape) * (1 + timeShare);
   }
 
-  /** Is there time for another row? */
+  /** True if there is time for another row. */
   get hasTime(): boolean {
     return this.rows > 0 && (this.#shape.rows === 0 || this.#cost.predictUs(this.#shape) < this.#us);
   }
 
-  /** Rows that a batch job may take now; where nobody else runs one at least, since it must get on. */
+  /** Rows that a batch job may take now; at least one if nothing else runs, so that it progresses. */
   backgroundRowsFor(sequence: Sequence): number {
     const { remaining, computed } = sequence;
     const least = this.#shape.rows === 0 ? 1 : 0;
@@ -116,7 +125,7 @@ export class StepBudget {
     return Math.min(rows, this.scorableRows(sequence));
   }
 
-  /** Of the step with one more row that decodes. */
+  /** Predicted time of the step with one more decode row. */
   #timeWith(keys: number): number {
     const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
     if (this.rows === 0) return Number.POSITIVE_INFINITY;
@@ -129,7 +138,7 @@ export class StepBudget {
     return this.#cost.predictUs(step);
   }
 
-  /** How many steps could follow one another with these rows, which all decode for batch jobs alone, each within their time. */
+  /** How many steps can repeat these rows, all decode rows of batch jobs, each within their time. */
   steadyBackground(): number {
     const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
     const step = this.#further;
@@ -145,21 +154,21 @@ export class StepBudget {
     return steps;
   }
 
-  /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */
+  /** Rows that the sequence may take before too many rows score its prompt; infinite for most sequences. */
   scorableRows(sequence: Sequence): number {
     if (!sequence.scoring) return Number.POSITIVE_INFINITY;
     const left = Math.min(scoredRowsMax, this.#limits.logitRowsMax - this.#limits.sequencesMax) - this.#scored;
     const rows = sequence.scoredRowsFrom - sequence.computed + left;
-    // The last prompt row is sampled from, not scored: with it comes the rest for nothing.
+    // The last prompt row is sampled, not scored: it adds no scored row.
     return rows >= sequence.promptLength - 1 - sequence.computed ? Number.POSITIVE_INFINITY : rows;
   }
 
-  /** The sequence's `planned` rows are in the step. */
+  /** Adds the sequence's `planned` rows to the step. */
   take(sequence: Sequence): void {
     this.#count(sequence, 1);
   }
 
-  /** They are in it no more: it makes way. */
+  /** Removes them again: the sequence is preempted. */
   giveBack(sequence: Sequence): void {
     this.#count(sequence, -1);
   }

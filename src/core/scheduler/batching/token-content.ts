@@ -1,4 +1,4 @@
-// The content of a live sequence: token ids, and the digests that follow from them.
+// The content of a sequence with real tokens: token ids, and the digests computed from them.
 import { Int32List } from '../../../util/int32-list.ts';
 import { pageTokens } from '../../../util/step.ts';
 import { HashChain } from '../../kvcache/block-hash.ts';

@@ -1,22 +1,22 @@
-// Sequences that wait, in the order in which they are to start.
+// Waiting sequences, in the order in which they start.
 import type { FairShares } from './fair-shares.ts';
 import { RankedList } from './ranked-list.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
-/** By rank; where more than one tenant waits, by priority and by what their tenants have had. */
+/** Ordered by rank. If several tenants wait: by priority, then by the tokens served to their tenants. */
 export class WaitingList {
   readonly #ranked = new RankedList();
   readonly #shares: FairShares | undefined;
-  /** How many sequences each tenant has here. */
+  /** Number of waiting sequences of each tenant. */
   readonly #tenants = new Map<string, number>();
   #arranged: Sequence[] | undefined;
 
-  /** @param shares undefined: tenants are not told apart */
+  /** @param shares undefined: tenants are not distinguished */
   constructor(shares: FairShares | undefined) {
     this.#shares = shares;
   }
 
-  /** As arranged last; whoever came since is the last of its priority until the next time. */
+  /** In the order of the last arrangement; a new sequence is the last of its priority until the next one. */
   get items(): readonly Sequence[] {
     return this.#arranged ?? this.#ranked.items;
   }
@@ -34,12 +34,15 @@ export class WaitingList {
     return this.#ranked.items;
   }
 
-  /** More than one tenant waits: who is next changes with every token. */
+  /** Several tenants wait: the order changes with every token served. */
   get contested(): boolean {
     return this.#shares !== undefined && this.#tenants.size > 1;
   }
 
-  /** Does one who runs go before one who waits? Where tenants share, who has started goes on. */
+  /**
+   * True if the running sequence is served before the waiting one. If tenants share, fairness never interrupts a
+   * running request.
+   */
   isBehind(running: Sequence, waiting: Sequence): boolean {
     return this.contested ? running.priority >= waiting.priority : outranks(running, waiting);
   }
@@ -66,7 +69,7 @@ export class WaitingList {
     this.#shares?.left(tenant);
   }
 
-  /** A step is to be planned. */
+  /** Called before a step is planned. */
   arrange(running: readonly Sequence[]): void {
     if (this.#shares === undefined) return;
     if (!this.contested) {
