@@ -4,7 +4,7 @@ import { z } from 'zod';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import { type EvictionKind, evictionKinds } from '../../core/kvcache/eviction.ts';
 import type { PipelineSettings } from '../../core/pipeline/group.ts';
-import { backgroundLimits } from '../../core/scheduler/batching/batch-jobs-budget.ts';
+import { backgroundLimits } from '../../core/scheduler/batching/step-budget.ts';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';

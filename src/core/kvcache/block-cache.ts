@@ -82,7 +82,7 @@ export class BlockCache {
       blockTokens,
       groups,
       eviction,
-      receivePages: landingPages = 0,
+      receivePages = 0,
       tiers,
       pinShare = 0,
       stagingBlocks,
@@ -90,8 +90,8 @@ export class BlockCache {
     } = config;
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
-    this.pages = new PagePool(pages, landingPages + (stagingBlocks ?? 0) * this.blockPages);
-    this.receivePages = new ReceivePages(landingPages);
+    this.pages = new PagePool(pages, receivePages + (stagingBlocks ?? 0) * this.blockPages);
+    this.receivePages = new ReceivePages(receivePages);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
@@ -101,7 +101,7 @@ export class BlockCache {
     this.groups = groups.map(
       (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], spareRows),
     );
-    if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, landingPages, hostRows);
+    if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, receivePages, hostRows);
     this.#reported = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);

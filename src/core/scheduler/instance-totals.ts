@@ -30,9 +30,9 @@ export class InstanceTotals {
 
   snapshot(
     batcher: Batcher,
-    { usedPages, cachedPages, pages, evicted, lower, receivePages: landing }: BlockCache,
+    { usedPages, cachedPages, pages, evicted, lower, receivePages }: BlockCache,
   ): InstanceSnapshot {
-    const { total, free } = landing;
+    const { total, free } = receivePages;
     return {
       ...(total > 0 && { landing: { total, free } }),
       ready: true,

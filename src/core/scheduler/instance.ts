@@ -131,7 +131,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Runn
   #createPrefixes(config: InstanceConfig): PrefixMoves<Request, S> {
     const owner = {
       push: (effect: InstanceEffect<never, Request>) => this.#effects.push(effect),
-      spares: (pages: number) => this.#batcher.spares(pages),
+      spares: (pages: number) => this.#batcher.canSpare(pages),
       contents: config.contents !== undefined,
       nowUs: () => this.#nowUs,
       cost: config.cost,

@@ -91,7 +91,7 @@ export class RequestTable<S extends RunningRequest> {
 
   /** Blocks for `tokens` tokens of one whose rows somebody else plans; false, and none, when there is no room. */
   keep({ sequence }: S, tokens: number): boolean {
-    return this.#batcher.hold(sequence, tokens);
+    return this.#batcher.allocateParked(sequence, tokens);
   }
 
   /** Nobody hears of it any more; its sequence stays until it is removed. */

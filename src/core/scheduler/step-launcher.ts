@@ -120,14 +120,14 @@ export class StepLauncher<Request extends { readonly id: RequestId }, S extends 
 
   /** One that is still being loaded starts when that is done. */
   #admit(nowUs: number, served: S): void {
-    if (served.sequence.isLanding) this.#landing.add(served);
+    if (served.sequence.loadPending) this.#landing.add(served);
     else this.#start(nowUs, served);
   }
 
   #lookAtLanding(nowUs: number): void {
     for (const served of this.#landing) {
-      const { isLanding, state } = served.sequence;
-      if (isLanding && state === 'running') continue;
+      const { loadPending, state } = served.sequence;
+      if (loadPending && state === 'running') continue;
       this.#landing.delete(served);
       if (state === 'running') this.#start(nowUs, served);
     }

@@ -9,9 +9,9 @@ import { LentCopies } from './lent-copies.ts';
 /** One who has blocks in a table. */
 interface Owner {
   readonly table: BlockTableView;
-  /** How many of its blocks, from which on, are away. */
-  readonly awayBlocks: number;
-  readonly awayFrom: number;
+  /** Number of its remote blocks, and the first of them. */
+  readonly remoteBlocks: number;
+  readonly remoteFrom: number;
 }
 
 /** A block on its way, of whoever had it when it was put there. */
@@ -204,15 +204,15 @@ function partsOf(key: string): { readonly from: InstanceIndex; readonly to: Inst
 
 function ownerOf({ roster }: LengthInstance, table: BlockTableView): Owner {
   for (const { sequence } of roster.sequences()) if (sequence.table === table) return sequence;
-  return { table, awayBlocks: 0, awayFrom: 0 };
+  return { table, remoteBlocks: 0, remoteFrom: 0 };
 }
 
 /** Where in its table an owner has a block; undefined: it has not. */
-function entryOf({ table, awayBlocks, awayFrom }: Owner, block: number): number | undefined {
+function entryOf({ table, remoteBlocks, remoteFrom }: Owner, block: number): number | undefined {
   const { first } = table.groups[0];
-  if (awayBlocks === 0) return block >= first ? block - first : undefined;
-  if (block < awayFrom) return block;
-  return block < awayFrom + awayBlocks ? undefined : block - awayBlocks;
+  if (remoteBlocks === 0) return block >= first ? block - first : undefined;
+  if (block < remoteFrom) return block;
+  return block < remoteFrom + remoteBlocks ? undefined : block - remoteBlocks;
 }
 
 function broken(from: InstanceIndex, name: string, block?: number): Error {

@@ -74,9 +74,9 @@ function home() {
     spill({
       batcher: {
         running: [sequence],
-        pagesAhead: 20,
-        room: { isOverlong: () => true },
-        disown: (of, stay) => {
+        pagesOutstanding: 20,
+        capacity: { isOverCapacity: () => true },
+        makePrivate: (of, stay) => {
           of.sharedBlocks = cache.makePrivate(of.table, of.sharedBlocks ?? 10, stay);
         },
       },
@@ -90,15 +90,15 @@ describe('blocks before the remote ones', () => {
     const { sequence, rows, leave, arrive } = home();
     const before = rows();
     arrive(leave(8, 2));
-    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([8, 2, before.slice(0, 8)]);
+    expect([sequence.remoteFrom, sequence.remoteBlocks, rows()]).toEqual([8, 2, before.slice(0, 8)]);
     const parts = leave(4, 4);
     expect(parts.length).toBe(2);
     const [first = 0, second = 0] = reversed ? parts.toReversed() : parts;
     arrive([first]);
     const here = reversed ? 8 : 6;
-    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([here, 10 - here, before.slice(0, here)]);
+    expect([sequence.remoteFrom, sequence.remoteBlocks, rows()]).toEqual([here, 10 - here, before.slice(0, here)]);
     arrive([second]);
-    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([4, 6, before.slice(0, 4)]);
+    expect([sequence.remoteFrom, sequence.remoteBlocks, rows()]).toEqual([4, 6, before.slice(0, 4)]);
   });
 });
 

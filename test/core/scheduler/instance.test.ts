@@ -172,7 +172,7 @@ describe('refusals', () => {
   test('limits that could not hold a step are refused at once', () => {
     const config = { ...baseConfig, limits: { ...limits, tokensMax: 40, sequencesMax: 16 } };
     expect(() => createTokenInstance(config)).toThrow(
-      'Cannot batch: 16 sequences need 48 rows and 17 with logits: 40 and 96 given',
+      'Cannot batch: 16 sequences require 48 rows and 17 with logits: 40 and 96 given',
     );
   });
 });

@@ -1,7 +1,7 @@
 // The instance's loop: a cancel takes effect at the next abort, whenever its message and the abort word arrive.
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
-import { backgroundLimits } from '../../../src/core/scheduler/batching/batch-jobs-budget.ts';
+import { backgroundLimits } from '../../../src/core/scheduler/batching/step-budget.ts';
 import type { StepOutcome } from '../../../src/kernel/backend.ts';
 import type { MemoryBus } from '../../../src/runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';

@@ -32,12 +32,12 @@ export class LentPages {
   }
 
   #pagesOf(memory: Memory, block: BlockId): Int32Array {
-    const { lending, blockPages, extraRows: outside } = this.#cache;
+    const { lending, blockPages, extraRows } = this.#cache;
     if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
-    const row = outside?.host(block);
-    if (outside === undefined || row === undefined)
+    const row = extraRows?.host(block);
+    if (extraRows === undefined || row === undefined)
       throw new Error(`Borrower broken: host block ${block} has no pages`);
-    return outside.pagesOf(row);
+    return extraRows.pagesOf(row);
   }
 }
 

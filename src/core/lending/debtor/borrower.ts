@@ -9,8 +9,8 @@ import type { Envelope, LendingEffect, RManagerEvent } from '../../protocol/lend
 import type { MessageCounts } from '../../protocol/message-counts.ts';
 import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import { firstGathering } from '../../scheduler/batching/over-capacity.ts';
-import type { KeptBlocks, OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
+import { firstReserving } from '../../scheduler/batching/free-capacity.ts';
+import type { OffloadState, OverflowMemory, RemotePrefix } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
 import { LentPages } from '../creditor/lent-pages.ts';
@@ -33,7 +33,7 @@ interface Owner {
 
 /** Block tables of sequences change between two steps only. */
 export class Borrower implements OverflowMemory {
-  readonly gathers = true;
+  readonly reservesWhole = true;
   readonly rmanager: RManager;
   readonly stalls = new Stalls();
   readonly #config: BorrowingConfig;
@@ -163,7 +163,7 @@ export class Borrower implements OverflowMemory {
     const { availablePages, blockPages } = this.#cache;
     const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
     // Blocks that running sequences still need are committed to them.
-    const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#blockMoves.leavingBlocks;
+    const ahead = Math.ceil((this.#batcher?.pagesOutstanding ?? 0) / blockPages) - this.#blockMoves.leavingBlocks;
     if (available - Math.max(0, ahead) >= held) this.#applyToRManager(event);
   }
 
@@ -207,7 +207,7 @@ export class Borrower implements OverflowMemory {
   /** Frees cached blocks, oldest first, for running and reserving sequences once no creditor lends. */
   #giveUpKept(batcher: Batcher): boolean {
     if (!this.rmanager.isUnsatisfied) return false;
-    const gathering = firstGathering(batcher)?.sequence;
+    const gathering = firstReserving(batcher)?.sequence;
     if (!this.#blockMoves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
     // Idle blocks count at once.
     this.#applyToRManager({ kind: 'tick' });
@@ -217,12 +217,12 @@ export class Borrower implements OverflowMemory {
   /** Everything that admission depends on: the reservation ends when another prompt waits for one. */
   get #admissionTerms(): readonly unknown[] {
     const { holdsReservation: hasTurn, creditor } = this.rmanager;
-    return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
+    return [hasTurn, creditor.hold, this.freePages, this.#cache.availablePages];
   }
 
   admits(sequence: Sequence): boolean {
-    if (sequence.awaitsLanding || !this.#admissionHold.admits(sequence.arrival)) return false;
-    return this.rmanager.holdsReservation || this.#batcher?.room.isOverlong(sequence) !== true;
+    if (sequence.awaitsDecodeMemory || !this.#admissionHold.admits(sequence.arrival)) return false;
+    return this.rmanager.holdsReservation || this.#batcher?.capacity.isOverCapacity(sequence) !== true;
   }
 
   get slackPages(): number {
@@ -254,15 +254,15 @@ export class Borrower implements OverflowMemory {
     if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
   }
 
-  get pagesInHand(): number {
+  get freePages(): number {
     return (this.rmanager.inHand + this.#blockMoves.leavingBlocks) * this.#cache.blockPages;
   }
 
-  kept(sequence: Sequence): KeptBlocks | undefined {
+  remotePrefix(sequence: Sequence): RemotePrefix | undefined {
     return this.#match(sequence);
   }
 
-  takeKept(sequence: Sequence): number {
+  takeRemotePrefix(sequence: Sequence): number {
     const match = this.#match(sequence);
     if (match === undefined) return 0;
     this.#cache.share(sequence.chain, match.firstBlock, sequence.table);
@@ -273,9 +273,9 @@ export class Borrower implements OverflowMemory {
   /** The blocks before the remote prefix must be cached at home, and no blocks behind it. */
   #match(sequence: Sequence): RemotePrefixMatch | undefined {
     const { cache } = this.#blockMoves;
-    const { landed, arriving, copier, chain, known } = sequence;
+    const { receivedTokens, arriving, copier, chain, known } = sequence;
     // A prompt that is sent to another instance leaves from here, so it needs its blocks at home.
-    if (cache.blocks === 0 || landed > 0 || arriving !== undefined || copier !== undefined) return undefined;
+    if (cache.blocks === 0 || receivedTokens > 0 || arriving !== undefined || copier !== undefined) return undefined;
     const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
     const match = cache.find(chain, reusable);
     if (match === undefined) return undefined;
@@ -283,10 +283,10 @@ export class Borrower implements OverflowMemory {
     return here < match.firstBlock || here >= match.firstBlock + match.blocks ? undefined : match;
   }
 
-  relieve(sequence: Sequence): Relief {
+  offload(sequence: Sequence): OffloadState {
     const isNew = this.stalls.record(this.#nowUs, sequence);
-    if (this.#blockMoves.makesRoom || this.#spill()) return 'coming';
-    return isNew || this.rmanager.isAsking ? 'coming' : 'none';
+    if (this.#blockMoves.makesRoom || this.#spill()) return 'pending';
+    return isNew || this.rmanager.isAsking ? 'pending' : 'none';
   }
 
   release(sequence: Sequence, ended: boolean): void {
@@ -295,9 +295,9 @@ export class Borrower implements OverflowMemory {
     const isWanted =
       ended &&
       this.#config.times.remoteCacheUs > 0 &&
-      this.#batcher?.room.isOverlong(sequence) === true &&
+      this.#batcher?.capacity.isOverCapacity(sequence) === true &&
       !sequence.background;
-    this.#blockMoves.release(sequence, isWanted && sequence.landed === 0 ? this.#nowUs : undefined);
+    this.#blockMoves.release(sequence, isWanted && sequence.receivedTokens === 0 ? this.#nowUs : undefined);
   }
 
   #spill(): boolean {

@@ -4,7 +4,7 @@ import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { DemandUpdate, Reservation } from '../../protocol/lending-messages.ts';
 import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import { firstGathering, gatheredCount, pagesPromised } from '../../scheduler/batching/over-capacity.ts';
+import { committedCount, firstReserving, runningPagesMissing } from '../../scheduler/batching/free-capacity.ts';
 import { DemandReporter } from '../demand-report.ts';
 
 interface Home {
@@ -28,8 +28,8 @@ export class MemoryForecast {
   }
 
   /** The plan has admitted these sequences. */
-  admitted({ admitted, room }: Batcher): void {
-    for (const sequence of admitted) if (room.isOverlong(sequence)) this.#gatherings++;
+  admitted({ admitted, capacity }: Batcher): void {
+    for (const sequence of admitted) if (capacity.isOverCapacity(sequence)) this.#gatherings++;
   }
 
   /** The current demand; undefined when it has not changed. */
@@ -43,16 +43,16 @@ export class MemoryForecast {
     const available = Math.floor(availablePages / blockPages);
     const alone = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
     this.isStarved = alone;
-    const ahead = Math.ceil(batcher.pagesAhead / blockPages) - outBlocks;
-    const promised = Math.ceil(pagesPromised(batcher) / blockPages) - outBlocks;
+    const ahead = Math.ceil(batcher.pagesOutstanding / blockPages) - outBlocks;
+    const promised = Math.ceil(runningPagesMissing(batcher) / blockPages) - outBlocks;
     const turn = this.#overCapacity(batcher);
-    const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
+    const counts = { gathered: committedCount(batcher), gatherings: this.#gatherings };
     const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
     return this.#reporter.changed(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
   }
 
   #overCapacity(batcher: Batcher): Reservation | undefined {
-    const overCapacity = firstGathering(batcher);
+    const overCapacity = firstReserving(batcher);
     if (overCapacity === undefined) return undefined;
     const { cache, slackBlocks } = this.#home;
     const blocks = Math.ceil(overCapacity.pages / cache.blockPages) + slackBlocks;

@@ -116,7 +116,7 @@ export class RemoteBlockMover {
     const kept = keepsUs === undefined ? [] : blocksToKeep(sequence, remote, this.#parts);
     for (const move of remote.relocations) this.#drop(move);
     for (const rblock of kept) this.registry.holders.set(rblock, 'cache');
-    if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.awayFrom, kept);
+    if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.remoteFrom, kept);
     for (const rblock of remote.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
   }
 
@@ -124,12 +124,12 @@ export class RemoteBlockMover {
   adopt(sequence: Sequence, match: RemotePrefixMatch): void {
     const remote = this.registry.open(sequence);
     sequence.sharedBlocks = match.firstBlock;
-    sequence.awayFrom = match.firstBlock;
+    sequence.remoteFrom = match.firstBlock;
     for (const rblock of this.cache.take(match)) {
       this.registry.holders.set(rblock, sequence);
-      remote.rblocks.set(rblock, sequence.awayBlocks++);
+      remote.rblocks.set(rblock, sequence.remoteBlocks++);
     }
-    sequence.table.groups[0].first = sequence.awayBlocks;
+    sequence.table.groups[0].first = sequence.remoteBlocks;
   }
 
   /**
@@ -145,7 +145,7 @@ export class RemoteBlockMover {
   remoteEndOf(sequence: Sequence): number | undefined {
     const last = this.registry.all.get(sequence)?.movesOut.at(-1);
     if (last !== undefined) return last.first + last.rblocks.length;
-    return sequence.awayBlocks > 0 ? sequence.awayFrom + sequence.awayBlocks : undefined;
+    return sequence.remoteBlocks > 0 ? sequence.remoteFrom + sequence.remoteBlocks : undefined;
   }
 
   /**
@@ -156,7 +156,7 @@ export class RemoteBlockMover {
     const { instance, rmanager, rangeBlocks } = this.#parts;
     const movesOut: MoveOut[] = [];
     // Remote blocks have no gaps: of the blocks before them the last leave first.
-    const isBefore = first < sequence.awayFrom;
+    const isBefore = first < sequence.remoteFrom;
     for (let moved = 0; moved < count; moved += rangeBlocks) {
       const rblocks = rmanager.takeOutside(rangeBlocks);
       if (rblocks === undefined) break;
@@ -175,9 +175,9 @@ export class RemoteBlockMover {
   fill(step: StepNumber | undefined): void {
     const { blockTokens } = this.#parts.cache;
     for (const [sequence, { movesOut }] of this.registry.all) {
-      const { computed, planned, awayBlocks, awayFrom, table } = sequence;
+      const { computed, planned, remoteBlocks, remoteFrom, table } = sequence;
       const { blocks } = table.groups[0];
-      const row = (block: number) => blocks.at(awayBlocks === 0 || block < awayFrom ? block : block - awayBlocks);
+      const row = (block: number) => blocks.at(remoteBlocks === 0 || block < remoteFrom ? block : block - remoteBlocks);
       const have = Math.floor(computed / blockTokens);
       const soon = step === undefined ? have : Math.floor((computed + planned) / blockTokens);
       for (const out of movesOut) this.#moves.fill(out, row, step, have, soon);
@@ -189,7 +189,7 @@ export class RemoteBlockMover {
     const remote = this.registry.all.get(sequence);
     if (remote === undefined || remote.rblocks.size === 0) return undefined;
     const locator = remote.inOrder.map((rblock) => this.#locator.of(rblock));
-    return remoteLayout(this.#parts.instance, sequence.awayFrom, locator);
+    return remoteLayout(this.#parts.instance, sequence.remoteFrom, locator);
   }
 
   /** The contents of these are gone. */
@@ -337,18 +337,18 @@ export class RemoteBlockMover {
     remote.changed();
     remote.movesOut = remote.movesOut.slice(1);
     const { length: count } = rblocks;
-    const isBefore = sequence.awayBlocks === 0 || first < sequence.awayFrom;
-    this.#parts.cache.detach(sequence.table, isBefore ? first : sequence.awayFrom, count);
+    const isBefore = sequence.remoteBlocks === 0 || first < sequence.remoteFrom;
+    this.#parts.cache.detach(sequence.table, isBefore ? first : sequence.remoteFrom, count);
     if (isBefore) {
-      sequence.awayFrom = first;
+      sequence.remoteFrom = first;
       remote.shift(count);
     }
     for (const [i, rblock] of rblocks.entries()) {
-      remote.rblocks.set(rblock, isBefore ? i : sequence.awayBlocks + i);
+      remote.rblocks.set(rblock, isBefore ? i : sequence.remoteBlocks + i);
       const place = this.#parts.rmanager.find(rblock);
       if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
     }
-    sequence.awayBlocks += count;
+    sequence.remoteBlocks += count;
     this.counts.movedBlocks += count;
   }
 

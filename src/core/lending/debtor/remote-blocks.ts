@@ -104,9 +104,9 @@ export class RemoteBlockRegistry {
       held += rblocks.size;
       for (const out of outs) held += out.rblocks.length;
       for (const { places } of over) held += places.size;
-      if (!broken && sequence.awayBlocks !== rblocks.size)
+      if (!broken && sequence.remoteBlocks !== rblocks.size)
         throw new Error(
-          `Borrower broken: arrival ${sequence.arrival} has ${rblocks.size} blocks away, counts ${sequence.awayBlocks}`,
+          `Borrower broken: arrival ${sequence.arrival} has ${rblocks.size} blocks away, counts ${sequence.remoteBlocks}`,
         );
     }
     if (held !== this.holders.size || held !== table.size)
@@ -117,8 +117,8 @@ export class RemoteBlockRegistry {
 }
 
 /** Throws unless each leaving range is adjacent to the remote blocks at the time it leaves. */
-function checkOuts({ arrival, awayFrom, awayBlocks }: Sequence, outs: readonly MoveOut[]): void {
-  let [from, to] = awayBlocks > 0 ? [awayFrom, awayFrom + awayBlocks] : [outs[0]?.first, outs[0]?.first];
+function checkOuts({ arrival, remoteFrom, remoteBlocks }: Sequence, outs: readonly MoveOut[]): void {
+  let [from, to] = remoteBlocks > 0 ? [remoteFrom, remoteFrom + remoteBlocks] : [outs[0]?.first, outs[0]?.first];
   for (const { first, rblocks } of outs) {
     const end = first + rblocks.length;
     if (first === to) to = end;

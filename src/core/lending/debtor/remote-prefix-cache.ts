@@ -164,12 +164,12 @@ interface Lender {
 
 /** Whole ranges from the first remote block on that are not moving and lie outside home device memory. */
 export function blocksToKeep(
-  { chain, awayFrom }: Sequence,
+  { chain, remoteFrom }: Sequence,
   { broken, relocations: over, inOrder }: RemoteBlockMap,
   { rangeBlocks, rmanager }: Lender,
 ): readonly RBlockId[] {
   if (broken || over.size > 0) return [];
-  const most = Math.min(inOrder.length, chain.blocks - awayFrom);
+  const most = Math.min(inOrder.length, chain.blocks - remoteFrom);
   let count = 0;
   while (count < most) {
     const place = rmanager.find(inOrder[count]);

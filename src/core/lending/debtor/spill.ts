@@ -7,8 +7,8 @@ import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RemoteBlockMover } from './remote-block-mover.ts';
 
 interface Home {
-  readonly batcher: Pick<Batcher, 'running' | 'pagesAhead' | 'disown'> & {
-    readonly room: Pick<Batcher['room'], 'isOverlong'>;
+  readonly batcher: Pick<Batcher, 'running' | 'pagesOutstanding' | 'makePrivate'> & {
+    readonly capacity: Pick<Batcher['capacity'], 'isOverCapacity'>;
   };
   readonly cache: BlockCache;
   readonly blockMoves: RemoteBlockMover;
@@ -25,7 +25,7 @@ export function spill(home: Home): boolean {
   const { batcher, cache, blockMoves, rangeBlocks, lowWaterBlocks, inHand } = home;
   if (inHand === 0) return false;
   const { availablePages, blockPages } = cache;
-  const ahead = Math.ceil(batcher.pagesAhead / blockPages);
+  const ahead = Math.ceil(batcher.pagesOutstanding / blockPages);
   const spare = Math.floor(availablePages / blockPages) + blockMoves.leavingBlocks - lowWaterBlocks;
   if (ahead <= spare) return false;
   const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
@@ -51,7 +51,7 @@ function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number
     .filter(({ blocks }) => blocks >= rangeBlocks)
     .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
   for (const { sequence } of sequences) {
-    batcher.disown(sequence, stay(sequence));
+    batcher.makePrivate(sequence, stay(sequence));
     const count = Math.min(most, wholeRanges(movable(home, sequence, blockMoves.endOf(sequence), 0), rangeBlocks));
     if (count > 0 && blockMoves.moveOut(sequence, blockMoves.endOf(sequence), count)) return true;
   }
@@ -67,11 +67,11 @@ function movable(
 ): number {
   const { movesOut = [], broken = false } = blockMoves.registry.all.get(sequence) ?? {};
   // Blocks being received are written in place, and blocks being sent are read in place.
-  const stays = sequence.arriving !== undefined || sequence.copier?.waits === true;
-  if (stays || broken || (movesOut[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
+  const stays = sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
+  if (stays || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   // A sequence larger than home gets remote blocks before they are computed.
-  const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
+  const goesAhead = batcher.capacity.isOverCapacity(sequence) && computed >= stay;
   // The next step computes the last token: until it ends, runs of equal steps find nothing new.
   const known = goesAhead ? Math.floor((sequence.length - 1) / cache.blockTokens) : computed;
   return known - rangeBlocks - Math.max(stay, end);
@@ -79,22 +79,22 @@ function movable(
 
 /** Moves out the last ranges of the first blocks of a sequence that has remote blocks. */
 function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number): boolean {
-  for (const sequence of [...batcher.running].sort((a, b) => b.awayFrom - a.awayFrom)) {
+  for (const sequence of [...batcher.running].sort((a, b) => b.remoteFrom - a.remoteFrom)) {
     const remote = blockMoves.registry.all.get(sequence);
-    if (sequence.awayBlocks === 0 || remote === undefined || remote.movesOut.length > 0 || remote.broken) continue;
-    batcher.disown(sequence, Math.max(0, sequence.awayFrom - most));
+    if (sequence.remoteBlocks === 0 || remote === undefined || remote.movesOut.length > 0 || remote.broken) continue;
+    batcher.makePrivate(sequence, Math.max(0, sequence.remoteFrom - most));
     const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
-    const count = Math.min(most, sequence.awayFrom - own);
-    if (count > 0 && blockMoves.moveOut(sequence, sequence.awayFrom - count, count)) return true;
+    const count = Math.min(most, sequence.remoteFrom - own);
+    if (count > 0 && blockMoves.moveOut(sequence, sequence.remoteFrom - count, count)) return true;
   }
   return false;
 }
 
 /** The first blocks stay cached for later prompts: half, or less when little memory would be left to compute in. */
 function stayOf({ batcher, cache, rangeBlocks, lowWaterBlocks }: Home, sequence: Sequence): number {
-  if (sequence.awayBlocks > 0) return sequence.awayFrom;
+  if (sequence.remoteBlocks > 0) return sequence.remoteFrom;
   const own = sequence.table.groups[0].blocks.length;
-  if (!batcher.room.isOverlong(sequence)) return wholeRanges(own / 2, rangeBlocks);
+  if (!batcher.capacity.isOverCapacity(sequence)) return wholeRanges(own / 2, rangeBlocks);
   const room = own + Math.floor(cache.availablePages / cache.blockPages);
   return wholeRanges(Math.min(room / 2, room - lowWaterBlocks - rangesAtWork * rangeBlocks), rangeBlocks);
 }

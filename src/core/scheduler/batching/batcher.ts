@@ -6,9 +6,9 @@ import { BlockClaims } from './block-claims.ts';
 import { checkBatch } from './check-batch.ts';
 import { FairShares } from './fair-shares.ts';
 import { FreeCapacity } from './free-capacity.ts';
-import { KnownPrefixes } from './known-prefixes.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
 import { RankedList } from './ranked-list.ts';
+import { ReusablePrefixes } from './reusable-prefixes.ts';
 import { RowPlanner } from './row-planner.ts';
 import { outranks, type Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
@@ -22,14 +22,14 @@ import { WaitingList } from './waiting-list.ts';
 export class Batcher {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
-  readonly room: FreeCapacity;
+  readonly capacity: FreeCapacity;
   readonly #planner: RowPlanner;
   readonly #shares: FairShares | undefined;
   readonly #waiting: WaitingList;
   readonly #running = new RankedList();
   readonly #parked = new Set<Sequence>();
   readonly #claims: BlockClaims;
-  readonly #prefixes: KnownPrefixes;
+  readonly #prefixes: ReusablePrefixes;
   readonly #overflow: OverflowMemory | undefined;
   readonly #admitted: Sequence[] = [];
   #preemptions = 0;
@@ -41,16 +41,16 @@ export class Batcher {
     this.#shares = limits.byArrival === true ? undefined : new FairShares();
     this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
-    this.room = new FreeCapacity(cache, limits, overflow);
+    this.capacity = new FreeCapacity(cache, limits, overflow);
     this.#claims = new BlockClaims(limits.sequencesMax, cache.blockTokens);
-    this.#prefixes = new KnownPrefixes(cache, this.#claims);
+    this.#prefixes = new ReusablePrefixes(cache, this.#claims);
     const lists = { running: this.#running, waiting: this.#waiting };
     this.#planner = new RowPlanner(
-      { ...lists, cache, limits, cost, overflow, room: this.room, prefixes: this.#prefixes },
+      { ...lists, cache, limits, cost, overflow, capacity: this.capacity, prefixes: this.#prefixes },
       {
         admit: (sequence) => this.#admit(sequence),
-        makeRoom: (sequence, tokens) => this.#makeRoom(sequence, tokens),
-        load: (sequence) => this.#loadFurther(sequence),
+        allocate: (sequence, tokens) => this.#allocate(sequence, tokens),
+        load: (sequence) => this.#loadReceivedPart(sequence),
       },
     );
   }
@@ -91,8 +91,8 @@ export class Batcher {
   }
 
   /** True if the running sequences still have enough pages with `pages` fewer. */
-  spares(pages: number): boolean {
-    return this.room.spares(pages, this.#running.items);
+  canSpare(pages: number): boolean {
+    return this.capacity.canSpare(pages, this.#running.items);
   }
 
   add(sequence: Sequence): void {
@@ -105,12 +105,12 @@ export class Batcher {
    * Removes the sequence and releases its blocks; with `invalidate` they leave the cache too. Not while a running step
    * contains it.
    */
-  remove(sequence: Sequence, forget = false): void {
+  remove(sequence: Sequence, invalidate = false): void {
     if (sequence.state === 'waiting') this.#waiting.remove(sequence);
     const { state } = sequence;
     sequence.state = 'ended';
-    if (state === 'running') this.#stop(sequence, forget);
-    if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
+    if (state === 'running') this.#stop(sequence, invalidate);
+    if (this.#parked.delete(sequence)) this.#releaseBlocks(sequence, invalidate);
   }
 
   /** A computed sequence keeps its blocks until it is removed, and its slot becomes free. */
@@ -126,8 +126,8 @@ export class Batcher {
    * Parks a sequence, scheduled by another component, with blocks for `tokens` tokens; false when the running sequences
    * cannot spare them.
    */
-  hold(sequence: Sequence, tokens: number): boolean {
-    const held = this.room.hold(sequence, tokens, this.#running.items);
+  allocateParked(sequence: Sequence, tokens: number): boolean {
+    const held = this.capacity.allocateParked(sequence, tokens, this.#running.items);
     if (held) this.#parked.add(sequence);
     return held;
   }
@@ -154,27 +154,27 @@ export class Batcher {
    * released.
    */
   commit(sequence: Sequence): void {
-    this.#reach(sequence, sequence.computed + sequence.planned);
+    this.#advance(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
     this.#cache.releaseBehindWindow(sequence.table, sequence.computed);
   }
 
   /** Its first `tokens` tokens are computed. */
-  #reach(sequence: Sequence, tokens: number): void {
+  #advance(sequence: Sequence, tokens: number): void {
     const from = Math.floor(sequence.computed / this.#blockTokens);
     sequence.computed = tokens;
     if (Math.floor(sequence.computed / this.#blockTokens) > from) {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
       if (sequence.sharedBlocks === undefined)
-        sequence.swapped(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
-      else this.#keepBelow(sequence, from, to);
+        sequence.pagesChanged(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
+      else this.#copyToLowerTiers(sequence, from, to);
       this.#claims.advance(sequence, to);
     }
   }
 
   /** Caches the computed blocks in lower tiers only: in device memory they may move to another instance. */
-  #keepBelow({ chain, table }: Sequence, from: number, to: number): void {
+  #copyToLowerTiers({ chain, table }: Sequence, from: number, to: number): void {
     const { first, blocks } = table.groups[0];
     this.#cache.lower?.copyComputed(chain, from, to, (index) => blocks.at(index - first));
   }
@@ -183,17 +183,20 @@ export class Batcher {
    * Pages that running sequences still require for their known tokens, with those of the first waiting sequence that
    * memory blocks.
    */
-  get pagesAhead(): number {
-    const next = this.#planner.turnedAway;
-    return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
+  get pagesOutstanding(): number {
+    const next = this.#planner.blockedByMemory;
+    return this.capacity.pagesOutstanding(
+      this.#running.items,
+      next && this.capacity.isOverCapacity(next) ? undefined : next,
+    );
   }
 
   /**
    * Stops sharing the sequence's blocks behind its first `stay`, which shall move: from `sharedBlocks` on, they and the
    * blocks it still computes are private.
    */
-  disown(sequence: Sequence, stay: number): void {
-    this.#prefixes.disown(sequence, stay);
+  makePrivate(sequence: Sequence, stay: number): void {
+    this.#prefixes.makePrivate(sequence, stay);
   }
 
   /** Its remote blocks are lost: the sequence returns to the waiting list. Not while a running step contains it. */
@@ -203,22 +206,25 @@ export class Batcher {
 
   /** Moves a waiting sequence to the running ones with its cached blocks; false when it does not fit. */
   #admit(sequence: Sequence): boolean {
-    while (!this.room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
+    while (!this.capacity.fits(sequence, this.#running.items, this.#parked.size)) {
       const victim = this.#running.last;
       if (
         victim === undefined ||
         victim.priority >= sequence.priority ||
-        !this.room.wouldFit(sequence, this.#running.items)
+        !this.capacity.fitsAfterPreemption(sequence, this.#running.items)
       )
         return false;
       this.#preempt(victim);
     }
     this.#waiting.remove(sequence);
     sequence.state = 'running';
-    sequence.computed = this.#startBehind(sequence) * this.#blockTokens;
+    sequence.computed = this.#takePrefix(sequence) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
-    if (sequence.isLanding && !this.room.isOverlong(sequence)) this.#load(sequence);
-    this.#shares?.start(sequence, Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.landed)));
+    if (sequence.loadPending && !this.capacity.isOverCapacity(sequence)) this.#loadReceived(sequence);
+    this.#shares?.start(
+      sequence,
+      Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.receivedTokens)),
+    );
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     if (sequence.sharedBlocks !== undefined) this.#claims.advance(sequence, sequence.claimedTo);
@@ -227,14 +233,14 @@ export class Batcher {
   }
 
   /** Number of blocks that it does not compute. */
-  #startBehind(sequence: Sequence): number {
+  #takePrefix(sequence: Sequence): number {
     const { arriving, chain, table, known } = sequence;
-    arriving?.lend(table);
+    arriving?.share(table);
     if (arriving !== undefined) return arriving.blocks;
-    const kept = this.room.isOverlong(sequence) ? (this.#overflow?.takeKept(sequence) ?? 0) : 0;
-    if (kept > 0) return kept;
-    const again = sequence.cachedTokens !== undefined;
-    return this.#cache.loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed: again });
+    const remote = this.capacity.isOverCapacity(sequence) ? (this.#overflow?.takeRemotePrefix(sequence) ?? 0) : 0;
+    if (remote > 0) return remote;
+    const resumed = sequence.cachedTokens !== undefined;
+    return this.#cache.loadPrefix(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, resumed });
   }
 
   /**
@@ -245,45 +251,45 @@ export class Batcher {
     const { arriving, chain, table } = sequence;
     sequence.arriving = undefined;
     if (arriving !== undefined && sequence.state === 'running')
-      sequence.swapped(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
+      sequence.pagesChanged(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
   }
 
   /** All its tokens had space when it was admitted. */
-  #load(sequence: Sequence): void {
-    const { chain, table, landed } = sequence;
-    if (!this.#cache.adopt(table, landed, sequence.landedPages)) return;
-    sequence.computed = landed;
-    sequence.content.digest(landed);
-    this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);
+  #loadReceived(sequence: Sequence): void {
+    const { chain, table, receivedTokens } = sequence;
+    if (!this.#cache.adopt(table, receivedTokens, sequence.receivedPages)) return;
+    sequence.computed = receivedTokens;
+    sequence.content.digest(receivedTokens);
+    this.#cache.commit(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
   }
 
   /** Loads the received KV of a sequence over capacity as its earlier blocks move out; false while some is left. */
-  #loadFurther(sequence: Sequence): boolean {
-    const { table, landed, computed, landedPages } = sequence;
-    if (!this.room.isOverlong(sequence)) {
+  #loadReceivedPart(sequence: Sequence): boolean {
+    const { table, receivedTokens, computed, receivedPages } = sequence;
+    if (!this.capacity.isOverCapacity(sequence)) {
       // It is computed from its tokens.
-      sequence.landed = 0;
+      sequence.receivedTokens = 0;
       return true;
     }
     const from = table.length;
-    this.#makeRoom(sequence, landed);
-    if (landedPages !== undefined) this.#cache.takeReceived(table, from, landedPages);
-    this.#reach(sequence, Math.max(computed, Math.min(landed, table.length * this.#blockTokens)));
-    return !sequence.isLanding;
+    this.#allocate(sequence, receivedTokens);
+    if (receivedPages !== undefined) this.#cache.takeReceived(table, from, receivedPages);
+    this.#advance(sequence, Math.max(computed, Math.min(receivedTokens, table.length * this.#blockTokens)));
+    return !sequence.loadPending;
   }
 
   /**
    * Allocates blocks for the sequence's first `tokens` tokens and preempts the lowest ranks for them. Stops short when
    * the sequence is the lowest itself.
    */
-  #makeRoom(sequence: Sequence, tokens: number): void {
+  #allocate(sequence: Sequence, tokens: number): void {
     while (this.#cache.missing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
-      const relief = this.#overflow?.relieve(sequence);
+      const relief = this.#overflow?.offload(sequence);
       const victim = this.#running.last;
       // A sequence admitted now would be preempted next.
-      if (relief !== undefined || victim !== sequence) this.#planner.crowd();
-      if (relief === 'coming' || victim === undefined || victim === sequence) return;
+      if (relief !== undefined || victim !== sequence) this.#planner.memoryShort();
+      if (relief === 'pending' || victim === undefined || victim === sequence) return;
       this.#preempt(victim);
     }
   }
@@ -293,27 +299,27 @@ export class Batcher {
    * the rest.
    */
   #preempt(victim: Sequence): void {
-    this.#planner.drop(victim);
+    this.#planner.unplan(victim);
     this.#stop(victim, false);
     victim.state = 'waiting';
     this.#waiting.insert(victim);
     this.#preemptions++;
   }
 
-  #stop(sequence: Sequence, forget: boolean): void {
+  #stop(sequence: Sequence, invalidate: boolean): void {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
     this.#shares?.charge(sequence);
-    this.#giveBack(sequence, forget);
+    this.#releaseBlocks(sequence, invalidate);
   }
 
-  #giveBack(sequence: Sequence, forget: boolean): void {
-    if (!forget) this.#prefixes.reown(sequence);
-    this.#overflow?.release(sequence, sequence.state === 'ended' && !forget);
+  #releaseBlocks(sequence: Sequence, invalidate: boolean): void {
+    if (!invalidate) this.#prefixes.makeShareable(sequence);
+    this.#overflow?.release(sequence, sequence.state === 'ended' && !invalidate);
     this.#cache.release(sequence.table, sequence.background);
-    sequence.unshare();
-    if (forget) this.#cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
-    sequence.empty();
+    sequence.clearSharing();
+    if (invalidate) this.#cache.invalidate(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
+    sequence.reset();
   }
 
   /** Throws unless every block reference belongs to a running or parked sequence, and claims and lists are in order. */

@@ -47,10 +47,10 @@ function checkReferences({ cache, running, parked }: Batch): void {
     const refs = new Int32Array(group.pool.total);
     for (const table of [...cache.inTransit, ...cache.pinned])
       for (const block of table.groups[g].blocks.view()) refs[block]++;
-    for (const { table, computed, arrival, awayBlocks } of [...running, ...parked]) {
+    for (const { table, computed, arrival, remoteBlocks } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
-      if (first - awayBlocks !== group.firstSeen(computed) || first + blocks.length !== table.length)
+      if (first - remoteBlocks !== group.firstSeen(computed) || first + blocks.length !== table.length)
         throw new Error(
           `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
         );

@@ -16,7 +16,7 @@ export class FairShares {
   /** Tenants that have waited since the last arrangement. */
   #waited = new Set<string>();
   /** Counter of the tenant that started a sequence last. */
-  #last = 0;
+  #lastStarted = 0;
 
   /** Tokens served to a tenant, in prompt tokens; 0 for an unknown tenant. */
   served(tenant: string): number {
@@ -26,11 +26,11 @@ export class FairShares {
   /** The sequence starts: `tokens` of its prompt are computed here. */
   start({ tenant }: Sequence, tokens: number): void {
     this.#add(tenant, tokens);
-    this.#last = this.served(tenant);
+    this.#lastStarted = this.served(tenant);
   }
 
   /** The tenant has no waiting sequence any more. */
-  left(tenant: string): void {
+  tenantLeft(tenant: string): void {
     this.#waited.delete(tenant);
   }
 
@@ -64,7 +64,7 @@ export class FairShares {
   #lift(waiting: readonly Sequence[]): void {
     const tenants = new Set(waiting.map(({ tenant }) => tenant));
     const stayed = [...tenants].filter((tenant) => this.#waited.has(tenant));
-    const least = stayed.length === 0 ? this.#last : Math.min(...stayed.map((tenant) => this.served(tenant)));
+    const least = stayed.length === 0 ? this.#lastStarted : Math.min(...stayed.map((tenant) => this.served(tenant)));
     for (const tenant of tenants)
       if (!this.#waited.has(tenant)) this.#served.set(tenant, Math.max(least, this.served(tenant)));
     this.#waited = tenants;

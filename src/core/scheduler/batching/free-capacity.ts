@@ -1,8 +1,8 @@
-// Whether there are slots and pages for one more sequence.
+// Whether there are slots and pages for one more sequence, and which sequences exceed the capacity of the instance.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
-import { firstBackground } from './batch-jobs-budget.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
+import { firstBackground } from './ranked-list.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
 
@@ -25,12 +25,12 @@ export class FreeCapacity {
    * True if there are a slot and pages for all its tokens and one more, besides the pages that running sequences still
    * require.
    */
-  hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
+  fits(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
     // A sequence alone may use all pages, if necessary in smaller chunks.
-    if (running.length + parked === 0 && this.#overflow?.gathers !== true) return true;
+    if (running.length + parked === 0 && this.#overflow?.reservesWhole !== true) return true;
     if (!this.hasSlot(running)) return false;
-    const slack = this.isOverlong(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
-    return this.#sparesFor(sequence, this.pagesNeeded(sequence) + slack, running);
+    const slack = this.isOverCapacity(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
+    return this.#canSpareFor(sequence, this.pagesRequired(sequence) + slack, running);
   }
 
   hasSlot(running: readonly Sequence[]): boolean {
@@ -40,40 +40,40 @@ export class FreeCapacity {
   /**
    * True if the running sequences still have enough pages with `pages` fewer. Batch jobs count only for a batch job.
    */
-  spares(wanted: number, running: readonly Sequence[]): boolean {
-    return this.#sparesFor(undefined, wanted, running);
+  canSpare(required: number, running: readonly Sequence[]): boolean {
+    return this.#canSpareFor(undefined, required, running);
   }
 
-  #sparesFor(sequence: Sequence | undefined, wanted: number, running: readonly Sequence[]): boolean {
+  #canSpareFor(sequence: Sequence | undefined, required: number, running: readonly Sequence[]): boolean {
     // One block each for the next growth of the running sequences, so that a new one is not preempted at once.
     const { pages, blockPages } = this.#cache;
     const others = sequence?.background === true ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
-    const promised = this.promised(running, others);
-    const elsewhere = Math.min(
-      this.#overflow?.pagesInHand ?? 0,
-      promised + (sequence !== undefined && this.isOverlong(sequence) ? wanted : 0),
+    const pagesMissing = this.pagesMissing(running, others);
+    const offloadable = Math.min(
+      this.#overflow?.freePages ?? 0,
+      pagesMissing + (sequence !== undefined && this.isOverCapacity(sequence) ? required : 0),
     );
-    return wanted + growth + promised - elsewhere <= this.#cache.availablePages;
+    return required + growth + pagesMissing - offloadable <= this.#cache.availablePages;
   }
 
   /**
    * True if the pages of this instance cannot hold the sequence. Its maximum memory is then reserved before it starts,
    * here or on other instances. A sequence that fits waits for local memory, which is faster.
    */
-  isOverlong({ lengthMax }: Sequence): boolean {
+  isOverCapacity({ lengthMax }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#cache;
-    return this.#overflow?.gathers === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
+    return this.#overflow?.reservesWhole === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
   /** Pages that running sequences still require, with those of `next` if it waits for memory alone. */
-  pagesAhead(running: readonly Sequence[], next: Sequence | undefined): number {
-    const pages = this.promised(running, running.length);
-    return next !== undefined && running.length === 0 ? pages + this.pagesNeeded(next) : pages;
+  pagesOutstanding(running: readonly Sequence[], next: Sequence | undefined): number {
+    const pages = this.pagesMissing(running, running.length);
+    return next !== undefined && running.length === 0 ? pages + this.pagesRequired(next) : pages;
   }
 
   /** Pages that the first `count` running sequences still require for their known tokens. */
-  promised(running: readonly Sequence[], count: number): number {
+  pagesMissing(running: readonly Sequence[], count: number): number {
     let pages = 0;
     for (let i = 0; i < count; i++) pages += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
     return pages;
@@ -83,9 +83,9 @@ export class FreeCapacity {
    * Parks a sequence with blocks for `tokens` tokens; false, with none allocated, if the running sequences cannot spare
    * them.
    */
-  hold(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
+  allocateParked(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
-    if (tokens > 0 && !this.spares(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
+    if (tokens > 0 && !this.canSpare(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
     while (this.#cache.missing(table, tokens) > 0)
       if (!this.#cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');
     sequence.state = 'parked';
@@ -93,28 +93,28 @@ export class FreeCapacity {
   }
 
   /** True if it would fit after preemption of every running sequence of lower priority. */
-  wouldFit(sequence: Sequence, running: readonly Sequence[]): boolean {
+  fitsAfterPreemption(sequence: Sequence, running: readonly Sequence[]): boolean {
     let most = this.#cache.availablePages;
     let others = 0;
     for (const other of running) {
       if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
       else others++;
     }
-    return others === 0 || this.pagesNeeded(sequence) <= most;
+    return others === 0 || this.pagesRequired(sequence) <= most;
   }
 
   /** Pages that would become unavailable if the sequence started. */
-  pagesNeeded(sequence: Sequence): number {
+  pagesRequired(sequence: Sequence): number {
     const { arriving } = sequence;
     // The blocks of the arriving prefix are allocated already.
     if (arriving !== undefined)
       return (
         (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages
       );
-    const kept = this.isOverlong(sequence) ? this.#overflow?.kept(sequence) : undefined;
-    if (kept !== undefined) {
-      const pages = this.#cache.pagesToRun(sequence.chain, kept.firstBlock, this.#growth(sequence));
-      return pages - kept.blocks * this.#cache.blockPages;
+    const remote = this.isOverCapacity(sequence) ? this.#overflow?.remotePrefix(sequence) : undefined;
+    if (remote !== undefined) {
+      const pages = this.#cache.pagesToRun(sequence.chain, remote.firstBlock, this.#growth(sequence));
+      return pages - remote.blocks * this.#cache.blockPages;
     }
     return this.#cache.pagesToRun(
       sequence.chain,
@@ -125,7 +125,34 @@ export class FreeCapacity {
   }
 
   #growth(sequence: Sequence): Growth {
-    const tokens = this.isOverlong(sequence) ? sequence.lengthMax : sequence.length;
+    const tokens = this.isOverCapacity(sequence) ? sequence.lengthMax : sequence.length;
     return { tokens, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
   }
+}
+
+interface Batch {
+  readonly capacity: FreeCapacity;
+  readonly running: readonly Sequence[];
+  readonly waiting: readonly Sequence[];
+}
+
+/** Pages that the running sequences still require. */
+export function runningPagesMissing({ capacity, running }: Batch): number {
+  return capacity.pagesMissing(running, running.length);
+}
+
+/** The first waiting sequence over capacity that reserves memory, and the pages that it requires. */
+export function firstReserving({
+  capacity,
+  waiting,
+}: Batch): { readonly sequence: Sequence; readonly pages: number } | undefined {
+  const sequence = waiting.find((each) => capacity.isOverCapacity(each) && !each.awaitsDecodeMemory);
+  return sequence && { sequence, pages: capacity.pagesRequired(sequence) };
+}
+
+/** Number of running sequences over capacity. */
+export function committedCount({ capacity, running }: Batch): number {
+  let count = 0;
+  for (const sequence of running) if (capacity.isOverCapacity(sequence)) count++;
+  return count;
 }

@@ -2,19 +2,19 @@
 import type { Sequence } from './sequence.ts';
 
 /** `pending`: local pages are being freed; `none`: only preemption can free pages. */
-export type Relief = 'coming' | 'none';
+export type OffloadState = 'pending' | 'none';
 
 /** Blocks `firstBlock..firstBlock + blocks` of a sequence that other instances hold. */
-export interface KeptBlocks {
+export interface RemotePrefix {
   readonly firstBlock: number;
   readonly blocks: number;
 }
 
 export interface OverflowMemory {
   /** A sequence over capacity reserves its maximum memory before it starts, here or on other instances. */
-  readonly gathers: boolean;
+  readonly reservesWhole: boolean;
   /** Free pages of other instances that blocks of sequences can move to. */
-  readonly pagesInHand: number;
+  readonly freePages: number;
   /** Pages that may stay unused for a sequence over capacity, because only whole ranges of blocks move. */
   readonly slackPages: number;
   /**
@@ -23,17 +23,17 @@ export interface OverflowMemory {
    */
   admits(sequence: Sequence): boolean;
   /** The sequence lacks a block, and no cached block can be evicted. */
-  relieve(sequence: Sequence): Relief;
+  offload(sequence: Sequence): OffloadState;
   /**
    * For a prompt over capacity: blocks that other instances still hold from an ended request with the same start. They
    * are not computed again, and no memory is reserved for them.
    */
-  kept(sequence: Sequence): KeptBlocks | undefined;
+  remotePrefix(sequence: Sequence): RemotePrefix | undefined;
   /**
    * The sequence starts with these blocks; the blocks before them are in its table. Returns the number of blocks that
    * it does not compute.
    */
-  takeKept(sequence: Sequence): number;
+  takeRemotePrefix(sequence: Sequence): number;
   /**
    * Releases all blocks that other instances hold for the sequence. @param ended its request has ended: other requests
    * may start with the same blocks

@@ -18,18 +18,18 @@ export class RankedList {
   }
 
   insert(sequence: Sequence): void {
-    this.#items.splice(this.#place(sequence), 0, sequence);
+    this.#items.splice(this.#indexOf(sequence), 0, sequence);
   }
 
   remove(sequence: Sequence): void {
-    const place = this.#place(sequence);
+    const place = this.#indexOf(sequence);
     if (this.#items[place] !== sequence)
       throw new Error(`Cannot remove a sequence: it is not listed: arrival ${sequence.arrival}`);
     this.#items.splice(place, 1);
   }
 
   /** Number of sequences before it. */
-  #place(sequence: Sequence): number {
+  #indexOf(sequence: Sequence): number {
     let low = 0;
     let high = this.#items.length;
     while (low < high) {
@@ -39,4 +39,11 @@ export class RankedList {
     }
     return low;
   }
+}
+
+/** Index of the first batch job in a ranked list: batch jobs are last. */
+export function firstBackground(sequences: readonly Sequence[]): number {
+  let first = sequences.length;
+  while (first > 0 && sequences[first - 1].background) first--;
+  return first;
 }

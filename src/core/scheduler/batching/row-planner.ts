@@ -2,35 +2,34 @@
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
-import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './batch-jobs-budget.ts';
 import type { FreeCapacity } from './free-capacity.ts';
-import { type KnownPrefixes, lookAhead } from './known-prefixes.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
-import type { RankedList } from './ranked-list.ts';
+import { firstBackground, type RankedList } from './ranked-list.ts';
+import { lookAhead, type ReusablePrefixes } from './reusable-prefixes.ts';
 import type { Sequence } from './sequence.ts';
-import { type BatchLimits, StepBudget } from './step-budget.ts';
+import { type BackgroundLimits, type BatchLimits, backgroundLimits, StepBudget } from './step-budget.ts';
 import type { WaitingList } from './waiting-list.ts';
 
 /** Share of a chunk that is reserved for short prompts of the same priority behind a long one. */
 const shortShare = 1 / 4;
 
-interface Parts {
+interface RowPlannerContext {
   readonly cache: BlockCache;
   readonly limits: BatchLimits;
   readonly cost: StepPredictor;
   readonly overflow: OverflowMemory | undefined;
-  readonly room: FreeCapacity;
-  readonly prefixes: KnownPrefixes;
+  readonly capacity: FreeCapacity;
+  readonly prefixes: ReusablePrefixes;
   readonly running: RankedList;
   readonly waiting: WaitingList;
 }
 
 /** Admits sequences and allocates their blocks. */
-interface Seats {
+interface BlockAllocator {
   /** Starts a waiting sequence with its cached blocks; false when it does not fit. */
   admit(sequence: Sequence): boolean;
   /** Allocates blocks for the sequence's first `tokens` tokens, or as many as possible. */
-  makeRoom(sequence: Sequence, tokens: number): void;
+  allocate(sequence: Sequence, tokens: number): void;
   /** Loads the received KV as far as pages are free; false when some is left. */
   load(sequence: Sequence): boolean;
 }
@@ -45,31 +44,34 @@ export class RowPlanner {
   readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
   readonly #overflow: OverflowMemory | undefined;
-  readonly #room: FreeCapacity;
-  readonly #prefixes: KnownPrefixes;
+  readonly #capacity: FreeCapacity;
+  readonly #prefixes: ReusablePrefixes;
   readonly #running: RankedList;
   readonly #waiting: WaitingList;
-  readonly #seats: Seats;
+  readonly #allocator: BlockAllocator;
   readonly #planned: Sequence[] = [];
   readonly #prefills: Sequence[] = [];
   #admitting = true;
   /** A sequence was preempted or offloaded in this plan, so it admitted none; the next plan may. */
-  #crowded = false;
+  #preempted = false;
   #wholeOnly = false;
   /** A batch job waits for memory of the batch jobs' share. */
   #backgroundWaits = false;
 
-  constructor({ cache, limits, cost, overflow, room, prefixes, running, waiting }: Parts, seats: Seats) {
+  constructor(
+    { cache, limits, cost, overflow, capacity, prefixes, running, waiting }: RowPlannerContext,
+    seats: BlockAllocator,
+  ) {
     this.#cache = cache;
     this.#blockTokens = cache.blockTokens;
     this.#background = limits.background ?? backgroundLimits;
     this.#budget = new StepBudget(limits, cost, cache.blockTokens);
     this.#overflow = overflow;
-    this.#room = room;
+    this.#capacity = capacity;
     this.#prefixes = prefixes;
     this.#running = running;
     this.#waiting = waiting;
-    this.#seats = seats;
+    this.#allocator = seats;
   }
 
   /** Shape of the last plan, until the next. */
@@ -84,7 +86,7 @@ export class RowPlanner {
   plan(awaited = false): readonly Sequence[] {
     this.#budget.reset();
     this.#admitting = true;
-    this.#crowded = false;
+    this.#preempted = false;
     this.#wholeOnly = false;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#waiting.arrange(this.#running.items);
@@ -100,22 +102,22 @@ export class RowPlanner {
   }
 
   /** The first waiting sequence, if the last plan admitted it not for lack of memory. */
-  get turnedAway(): Sequence | undefined {
-    return this.#admitting ? undefined : this.#firstAdmitted;
+  get blockedByMemory(): Sequence | undefined {
+    return this.#admitting ? undefined : this.#firstAdmissible;
   }
 
   /** Memory was short in this plan: a sequence admitted now would be preempted next. */
-  crowd(): void {
-    this.#crowded = true;
+  memoryShort(): void {
+    this.#preempted = true;
     this.#admitting = false;
   }
 
   /** The sequence is preempted: its rows leave this plan. */
-  drop(sequence: Sequence): void {
-    if (sequence.planned > 0) this.#budget.giveBack(sequence);
+  unplan(sequence: Sequence): void {
+    if (sequence.planned > 0) this.#budget.untake(sequence);
   }
 
-  get #firstAdmitted(): Sequence | undefined {
+  get #firstAdmissible(): Sequence | undefined {
     const { items } = this.#waiting;
     return this.#overflow === undefined ? items[0] : items.find((sequence) => this.#overflow?.admits(sequence));
   }
@@ -126,7 +128,7 @@ export class RowPlanner {
    */
   steadySteps(): number {
     const { rows, decodeRows } = this.#budget.shape;
-    if (rows === 0 || rows !== decodeRows || this.#mayAdmit || this.#waiting.contested) return 1;
+    if (rows === 0 || rows !== decodeRows || this.#mayAdmit || this.#waiting.isContested) return 1;
     let steps = this.#running.last?.background === true ? this.#steadyBackground() : Number.MAX_SAFE_INTEGER;
     for (const { planned, computed, remaining, table } of this.#running.items) {
       if (planned !== 1 || remaining !== 1) return 1;
@@ -137,8 +139,8 @@ export class RowPlanner {
 
   /** True if a sequence waits that was not held back for lack of memory. */
   get #mayAdmit(): boolean {
-    const first = this.#firstAdmitted;
-    if (first === undefined || this.#crowded) return first !== undefined;
+    const first = this.#firstAdmissible;
+    if (first === undefined || this.#preempted) return first !== undefined;
     return this.#admitting && !(first.background && this.#backgroundWaits);
   }
 
@@ -153,8 +155,8 @@ export class RowPlanner {
     for (let i = 0; i < running.length; i++) {
       const sequence = running[i];
       if (sequence.remaining !== 1 || sequence.background) continue;
-      this.#seats.makeRoom(sequence, sequence.length);
-      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
+      this.#allocator.allocate(sequence, sequence.length);
+      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#planRows(sequence, 1);
     }
   }
 
@@ -172,17 +174,17 @@ export class RowPlanner {
     while (this.#budget.rows > 0 && skipped <= lookAhead) {
       const running = prefills[nextRunning];
       const waiting = this.#admitting ? this.#nextWaiting(nextWaiting) : undefined;
-      if (running !== undefined && (waiting === undefined || this.#waiting.isBehind(running, waiting))) {
+      if (running !== undefined && (waiting === undefined || this.#waiting.runsBefore(running, waiting))) {
         nextRunning++;
         if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
       } else if (waiting === undefined) {
         return;
-      } else if (this.#prefixes.isAwaited(waiting) || this.#overflow?.admits(waiting) === false) {
+      } else if (this.#prefixes.mustWait(waiting) || this.#overflow?.admits(waiting) === false) {
         nextWaiting++;
-      } else if (this.#wholeOnly && this.#prefixes.restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
+      } else if (this.#wholeOnly && this.#prefixes.remainingTokens(waiting) > this.#budget.rowsFor(waiting, false)) {
         nextWaiting++;
         skipped++;
-      } else if (this.#seats.admit(waiting)) {
+      } else if (this.#allocator.admit(waiting)) {
         this.#planChunk(waiting, nextRunning, nextWaiting);
       } else {
         this.#admitting = false;
@@ -209,24 +211,24 @@ export class RowPlanner {
     for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
     for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
       const sequence = this.#waiting.items[i];
-      if (this.#prefixes.isAwaited(sequence) || this.#overflow?.admits(sequence) === false) {
+      if (this.#prefixes.mustWait(sequence) || this.#overflow?.admits(sequence) === false) {
         i++;
         continue;
       }
       const held = backgroundPages(this.#cache, running);
-      const fits = held === 0 || held + this.#room.pagesNeeded(sequence) <= pagesMax;
-      this.#backgroundWaits = !(this.#admitting && fits && this.#seats.admit(sequence));
+      const fits = held === 0 || held + this.#capacity.pagesRequired(sequence) <= pagesMax;
+      this.#backgroundWaits = !(this.#admitting && fits && this.#allocator.admit(sequence));
       if (this.#backgroundWaits) return;
       this.#planJob(sequence);
     }
   }
 
   #planJob(sequence: Sequence): void {
-    if (sequence.isLanding && !this.#seats.load(sequence)) return;
+    if (sequence.loadPending && !this.#allocator.load(sequence)) return;
     const rows = this.#budget.backgroundRowsFor(sequence);
     if (rows === 0) return;
-    this.#seats.makeRoom(sequence, sequence.computed + rows);
-    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
+    this.#allocator.allocate(sequence, sequence.computed + rows);
+    this.#planRows(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
   }
 
   /**
@@ -234,7 +236,7 @@ export class RowPlanner {
    * are planned.
    */
   #planChunk(sequence: Sequence, nextRunning: number, nextWaiting: number): void {
-    if (sequence.isLanding && !this.#seats.load(sequence)) return;
+    if (sequence.loadPending && !this.#allocator.load(sequence)) return;
     const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
     let rows = this.#budget.rowsFor(sequence, first);
     // Prompt scoring lacks rows with logits, not rows that others could use.
@@ -244,19 +246,27 @@ export class RowPlanner {
       this.#wholeOnly = true;
       const kept = Math.floor(rows * shortShare);
       const waiting = this.#admitting ? this.#waiting.items : [];
-      if (this.#prefixes.shortBehind(sequence, kept, this.#prefills, nextRunning, waiting, nextWaiting)) rows -= kept;
+      if (this.#prefixes.hasShortBehind(sequence, kept, this.#prefills, nextRunning, waiting, nextWaiting))
+        rows -= kept;
       const end = sequence.computed + rows;
       const aligned = end - (end % this.#blockTokens);
       if (aligned > sequence.computed) rows = aligned - sequence.computed;
       else if (!first) return;
     }
     rows = Math.min(rows, scorable);
-    this.#seats.makeRoom(sequence, sequence.computed + rows);
-    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
+    this.#allocator.allocate(sequence, sequence.computed + rows);
+    this.#planRows(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
   }
 
-  #take(sequence: Sequence, rows: number): void {
+  #planRows(sequence: Sequence, rows: number): void {
     sequence.planned = rows;
     if (rows > 0) this.#budget.take(sequence);
   }
+}
+
+/** Pages that batch jobs hold; shared pages count twice. */
+export function backgroundPages(cache: BlockCache, running: readonly Sequence[]): number {
+  let pages = 0;
+  for (let i = firstBackground(running); i < running.length; i++) pages += cache.pagesOf(running[i].table);
+  return pages;
 }

@@ -38,17 +38,17 @@ export interface SequenceSpec {
 export interface ArrivingPrefix {
   readonly blocks: number;
   /** Predicted time until the last block arrives: a step that starts behind them alone takes at least as long. */
-  readonly comesUs: number;
+  readonly arrivalUs: number;
   /** Appends all of them to an empty table, with a reference to each. */
-  lend(table: BlockTable): void;
+  share(table: BlockTable): void;
 }
 
 /** Reads pages of a sequence while it computes. */
 export interface BlockCopier {
   /** True while it has no receive buffer to copy to. */
-  readonly waits: boolean;
+  readonly isWaiting: boolean;
   /** Pages of tokens from `fromToken` on leave the sequence: the copier stops reading them before they are reused. */
-  letGo(fromToken: number): void;
+  releasePages(fromToken: number): void;
 }
 
 /** `parked`: computed as far as required here; keeps its blocks until they are copied. */
@@ -72,9 +72,9 @@ export class Sequence {
   /** Leading tokens that have keys and values in the table's blocks. */
   computed = 0;
   /** Leading tokens that have received keys and values, ready to load at the start; lost at a preemption. */
-  landed = 0;
+  receivedTokens = 0;
   /** The pages of the received KV, where those are pool pages. */
-  landedPages: ReceivedPrompt | undefined;
+  receivedPages: ReceivedPrompt | undefined;
   /** Leading prompt rows with reported log-probabilities. */
   scored = 0;
   /** Rows of the planned or running step: positions computed..computed+planned-1. */
@@ -94,7 +94,7 @@ export class Sequence {
    * It is admitted only once its decode instance has memory. Memory reserved for it is available to others while it
    * waits.
    */
-  awaitsLanding = false;
+  awaitsDecodeMemory = false;
   /** Blocks of its prefix are in transit: it is not admitted while it waits. */
   loading = false;
   /** It may start behind these blocks. While it runs: they have not arrived yet. */
@@ -105,8 +105,8 @@ export class Sequence {
    */
   sharedBlocks: number | undefined;
   /** Number of its blocks, from `remoteFrom` on, that other instances hold. */
-  awayBlocks = 0;
-  awayFrom = 0;
+  remoteBlocks = 0;
+  remoteFrom = 0;
   /** Its blocks before this one have been offered to a store. */
   offeredBlocks = 0;
   /** Index of a block that another sequence is computing, while it waits for the block. */
@@ -126,29 +126,29 @@ export class Sequence {
   }
 
   /** The tokens from this one on have other, equal pages now, or none: their old pages are free. */
-  swapped(fromToken: number): void {
-    this.copier?.letGo(fromToken);
+  pagesChanged(fromToken: number): void {
+    this.copier?.releasePages(fromToken);
   }
 
   /** Some received KV is not loaded into the table yet. */
-  get isLanding(): boolean {
-    return this.landed > this.computed;
+  get loadPending(): boolean {
+    return this.receivedTokens > this.computed;
   }
 
   /** It has no blocks any more: its received KV is lost. */
-  empty(): void {
+  reset(): void {
     this.computed = 0;
     this.planned = 0;
-    this.landed = 0;
-    this.landedPages = undefined;
-    this.swapped(0);
+    this.receivedTokens = 0;
+    this.receivedPages = undefined;
+    this.pagesChanged(0);
   }
 
   /** It has no private or remote blocks any more. */
-  unshare(): void {
+  clearSharing(): void {
     this.sharedBlocks = undefined;
-    this.awayBlocks = 0;
-    this.awayFrom = 0;
+    this.remoteBlocks = 0;
+    this.remoteFrom = 0;
   }
 
   /** Known tokens: prompt, then output. */

@@ -1,7 +1,18 @@
 // What a step may still contain: rows, rows with logits, and predicted time.
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
-import type { BackgroundLimits } from './batch-jobs-budget.ts';
 import type { Sequence } from './sequence.ts';
+
+/** Memory and time that batch jobs may take of an instance beside online requests. */
+export interface BackgroundLimits {
+  /** Maximum share of all pages that batch jobs hold together; a single one may hold more. */
+  readonly memoryShare: number;
+  /** Predicted time of a step of batch jobs alone: an online request waits no longer than that. */
+  readonly stepUs: number;
+  /** Share of a step's predicted time that rows of batch jobs may add to it. */
+  readonly timeShare: number;
+}
+
+export const backgroundLimits: BackgroundLimits = { memoryShare: 0.2, stepUs: 50_000, timeShare: 0.01 };
 
 export interface BatchLimits {
   /** Maximum rows of a step: the engine's buffers. */
@@ -95,7 +106,7 @@ export class StepBudget {
    */
   rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
     const { remaining, computed, arriving } = sequence;
-    const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.comesUs ?? 0) : this.#us;
+    const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.arrivalUs ?? 0) : this.#us;
     let byTime = this.#cost.rowsWithin(us, this.#shape, computed);
     if (byTime < remaining && this.#cost.rowsWithin(us * endSlack, this.#shape, computed) >= remaining) {
       byTime = remaining;
@@ -169,7 +180,7 @@ export class StepBudget {
   }
 
   /** Removes them again: the sequence is preempted. */
-  giveBack(sequence: Sequence): void {
+  untake(sequence: Sequence): void {
     this.#count(sequence, -1);
   }
 

@@ -35,7 +35,7 @@ export class WaitingList {
   }
 
   /** Several tenants wait: the order changes with every token served. */
-  get contested(): boolean {
+  get isContested(): boolean {
     return this.#shares !== undefined && this.#tenants.size > 1;
   }
 
@@ -43,8 +43,8 @@ export class WaitingList {
    * True if the running sequence is served before the waiting one. If tenants share, fairness never interrupts a
    * running request.
    */
-  isBehind(running: Sequence, waiting: Sequence): boolean {
-    return this.contested ? running.priority >= waiting.priority : outranks(running, waiting);
+  runsBefore(running: Sequence, waiting: Sequence): boolean {
+    return this.isContested ? running.priority >= waiting.priority : outranks(running, waiting);
   }
 
   insert(sequence: Sequence): void {
@@ -66,13 +66,13 @@ export class WaitingList {
 
   #leave(tenant: string): void {
     this.#tenants.delete(tenant);
-    this.#shares?.left(tenant);
+    this.#shares?.tenantLeft(tenant);
   }
 
   /** Called before a step is planned. */
   arrange(running: readonly Sequence[]): void {
     if (this.#shares === undefined) return;
-    if (!this.contested) {
+    if (!this.isContested) {
       this.#arranged = undefined;
       return;
     }

@@ -84,7 +84,7 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
   /** The prefix cache is where prompts are computed: what has landed is nobody else's, unless no other instance has the whole of it. */
   resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): ServedLengths {
     const served = new ServedLengths(request, arrival, whole ? request.chain : noBlocks);
-    served.sequence.landed = request.inputTokens + request.outputs - 1;
+    served.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
     // What it finds of itself here is no hit: it came over the network.
     served.sequence.cachedTokens = 0;
     return served;

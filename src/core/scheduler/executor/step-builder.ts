@@ -157,7 +157,7 @@ export class StepBuilder {
     const known = served.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
     const end = blocksFor(computed + planned, pageTokens);
-    const layout = sequence.awayBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
+    const layout = sequence.remoteBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
     if (range !== undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].addStage(sequence.table.groups[g], end, range);
     else if (layout === undefined)

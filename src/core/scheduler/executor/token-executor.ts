@@ -41,7 +41,7 @@ export class TokenExecutor implements Executor<GenerationRequest, ServedRequest,
       if (event.kind === 'tokens') for (const token of event.tokens) served.append(token);
     }
     const { sequence } = served;
-    sequence.landed = served.content.length - 1;
+    sequence.receivedTokens = served.content.length - 1;
     // Its prompt's log-probabilities have been told where it was computed.
     sequence.scored = Math.max(0, sequence.promptLength - 1);
     return served;

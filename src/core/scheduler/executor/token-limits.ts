@@ -1,5 +1,5 @@
 // What an instance with an engine puts into one step.
-import { backgroundLimits } from '../batching/batch-jobs-budget.ts';
+import { backgroundLimits } from '../batching/step-budget.ts';
 
 /** Rows of a step: more gains nothing, because kernels work in tiles of far fewer. */
 const tokensMax = 1024;

@@ -101,12 +101,12 @@ export class KvSender<Request, S extends RunningRequest> {
     };
     this.#departures.set(served.id, departure);
     served.sequence.copier = {
-      get waits() {
+      get isWaiting() {
         return !departure.granted;
       },
-      letGo: (fromToken) => this.#halt(departure, fromToken),
+      releasePages: (fromToken) => this.#halt(departure, fromToken),
     };
-    served.sequence.awaitsLanding = first;
+    served.sequence.awaitsDecodeMemory = first;
     if (first) this.ask(served.id);
   }
 
@@ -178,7 +178,7 @@ export class KvSender<Request, S extends RunningRequest> {
     departure.granted = false;
     departure.streamed = 0;
     departure.asking++;
-    served.sequence.awaitsLanding = first;
+    served.sequence.awaitsDecodeMemory = first;
     if (first) this.ask(served.id);
   }
 
@@ -265,7 +265,7 @@ export class KvSender<Request, S extends RunningRequest> {
     }
     if (departure.granted) return true;
     departure.granted = true;
-    departure.served.sequence.awaitsLanding = false;
+    departure.served.sequence.awaitsDecodeMemory = false;
     if (departure.held !== undefined) this.#streamRest(departure, departure.held);
     else if (step !== undefined) this.#streamStep(departure, step);
     return true;

@@ -31,7 +31,7 @@ export function admitReceived<Request extends { readonly id: RequestId }, S exte
     const late = check?.refusal(request, capacityTokens);
     if (late === undefined) {
       const served = work.resume(request, nextArrival(), held, inParts);
-      served.sequence.landedPages = arrivals.pagesOf(id);
+      served.sequence.receivedPages = arrivals.pagesOf(id);
       roster.take(served);
     } else {
       arrivals.drop(id);

@@ -4,7 +4,7 @@ import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Outgrows } from '../../protocol/effects.ts';
 import type { RequestId } from '../../protocol/ids.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import type { OverflowMemory, Relief } from '../../scheduler/batching/overflow-memory.ts';
+import type { OffloadState, OverflowMemory } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { DecodeLeg } from '../hand-off/kv-sender.ts';
 import { type MigrationPolicy, mayOutgrow, outgrowing } from './outgrowing.ts';
@@ -35,8 +35,8 @@ export interface MigrationTotals {
  * that one is there it stops between two steps, and all of its keys and values are copied.
  */
 export class RequestMigrator implements OverflowMemory {
-  readonly gathers = false;
-  readonly pagesInHand = 0;
+  readonly reservesWhole = false;
+  readonly freePages = 0;
   readonly slackPages = 0;
   readonly #config: MigrationConfig;
   readonly #cache: BlockCache;
@@ -70,18 +70,18 @@ export class RequestMigrator implements OverflowMemory {
   }
 
   /** Only those who decode move: a prompt that does not fit is not taken. */
-  relieve(sequence: Sequence): Relief {
+  offload(sequence: Sequence): OffloadState {
     if (sequence.remaining > 1 || !mayOutgrow(sequence, this.#cache)) return 'none';
     this.#stall(sequence);
     this.#ask(sequence);
-    return 'coming';
+    return 'pending';
   }
 
-  kept(): undefined {
+  remotePrefix(): undefined {
     return undefined;
   }
 
-  takeKept(): number {
+  takeRemotePrefix(): number {
     return 0;
   }
 

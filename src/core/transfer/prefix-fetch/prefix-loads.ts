@@ -156,7 +156,7 @@ export class PrefixLoads<S extends RunningRequest> {
     const may =
       early !== undefined && blocks !== undefined && this.#owner.start?.may(sequence, blocks, leftUs) === true;
     sequence.loading = !may;
-    sequence.arriving = may ? { blocks, comesUs: leftUs, lend: (table) => early.share(blocks, table) } : undefined;
+    sequence.arriving = may ? { blocks, arrivalUs: leftUs, share: (table) => early.share(blocks, table) } : undefined;
   }
 
   #begin(nowUs: number, { served, offers, patience }: Wish<S>, isFirst: boolean): void {

@@ -6,7 +6,7 @@ import type { Sequence } from './sequence.ts';
 /** How many sequences behind a long prompt are searched for short ones. */
 export const lookAhead = 32;
 
-export class KnownPrefixes {
+export class ReusablePrefixes {
   readonly #cache: BlockCache;
   readonly #claims: BlockClaims;
 
@@ -16,9 +16,9 @@ export class KnownPrefixes {
   }
 
   /** Tokens still to compute; for a waiting sequence, without those in the cache. */
-  restOf(sequence: Sequence): number {
+  remainingTokens(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
-    if (sequence.landed > 0) return sequence.remaining - sequence.landed;
+    if (sequence.receivedTokens > 0) return sequence.remaining - sequence.receivedTokens;
     const { blockTokens } = this.#cache;
     if (sequence.arriving !== undefined) return sequence.remaining - sequence.arriving.blocks * blockTokens;
     const reusable = sequence.reusableBlocks(blockTokens);
@@ -29,7 +29,7 @@ export class KnownPrefixes {
    * Stops sharing the blocks that the sequence computes from now on, and the blocks behind its first `stay` that only
    * it references. Sets `sharedBlocks` to the first such block.
    */
-  disown(sequence: Sequence, stay: number): void {
+  makePrivate(sequence: Sequence, stay: number): void {
     const { sharedBlocks, table, computed } = sequence;
     if (sharedBlocks === undefined) this.#claims.advance(sequence, sequence.claimedTo);
     const end = sharedBlocks ?? Math.floor(computed / this.#cache.blockTokens);
@@ -37,15 +37,15 @@ export class KnownPrefixes {
   }
 
   /** The sequence releases its blocks: its local blocks from the start become shareable again. */
-  reown({ sharedBlocks, awayBlocks, awayFrom, chain, table, computed }: Sequence): void {
+  makeShareable({ sharedBlocks, remoteBlocks, remoteFrom, chain, table, computed }: Sequence): void {
     if (sharedBlocks === undefined) return;
-    const end = awayBlocks > 0 ? awayFrom : Math.floor(computed / this.#cache.blockTokens);
+    const end = remoteBlocks > 0 ? remoteFrom : Math.floor(computed / this.#cache.blockTokens);
     table.groups[0].first = 0;
     this.#cache.commit(chain, sharedBlocks, Math.min(end, chain.blocks), table);
   }
 
   /** True if a sequence of the same priority follows closely in either list and requires at most `rows`. */
-  shortBehind(
+  hasShortBehind(
     sequence: Sequence,
     rows: number,
     running: readonly Sequence[],
@@ -58,7 +58,7 @@ export class KnownPrefixes {
       other.priority === sequence.priority &&
       other.waitsForBlock === undefined &&
       !other.loading &&
-      this.restOf(other) <= rows;
+      this.remainingTokens(other) <= rows;
     const behind = Math.min(lookAhead, Math.max(running.length - nextRunning, waiting.length - nextWaiting));
     for (let i = 0; i < behind; i++) {
       if (isShort(running[nextRunning + i]) || isShort(waiting[nextWaiting + i])) return true;
@@ -67,14 +67,14 @@ export class KnownPrefixes {
   }
 
   /** True if the waiting sequence must wait for a block that another one computes, or that is in transit. */
-  isAwaited(sequence: Sequence): boolean {
+  mustWait(sequence: Sequence): boolean {
     if (sequence.loading) return true;
-    if (sequence.landed > 0 || sequence.arriving !== undefined) return false;
+    if (sequence.receivedTokens > 0 || sequence.arriving !== undefined) return false;
     const awaited = sequence.waitsForBlock;
-    if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
+    if (awaited !== undefined && this.#claims.isAwaited(sequence, awaited)) return true;
     const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
     const known = this.#cache.match(sequence.chain, reusable, sequence.known);
-    sequence.waitsForBlock = this.#claims.lastPromised(sequence, known, reusable);
+    sequence.waitsForBlock = this.#claims.lastAwaited(sequence, known, reusable);
     return sequence.waitsForBlock !== undefined;
   }
 }
