@@ -70,9 +70,9 @@ describe('a cluster whose requests may not wait for ever', () => {
         expect(outcome.completedRequests + outcome.refusedRequests).toBe(trace.length);
         expect(run2(false).outcome.stateHash).toBe(outcome.stateHash);
         const once = run(trace, { ...admitting(kind), queueMax: 8 }).outcome;
-        expect(outcome.retries?.came).toBeLessThanOrEqual(3 * trace.length);
+        expect(outcome.retries?.returns).toBeLessThanOrEqual(3 * trace.length);
         if (once.refusedRequests === 0) expect(outcome.stateHash).toBe(once.stateHash);
-        came += outcome.retries?.came ?? 0;
+        came += outcome.retries?.returns ?? 0;
         served += outcome.retries?.completed ?? 0;
       }),
       { numRuns: 40 },

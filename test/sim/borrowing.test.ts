@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/core/lending/times.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/engine/simulation.ts';
-import { parseFault } from '../../src/sim/faults/parse.ts';
+import { parseFault } from '../../src/sim/faults/fault-plan.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, machine, nic } from './small-cluster.ts';
 
@@ -188,8 +188,8 @@ describe('borrowing', () => {
 
   it('computes a request again from its tokens when a creditor dies', () => {
     const trace = [requestOf(0, 0, 1000, 60)];
-    const { outcome, lending, inside } = run(trace, { faults: faults('crash:instance=1,at=250ms,for=1s') });
-    expect(inside.faults?.injected.get('crash')).toBe(1);
+    const { outcome, lending, cluster } = run(trace, { faults: faults('crash:instance=1,at=250ms,for=1s') });
+    expect(cluster.faults?.injected.get('crash')).toBe(1);
     expect(lending?.totals[0].lostBlocks).toBeGreaterThan(0);
     expect(outcome.completedRequests).toBe(1);
     expect(outcome.preemptions).toBe(1);

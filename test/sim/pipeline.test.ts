@@ -5,7 +5,7 @@ import { RooflineCost } from '../../src/core/cost/roofline.ts';
 import { PipelinedPrefill } from '../../src/core/pipeline/pipelined-prefill.ts';
 import type { LayerRange, StepShape } from '../../src/core/protocol/step-shape.ts';
 import type { Simulation } from '../../src/sim/engine/simulation.ts';
-import { parseFault } from '../../src/sim/faults/parse.ts';
+import { parseFault } from '../../src/sim/faults/fault-plan.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { blockTokens, cluster, config, cost, machine, requestOf, run, traces } from './small-cluster.ts';

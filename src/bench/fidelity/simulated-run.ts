@@ -8,8 +8,8 @@ import type { LayerRange, StepShape } from '../../core/protocol/step-shape.ts';
 import { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
-import type { Said } from '../../sim/engine/message-delivery.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
+import type { SentTurn } from '../../sim/engine/simulation-config.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { Calibration } from './fit.ts';
 import type { HeardRequest, HeardStep, Past } from './history.ts';
@@ -127,7 +127,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
 function heardUs(
   nowUs: number,
   { latest, previous, beganUs }: Recorded,
-  { stepEnded, started }: Said,
+  { stepEnded, started }: SentTurn,
   { startedUs, toldUs }: { readonly startedUs: (id: string) => number | undefined; readonly toldUs: number },
 ): number {
   const step = beganUs === nowUs ? previous : latest;

@@ -1,6 +1,6 @@
 // `kvasir simulate`: replays a workload on a simulated cluster that runs the same schedulers as live instances.
 import { Command } from 'commander';
-import { lendingReport } from '../../sim/lending/lending-report.ts';
+import { lendingReport } from '../../sim/report/lending-report.ts';
 import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
 import { readOptions } from '../options/options.ts';
 import { runChaos } from '../simulate/chaos.ts';
@@ -46,15 +46,15 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const { outcome, lending, inside, fates } = search?.simulation ?? (await runSimulation(options));
+      const { outcome, lending, cluster, fates } = search?.simulation ?? (await runSimulation(options));
       const report = {
         ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
         seed: options.seed,
         pricePerHour: pricePerHourOf(options),
         ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
-        ...(inside.faults && {
-          faults: Object.fromEntries(inside.faults.injected),
+        ...(cluster.faults && {
+          faults: Object.fromEntries(cluster.faults.injected),
           handlers: Object.fromEntries(fates.counts),
         }),
       };

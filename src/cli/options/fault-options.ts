@@ -1,8 +1,7 @@
 // What goes wrong in a simulated cluster, from flags.
 import type { Command } from 'commander';
 import { z } from 'zod';
-import { defaultFaultTimes, type Fault, type FaultPlan, faultKinds } from '../../sim/faults/faults.ts';
-import { parseFault } from '../../sim/faults/parse.ts';
+import { defaultFaultTimes, type Fault, type FaultPlan, faultKinds, parseFault } from '../../sim/faults/fault-plan.ts';
 import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';

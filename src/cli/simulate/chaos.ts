@@ -1,6 +1,7 @@
 // `kvasir simulate --chaos`: many seeds of random faults with every check on, and counts of the faults and handlers that occurred.
-import { addRequestCounts, neverInRequests, runRequestChaos } from '../../sim/faults/chaos.ts';
-import { addCounts, neverHappened, runLendingChaos } from '../../sim/lending/chaos.ts';
+import { addCounts, type ChaosCounts, type ChaosKind, neverShown } from '../../sim/faults/chaos-counts.ts';
+import { lendingChaos } from '../../sim/faults/lending-chaos.ts';
+import { requestChaos } from '../../sim/faults/request-chaos.ts';
 import { counted, readable } from '../terminal/fields.ts';
 import { printList, printTable } from '../terminal/table.ts';
 
@@ -12,18 +13,6 @@ export interface ChaosOptions {
 /** Failures reported at most: a few show where to look. */
 const failuresMax = 5;
 
-interface Counts {
-  readonly faults: ReadonlyMap<string, number>;
-  /** By `fate message`. */
-  readonly met: ReadonlyMap<string, number>;
-}
-
-interface World<C extends Counts> {
-  readonly run: (seed: number) => C;
-  readonly add: (sum: C, counts: C) => void;
-  readonly never: (counts: C) => readonly string[];
-}
-
 interface Failure {
   readonly seed: number;
   readonly message: string;
@@ -31,37 +20,33 @@ interface Failure {
 }
 
 /** Counts of one kind of world over all seeds. */
-class WorldCounts<C extends Counts> {
-  readonly #world: World<C>;
-  #counts: C | undefined;
+class WorldCounts<Total extends string> {
+  readonly #kind: ChaosKind<Total>;
+  #counts: ChaosCounts<Total> | undefined;
 
-  constructor(world: World<C>) {
-    this.#world = world;
+  constructor(kind: ChaosKind<Total>) {
+    this.#kind = kind;
   }
 
   run(seed: number): void {
-    const counts = this.#world.run(seed);
-    if (this.#counts === undefined) this.#counts = counts;
-    else this.#world.add(this.#counts, counts);
+    const counts = this.#kind.run(seed);
+    this.#counts = this.#counts === undefined ? counts : addCounts(this.#counts, counts);
   }
 
   report(isReplay: boolean) {
-    const { faults, met, ...sums } = this.#counts ?? {
-      faults: new Map<string, number>(),
-      met: new Map<string, number>(),
-    };
+    const { faults, met, totals } = this.#counts ?? { faults: [], met: [], totals: {} };
     const byName = [...met].sort(([a], [b]) => (a < b ? -1 : 1));
     // One seed is a replay, which need not show every fault.
-    const never = this.#counts === undefined || isReplay ? [] : this.#world.never(this.#counts);
-    return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...sums };
+    const never = this.#counts === undefined || isReplay ? [] : neverShown(this.#kind, this.#counts);
+    return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...totals };
   }
 }
 
 /** Runs seeds `seed` to `seed + seeds - 1`. Sets exit code 1 when a check failed, or when several seeds together missed a fault or a handler. */
 export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   const started = performance.now();
-  const lending = new WorldCounts({ run: runLendingChaos, add: addCounts, never: neverHappened });
-  const requests = new WorldCounts({ run: runRequestChaos, add: addRequestCounts, never: neverInRequests });
+  const lending = new WorldCounts(lendingChaos);
+  const requests = new WorldCounts(requestChaos);
   const failures: Failure[] = [];
   let ran = 0;
   while (ran < seeds && failures.length < failuresMax) {
@@ -86,7 +71,7 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   else printReport(report);
 }
 
-type Shown = ReturnType<WorldCounts<Counts>['report']>;
+type Shown = ReturnType<WorldCounts<string>['report']>;
 
 function printReport({
   failures,

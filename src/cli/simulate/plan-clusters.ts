@@ -1,6 +1,6 @@
 // Finds the cheapest cluster for a workload: what instances can be made of, every candidate simulated, and the line that replays it.
 
-import { latencyMs } from '../../sim/report/outcome.ts';
+import { latencyMs } from '../../sim/report/histogram.ts';
 import {
   cheapestOf,
   frontierOf,

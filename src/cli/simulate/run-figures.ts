@@ -1,8 +1,9 @@
 // The figures of a simulated run as the one object of `--json`.
 
-import type { LendingReport } from '../../sim/lending/lending-report.ts';
 import type { Group, Groups } from '../../sim/report/groups.ts';
-import { latencyMs, type Outcome } from '../../sim/report/outcome.ts';
+import { latencyMs } from '../../sim/report/histogram.ts';
+import type { LendingReport } from '../../sim/report/lending-report.ts';
+import type { Outcome } from '../../sim/report/outcome.ts';
 import type { Retries } from '../../sim/workload/retries.ts';
 
 export function reportOf(outcome: Outcome, wallSeconds: number) {
@@ -56,8 +57,8 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
   };
 }
 
-function retryFigures({ came, completed, gaveUp, waitedMsMean }: Retries) {
-  return { came, completed, gaveUp, waitedMsMean };
+function retryFigures({ returns, completed, gaveUp, waitedMsMean }: Retries) {
+  return { came: returns, completed, gaveUp, waitedMsMean };
 }
 
 /** By class and by tenant, if requests name them. */

@@ -1,21 +1,21 @@
-// No borrowed block that a copy under way reads or writes is given back, or another's: followed from when its debtor's machine says so.
+// No borrowed block that a copy under way reads or writes is returned or reused.
 
 import type { LengthEffect, LengthInstance } from '../../core/instance/length-instance.ts';
 import { lentName } from '../../core/lending/debtor/block-moves.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 
-/** A block of a creditor, as its debtor had it when the copy began. */
+/** A block of a creditor, in the debtor's state at the start of the copy. */
 interface Borrowed {
   readonly creditor: InstanceIndex;
-  /** What it is called. */
+  /** Its name. */
   readonly at: number;
-  /** Undefined: the debtor had none of that name. */
+  /** Undefined: the debtor had no block of that name. */
   readonly held: { readonly loan: number; readonly block: number; readonly rblock: number | undefined } | undefined;
 }
 
 type Start = Extract<LengthEffect, { kind: 'moveBlocks' }>;
 
-/** What leaves home is followed where it is in tables (`Transfers`); places at home that something comes to are not followed. */
+/** `TransferChecks` follows the blocks that leave home in their page tables. Destinations at home are not followed. */
 export class LentCopies {
   /** By debtor and move. */
   readonly #copies = new Map<string, readonly Borrowed[]>();
@@ -35,12 +35,12 @@ export class LentCopies {
     this.#copies.delete(name);
   }
 
-  /** An instance starts anew. @param begins as the names of its copies do */
-  gone(begins: string): void {
-    for (const name of [...this.#copies.keys()]) if (name.startsWith(begins)) this.#copies.delete(name);
+  /** An instance has failed. @param prefix of the names of its copies */
+  reset(prefix: string): void {
+    for (const name of [...this.#copies.keys()]) if (name.startsWith(prefix)) this.#copies.delete(name);
   }
 
-  /** The first block of a copy that is not as it was when that began; undefined: all are, and of one that was stopped, none is followed. @param life of the debtor, as creditors count it */
+  /** The first block of the copy that is not in its state at the start; undefined: none, or the copy was stopped. @param incarnation of the debtor, as creditors count it */
   lost(
     name: string,
     debtor: InstanceIndex,
@@ -62,7 +62,7 @@ function borrowed({ borrower }: LengthInstance, creditor: InstanceIndex, at: num
   return { creditor, at, held: undefined };
 }
 
-/** By whoever had it, and the creditor lends it. What a settlement has frozen is nobody else's, whoever lets go of it. */
+/** True if the debtor still holds the block and the creditor lends it. A settlement may freeze it meanwhile. */
 function isHeld(
   { creditor, held }: Borrowed,
   debtor: InstanceIndex,

@@ -1,4 +1,4 @@
-// What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
+// The invariants of a cluster's requests under faults: checked after every event, and at rest.
 
 import type { LengthEffect, LengthEvent, LengthInstance } from '../../core/instance/length-instance.ts';
 import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
@@ -7,158 +7,173 @@ import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
 import { loadOf } from '../../core/protocol/refusals.ts';
 import type { Slo } from '../../core/protocol/slo.ts';
+import type { Conductor } from '../../core/router/conductor.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import type { Inside, SimulationConfig } from '../engine/simulation-config.ts';
-import { RowChecks } from './activation-rows.ts';
-import { Cancelled } from './cancelled.ts';
-import { Staleness } from './staleness.ts';
-import { Transfers } from './transfers.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+import type { SimulationConfig } from '../engine/simulation-config.ts';
+import type { Network } from '../network/network.ts';
+import { ActivationChecks } from './activation-checks.ts';
+import { CancelChecks } from './cancel-checks.ts';
+import { IndexChecks } from './index-checks.ts';
+import { TransferChecks } from './transfer-checks.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';
 
-/** The simulation, as those see it who check it. */
-export interface Checked {
-  readonly nowUs: number;
-  /** Requests whose clients wait. */
-  readonly live: number;
-  readonly inside: Inside;
+/** The cluster as its checks see it. */
+export interface CheckedCluster {
+  readonly config: Pick<SimulationConfig, 'instances' | 'faults' | 'blockTokens'>;
+  readonly queue: EventQueue;
+  readonly conductor: Conductor<LengthRequest>;
+  readonly instances: readonly LengthInstance[];
+  readonly network: Network;
+  readonly streams: {
+    /** Number of leading tokens of a prompt under way that have left. */
+    tokensSent(from: InstanceIndex, to: InstanceIndex, id: RequestId): number;
+  };
+  readonly clients: {
+    readonly live: number;
+    /** By client-side name. */
+    readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
+  };
+  readonly faults: { readonly longestUs: number; isUp(instance: InstanceIndex): boolean } | undefined;
+  incarnationOf(instance: InstanceIndex): number;
 }
 
 /**
- * What an instance has lost is named no longer than so many silences, and what a message takes: after one and a quarter, as far as the
- * conductor looks, the instance is given up or has reported what is missing; after as many again that is known, or nothing is.
+ * The prefix index may name a lost block for so many silences plus the time of a message. After 1.25 silences, the interval of the conductor's
+ * checks, the instance is declared failed or has reported missing events; after as many again the events are known or the index is empty.
  */
 const staleSilences = 2 * 1.25;
 
 export class RequestChecks {
+  /** Number of checked events. */
   events = 0;
-  readonly #checked: Checked;
+  readonly #cluster: CheckedCluster;
   readonly #timeoutUs: number;
   readonly #silentUs: number;
-  readonly #staleness: Staleness;
-  readonly #cancelled: Cancelled;
-  readonly #transfers: Transfers;
-  readonly #rows: RowChecks;
-  /** Of a message, at most, where nothing delays it. */
+  readonly #index: IndexChecks;
+  readonly #cancels: CancelChecks;
+  readonly #transfers: TransferChecks;
+  readonly #activations: ActivationChecks;
+  /** Maximum message time without delays. */
   readonly #latencyUs: number;
-  /** Every message arrives. */
+  /** No message is lost. */
   readonly #lossless: boolean;
-  /** What any request may wait for each token that was sent somewhere. */
+  /** The smallest TBT SLO of the requests that were forwarded. */
   #tbtUsMin = Number.POSITIVE_INFINITY;
 
-  constructor(
-    { instances, faults, blockTokens }: Pick<SimulationConfig, 'instances' | 'faults' | 'blockTokens'>,
-    checked: Checked,
-  ) {
-    this.#checked = checked;
+  constructor(cluster: CheckedCluster) {
+    const { instances, faults, blockTokens } = cluster.config;
+    this.#cluster = cluster;
     this.#lossless = faults?.faults.some(({ kind }) => kind === 'loss' || kind === 'partition') !== true;
     this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
     this.#silentUs = faults?.times.silentUs ?? 0;
     this.#latencyUs = Math.max(...instances.map(({ nic }) => nic.us));
-    this.#staleness = new Staleness(instances.length, faults !== undefined, () => checked.nowUs);
-    this.#cancelled = new Cancelled(instances.length);
-    this.#transfers = new Transfers(blockTokens);
-    this.#rows = new RowChecks(instances.length);
+    this.#index = new IndexChecks(instances.length, faults !== undefined, cluster.queue);
+    this.#cancels = new CancelChecks(instances.length);
+    this.#transfers = new TransferChecks(blockTokens, cluster);
+    this.#activations = new ActivationChecks(instances.length);
   }
 
-  /** Hears what an instance's cache stores and drops. */
-  witness(instance: InstanceIndex): BlockListener {
-    return this.#staleness.witness(instance);
+  /** Observes what the instance's cache stores and drops. */
+  blockListener(instance: InstanceIndex): BlockListener {
+    return this.#index.blockListener(instance);
   }
 
-  /** An instance has heard this, and wants these carried out. */
+  /** An instance has handled the event with these effects. */
   stepped(index: InstanceIndex, event: LengthEvent, effects: readonly LengthEffect[]): void {
-    const { nowUs, inside } = this.#checked;
-    const { conductor, instances } = inside;
-    if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);
-    if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#staleness.tells(index);
-    this.#transfers.wants(index, instances[index], effects, inside.leftTo);
-    this.#rows.stepped(index, instances[index], event, effects);
+    const { queue, conductor, instances } = this.#cluster;
+    if (event.kind === 'cancel') this.#cancels.cancelled(queue.nowUs, index, instances[index], event.id);
+    if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#index.published(index);
+    this.#transfers.stepped(index, effects);
+    this.#activations.stepped(index, instances[index], event, effects);
     if (event.kind !== 'submit') return;
     this.#tbtUsMin = Math.min(this.#tbtUsMin, event.request.slo?.tbtUs ?? Number.POSITIVE_INFINITY);
-    this.#staleness.checkChain(event.request, (...block) => conductor.indexHas(...block), instances);
+    this.#index.checkPrompt(event.request, conductor, instances);
   }
 
-  /** The instance is gone; another life begins. */
-  gone(index: InstanceIndex, instance: LengthInstance): void {
-    this.#cancelled.gone(index);
-    this.#transfers.gone(index);
-    this.#rows.gone(index);
-    this.#staleness.gone(index, instance);
+  /** The instance has failed; the next incarnation begins. */
+  reset(index: InstanceIndex, instance: LengthInstance): void {
+    this.#cancels.reset(index);
+    this.#transfers.reset(index);
+    this.#activations.reset(index);
+    this.#index.reset(index, instance);
   }
 
-  /** After every event. */
-  look(): void {
+  /** Runs after every event. */
+  check(): void {
     this.events++;
-    const { nowUs, live, inside } = this.#checked;
-    const { conductor, instances, network, leftTo, faults } = inside;
-    if (conductor.accepted !== live)
-      throw new Error(`Requests broken: ${live} clients wait, ${conductor.accepted} requests are known`);
+    const { queue, conductor, instances, network, faults, clients } = this.#cluster;
+    if (conductor.accepted !== clients.live)
+      throw new Error(
+        `Requests broken: ${clients.live} clients wait, the conductor has ${conductor.accepted} requests`,
+      );
     const longestUs = faults?.longestUs ?? this.#latencyUs;
-    this.#staleness.check((...block) => conductor.indexHas(...block), staleSilences * this.#silentUs + longestUs);
-    this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
-    this.#transfers.check(instances, network, leftTo, (instance) => faults?.incarnationOf(instance) ?? 0);
+    this.#index.check(conductor, staleSilences * this.#silentUs + longestUs);
+    this.#cancels.check(queue.nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
+    this.#transfers.check();
     this.#checkAges();
     checkWaits(instances);
   }
 
-  /** A client hears the last of its request: all of it, or a refusal that its own figures bear out. */
+  /** A client receives the last event of its request: the end of the full output, or a refusal that its figures support. */
   ended({ id, outputs, outputTokens, slo }: LengthRequest, event: GenerationEvent): void {
     if (event.kind === 'finished' && outputs !== outputTokens)
       throw new Error(`Requests broken: request ${id} ended with ${outputs} of ${outputTokens} tokens`);
     if (event.kind === 'failed' && event.cause !== undefined) this.#checkRefusal(id, slo, event.cause);
   }
 
-  /** What was too much is over the most that it may be, and that is what somebody said who comes or is there. */
+  /** The refused load exceeds its limit, and the limit is that of the request or of a running one. */
   #checkRefusal(id: RequestId, slo: Slo | undefined, cause: RefusalCause): void {
     const load = loadOf(cause);
     if (load !== undefined && load <= 1)
       throw new Error(`Requests broken: request ${id} was refused for its ${cause.reason} at a load of ${load}`);
-    // An end depends on how long the output will be, of which the gate only has a guess.
+    // A completion time depends on the output length, which the admission controller can only predict.
     const ttftUs = slo?.completionUs === Number.POSITIVE_INFINITY ? slo.ttftUs : 0;
     const leastUs = { ttft: ttftUs, tbt: Math.min(this.#tbtUsMin, slo?.tbtUs ?? 0), completion: 0 };
     if ('mostUs' in cause && cause.mostUs < leastUs[cause.reason])
       throw new Error(
-        `Requests broken: request ${id} was refused for its ${cause.reason} over ${cause.mostUs} us: it may be ${leastUs[cause.reason]} us`,
+        `Requests broken: request ${id} was refused for its ${cause.reason} over ${cause.mostUs} us: its limit is ${leastUs[cause.reason]} us`,
       );
   }
 
-  /** Every request has its client's name in the conductor, and ends in time. */
+  /** The conductor has every live request, and each ends before its timeout. */
   #checkAges(): void {
-    const { nowUs, inside } = this.#checked;
-    for (const [id, { trace }] of inside.requests) {
-      if (!inside.conductor.has(id)) throw new Error(`Requests broken: request ${id} is forgotten`);
-      if (nowUs - trace.arrivalUs > this.#timeoutUs + this.#silentUs)
-        throw new Error(`Requests broken: request ${id} has not ended after ${(nowUs - trace.arrivalUs) / 1e6} s`);
+    const { queue, conductor, clients } = this.#cluster;
+    for (const [id, { trace }] of clients.requests) {
+      if (!conductor.has(id)) throw new Error(`Requests broken: the conductor has lost request ${id}`);
+      const ageUs = queue.nowUs - trace.arrivalUs;
+      if (ageUs > this.#timeoutUs + this.#silentUs)
+        throw new Error(`Requests broken: request ${id} has not ended after ${ageUs / 1e6} s`);
     }
   }
 
-  /** No request comes any more, and nothing is left to happen for those that came. */
+  /** No requests arrive any more, and nothing is left to happen for those that arrived. */
   checkEnded(): void {
-    const { nowUs, live, inside } = this.#checked;
-    if (live > 0) {
-      checkWaits(inside.instances);
-      const ids = [...inside.requests].map(([id]) => id).join(', ');
-      throw new Error(`Requests broken: ${live} requests have not ended at ${nowUs / 1e6} s: ${ids}`);
+    const { queue, conductor, instances, clients } = this.#cluster;
+    if (clients.live > 0) {
+      checkWaits(instances);
+      const ids = [...clients.requests].map(([id]) => id).join(', ');
+      throw new Error(`Requests broken: ${clients.live} requests have not ended at ${queue.nowUs / 1e6} s: ${ids}`);
     }
-    const { accepted } = inside.conductor;
-    if (accepted > 0) throw new Error(`Requests broken: ${accepted} requests are known that ended`);
+    if (conductor.accepted > 0)
+      throw new Error(`Requests broken: the conductor has ${conductor.accepted} requests that ended`);
   }
 
-  /** Besides, nothing has gone wrong for a while: nobody holds anything. */
+  /** Besides, no fault has occurred for a while: no instance and no stream holds anything. */
   checkAtRest(): void {
     this.checkEnded();
-    const { instances, network, faults } = this.#checked.inside;
-    if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams have nobody`);
+    const { instances, network, faults } = this.#cluster;
+    if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams belong to no request`);
     for (const [i, instance] of instances.entries()) {
       const { handOffs, roster, cached } = instance;
-      // Pins last longer; whose pages those are the instance checks itself.
+      // Pins outlast requests; the instance itself checks their pages.
       const used = cached.pinned.size > 0 ? 0 : instance.snapshot().pages.used;
       const left = roster.size + handOffs.arrivals.size + handOffs.departures.size + instance.moving;
       if (used + left > 0)
         throw new Error(
-          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} arrivals, ${handOffs.departures.size} departures, ${instance.moving} prefixes`,
+          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} receives, ${handOffs.departures.size} sends, ${instance.moving} prefixes`,
         );
-      if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not come back`);
+      if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not restarted`);
     }
   }
 }

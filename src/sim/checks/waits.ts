@@ -1,4 +1,4 @@
-// Who waits for whom in a cluster, at any moment.
+// Requests that wait for one another in a cluster, and cycles among them.
 
 import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
@@ -6,7 +6,7 @@ import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 /** A request at an instance. */
 export type Waiter = string;
 
-/** What has to happen before a waiter goes on: of each list, one of those named in it. An empty list: nobody can help. */
+/** A waiter continues when one entry of each of its lists does. An empty list: it can never continue. */
 export type Waits = ReadonlyMap<Waiter, readonly (readonly Waiter[])[]>;
 
 function at(id: RequestId, instance: InstanceIndex): Waiter {
@@ -14,32 +14,32 @@ function at(id: RequestId, instance: InstanceIndex): Waiter {
 }
 
 /**
- * Those not in it go on by themselves: they run, or their bytes are on the way, or somebody's patience ends. That holds for prefixes that load,
- * for members of a group, which let go at once when one of them is short of memory, and for those who wait for loans.
+ * Requests that are not in the result continue by themselves: they run, their bytes are under way, or a timeout ends. That includes loading prefixes,
+ * members of a group, which release everything when one of them is short of memory, and requests that wait for loans.
  */
 export function waitsOf(instances: readonly LengthInstance[]): Waits {
   const waits = new Map<Waiter, (readonly Waiter[])[]>();
-  const add = (who: Waiter, forOneOf: readonly Waiter[]) => {
-    const all = waits.get(who);
-    if (all === undefined) waits.set(who, [forOneOf]);
+  const add = (waiter: Waiter, forOneOf: readonly Waiter[]) => {
+    const all = waits.get(waiter);
+    if (all === undefined) waits.set(waiter, [forOneOf]);
     else all.push(forOneOf);
   };
   for (const [i, { roster, handOffs }] of instances.entries()) {
-    // For KV memory and a place: who runs, or keeps blocks.
+    // Waits for KV memory and a place in the batch end when a request ends that runs or holds blocks.
     const holders: Waiter[] = [];
     const waiting: Waiter[] = [];
     for (const { id, sequence } of roster.sequences()) {
       if (sequence.state === 'running' || sequence.state === 'parked') holders.push(at(id, i));
       else if (sequence.state === 'waiting' && !sequence.loading) waiting.push(at(id, i));
     }
-    // Where nobody has any, something is on its way, or others do, whose loans end: by recall, or by their leases.
-    if (holders.length > 0) for (const who of waiting) add(who, holders);
-    // For memory to land in: who has some.
+    // Without holders, blocks are under way, or lent: those loans end by recall or with their leases.
+    if (holders.length > 0) for (const waiter of waiting) add(waiter, holders);
+    // Waits for receive buffers end when a request with a buffer ends.
     const arrivals = [...handOffs.arrivals.all()];
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));
     for (const { id, asking, granted: has, missing } of arrivals) {
       if (!has) add(at(id, i), granted);
-      // What nobody has any more is lost: reports tell. Whoever has not heard that there is memory, or gave it up, is told, or tells: they say it again.
+      // Reports reveal lost senders. A sender that missed the grant, or released it, is resolved by retransmission.
       else
         for (const from of missing)
           if (instances[from].handOffs.departures.grantedAsking(id) === asking) add(at(id, i), [at(id, from)]);
@@ -51,23 +51,24 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
   return waits;
 }
 
-/** Who can never go on, as one way round, in words; undefined: all can. */
+/** Requests that can never continue, as the text of one cycle; undefined: none. */
 export function cycleOfWaits(waits: Waits): string | undefined {
   const stuck = new Set(waits.keys());
-  const goesOn = (who: Waiter) => waits.get(who)?.every((oneOf) => oneOf.some((other) => !stuck.has(other))) === true;
+  const continues = (waiter: Waiter) =>
+    waits.get(waiter)?.every((oneOf) => oneOf.some((other) => !stuck.has(other))) === true;
   for (let left = -1; left !== stuck.size; ) {
     left = stuck.size;
-    for (const who of stuck) if (goesOn(who)) stuck.delete(who);
+    for (const waiter of stuck) if (continues(waiter)) stuck.delete(waiter);
   }
-  const way: Waiter[] = [];
+  const cycle: Waiter[] = [];
   let next: Waiter | undefined = [...stuck][0];
-  while (next !== undefined && !way.includes(next)) {
-    way.push(next);
+  while (next !== undefined && !cycle.includes(next)) {
+    cycle.push(next);
     const blocked: readonly Waiter[] | undefined = waits
       .get(next)
       ?.find((oneOf) => oneOf.every((other) => stuck.has(other)));
     next = blocked?.[0];
   }
-  if (way.length === 0) return undefined;
-  return [...way.slice(next === undefined ? 0 : way.indexOf(next)), next ?? 'nobody'].join(' -> ');
+  if (cycle.length === 0) return undefined;
+  return [...cycle.slice(next === undefined ? 0 : cycle.indexOf(next)), next ?? 'nothing'].join(' -> ');
 }

@@ -1,47 +1,37 @@
-// The conductor of a simulated cluster: it is told, what it asks for is carried out, and it is woken at its times.
+// The conductor of a simulated cluster: delivers its events, carries out its effects, and wakes it.
 
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
-import type { SloRule } from '../../core/router/admission/length-admission.ts';
-import type { Conductor } from '../../core/router/conductor.ts';
+import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
+import { Conductor } from '../../core/router/conductor.ts';
+import { lengthRequests } from '../../core/router/length-requests.ts';
+import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
-import { createConductor } from './create-conductor.ts';
-import type { Learned, SimulationConfig } from './simulation-config.ts';
+import type { ClusterHost, Learned, SimulationConfig } from './simulation-config.ts';
 
-/** The cluster, as its conductor sees it. */
-interface Conducted {
-  readonly config: SimulationConfig;
+interface ConductorHost extends ClusterHost {
   readonly sloOf: SloRule;
   readonly fates: MessageCounts;
   readonly clients: Clients;
   readonly outcome: Outcome;
-  /** (instances) */
-  readonly capacityTokens: () => readonly number[];
-  readonly later: (delayUs: number, action: () => void) => void;
-  /** An instance that was to start is there. */
-  readonly join: (joined: Extract<ConductorEvent<LengthRequest>, { kind: 'instanceJoined' }>) => void;
-  readonly toInstance: (index: InstanceIndex, event: LengthEvent) => void;
+  readonly delivery: { sendToInstance(index: InstanceIndex, event: LengthEvent): void };
 }
 
 export class ConductorDriver {
-  readonly #cluster: Conducted;
-  readonly #checking: boolean;
-  readonly #faulty: boolean;
+  readonly #host: ConductorHost;
   readonly #learned: Learned | undefined;
   #conductor: Conductor<LengthRequest>;
   #wakeUs = Number.POSITIVE_INFINITY;
 
-  constructor(cluster: Conducted) {
-    this.#cluster = cluster;
-    this.#checking = cluster.config.checking;
-    this.#faulty = cluster.config.faults !== undefined;
-    this.#learned = cluster.config.learned;
+  constructor(host: ConductorHost) {
+    this.#host = host;
+    this.#learned = host.config.learned;
     this.#conductor = this.#create(false);
   }
 
@@ -49,74 +39,69 @@ export class ConductorDriver {
     return this.#conductor;
   }
 
-  tell(nowUs: number, event: ConductorEvent<LengthRequest>): void {
+  deliver(event: ConductorEvent<LengthRequest>): void {
+    const { config, queue } = this.#host;
+    const { nowUs } = queue;
     if (this.#learned !== undefined) learn(this.#learned.prefills, nowUs, event);
     const effects = this.#conductor.step(nowUs, event);
-    if (this.#checking) this.#conductor.check();
-    for (const effect of effects) this.#perform(nowUs, effect);
+    if (config.checking) this.#conductor.check();
+    for (const effect of effects) this.#perform(effect);
     for (const effect of this.#conductor.takeStandbyEffects()) this.#performStandby(effect);
-    if (this.#faulty) this.#schedule(nowUs);
+    if (config.faults !== undefined) this.#scheduleWake();
   }
 
-  /** An instance tells how it stands. */
-  look(instance: InstanceIndex, standing: Parameters<Learned['transfers']['told']>[1]): void {
-    this.#learned?.transfers.told(instance, standing);
+  /** Learns from an instance's snapshot. */
+  observe(instance: InstanceIndex, snapshot: Parameters<Learned['transfers']['told']>[1]): void {
+    this.#learned?.transfers.told(instance, snapshot);
   }
 
-  /** The gateway is gone too, and its clients with it. */
-  restart(nowUs: number): void {
-    this.#cluster.clients.failAll(nowUs, 'Cannot generate: the gateway stopped');
+  /** The gateway restarts with its conductor: all its clients lose their requests. */
+  restart(): void {
+    this.#host.clients.failAll('Cannot generate: the gateway stopped');
     this.#conductor = this.#create(true);
-    this.#schedule(nowUs);
+    this.#scheduleWake();
   }
 
-  /** @param alone it knows of no instance yet */
-  #create(alone: boolean): Conductor<LengthRequest> {
-    const { config, sloOf, fates } = this.#cluster;
-    return createConductor(config, sloOf, this.#cluster.capacityTokens(), { alone, fates });
+  /** @param restarted no instance is known yet */
+  #create(restarted: boolean): Conductor<LengthRequest> {
+    const { config, sloOf, fates, instances } = this.#host;
+    const capacityTokens = instances.map((instance) => instance.capacityTokens);
+    return createConductor(config, sloOf, capacityTokens, { restarted, fates });
   }
 
-  #schedule(nowUs: number): void {
+  #scheduleWake(): void {
+    const { queue } = this.#host;
     const { nextUs } = this.#conductor;
     if (nextUs === this.#wakeUs || nextUs === Number.POSITIVE_INFINITY) return;
     this.#wakeUs = nextUs;
-    const dueUs = Math.max(nowUs, nextUs);
-    this.#cluster.later(dueUs - nowUs, () => {
-      if (this.#conductor.nextUs <= dueUs) this.tell(dueUs, { kind: 'wake' });
+    queue.at(Math.max(queue.nowUs, nextUs), () => {
+      if (this.#conductor.nextUs <= queue.nowUs) this.deliver({ kind: 'wake' });
     });
   }
 
-  #perform(nowUs: number, effect: ConductorEffect<LengthRequest>): void {
-    const { config, clients, outcome, toInstance, later } = this.#cluster;
+  #perform(effect: ConductorEffect<LengthRequest>): void {
+    const { config, clients, outcome, delivery } = this.#host;
     switch (effect.kind) {
-      case 'forward': {
-        const { id, instance, predicted, request, decodeAt, prefix, group, incarnation, decodeIncarnation } = effect;
-        request.predicted = predicted;
-        clients.tried(id, request);
-        this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
-        const event = { kind: 'submit', request, decodeAt, prefix, group, incarnation, decodeIncarnation } as const;
-        // A job may be sent because another instance's step ended: whatever else ends now comes first.
-        if (request.trace.batch === true) later(0, () => toInstance(instance, event));
-        else toInstance(instance, event);
+      case 'forward':
+        this.#forward(effect);
         break;
-      }
       case 'emit':
-        clients.hear(nowUs, effect.id, effect.event);
+        clients.deliver(effect.id, effect.event);
         break;
       case 'cancel':
         this.#learned?.prefills.left(effect.id);
-        toInstance(effect.instance, { kind: 'cancel', id: effect.id });
+        delivery.sendToInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
-        toInstance(effect.instance, { kind: 'requestSnapshot' });
+        delivery.sendToInstance(effect.instance, { kind: 'requestSnapshot' });
         break;
       case 'pin':
       case 'unpin':
-        toInstance(effect.instance, effect);
+        delivery.sendToInstance(effect.instance, effect);
         break;
       case 'roleSwitched':
       case 'pinUpdated':
-        outcome.told(effect);
+        outcome.count(effect);
         break;
       case 'placed':
         config.placed?.(effect.id, effect.account);
@@ -130,15 +115,27 @@ export class ConductorDriver {
     }
   }
 
+  #forward(effect: Extract<ConductorEffect<LengthRequest>, { kind: 'forward' }>): void {
+    const { clients, delivery, queue } = this.#host;
+    const { id, instance, predicted, request, decodeAt, prefix, group, incarnation, decodeIncarnation } = effect;
+    request.predicted = predicted;
+    clients.attempt(id, request);
+    this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
+    const event = { kind: 'submit', request, decodeAt, prefix, group, incarnation, decodeIncarnation } as const;
+    // A job may be sent because another instance's step ended: other steps that end now come first.
+    if (request.trace.batch === true) queue.after(0, () => delivery.sendToInstance(instance, event));
+    else delivery.sendToInstance(instance, event);
+  }
+
   #performStandby(effect: StandbyEffect): void {
-    const { config, toInstance, later } = this.#cluster;
+    const { config, delivery, queue } = this.#host;
     switch (effect.kind) {
       case 'migrate':
-        toInstance(effect.instance, effect);
+        delivery.sendToInstance(effect.instance, effect);
         break;
       case 'startInstance': {
         const joined = { kind: 'instanceJoined', instance: effect.instance, incarnation: 0 } as const;
-        later(config.instances[effect.instance].startUs ?? 0, () => this.#cluster.join(joined));
+        queue.after(config.instances[effect.instance].startUs ?? 0, () => this.deliver(joined));
         break;
       }
       default:
@@ -147,7 +144,40 @@ export class ConductorDriver {
   }
 }
 
-function learn(learned: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
-  if (event.kind === 'heard') learned.heard(nowUs, event.instance, event.id, event.event);
-  else if (event.kind === 'prefilled') learned.prefilled(nowUs, event.id);
+/** @param capacityTokens (instances) @param options restarted: no instance is known yet */
+export function createConductor(
+  { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
+  sloOf: SloRule,
+  capacityTokens: readonly number[],
+  { restarted, fates }: { readonly restarted: boolean; readonly fates: MessageCounts | undefined },
+): Conductor<LengthRequest> {
+  const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
+  const learned = config.learned && {
+    predictors: config.learned.prefills.times,
+    transfers: config.learned.transfers.config,
+    ssds: config.learned.transfers.ssds,
+  };
+  return new Conductor({
+    instances: instances.map(({ role, startUs }, i) => {
+      const standby = startUs !== undefined;
+      return { capacityTokens: capacityTokens[i], role, standby, absent: restarted || standby };
+    }),
+    queueMax: config.queueMax,
+    requests: lengthRequests,
+    placement: { ...placement, ...learned },
+    admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
+    batchJobs: lengthJobs(instances),
+    roleSwitch: config.admission.roleSwitch,
+    messageCounts: fates,
+    recordsPlacements: config.placed !== undefined,
+    retries: faults && {
+      attemptsMax: faults.times.triesMax,
+      detection: { reportTimeoutUs: faults.times.silentUs, requestTimeoutUs: faults.times.timeoutUs },
+    },
+  });
+}
+
+function learn(prefills: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
+  if (event.kind === 'heard') prefills.heard(nowUs, event.instance, event.id, event.event);
+  else if (event.kind === 'prefilled') prefills.prefilled(nowUs, event.id);
 }

@@ -1,92 +1,167 @@
-// Carries out what instances want of a simulated cluster: steps that take time, bytes that move, blocks that are read and written.
+// Carries out the effects of instances: messages to the conductor, steps that take time, bytes that move, blocks that are read and written.
 
-import type { LengthEvent } from '../../core/instance/length-instance.ts';
-import type { InstanceEffect } from '../../core/protocol/effects.ts';
+import type { LengthEffect, LengthEvent } from '../../core/instance/length-instance.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
-import type { ClusterLending } from '../lending/cluster-lending.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { SimulatedExecutor } from './executor.ts';
+import type { ClusterLending } from './lending/cluster-lending.ts';
+import type { ClusterHost } from './simulation-config.ts';
 import type { Streams } from './streams.ts';
 import type { SimulatedTiers } from './tiers.ts';
 
-interface Parts {
+interface EffectHost extends ClusterHost {
   /** (instances) */
   readonly executors: readonly SimulatedExecutor[];
   readonly streams: Streams;
   readonly tiers: SimulatedTiers;
-}
-
-/** The simulation, as those see it who carry out. */
-interface Owner {
-  readonly post: (from: InstanceIndex, to: InstanceIndex, event: LengthEvent) => void;
-  /** What the step that an instance begins has to wait for. */
-  readonly awaited: (nowUs: number, index: InstanceIndex) => readonly AwaitedBlocks[];
-  /** Undefined: nobody lends. */
-  readonly lending: () => ClusterLending | undefined;
+  /** Undefined: no lending. */
+  readonly lending: ClusterLending | undefined;
+  readonly delivery: {
+    sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent): void;
+    sendToConductor(index: InstanceIndex, event: ConductorEvent<LengthRequest>): void;
+  };
 }
 
 export class EffectRunner {
-  readonly #parts: Parts;
-  readonly #owner: Owner;
+  readonly #host: EffectHost;
+  /** (instances): effects are being carried out. */
+  readonly #busy: Uint8Array;
+  /** (instances): effects that wait for the ones before them. */
+  readonly #waiting: readonly LengthEffect[][];
 
-  constructor(parts: Parts, owner: Owner) {
-    this.#parts = parts;
-    this.#owner = owner;
+  constructor(host: EffectHost) {
+    this.#host = host;
+    this.#busy = new Uint8Array(host.config.instances.length);
+    this.#waiting = host.config.instances.map(() => []);
   }
 
-  perform(nowUs: number, index: InstanceIndex, effect: InstanceEffect<undefined, LengthRequest>): void {
-    const { executors, streams, tiers } = this.#parts;
-    const lending = this.#owner.lending();
+  /** Carries effects out in order. Where an effect makes the same instance act again, its new effects come after the present ones. */
+  run(index: InstanceIndex, effects: readonly LengthEffect[]): void {
+    const waiting = this.#waiting[index];
+    if (this.#busy[index] === 1) {
+      for (const effect of effects) waiting.push(effect);
+      return;
+    }
+    this.#busy[index] = 1;
+    for (const effect of effects) this.perform(index, effect);
+    // The list may grow in the loop.
+    for (let i = 0; i < waiting.length; i++) this.perform(index, waiting[i]);
+    if (waiting.length > 0) waiting.length = 0;
+    this.#busy[index] = 0;
+  }
+
+  perform(index: InstanceIndex, effect: LengthEffect): void {
+    const { executors, streams, tiers, lending, delivery } = this.#host;
     switch (effect.kind) {
+      case 'emit':
+      case 'journal':
+      case 'prefilled':
+      case 'released':
+      case 'outgrows':
+      case 'migrated':
+      case 'snapshot':
+      case 'pinUpdated':
+      case 'report':
+        delivery.sendToConductor(index, conductorMessage(index, effect));
+        break;
       case 'runStep':
-        executors[index].await(nowUs, this.#owner.awaited(nowUs, index));
-        if (lending === undefined) executors[index].run(nowUs, effect);
-        else lending.run(nowUs, index, effect);
-        tiers.ran(index, effect, executors[index].exposedUs);
+        this.#runStep(index, effect);
         break;
       case 'endRun':
-        executors[index].endRun(nowUs);
+        executors[index].endRun();
+        break;
+      case 'abortStep':
+        executors[index].abort();
         break;
       case 'send':
         if (effect.message.kind === 'unwanted') executors[index].forget(effect.message.id, effect.to);
-        this.#owner.post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
+        delivery.sendToPeer(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':
-        streams.handOff(nowUs, index, effect, executors[index].endsUs);
+      case 'pass':
+      case 'streamPrefix':
+      case 'stopStream':
+      case 'haltStream':
+        streams.carry(index, effect);
         break;
       case 'lending':
       case 'moveBlocks':
       case 'fillBlocks':
       case 'stopMove':
-        lending?.perform(nowUs, index, effect);
-        break;
-      case 'pass':
-      case 'streamPrefix':
-      case 'stopStream':
-      case 'haltStream':
-        streams.carry(nowUs, index, effect);
+      case 'copyHome':
+      case 'lendBlocks':
+      case 'takeBackBlocks':
+        lending?.perform(index, effect);
         break;
       case 'readSsd':
-        executors[index].began(nowUs, effect.id, 'ssd', effect.to);
-        tiers.read(nowUs, index, effect);
+        executors[index].began(effect.id, 'ssd', effect.to);
+        tiers.read(index, effect);
         break;
       case 'writeSsd':
-        tiers.write(nowUs, index, effect);
-        break;
-      case 'abortStep':
-        executors[index].abort(nowUs);
+        tiers.write(index, effect);
         break;
       case 'fault':
         throw new Error(effect.message);
-      case 'expectPrefix':
-      case 'closePrefix':
-      case 'stopRead':
-      case 'eraseSsd':
-      case 'copyPrefix':
-      case 'copyPages':
-      case 'loadPages':
-        throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);
+      default:
+        checkWithoutContents(effect);
     }
+  }
+
+  #runStep(index: InstanceIndex, effect: Extract<LengthEffect, { kind: 'runStep' }>): void {
+    const { executors, tiers, lending, instances, queue } = this.#host;
+    const executor = executors[index];
+    executor.await(instances[index].arriving(queue.nowUs));
+    if (lending === undefined) executor.run(effect);
+    else lending.run(index, effect);
+    tiers.stepStarted(index, effect, executor.exposedUs);
+  }
+}
+
+type Reported = Extract<
+  LengthEffect,
+  | { kind: 'emit' | 'journal' | 'prefilled' | 'released' | 'outgrows' }
+  | { kind: 'migrated' | 'snapshot' | 'pinUpdated' | 'report' }
+>;
+
+function conductorMessage(instance: InstanceIndex, effect: Reported): ConductorEvent<LengthRequest> {
+  switch (effect.kind) {
+    case 'emit':
+      return { kind: 'heard', instance, id: effect.id, event: effect.event };
+    // Field by field: a spread takes as long as all other work on the journal.
+    case 'journal':
+      return { kind: 'journal', instance, journal: effect.journal };
+    case 'prefilled':
+      return { kind: 'prefilled', instance, id: effect.id };
+    default:
+      return { ...effect, instance };
+  }
+}
+
+type ContentEffect = Extract<
+  LengthEffect,
+  | { kind: 'ignored' | 'expectRows' | 'openLanding' | 'closeLanding' | 'expectPrefix' | 'closePrefix' }
+  | { kind: 'stopRead' | 'eraseSsd' | 'copyPrefix' | 'copyPages' | 'loadPages' }
+>;
+
+/** Simulated blocks have no contents: permissions to write do nothing, and copies of contents do not occur. */
+function checkWithoutContents(effect: ContentEffect): void {
+  switch (effect.kind) {
+    case 'ignored':
+    case 'expectRows':
+    case 'openLanding':
+    case 'closeLanding':
+      break;
+    case 'expectPrefix':
+    case 'closePrefix':
+    case 'stopRead':
+    case 'eraseSsd':
+    case 'copyPrefix':
+    case 'copyPages':
+    case 'loadPages':
+      throw new Error(`Simulation broken: ${effect.kind} moves contents, and simulated blocks have none`);
+    default:
+      assertNever(effect);
   }
 }

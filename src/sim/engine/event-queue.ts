@@ -1,28 +1,157 @@
-// What is to be done at its time, in the order of being asked for: messages that arrive, clients that come again.
-import type { EventHeap } from './event-heap.ts';
+// The simulator's clock and its future events: one queue for a whole simulated world.
+import { wideZero } from '../../util/wide-zero.ts';
 
+/** An event that recurs. Each `schedule` adds one call of its handler. */
+export interface Timer {
+  schedule(timeUs: number): void;
+}
+
+/** Keys order events of one time: timers by their creation, then actions by their insertion, then the same in the background. */
+const firstAction = 2 ** 20;
+const background = 2 ** 51;
+
+/**
+ * Runs events in order of time. The order at one time depends on the kind and the subject of an event, not on insertion.
+ * Background events recur for ever (heartbeats): they run as the others do, but do not keep the simulation alive.
+ */
 export class EventQueue {
-  readonly #heap: EventHeap;
-  /** Keys from here on are actions. */
-  readonly #firstKey: number;
+  /** A binary heap: time and key of each entry. */
+  #times = new Float64Array(64);
+  #keys = new Float64Array(64);
+  #size = 0;
+  #backgroundSize = 0;
+  readonly #handlers: (() => void)[] = [];
+  readonly #backgroundHandlers: (() => void)[] = [];
   readonly #actions = new Map<number, () => void>();
-  #entered = 0;
+  #inserted = 0;
+  #nowUs: number = wideZero;
 
-  constructor(heap: EventHeap, firstKey: number) {
-    this.#heap = heap;
-    this.#firstKey = firstKey;
+  get nowUs(): number {
+    return this.#nowUs;
+  }
+
+  /** Time of the first event; Infinity when the queue is empty. */
+  get nextUs(): number {
+    return this.#size === 0 ? Number.POSITIVE_INFINITY : this.#times[0];
+  }
+
+  /** True when only background events are left. */
+  get isIdle(): boolean {
+    return this.#size === this.#backgroundSize;
+  }
+
+  /** At one time, timers run in the order of their creation. */
+  timer(handler: () => void): Timer {
+    return this.#timerOf(this.#handlers.push(handler) - 1);
+  }
+
+  backgroundTimer(handler: () => void): Timer {
+    return this.#timerOf(background + this.#backgroundHandlers.push(handler) - 1);
+  }
+
+  #timerOf(key: number): Timer {
+    return { schedule: (timeUs) => this.#push(timeUs, key) };
   }
 
   at(timeUs: number, action: () => void): void {
-    const key = this.#firstKey + this.#entered++;
-    this.#actions.set(key, action);
-    this.#heap.push(timeUs, key);
+    this.#pushAction(timeUs, 0, action);
   }
 
-  /** What stands in the heap under this key. */
-  do(key: number): void {
-    const action = this.#actions.get(key);
-    this.#actions.delete(key);
-    action?.();
+  after(delayUs: number, action: () => void): void {
+    this.#pushAction(this.#nowUs + delayUs, 0, action);
   }
+
+  afterInBackground(delayUs: number, action: () => void): void {
+    this.#pushAction(this.#nowUs + delayUs, background, action);
+  }
+
+  #pushAction(timeUs: number, lane: number, action: () => void): void {
+    const key = lane + firstAction + this.#inserted++;
+    this.#actions.set(key, action);
+    this.#push(timeUs, key);
+  }
+
+  /** Runs the first event; there must be one. An event in the past runs now. */
+  runNext(): void {
+    const key = this.#keys[0];
+    this.#nowUs = Math.max(this.#nowUs, this.#times[0]);
+    this.#pop();
+    const inBackground = key >= background;
+    if (inBackground) this.#backgroundSize--;
+    const place = inBackground ? key - background : key;
+    if (place < firstAction) (inBackground ? this.#backgroundHandlers : this.#handlers)[place]();
+    else {
+      const action = this.#actions.get(key);
+      this.#actions.delete(key);
+      action?.();
+    }
+  }
+
+  /** Runs everything due up to and at `timeUs`, with `after` after each event; then it is `timeUs`. */
+  runUntil(timeUs: number, after: () => void): void {
+    while (this.nextUs <= timeUs) {
+      this.runNext();
+      after();
+    }
+    this.#nowUs = timeUs;
+  }
+
+  /** Advances the clock; nothing may be due before `timeUs` but events of the background. */
+  skipTo(timeUs: number): void {
+    this.#nowUs = timeUs;
+  }
+
+  #push(timeUs: number, key: number): void {
+    if (this.#size === this.#times.length) this.#grow();
+    if (key >= background) this.#backgroundSize++;
+    let place = this.#size++;
+    while (place > 0) {
+      const parent = (place - 1) >> 1;
+      if (!before(timeUs, key, this.#times[parent], this.#keys[parent])) break;
+      this.#move(parent, place);
+      place = parent;
+    }
+    this.#times[place] = timeUs;
+    this.#keys[place] = key;
+  }
+
+  #pop(): void {
+    const last = --this.#size;
+    if (last <= 0) return;
+    const timeUs = this.#times[last];
+    const key = this.#keys[last];
+    let place = 0;
+    for (;;) {
+      let child = 2 * place + 1;
+      if (child >= last) break;
+      if (
+        child + 1 < last &&
+        before(this.#times[child + 1], this.#keys[child + 1], this.#times[child], this.#keys[child])
+      )
+        child++;
+      if (!before(this.#times[child], this.#keys[child], timeUs, key)) break;
+      this.#move(child, place);
+      place = child;
+    }
+    this.#times[place] = timeUs;
+    this.#keys[place] = key;
+  }
+
+  #move(from: number, to: number): void {
+    this.#times[to] = this.#times[from];
+    this.#keys[to] = this.#keys[from];
+  }
+
+  #grow(): void {
+    const times = new Float64Array(this.#size * 2);
+    const keys = new Float64Array(this.#size * 2);
+    times.set(this.#times);
+    keys.set(this.#keys);
+    this.#times = times;
+    this.#keys = keys;
+  }
+}
+
+function before(timeA: number, keyA: number, timeB: number, keyB: number): boolean {
+  return timeA < timeB || (timeA === timeB && keyA < keyB);
 }

@@ -8,9 +8,9 @@ import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import { wideZero } from '../../util/wide-zero.ts';
-import type { RemotePart } from '../lending/remote-attention.ts';
-import type { EventHeap } from './event-heap.ts';
+import type { EventQueue, Timer } from './event-queue.ts';
 import { LayerWaits } from './layer-waits.ts';
+import type { RemotePart } from './lending/remote-attention.ts';
 
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
@@ -18,17 +18,18 @@ type StepShape = RunStep['shape'];
 type Event = LengthEvent;
 type StepEnd = Extract<Event, { kind: 'stepDone' | 'stepAborted' }>;
 
-/** Hears of every run of equal steps as it ends: `shape` is that of its first step; both are valid during the call. */
+/** Called with each run of equal steps as it ends. `shape` is that of its first step; `shape` and `stepUs` are valid during the call. */
 export type StepWatch = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
 
-/** One run at a time; its end stands in the heap under the instance's number. */
+/** One run of equal steps at a time; the timer fires at its end. */
 export class SimulatedExecutor {
   readonly #cost: StepCostModel;
-  readonly #heap: EventHeap;
+  readonly #queue: EventQueue;
+  readonly #timer: Timer;
   readonly #index: number;
   readonly #watch: StepWatch | undefined;
   readonly #hostLink: HostLink | undefined;
-  /** How many times as long steps take from the next one on. */
+  /** Factor on the time of steps, from the next one on. */
   slowness = 1;
   #exposedUs = 0;
   #first: StepShape | undefined;
@@ -39,21 +40,23 @@ export class SimulatedExecutor {
   #computeUs: number = wideZero;
   /** How long each step of the run takes. */
   readonly #stepUs: number[] = [];
-  /** What guests take of every step from the next on, in thousandths. */
+  /** Share of every step that attention for debtors takes, in thousandths, from the next step on. */
   remoteAttentionPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   readonly #waits = new LayerWaits();
 
-  /** @param hostLink undefined: nothing is loaded from host memory or stored there, or it costs nothing */
+  /** @param hostLink undefined: loads from host memory and stores to it take no time */
   constructor(
     { cost, hostLink }: { readonly cost: StepCostModel; readonly hostLink?: HostLink | undefined },
-    heap: EventHeap,
-    index: number,
+    queue: EventQueue,
+    timer: Timer,
+    index = 0,
     watch?: StepWatch,
   ) {
     this.#cost = cost;
     this.#hostLink = hostLink;
-    this.#heap = heap;
+    this.#queue = queue;
+    this.#timer = timer;
     this.#index = index;
     this.#watch = watch;
   }
@@ -67,62 +70,63 @@ export class SimulatedExecutor {
     return this.#stepUs[0];
   }
 
-  /** When the run in flight ends. */
+  /** End of the run in flight. */
   get endsUs(): number {
     return this.#endsUs;
   }
 
-  /** What loads and stores added to the run in flight. */
+  /** Time that loads and stores add to the run in flight. */
   get exposedUs(): number {
     return this.#exposedUs;
   }
 
-  /** @param remote what its rows see at other instances: the same for all steps of a run */
-  run(nowUs: number, { step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
+  /** @param remote keys that the rows see at other instances: the same for all steps of a run */
+  run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
     const computeUs = range === undefined ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
+    const { nowUs } = this.#queue;
     this.#step = step;
     this.#first = shape;
     this.#startedUs = nowUs;
     this.#endsUs = nowUs + total;
     this.#computeUs = total;
     this.#running = true;
-    this.#heap.push(this.#endsUs, this.#index);
+    this.#timer.schedule(this.#endsUs);
   }
 
-  /** The step that begins now does not end before these have come, each layer of it in time, or are given up: one step, and no run. */
-  await(nowUs: number, awaited: readonly AwaitedBlocks[]): void {
+  /** The step that begins now waits for these blocks, layer by layer, until they arrive or time out: a single step, not a run. */
+  await(awaited: readonly AwaitedBlocks[]): void {
     if (awaited.length === 0) return;
-    this.#waits.begin(nowUs, awaited);
+    this.#waits.begin(this.#queue.nowUs, awaited);
     const { nextUs } = this.#waits;
-    if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(nextUs, this.#index);
+    if (nextUs < Number.POSITIVE_INFINITY) this.#timer.schedule(nextUs);
   }
 
-  /** Blocks of a request begin to come, as far as block `to`. */
-  began(nowUs: number, id: string, source: LoadSource, to: number): void {
-    this.#waits.began(nowUs, id, source, to);
+  /** Blocks of a request begin to arrive, up to block `to`. */
+  began(id: string, source: LoadSource, to: number): void {
+    this.#waits.began(this.#queue.nowUs, id, source, to);
   }
 
-  /** Nobody wants them any more. */
+  /** The blocks are not required any more. */
   forget(id: string, source: LoadSource): void {
     this.#waits.forget(id, source);
   }
 
-  /** What comes to the instance, or does not, may be what its step waits for. */
-  hear(nowUs: number, event: Event): void {
-    if (event.kind === 'arriving') this.began(nowUs, event.id, event.source, event.to);
-    else if (event.kind === 'loaded') this.#came(nowUs, event.id, event.source, event.to);
-    else if (event.kind === 'peer' && event.message.kind === 'missing')
-      this.#came(nowUs, event.message.id, event.from, 0);
+  /** An event of the instance may bring what its step waits for, or report that it is missing. */
+  observe(event: Event): void {
+    if (event.kind === 'arriving') this.began(event.id, event.source, event.to);
+    else if (event.kind === 'loaded') this.#came(event.id, event.source, event.to);
+    else if (event.kind === 'peer' && event.message.kind === 'missing') this.#came(event.message.id, event.from, 0);
   }
 
-  #came(nowUs: number, id: string, source: LoadSource, to: number): void {
+  #came(id: string, source: LoadSource, to: number): void {
+    const { nowUs } = this.#queue;
     const waited = !this.#waits.isOver;
     const step = { startedUs: this.#startedUs, computeUs: this.#computeUs, layers: this.#cost.layers };
     const endsUs = this.#waits.came(nowUs, id, source, to, step);
     if (!waited) return;
     this.#hold(Math.max(nowUs, endsUs));
-    if (this.#waits.isOver) this.#heap.push(this.#endsUs, this.#index);
+    if (this.#waits.isOver) this.#timer.schedule(this.#endsUs);
   }
 
   /** The step in flight ends no sooner. */
@@ -131,38 +135,41 @@ export class SimulatedExecutor {
     this.#stepUs[0] = this.#endsUs - this.#startedUs;
   }
 
-  /** The run ends with the step that runs at `nowUs`; one that ends just then has been followed by the next. */
-  endRun(nowUs: number): void {
+  /** The run ends with the step that runs now. A step that ends at this time has been followed by the next. */
+  endRun(): void {
+    const { nowUs } = this.#queue;
     let endsUs = this.#startedUs;
     let steps = 0;
     while (steps < this.#stepUs.length && endsUs <= nowUs) endsUs += this.#stepUs[steps++];
     if (steps === this.#stepUs.length) return;
     this.#stepUs.length = steps;
     this.#endsUs = endsUs;
-    // The end that was planned first stays in the heap and finds nothing to do.
-    this.#heap.push(endsUs, this.#index);
+    // The timer of the earlier end fires without effect.
+    this.#timer.schedule(endsUs);
   }
 
-  /** The step that runs at `nowUs` is given up then and there; those of its run that ended before it count. */
-  abort(nowUs: number): void {
-    const steps = this.endedBy(nowUs);
+  /** Aborts the step that runs now; the steps of its run before it count. */
+  abort(): void {
+    const { nowUs } = this.#queue;
+    const steps = this.stepsEnded;
     if (!this.#running || steps === this.#stepUs.length) return;
     this.#waits.clear();
     this.#stepUs.length = steps;
     this.#endsUs = nowUs;
-    this.#heap.push(nowUs, this.#index);
+    this.#timer.schedule(nowUs);
   }
 
-  /** The run in flight is never heard of. Returns how many of its steps had ended. */
-  stop(nowUs: number): number {
-    const steps = this.endedBy(nowUs);
+  /** Drops the run in flight without a result. Returns how many of its steps had ended. */
+  stop(): number {
+    const steps = this.stepsEnded;
     this.#running = false;
     this.#waits.clear();
     return steps;
   }
 
-  /** Of the run in flight, how many steps have ended. */
-  endedBy(nowUs: number): number {
+  /** Number of steps of the run in flight that have ended. */
+  get stepsEnded(): number {
+    const { nowUs } = this.#queue;
     if (!this.#running || !this.#waits.isOver) return 0;
     let endsUs = this.#startedUs;
     let steps = 0;
@@ -171,7 +178,8 @@ export class SimulatedExecutor {
   }
 
   /** The event for the machine if its run ends now; `stepUs` is valid until the next run. */
-  due(nowUs: number): StepEnd | undefined {
+  takeEnd(): StepEnd | undefined {
+    const { nowUs } = this.#queue;
     if (!this.#running || !this.#hasAll(nowUs) || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
@@ -182,7 +190,7 @@ export class SimulatedExecutor {
     return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };
   }
 
-  /** What it waited for is here, or given up. */
+  /** All awaited blocks have arrived or timed out. */
   #hasAll(nowUs: number): boolean {
     if (this.#waits.isOver) return true;
     this.#waits.expire(nowUs);
@@ -191,7 +199,7 @@ export class SimulatedExecutor {
     return true;
   }
 
-  /** What the first step of a run loads from host memory and stores there takes longer than it computes. */
+  /** Adds the time that loads and stores of the first step exceed its computation by. */
   #addHostTraffic(loadTokens: number, storeTokens: number): number {
     this.#exposedUs = 0;
     if (this.#hostLink === undefined || loadTokens + storeTokens === 0) return 0;
@@ -226,7 +234,7 @@ export class SimulatedExecutor {
       this.#stepUs[i] = us;
       total += us;
     }
-    // One by one: setting the length gives memory back that the next run wants again.
+    // One by one: setting the length frees memory that the next run needs again.
     while (this.#stepUs.length > steps) this.#stepUs.pop();
     return total;
   }

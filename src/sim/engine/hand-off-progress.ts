@@ -1,11 +1,12 @@
-// How far a prompt has come on its way to another instance: in the order in which its keys and values were put there, and once more where it was halted.
+// The progress of a prompt's keys and values to another instance, in the order of sending, and again from a token on after a halt.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 
-/** Rounding of rates. */
+/** Tolerance for the rounding of rates. */
 const byteMin = 0.5;
 
-interface Letters {
+/** A range of tokens that has not left completely. */
+interface Pending {
   readonly end: number;
   readonly upTo: number;
   readonly rows: ReadonlySet<number> | undefined;
@@ -16,15 +17,15 @@ export class HandOffProgress {
   readonly from: InstanceIndex;
   readonly to: InstanceIndex;
   readonly name: RequestId;
-  /** What leaves with the last keys and values. */
+  /** Events that leave with the last keys and values. */
   held: readonly GenerationEvent[] = [];
-  /** What has not left: before which token it ends, and how many bytes of the stream have left then. */
-  #letters: Letters[] = [];
+  /** In the order of sending: the token after each range, and the bytes of the stream up to its end. */
+  #pending: Pending[] = [];
   #bytes = 0;
-  /** Leading tokens that have left. */
+  /** Number of leading tokens that have left. */
   #left = 0;
-  /** It was halted: there it begins once more. */
-  #again: number | undefined;
+  /** After a halt: the token that sending restarts at. */
+  #restart: number | undefined;
 
   constructor(from: InstanceIndex, to: InstanceIndex, name: RequestId) {
     this.from = from;
@@ -32,42 +33,42 @@ export class HandOffProgress {
     this.name = name;
   }
 
-  /** Where tokens `from..end` are to begin; at `end` where they have left. */
+  /** Where sending of tokens `from..end` begins; `end` if they have left. */
   beginOf(from: number, end: number): number {
-    const begin = Math.min(end, this.#again ?? from);
+    const begin = Math.min(end, this.#restart ?? from);
     if (begin === end) return begin;
-    // What was to leave once more leaves now.
-    if (this.#again !== undefined) this.#letters = [];
-    this.#again = undefined;
+    // The tokens of the halted stream leave now.
+    if (this.#restart !== undefined) this.#pending = [];
+    this.#restart = undefined;
     return begin;
   }
 
-  /** Tokens up to `end` are put on the way. @param rows of the page table that they are read from; undefined: nobody asks */
+  /** Adds tokens up to `end`. @param rows page table rows that they are read from; undefined: not tracked */
   add(end: number, bytes: number, rows?: ReadonlySet<number>): void {
     this.#bytes += bytes;
-    this.#letters.push({ end, upTo: this.#bytes, rows });
+    this.#pending.push({ end, upTo: this.#bytes, rows });
   }
 
-  /** Is one of these rows still to be read? So many bytes have left. */
+  /** True if one of these rows may still be read when so many bytes have left. */
   reads(bytes: number, rows: readonly number[]): boolean {
     this.leftBy(bytes);
-    return this.#letters.some((letters) => rows.some((row) => letters.rows?.has(row)));
+    return this.#pending.some(({ rows: read }) => rows.some((row) => read?.has(row)));
   }
 
-  /** Of the stream since it began, or was halted, so many bytes have left: how many leading tokens have. */
+  /** Number of leading tokens that have left, given the bytes that left since the start or the last halt. */
   leftBy(bytes: number): number {
-    if (this.#again !== undefined) return this.#left;
-    while (this.#letters.length > 0 && this.#letters[0].upTo <= bytes + byteMin)
-      this.#left = this.#letters.shift()?.end ?? this.#left;
+    if (this.#restart !== undefined) return this.#left;
+    while (this.#pending.length > 0 && this.#pending[0].upTo <= bytes + byteMin)
+      this.#left = this.#pending.shift()?.end ?? this.#left;
     return this.#left;
   }
 
-  /** Nothing leaves any more, and those from `from` on are to leave once more. */
+  /** Stops sending. Tokens from `from` on are sent again. */
   halt(bytes: number, from: number): void {
     this.#left = Math.min(from, this.leftBy(bytes));
-    this.#again = this.#left;
-    // Their rows are read again, from where they lie.
-    this.#letters = this.#letters.filter(({ end }) => end <= from);
+    this.#restart = this.#left;
+    // The rows of earlier tokens are read again, at their present places.
+    this.#pending = this.#pending.filter(({ end }) => end <= from);
     this.#bytes = 0;
   }
 }

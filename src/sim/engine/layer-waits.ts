@@ -1,10 +1,9 @@
-// What the step that an instance runs waits for: prefixes that arrive layer by layer, each until its time is up.
-
+// The blocks that a running step waits for: prefixes that arrive layer by layer, each with a timeout.
 import { behindLayersUs, type LayeredStep } from '../../core/cost/layer-wise-arrival.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 
-/** One of those that the step waits for: some of the sources of a request's blocks have not done their part. */
+/** A request that the step waits for: some sources of its blocks have not delivered. */
 interface Wait {
   readonly place: number;
   readonly id: string;
@@ -12,7 +11,7 @@ interface Wait {
   readonly untilUs: number;
 }
 
-/** A source that has begun to bring a request's blocks before `to`. */
+/** A source that has begun to deliver a request's blocks before `to`. */
 interface Begun {
   readonly us: number;
   readonly to: number;
@@ -23,17 +22,17 @@ export class LayerWaits {
   #waits: Wait[] = [];
   #unanswered: number[] = [];
 
-  /** Nothing is waited for any more. */
+  /** True when the step waits for nothing more. */
   get isOver(): boolean {
     return this.#waits.length === 0;
   }
 
-  /** Places of requests whose blocks did not come; undefined: all did. */
+  /** Places of the requests with missing blocks; undefined: none. */
   get unanswered(): readonly number[] | undefined {
     return this.#unanswered.length === 0 ? undefined : this.#unanswered;
   }
 
-  /** When the first of them is given up, if nothing comes before. */
+  /** The earliest timeout. */
   get nextUs(): number {
     return this.#waits.reduce((nextUs, { untilUs }) => Math.min(nextUs, untilUs), Number.POSITIVE_INFINITY);
   }
@@ -47,18 +46,18 @@ export class LayerWaits {
     }
   }
 
-  /** It has ended, or is given up. */
+  /** The step has ended or is aborted. */
   clear(): void {
     this.#waits = [];
     this.#unanswered = [];
   }
 
-  /** Blocks of a request begin to come. */
+  /** Blocks of a request begin to arrive. */
   began(nowUs: number, id: string, source: LoadSource, to: number): void {
     this.#begun.set(keyOf(id, source), { us: nowUs, to });
   }
 
-  /** They have come, as far as block `to`: returns when the step ends by that. */
+  /** Blocks have arrived up to block `to`. Returns the earliest end of the step that this allows. */
   came(nowUs: number, id: string, source: LoadSource, to: number, step: LayeredStep): number {
     const begun = this.#begun.get(keyOf(id, source));
     this.#begun.delete(keyOf(id, source));
@@ -69,12 +68,12 @@ export class LayerWaits {
     return behindLayersUs(step, { beganUs: begun?.us ?? nowUs, endedUs: nowUs });
   }
 
-  /** Nobody wants it any more. */
+  /** The blocks are not required any more. */
   forget(id: string, source: LoadSource): void {
     this.#begun.delete(keyOf(id, source));
   }
 
-  /** Gives up what was to be here by now. */
+  /** Fails the waits that time out by now. */
   expire(nowUs: number): void {
     for (const wait of [...this.#waits]) if (wait.untilUs <= nowUs) this.#fail(wait);
   }

@@ -1,135 +1,109 @@
-// Who hears what in a simulated cluster, and when: messages take their time, and an instance that computes may hear them only once its step ends.
+// Message delivery in a simulated cluster: messages take time, and a computing instance may receive them only when its step ends.
 
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { type FaultLayer, kept } from '../faults/fault-layer.ts';
+import type { ClusterHost } from './simulation-config.ts';
 
-type ToInstance = LengthEvent;
-type ToConductor = ConductorEvent<LengthRequest>;
-
-/** Instances are threads with engines, and the conductor is another one: how long messages take between them. */
-export interface ThreadTimes {
-  readonly toInstanceUs: number;
-  /** When the conductor hears what an instance says at `nowUs`. */
-  readonly heardUs: (nowUs: number, instance: InstanceIndex, said: Said) => number;
+interface DeliveryHost extends ClusterHost {
+  readonly faults: FaultLayer | undefined;
+  readonly executors: readonly { readonly isRunning: boolean }[];
+  /** Of a message between two instances that comes with so many bytes to load from host memory. */
+  latencyUs(from: InstanceIndex, to: InstanceIndex, loadBytes: number): number;
 }
 
-/** What a turn of an instance's loop brought. */
-export interface Said {
-  /** Of the step that has just ended; otherwise something else has happened. */
-  readonly stepEnded: boolean;
-  /** One of the requests that have started; undefined: none has. */
-  readonly started: RequestId | undefined;
-}
-
+/** What an instance sends in the current turn of its loop. */
 interface Turn {
-  readonly words: (() => void)[];
+  readonly messages: (() => void)[];
   started: RequestId | undefined;
 }
 
-/** The simulation, as messages see it. */
-interface Parts {
-  /** Undefined: what the conductor and instances say to each other is heard at once, and instances hear while they compute. */
-  readonly threads: ThreadTimes | undefined;
-  readonly faults: () => FaultLayer | undefined;
-  readonly instances: number;
-  readonly isComputing: (instance: InstanceIndex) => boolean;
-  /** Of a message between two instances that comes with so many bytes to load. */
-  readonly latencyUs: (from: InstanceIndex, to: InstanceIndex, loadBytes: number) => number;
-  readonly nowUs: () => number;
-  readonly later: (delayUs: number, action: () => void) => void;
-  readonly tellInstance: (instance: InstanceIndex, event: ToInstance) => void;
-  readonly tellConductor: (event: ToConductor) => void;
-}
-
 export class MessageDelivery {
-  readonly #parts: Parts;
-  /** (instances): what has come while it computed. */
-  readonly #unheard: readonly ToInstance[][];
-  /** (instances): what it says in this turn. */
-  readonly #said: readonly Turn[];
-  /** (instances): when the conductor hears the latest of what it has said. */
-  readonly #heardUs: Float64Array;
+  readonly #host: DeliveryHost;
+  /** (instances): messages that arrived while the instance computed. */
+  readonly #deferred: readonly LengthEvent[][];
+  /** (instances) */
+  readonly #turns: readonly Turn[];
+  /** (instances): when the conductor receives the instance's latest messages. */
+  readonly #receivedUs: Float64Array;
 
-  constructor(parts: Parts) {
-    this.#parts = parts;
-    this.#unheard = Array.from({ length: parts.instances }, () => []);
-    this.#said = Array.from({ length: parts.instances }, () => ({ words: [], started: undefined }));
-    this.#heardUs = new Float64Array(parts.instances);
+  constructor(host: DeliveryHost) {
+    this.#host = host;
+    const { instances } = host.config;
+    this.#deferred = instances.map(() => []);
+    this.#turns = instances.map(() => ({ messages: [], started: undefined }));
+    this.#receivedUs = new Float64Array(instances.length);
   }
 
   /** From one instance to another. */
-  post(from: InstanceIndex, to: InstanceIndex, event: ToInstance, loadBytes = 0): void {
-    const { faults, later, latencyUs, tellInstance } = this.#parts;
-    const us = latencyUs(from, to, loadBytes);
-    const layer = faults();
-    if (layer === undefined) later(us, () => tellInstance(to, event));
-    else layer.toPeer(from, to, event, us);
+  sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, loadBytes = 0): void {
+    const { faults, queue } = this.#host;
+    const us = this.#host.latencyUs(from, to, loadBytes);
+    if (faults === undefined) queue.after(us, () => this.#host.deliverToInstance(to, event));
+    else faults.sendToPeer(from, to, event, us);
   }
 
-  /** The conductor says it. */
-  toInstance(index: InstanceIndex, event: ToInstance): void {
-    const { faults, threads, later, tellInstance } = this.#parts;
-    const layer = faults();
-    if (layer !== undefined) layer.toInstance(index, event);
-    else if (threads === undefined) tellInstance(index, event);
-    else later(threads.toInstanceUs, () => tellInstance(index, event));
+  /** From the conductor. */
+  sendToInstance(index: InstanceIndex, event: LengthEvent): void {
+    const { faults, config, queue } = this.#host;
+    if (faults !== undefined) faults.sendToInstance(index, event);
+    else if (config.threads === undefined) this.#host.deliverToInstance(index, event);
+    else queue.after(config.threads.toInstanceUs, () => this.#host.deliverToInstance(index, event));
   }
 
-  /** An instance says it. */
-  toConductor(index: InstanceIndex, event: ToConductor): void {
-    const { faults, threads, tellConductor } = this.#parts;
-    const layer = faults();
-    if (layer !== undefined) layer.toConductor(index, event);
-    else if (threads === undefined) tellConductor(event);
+  /** From an instance. */
+  sendToConductor(index: InstanceIndex, event: ConductorEvent<LengthRequest>): void {
+    const { faults, config } = this.#host;
+    if (faults !== undefined) faults.sendToConductor(index, event);
+    else if (config.threads === undefined) this.#host.deliverToConductor(event);
     else {
-      const told = kept(event);
-      const turn = this.#said[index];
-      turn.words.push(() => tellConductor(told));
+      const message = kept(event);
+      const turn = this.#turns[index];
+      turn.messages.push(() => this.#host.deliverToConductor(message));
       if (event.kind === 'heard' && event.event.kind === 'started') turn.started = event.id;
     }
   }
 
-  /** Beside what it says the conductor sees this of an instance. */
-  shows(index: InstanceIndex, look: () => void): void {
-    if (this.#parts.threads === undefined) look();
-    else this.#said[index].words.push(look);
+  /** Calls `observe` when the conductor receives the messages of the instance's current turn. */
+  withTurn(index: InstanceIndex, observe: () => void): void {
+    if (this.#host.config.threads === undefined) observe();
+    else this.#turns[index].messages.push(observe);
   }
 
-  /** All that an event brought is said: one message. */
-  turnEnds(index: InstanceIndex, event: ToInstance): void {
-    const { threads, nowUs, later } = this.#parts;
-    const turn = this.#said[index];
-    if (threads === undefined || turn.words.length === 0) return;
-    const words = turn.words.splice(0);
-    const said = { stepEnded: event.kind === 'stepDone', started: turn.started };
+  /** Sends all that one event produced as one message. */
+  endTurn(index: InstanceIndex, event: LengthEvent): void {
+    const { config, queue } = this.#host;
+    const turn = this.#turns[index];
+    if (config.threads === undefined || turn.messages.length === 0) return;
+    const messages = turn.messages.splice(0);
+    const sent = { stepEnded: event.kind === 'stepDone', started: turn.started };
     turn.started = undefined;
-    const heardUs = Math.round(threads.heardUs(nowUs(), index, said));
-    this.#heardUs[index] = Math.max(heardUs, this.#heardUs[index], nowUs());
-    later(this.#heardUs[index] - nowUs(), () => {
-      for (const say of words) say();
+    const receivedUs = Math.round(config.threads.heardUs(queue.nowUs, index, sent));
+    this.#receivedUs[index] = Math.max(receivedUs, this.#receivedUs[index], queue.nowUs);
+    queue.at(this.#receivedUs[index], () => {
+      for (const deliver of messages) deliver();
     });
   }
 
-  /** Is it heard only when the step ends? Cancels interrupt. */
-  waits(index: InstanceIndex, event: ToInstance): boolean {
-    const { threads, isComputing } = this.#parts;
-    if (threads === undefined || event.kind === 'cancel' || !isComputing(index)) return false;
-    this.#unheard[index].push(event);
+  /** Keeps the event until the step ends, where the instance computes. Cancels interrupt. */
+  defer(index: InstanceIndex, event: LengthEvent): boolean {
+    const { config, executors } = this.#host;
+    if (config.threads === undefined || event.kind === 'cancel' || !executors[index].isRunning) return false;
+    this.#deferred[index].push(event);
     return true;
   }
 
-  /** Its step has ended: what has come meanwhile is heard before that. */
-  stepEnds(index: InstanceIndex): void {
-    for (const event of this.#unheard[index].splice(0)) this.#parts.tellInstance(index, event);
+  /** The instance's step has ended: events that arrived meanwhile come first. */
+  deliverDeferred(index: InstanceIndex): void {
+    for (const event of this.#deferred[index].splice(0)) this.#host.deliverToInstance(index, event);
   }
 
-  /** It is gone, with what it has not heard. */
-  clear(index: InstanceIndex): void {
-    this.#unheard[index].length = 0;
-    this.#said[index].words.length = 0;
-    this.#said[index].started = undefined;
+  /** Drops what a failed instance has not received and not sent. */
+  reset(index: InstanceIndex): void {
+    this.#deferred[index].length = 0;
+    this.#turns[index].messages.length = 0;
+    this.#turns[index].started = undefined;
   }
 }

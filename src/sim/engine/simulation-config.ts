@@ -1,48 +1,83 @@
-// What a simulation is of: instances, the network between them, and what goes wrong.
+// The configuration of a simulated cluster, and what its parts use of each other.
 
-import type { LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
+import type { LengthEvent, LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
+import type { LendingTimes } from '../../core/lending/times.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
-import type { Conductor } from '../../core/router/conductor.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
 import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
 import type { TokenTransfers } from '../../core/router/token-transfers.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import type { FaultLayer } from '../faults/fault-layer.ts';
-import type { FaultPlan } from '../faults/faults.ts';
-import type { ClusterLendingConfig } from '../lending/lending-host.ts';
-import type { Network, Nic } from '../network/network.ts';
+import type { FaultPlan } from '../faults/fault-plan.ts';
+import type { Nic } from '../network/network.ts';
 import type { RetrySettings } from '../workload/retries.ts';
+import type { EventQueue } from './event-queue.ts';
 import type { StepWatch } from './executor.ts';
-import type { ThreadTimes } from './message-delivery.ts';
-import type { SsdRates } from './ssd.ts';
+
+export interface SsdRates {
+  readonly readBytesPerSecond: number;
+  readonly writeBytesPerSecond: number;
+}
 
 export interface InstanceSpec {
   readonly role: InstanceRole;
   readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
   readonly nic: Nic;
-  /** It is not there until a request outgrows its instance, and then takes so long to start; undefined: it is there. */
+  /** A standby instance: absent until a request outgrows its instance, then it takes so long to start. Undefined: present from the start. */
   readonly startUs?: number | undefined;
-  /** Of host memory, blocks for sequences, its own and others', and what a token takes from there to its devices; undefined: none. */
+  /** Host memory for blocks of sequences, its own and borrowed, and the time to move a token between it and the devices. Undefined: none. */
   readonly hostMemory?: { readonly blocks: number; readonly tokenUs: number } | undefined;
-  /** What its SSD reads and writes, where blocks are kept there. */
+  /** Undefined: no blocks are kept on SSD. */
   readonly ssd?: SsdRates | undefined;
 }
 
 export interface Inspection {
+  /** Called after every event. */
   readonly after: () => void;
+  /** Called with the last event of each request. */
   readonly ended: (request: LengthRequest, event: GenerationEvent) => void;
 }
 
-/** What a conductor over engines learns. */
+/** What the conductor of a live cluster learns. */
 export interface Learned {
-  /** How long prefills take. */
+  /** Prefill times. */
   readonly prefills: PrefillWatch;
-  /** How long prefixes take from one instance to another. */
+  /** Transfer times of prefixes between instances. */
   readonly transfers: TokenTransfers;
+}
+
+/** The messages that an instance sends in one turn of its loop. */
+export interface SentTurn {
+  /** The turn follows the end of a step. */
+  readonly stepEnded: boolean;
+  /** One of the requests that have started; undefined: none has. */
+  readonly started: RequestId | undefined;
+}
+
+/** Message times where instances and the conductor run as threads. */
+export interface ThreadTimes {
+  readonly toInstanceUs: number;
+  /** When the conductor receives what an instance sends at `nowUs`. */
+  readonly heardUs: (nowUs: number, instance: InstanceIndex, sent: SentTurn) => number;
+}
+
+export interface ClusterLendingConfig {
+  readonly times: LendingTimes;
+  /** Cycles of debts are settled (DGFM). */
+  readonly settles: boolean;
+  readonly settleBlocksMin: number;
+  readonly settleBlocksMax: number;
+  readonly seed: number;
+  readonly remoteAttentionPermilleMax: number;
+  /** Of one row over all layers: its query and its partial result. */
+  readonly queryRowBytes: number;
+  readonly layers: number;
+  /** (instances): time to move a token's keys and values between devices and host memory; undefined where no host memory is lent. */
+  readonly hostTokenUs?: readonly number[] | undefined;
 }
 
 export interface SimulationConfig {
@@ -50,40 +85,37 @@ export interface SimulationConfig {
   /** Between two instances, where that is less than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
   readonly blockTokens: number;
-  /** Requests accepted at once, over all instances. */
+  /** Maximum number of accepted requests, over all instances. */
   readonly queueMax: number;
   readonly placement: PlacementSettings;
   readonly admission: AdmissionSettings;
-  /** Undefined: who is refused does not come again. */
+  /** Undefined: refused requests do not return. */
   readonly retries?: RetrySettings | undefined;
-  /** Groups of instances that prefill compute long prompts together; undefined: none does. */
+  /** Groups of prefill instances compute long prompts together; undefined: no groups. */
   readonly pipeline?: PipelineSettings | undefined;
-  /** Instances lend memory to one another: those whose machine says how. */
+  /** Lending among the instances that have a borrowing configuration. */
   readonly lending?: ClusterLendingConfig | undefined;
-  /** The conductor learns as one over engines does; undefined: cost models tell it. */
+  /** The conductor learns its predictors as a live one does; undefined: cost models predict. */
   readonly learned?: Learned | undefined;
-  /** Instances run as threads with engines do; undefined: all is heard at once. Not with faults, batch jobs or `checking`, whose rules know of no late news without faults. */
+  /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
-  /** Hears where requests go, and why. */
+  /** Called with each routing decision and its reasons. */
   readonly placed?: ((id: RequestId, account: PlacementAccount) => void) | undefined;
-  /** Every machine checks itself after every event, and so does what must hold between them. */
+  /** After every event, each machine checks itself and the cluster's invariants are checked. */
   readonly checking: boolean;
-  /** Undefined: nothing goes wrong. */
+  /** Undefined: no faults. */
   readonly faults?: FaultPlan | undefined;
-  /** Looks at all after every event, and at what clients hear last. */
   readonly inspect?: Inspection | undefined;
-  /** Hears of every step. */
+  /** Called with every step. */
   readonly watch?: StepWatch | undefined;
 }
 
-/** All that there is, for those who check it. */
-export interface Inside {
-  readonly conductor: Conductor<LengthRequest>;
+/** The cluster as each of its parts sees it; a part's own host interface states what it uses besides. */
+export interface ClusterHost {
+  readonly config: SimulationConfig;
+  readonly queue: EventQueue;
   readonly instances: readonly LengthInstance[];
-  readonly faults: FaultLayer | undefined;
-  readonly network: Network;
-  /** Of a prompt on its way: the keys and values of so many leading tokens have left. */
-  readonly leftTo: (from: InstanceIndex, to: InstanceIndex, id: RequestId) => number;
-  /** Those whose clients wait, by the clients' names for them. */
-  readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
+  /** The instance handles the event now, if it is up. */
+  deliverToInstance(index: InstanceIndex, event: LengthEvent): void;
+  deliverToConductor(event: ConductorEvent<LengthRequest>): void;
 }

@@ -1,6 +1,5 @@
-// What instances stream to each other, over the network: whom its ends are told, and of what.
+// The streams between instances over the network: prompts, prefixes, activations and lent blocks, with the events of both ends.
 
-import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Activations } from '../../core/protocol/events.ts';
@@ -9,75 +8,122 @@ import type { BlockTableView } from '../../core/protocol/kv-events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import { type LayerRange, layersOf } from '../../core/protocol/step-shape.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { Departed, Network } from '../network/network.ts';
+import type { Timer } from './event-queue.ts';
 import { HandOffProgress } from './hand-off-progress.ts';
+import type { ClusterHost } from './simulation-config.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type Event = LengthEvent;
 
-type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken' | 'layers'>;
-
-interface Delivery {
-  /** It arrives as a message does; what `loadBytes` lie in host memory for it is loaded before it is told. */
-  readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event, loadBytes?: number) => void;
-  /** Does it want to know when a prefix begins to come? */
-  readonly startsAhead: (instance: InstanceIndex) => boolean;
-  /** Where it happened, at once. */
-  readonly tell: (instance: InstanceIndex, event: Event) => void;
-  /** Of lent blocks: nothing that is known here. */
-  readonly left: (departed: Departed) => void;
+interface StreamHost extends ClusterHost {
+  readonly network: Network;
+  readonly executors: readonly { readonly endsUs: number }[];
+  readonly delivery: {
+    /** Arrives as a message does; the receiver first loads `loadBytes` from host memory. */
+    sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, loadBytes?: number): void;
+  };
+  readonly lending: { departed(departed: Departed): void } | undefined;
 }
 
 export class Streams {
-  readonly #network: Network;
-  readonly #bytesPerToken: readonly BytesPerToken[];
-  readonly #delivery: Delivery;
+  readonly #host: StreamHost;
+  readonly #timer: Timer;
+  #wakeUs = Number.POSITIVE_INFINITY;
+  /** Undefined: the rows that a stream reads are not tracked. */
   readonly #blockTokens: number | undefined;
-  /** Prompts on their way, by sender and request. */
+  /** Prompts under way, by sender and request. */
   readonly #handOffs = new Map<string, HandOffProgress>();
-  /** Chunks whose activations are on their way, by the names of their streams. */
-  readonly #passed = new Map<string, { readonly id: string } & Activations>();
-  /** Blocks that are there when a prefix has arrived, by receiver and request. */
+  /** Chunks with activations under way, by the names of their streams. */
+  readonly #activations = new Map<string, { readonly id: string } & Activations>();
+  /** Blocks that the receiver holds once a prefix has arrived, by receiver and request. */
   readonly #prefixBlocks = new Map<string, number>();
 
-  /** @param bytesPerToken (instances) @param blockTokens undefined: nobody asks what is read */
-  constructor(
-    network: Network,
-    bytesPerToken: readonly BytesPerToken[],
-    blockTokens: number | undefined,
-    delivery: Delivery,
-  ) {
-    this.#blockTokens = blockTokens;
-    this.#network = network;
-    this.#bytesPerToken = bytesPerToken;
-    this.#delivery = delivery;
+  constructor(host: StreamHost) {
+    this.#host = host;
+    this.#timer = host.queue.timer(() => this.#due());
+    this.#blockTokens = host.config.lending && host.config.blockTokens;
   }
 
-  /** @param stepEndsUs when the step that computes them ends */
-  handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
+  /** Recomputes the rates of the network once all changes of one time are done. */
+  refresh(): void {
+    const { network, config } = this.#host;
+    network.refresh();
+    if (config.checking) network.check();
+    this.#schedule();
+  }
+
+  /** One event of the queue stands for all flows of the network. */
+  #schedule(): void {
+    const { nextUs } = this.#host.network;
+    if (nextUs >= this.#wakeUs) return;
+    this.#wakeUs = nextUs;
+    this.#timer.schedule(nextUs);
+  }
+
+  #due(): void {
+    const { network, queue } = this.#host;
+    // An earlier time has taken its place.
+    if (this.#wakeUs !== queue.nowUs) return;
+    this.#wakeUs = Number.POSITIVE_INFINITY;
+    for (let departed = network.due(queue.nowUs); departed !== undefined; departed = network.due(queue.nowUs)) {
+      if (departed.kind === 'borrow' || departed.kind === 'settle') this.#host.lending?.departed(departed);
+      else this.#departed(departed);
+    }
+    this.#schedule();
+  }
+
+  carry(
+    from: InstanceIndex,
+    effect: Extract<Effect, { kind: 'stream' | 'pass' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
+  ): void {
+    switch (effect.kind) {
+      case 'stream':
+        this.#streamPrompt(from, effect);
+        break;
+      case 'pass':
+        this.#streamActivations(from, effect);
+        break;
+      case 'streamPrefix':
+        this.#streamPrefix(from, effect);
+        break;
+      case 'stopStream':
+        this.#stop(from, effect);
+        break;
+      case 'haltStream':
+        this.#halt(from, effect);
+        break;
+      default:
+        assertNever(effect);
+    }
+  }
+
+  #streamPrompt(from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>): void {
+    const { network, queue, executors } = this.#host;
     const { id, to, step, held, range, table } = effect;
     const last = held !== undefined;
     const end = effect.from + effect.tokens;
     const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOffProgress(from, to, id);
     this.#handOffs.set(`${from} ${id}`, handOff);
-    handOff.held = held ?? nothingHeld;
+    handOff.held = held ?? noEvents;
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
     const bytes = this.#bytesOf(from, end - begin, range);
-    // A step that comes to nothing takes back what it was to compute, and not what leaves with it once more.
+    // An aborted step takes back the bytes that it was to compute, but not the bytes that leave with it for the second time.
     if (begin < effect.from) handOff.add(effect.from, bytes, this.#rowsOf(table, begin, effect.from));
     handOff.add(end, begin < effect.from ? 0 : bytes, this.#rowsOf(table, begin, end));
-    const untilUs = step === undefined ? nowUs : stepEndsUs;
-    this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
+    const untilUs = step === undefined ? queue.nowUs : executors[from].endsUs;
+    network.stream(queue.nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }
 
-  /** Of a prompt on its way: the keys and values of so many leading tokens have left. */
-  leftTo(nowUs: number, from: InstanceIndex, to: InstanceIndex, id: string): number {
-    const bytes = this.#network.leftBy(nowUs, { from, to, name: id, kind: 'handoff' });
+  /** Number of leading tokens of a prompt under way that have left. */
+  tokensSent(from: InstanceIndex, to: InstanceIndex, id: string): number {
+    const { network, queue } = this.#host;
+    const bytes = network.leftBy(queue.nowUs, { from, to, name: id, kind: 'handoff' });
     return this.#handOffs.get(`${from} ${id}`)?.leftBy(bytes) ?? 0;
   }
 
-  /** Of the page table: where tokens `from..end` of a prompt are; undefined: nobody asks. */
+  /** Rows of the page table that hold tokens `from..end` of a prompt. */
   #rowsOf({ groups: [{ first, blocks }] }: BlockTableView, from: number, end: number): ReadonlySet<number> | undefined {
     if (this.#blockTokens === undefined) return undefined;
     const rows = new Set<number>();
@@ -86,110 +132,99 @@ export class Streams {
     return rows;
   }
 
-  /** May a prompt that leaves an instance still be read from one of these rows of its page table? */
-  reads(nowUs: number, instance: InstanceIndex, rows: readonly number[]): boolean {
+  /** True if a prompt that leaves the instance may still be read from one of these rows of its page table. */
+  reads(instance: InstanceIndex, rows: readonly number[]): boolean {
+    const { network, queue } = this.#host;
     for (const handOff of this.#handOffs.values())
-      if (handOff.from === instance && handOff.reads(this.#network.leftBy(nowUs, handOff), rows)) return true;
+      if (handOff.from === instance && handOff.reads(network.leftBy(queue.nowUs, handOff), rows)) return true;
     return false;
   }
 
-  #halt(nowUs: number, at: InstanceIndex, { id, to, from }: Extract<Effect, { kind: 'haltStream' }>): void {
-    const bytes = this.#network.stop(nowUs, { from: at, to, name: id, kind: 'handoff' });
+  #halt(at: InstanceIndex, { id, to, from }: Extract<Effect, { kind: 'haltStream' }>): void {
+    const { network, queue } = this.#host;
+    const bytes = network.stop(queue.nowUs, { from: at, to, name: id, kind: 'handoff' });
     this.#handOffs.get(`${at} ${id}`)?.halt(bytes, from);
   }
 
-  carry(
-    nowUs: number,
-    from: InstanceIndex,
-    effect: Extract<Effect, { kind: 'pass' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
-  ): void {
-    if (effect.kind === 'pass') this.#pass(nowUs, from, effect);
-    else if (effect.kind === 'streamPrefix') this.#prefix(nowUs, from, effect);
-    else if (effect.kind === 'haltStream') this.#halt(nowUs, from, effect);
-    else this.#stop(nowUs, from, effect);
-  }
-
-  /** What a range of the layers made of a chunk. */
-  #pass(nowUs: number, from: InstanceIndex, { id, to, chunk }: Extract<Effect, { kind: 'pass' }>): void {
+  /** The activations of a chunk, from one member of a group to the next. */
+  #streamActivations(from: InstanceIndex, { id, to, chunk }: Extract<Effect, { kind: 'pass' }>): void {
+    const { network, queue, config } = this.#host;
     const name = `${chunk.tokens} ${id}`;
-    this.#passed.set(`${from} ${name}`, { id, ...chunk });
-    const bytes = (chunk.tokens - chunk.from) * this.#bytesPerToken[from].activationBytesPerToken;
-    this.#network.stream(nowUs, { from, to, name, kind: 'activations' }, { bytes, untilUs: nowUs, last: true });
+    this.#activations.set(`${from} ${name}`, { id, ...chunk });
+    const bytes = (chunk.tokens - chunk.from) * config.instances[from].machine.cost.activationBytesPerToken;
+    const untilUs = queue.nowUs;
+    network.stream(queue.nowUs, { from, to, name, kind: 'activations' }, { bytes, untilUs, last: true });
   }
 
-  #prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
+  #streamPrefix(from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
+    const { network, queue, config, delivery } = this.#host;
     const { id, to, tokens, blocks, range } = effect;
     this.#prefixBlocks.set(`${to} ${id}`, blocks);
     const bytes = this.#bytesOf(from, tokens, range);
-    this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
-    if (range === undefined && this.#delivery.startsAhead(to))
-      this.#delivery.post(from, to, { kind: 'arriving', id, source: from, to: blocks });
+    const untilUs = queue.nowUs;
+    network.stream(queue.nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs, last: true });
+    if (range === undefined && config.instances[to].machine.startsAhead === true)
+      delivery.sendToPeer(from, to, { kind: 'arriving', id, source: from, to: blocks });
   }
 
-  /** Keys and values of so many tokens, of some layers or all. */
+  /** Bytes of the keys and values of so many tokens, of some layers or all. */
   #bytesOf(from: InstanceIndex, tokens: number, range: LayerRange | undefined): number {
-    const { kvBytesPerToken, layers } = this.#bytesPerToken[from];
+    const { kvBytesPerToken, layers } = this.#host.config.instances[from].machine.cost;
     const share = range === undefined ? 1 : layersOf(layers, range) / layers;
     return Math.ceil(tokens * kvBytesPerToken * share);
   }
 
-  #stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
-    this.#network.stop(nowUs, { from, to, name: id, kind: of });
+  #stop(from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
+    const { network, queue } = this.#host;
+    network.stop(queue.nowUs, { from, to, name: id, kind: of });
     if (of === 'handoff') this.#handOffs.delete(`${from} ${id}`);
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
-  /** Ends flows between such instances, lent blocks aside; who is there still hears of it. */
-  break(nowUs: number, isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void {
-    const broken = [...this.#network.transfers].filter(
+  /** Ends the streams of broken connections, except lent blocks. Ends that are up are notified. */
+  break(isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void {
+    const { network } = this.#host;
+    const broken = [...network.transfers].filter(
       ({ kind, from, to }) => kind !== 'borrow' && kind !== 'settle' && isBroken(from, to),
     );
     for (const { from, to, name, kind } of broken) {
-      if (kind === 'activations') {
-        const id = this.#passed.get(`${from} ${name}`)?.id ?? name;
-        this.#network.stop(nowUs, { from, to, name, kind });
-        this.#passed.delete(`${from} ${name}`);
-        for (const end of [from, to]) this.#delivery.tell(end, { kind: 'streamBroken', id, to, passes: true });
-        continue;
-      }
-      const of = kind === 'prefix' ? 'prefix' : 'handoff';
-      this.#stop(nowUs, from, { kind: 'stopStream', id: name, to, of });
-      if (of === 'handoff') this.#delivery.tell(from, { kind: 'streamBroken', id: name, to });
-      else {
-        this.#delivery.tell(to, { kind: 'loaded', id: name, source: from, to: 0 });
-        this.#delivery.tell(from, { kind: 'prefixSent', id: name, to });
+      if (kind === 'activations') this.#breakActivations(from, to, name);
+      else if (kind === 'prefix') {
+        this.#stop(from, { kind: 'stopStream', id: name, to, of: 'prefix' });
+        this.#host.deliverToInstance(to, { kind: 'loaded', id: name, source: from, to: 0 });
+        this.#host.deliverToInstance(from, { kind: 'prefixSent', id: name, to });
+      } else {
+        this.#stop(from, { kind: 'stopStream', id: name, to, of: 'handoff' });
+        this.#host.deliverToInstance(from, { kind: 'streamBroken', id: name, to });
       }
     }
   }
 
-  /** What has left by now. */
-  due(nowUs: number): void {
-    for (;;) {
-      const departed = this.#network.due(nowUs);
-      if (departed === undefined) return;
-      if (departed.kind === 'borrow' || departed.kind === 'settle') this.#delivery.left(departed);
-      else this.#left(departed);
-    }
+  #breakActivations(from: InstanceIndex, to: InstanceIndex, name: string): void {
+    const { network, queue } = this.#host;
+    const id = this.#activations.get(`${from} ${name}`)?.id ?? name;
+    network.stop(queue.nowUs, { from, to, name, kind: 'activations' });
+    this.#activations.delete(`${from} ${name}`);
+    for (const end of [from, to]) this.#host.deliverToInstance(end, { kind: 'streamBroken', id, to, passes: true });
   }
 
-  #left({ from, to, name: id, kind, bytes }: Departed): void {
+  #departed({ from, to, name: id, kind, bytes }: Departed): void {
+    const { delivery } = this.#host;
     if (kind === 'prefix') {
       const blocks = this.#prefixBlocks.get(`${to} ${id}`) ?? 0;
       this.#prefixBlocks.delete(`${to} ${id}`);
-      this.#delivery.post(from, to, { kind: 'loaded', id, source: from, to: blocks });
-      this.#delivery.tell(from, { kind: 'prefixSent', id, to });
-      return;
+      delivery.sendToPeer(from, to, { kind: 'loaded', id, source: from, to: blocks });
+      this.#host.deliverToInstance(from, { kind: 'prefixSent', id, to });
+    } else if (kind === 'activations') {
+      const activations = this.#activations.get(`${from} ${id}`);
+      this.#activations.delete(`${from} ${id}`);
+      if (activations !== undefined) delivery.sendToPeer(from, to, { kind: 'activations', ...activations });
+    } else {
+      const { held } = this.#handOffs.get(`${from} ${id}`) ?? { held: noEvents };
+      this.#handOffs.delete(`${from} ${id}`);
+      delivery.sendToPeer(from, to, { kind: 'landed', from, id, held }, bytes);
     }
-    if (kind === 'activations') {
-      const passed = this.#passed.get(`${from} ${id}`);
-      this.#passed.delete(`${from} ${id}`);
-      if (passed !== undefined) this.#delivery.post(from, to, { kind: 'activations', ...passed });
-      return;
-    }
-    const { held } = this.#handOffs.get(`${from} ${id}`) ?? { held: nothingHeld };
-    this.#handOffs.delete(`${from} ${id}`);
-    this.#delivery.post(from, to, { kind: 'landed', from, id, held }, bytes);
   }
 }
 
-const nothingHeld: readonly GenerationEvent[] = [];
+const noEvents: readonly GenerationEvent[] = [];

@@ -1,4 +1,4 @@
-// The tiers below device memory in simulated time: what moving blocks takes, and what came of it.
+// The tiers below device memory in simulated time: the time that moving blocks takes, and figures of a run.
 
 import type { HostLink } from '../../core/cost/host-link.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
@@ -6,74 +6,103 @@ import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../../core/protocol/ports.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import { Histogram } from '../report/histogram.ts';
-import { type Latency, latencyMs } from '../report/outcome.ts';
-import type { SimulationConfig } from './simulation-config.ts';
-import { SimulatedSsd, type SsdRates } from './ssd.ts';
+import { Histogram, type Latency, latencyMs } from '../report/histogram.ts';
+import type { ClusterHost, SsdRates } from './simulation-config.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type Event = LengthEvent;
+
+interface TierHost extends ClusterHost {
+  /** Delivers at that time, unless the instance restarts before. */
+  deliverToInstanceAt(timeUs: number, index: InstanceIndex, event: LengthEvent): void;
+}
 
 interface TieredInstance {
-  /** Of one block's keys and values. */
+  /** Keys and values of one block. */
   readonly blockBytes: number;
   readonly bytesPerToken: number;
-  readonly ssd: SsdRates | undefined;
   readonly hostLink: HostLink | undefined;
+  readonly ssd: SimulatedSsd | undefined;
 }
 
 export interface TierFigures {
-  /** Prompt tokens from caches, by where they were. */
+  /** Prompt tokens from caches, by the tier that held them. */
   readonly hitTokens: Readonly<Record<'device' | 'host' | 'ssd' | 'instance', number>>;
   /** Over the links between devices and host memory, and of SSD. */
   readonly bytes: Readonly<Record<'loaded' | 'stored' | 'ssdRead' | 'ssdWritten', number>>;
-  /** What loads and stores added to steps that had any. */
+  /** Time that loads and stores added to the steps that had any. */
   readonly exposedMs: Latency & { readonly total: number };
   /** At the end, over all instances. */
   readonly host: TierSnapshot;
   readonly ssd: TierSnapshot;
-  /** Blocks that host memory evicted while too many were being written. */
+  /** Blocks that host memory evicted while too many writes were pending. */
   readonly lostBlocks: number;
   /** Device memory that sequences held, over time. */
   readonly deviceByteSeconds: number;
 }
 
+/** Reads run in the order of asking, and writes beside them. */
+class SimulatedSsd {
+  readBytes = 0;
+  writtenBytes = 0;
+  readonly #rates: SsdRates;
+  #readsUntilUs = 0;
+  #writesUntilUs = 0;
+
+  constructor(rates: SsdRates) {
+    this.#rates = rates;
+  }
+
+  /** Returns when so many bytes more have been read. */
+  read(nowUs: number, bytes: number): number {
+    this.readBytes += bytes;
+    this.#readsUntilUs =
+      Math.max(nowUs, this.#readsUntilUs) + Math.ceil((bytes * 1e6) / this.#rates.readBytesPerSecond);
+    return this.#readsUntilUs;
+  }
+
+  /** Returns when so many bytes more have been written. */
+  write(nowUs: number, bytes: number): number {
+    this.writtenBytes += bytes;
+    this.#writesUntilUs =
+      Math.max(nowUs, this.#writesUntilUs) + Math.ceil((bytes * 1e6) / this.#rates.writeBytesPerSecond);
+    return this.#writesUntilUs;
+  }
+}
+
 export class SimulatedTiers {
+  readonly #host: TierHost;
   readonly #instances: readonly TieredInstance[];
-  readonly #ssds: readonly (SimulatedSsd | undefined)[];
-  readonly #post: (timeUs: number, to: InstanceIndex, event: Event) => void;
   readonly #exposedUs = new Histogram();
-  /** (instances): until when prompts that have landed are being loaded. */
+  /** (instances): end of the loads of received prompts. */
   readonly #loadsUntilUs: Float64Array;
   #exposedUsTotal = 0;
   #loadedBytes = 0;
   #storedBytes = 0;
 
-  constructor(
-    { instances, blockTokens }: Pick<SimulationConfig, 'instances' | 'blockTokens'>,
-    post: (timeUs: number, to: InstanceIndex, event: Event) => void,
-  ) {
+  constructor(host: TierHost) {
+    const { instances, blockTokens } = host.config;
+    this.#host = host;
     this.#instances = instances.map(({ ssd, machine: { hostLink, cost } }) => {
       const bytesPerToken = cost.kvBytesPerToken;
-      return { bytesPerToken, blockBytes: bytesPerToken * blockTokens, ssd, hostLink };
+      const blockBytes = bytesPerToken * blockTokens;
+      return { bytesPerToken, blockBytes, hostLink, ssd: ssd && new SimulatedSsd(ssd) };
     });
-    this.#ssds = instances.map(({ ssd }) => (ssd === undefined ? undefined : new SimulatedSsd(ssd)));
-    this.#post = post;
     this.#loadsUntilUs = new Float64Array(instances.length);
   }
 
-  /** What has landed in host memory is loaded beside the steps, one prompt after the other: how long until it is. */
-  landed(nowUs: number, index: InstanceIndex, bytes: number): number {
+  /** A prompt received in host memory is loaded beside the steps, one prompt after another. Returns the time until it is. */
+  loadReceived(index: InstanceIndex, bytes: number): number {
     const { hostLink, bytesPerToken } = this.#instances[index];
     if (hostLink === undefined || bytes === 0) return 0;
+    const { nowUs } = this.#host.queue;
     this.#loadedBytes += bytes;
     const endUs = Math.max(nowUs, this.#loadsUntilUs[index]) + Math.ceil(hostLink.moveUs(bytes / bytesPerToken));
     this.#loadsUntilUs[index] = endUs;
     return endUs - nowUs;
   }
 
-  /** A step begins that loads and stores so much, which adds so much to its time. */
-  ran(
+  /** @param exposedUs time that the step's loads and stores add to it */
+  stepStarted(
     index: InstanceIndex,
     { loadTokens, storeTokens }: Extract<Effect, { kind: 'runStep' }>,
     exposedUs: number,
@@ -86,14 +115,18 @@ export class SimulatedTiers {
     this.#exposedUsTotal += exposedUs;
   }
 
-  read(nowUs: number, index: InstanceIndex, { id, blocks, to }: Extract<Effect, { kind: 'readSsd' }>): void {
-    const endUs = this.#ssds[index]?.read(nowUs, blocks * this.#instances[index].blockBytes) ?? nowUs;
-    this.#post(endUs, index, { kind: 'loaded', id, source: 'ssd', to });
+  read(index: InstanceIndex, { id, blocks, to }: Extract<Effect, { kind: 'readSsd' }>): void {
+    const { nowUs } = this.#host.queue;
+    const { ssd, blockBytes } = this.#instances[index];
+    const endUs = ssd?.read(nowUs, blocks * blockBytes) ?? nowUs;
+    this.#host.deliverToInstanceAt(endUs, index, { kind: 'loaded', id, source: 'ssd', to });
   }
 
-  write(nowUs: number, index: InstanceIndex, { blocks }: Extract<Effect, { kind: 'writeSsd' }>): void {
-    const endUs = this.#ssds[index]?.write(nowUs, blocks * this.#instances[index].blockBytes) ?? nowUs;
-    this.#post(endUs, index, { kind: 'ssdWritten', blocks });
+  write(index: InstanceIndex, { blocks }: Extract<Effect, { kind: 'writeSsd' }>): void {
+    const { nowUs } = this.#host.queue;
+    const { ssd, blockBytes } = this.#instances[index];
+    const endUs = ssd?.write(nowUs, blocks * blockBytes) ?? nowUs;
+    this.#host.deliverToInstanceAt(endUs, index, { kind: 'ssdWritten', blocks });
   }
 
   /** Undefined where no instance has tiers. @param blockTokens tokens of a block */
@@ -114,8 +147,8 @@ export class SimulatedTiers {
       bytes: {
         loaded: this.#loadedBytes,
         stored: this.#storedBytes,
-        ssdRead: this.#ssds.reduce((all, each) => all + (each?.readBytes ?? 0), 0),
-        ssdWritten: this.#ssds.reduce((all, each) => all + (each?.writtenBytes ?? 0), 0),
+        ssdRead: this.#instances.reduce((all, { ssd: each }) => all + (each?.readBytes ?? 0), 0),
+        ssdWritten: this.#instances.reduce((all, { ssd: each }) => all + (each?.writtenBytes ?? 0), 0),
       },
       exposedMs: { total: this.#exposedUsTotal / 1000, ...latencyMs(this.#exposedUs) },
       host: tier('host'),

@@ -1,79 +1,62 @@
-// What stands between a simulated cluster's machines where faults are wanted: messages that go astray, lives that end, connections that break.
+// The faults between a simulated cluster's machines: messages that are lost or late, instances that fail, connections that break.
 
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Prng } from '../../util/prng.ts';
-import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+import type { ClusterHost } from '../engine/simulation-config.ts';
+import type { FaultName, FaultPlan, FaultTimes } from './fault-plan.ts';
 import { FaultyNetwork, type Party } from './faulty-network.ts';
-import { Injector } from './injector.ts';
+import { type FaultTarget, Injector } from './injector.ts';
 
-type ToInstance = LengthEvent;
-type ToConductor = ConductorEvent<LengthRequest>;
-
-/** The simulation, as faults see it. */
-export interface FaultyCluster {
-  readonly instances: number;
-  /** Instances lend memory to one another, and a gManager helps. */
-  readonly lends: boolean;
-  /** Of messages between the conductor and an instance. */
-  readonly latencyUs: (instance: InstanceIndex) => number;
-  readonly later: (delayUs: number, action: () => void) => void;
-  readonly tellInstance: (instance: InstanceIndex, event: ToInstance) => void;
-  readonly tellConductor: (event: ToConductor) => void;
-  /** All that it had is gone; what it was doing has never been. */
-  readonly clear: (instance: InstanceIndex, incarnation: number) => void;
-  /** It runs. */
-  readonly wake: (instance: InstanceIndex) => void;
-  readonly slow: (instance: InstanceIndex, factor: number) => void;
-  /** Flows between the two are at an end. */
-  readonly breakFlows: (isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean) => void;
-  /** A conductor that knows nothing takes the place of the one that there is. */
-  readonly restartConductor: () => void;
-  readonly restartGManager: () => void;
+interface FaultyCluster extends ClusterHost {
+  /** The instance loses its state and its running step, and restarts as a new incarnation. */
+  instanceFailed(instance: InstanceIndex, incarnation: number): void;
+  instanceStarted(instance: InstanceIndex): void;
+  setSlowness(instance: InstanceIndex, factor: number): void;
+  breakConnections(isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void;
+  /** The conductor restarts without state. */
+  restartConductor(): void;
+  restartGManager(): void;
 }
 
-/** Stream of the seed that nothing else draws from. */
+/** Random stream of this file alone. */
 const stream = 40;
 
-export class FaultLayer {
+export class FaultLayer implements FaultTarget {
   readonly times: FaultTimes;
   readonly injected = new Map<FaultName, number>();
+  readonly size: number;
+  readonly parties: readonly Party[];
   readonly #cluster: FaultyCluster;
-  readonly #courier: FaultyNetwork;
+  readonly #network: FaultyNetwork;
   readonly #injector: Injector;
   readonly #up: boolean[];
   readonly #incarnations: number[];
   #healed = false;
 
   constructor(plan: FaultPlan, cluster: FaultyCluster) {
-    const { instances, lends, later } = cluster;
-    const managers: Party[] = lends ? ['conductor', 'gmanager'] : ['conductor'];
+    const { instances, lending } = cluster.config;
     this.times = plan.times;
     this.#cluster = cluster;
-    this.#up = Array.from({ length: instances }, () => true);
-    this.#incarnations = Array.from({ length: instances }, () => 0);
-    const count = (fault: FaultName) => this.injected.set(fault, (this.injected.get(fault) ?? 0) + 1);
-    this.#courier = new FaultyNetwork(new Prng(plan.seed, stream), plan.faults, later, count);
-    this.#injector = new Injector(plan, {
-      instances,
-      parties: [...managers, ...this.#up.keys()],
-      later,
-      count,
-      crash: (instance) => this.#crash(instance),
-      start: (instance) => this.#start(instance),
-      slow: cluster.slow,
-      cut: (parties) => this.#cut(parties),
-      join: (parties) => this.#courier.join(parties),
-      restartConductor: cluster.restartConductor,
-      restartGManager: cluster.restartGManager,
-    });
+    this.size = instances.length;
+    this.#up = instances.map(() => true);
+    this.#incarnations = instances.map(() => 0);
+    const managers: readonly Party[] = lending === undefined ? ['conductor'] : ['conductor', 'gmanager'];
+    this.parties = [...managers, ...instances.keys()];
+    this.#network = new FaultyNetwork(new Prng(plan.seed, stream), plan.faults, cluster.queue, this.injected);
+    this.#injector = new Injector(plan, this);
   }
 
-  /** What a message between two has taken, at most. */
+  get queue(): EventQueue {
+    return this.#cluster.queue;
+  }
+
+  /** The longest time of a message so far. */
   get longestUs(): number {
-    return this.#courier.longestUs;
+    return this.#network.longestUs;
   }
 
   isUp(instance: InstanceIndex): boolean {
@@ -84,82 +67,113 @@ export class FaultLayer {
     return this.#incarnations[instance];
   }
 
-  /** Both run, and nothing stands between them. */
-  reaches(a: InstanceIndex, b: InstanceIndex): boolean {
-    return this.#up[a] && this.#up[b] && this.#courier.canHear(a, b);
+  /** True if both are up and no partition is between them. */
+  isConnected(a: InstanceIndex, b: InstanceIndex): boolean {
+    return this.#up[a] && this.#up[b] && this.#network.isConnected(a, b);
   }
 
-  /** What instances and their gManager say about memory. */
-  aboutMemory(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
-    this.#courier.send(from, to, latencyUs, deliver);
-  }
-
-  /** Nothing goes wrong any more, and whoever is down comes back. */
+  /** Ends all faults; instances that are down restart. */
   heal(): void {
     this.#injector.stop();
-    this.#courier.heal();
-    for (let i = 0; i < this.#up.length; i++) this.#start(i);
+    this.#network.heal();
+    for (let i = 0; i < this.#up.length; i++) this.start(i);
     this.#healed = true;
   }
 
-  toInstance(instance: InstanceIndex, event: ToInstance): void {
-    this.#courier.send('conductor', instance, this.#cluster.latencyUs(instance), () =>
-      this.#cluster.tellInstance(instance, event),
+  sendToInstance(instance: InstanceIndex, event: LengthEvent): void {
+    this.#network.send('conductor', instance, this.#latencyUs(instance), () =>
+      this.#cluster.deliverToInstance(instance, event),
     );
   }
 
-  toConductor(instance: InstanceIndex, event: ToConductor): void {
-    const told = kept(event);
-    this.#courier.send(instance, 'conductor', this.#cluster.latencyUs(instance), () =>
-      this.#cluster.tellConductor(told),
+  sendToConductor(instance: InstanceIndex, event: ConductorEvent<LengthRequest>): void {
+    const message = kept(event);
+    this.#network.send(instance, 'conductor', this.#latencyUs(instance), () =>
+      this.#cluster.deliverToConductor(message),
     );
   }
 
-  /** What peers say may go astray; what has been streamed arrives, or both ends know that it has not. */
-  toPeer(from: InstanceIndex, to: InstanceIndex, event: ToInstance, latencyUs: number): void {
+  #latencyUs(instance: InstanceIndex): number {
+    return this.#cluster.config.instances[instance].nic.us;
+  }
+
+  /** Messages about lending between instances and the gManager. */
+  sendLending(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
+    this.#network.send(from, to, latencyUs, deliver);
+  }
+
+  /** Peer messages may be lost. Streamed data arrives, or both ends are notified that it has not. */
+  sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, latencyUs: number): void {
     if (event.kind === 'peer') {
-      this.#courier.send(from, to, latencyUs, () => this.#cluster.tellInstance(to, event));
+      this.#network.send(from, to, latencyUs, () => this.#cluster.deliverToInstance(to, event));
       return;
     }
     const incarnations = [this.#incarnations[from], this.#incarnations[to]];
-    this.#cluster.later(latencyUs, () => {
-      const same = this.#incarnations[from] === incarnations[0] && this.#incarnations[to] === incarnations[1];
-      if (same && this.#courier.canHear(from, to)) this.#cluster.tellInstance(to, event);
-      else if (event.kind === 'landed' && this.#incarnations[from] === incarnations[0])
-        this.#cluster.tellInstance(from, { kind: 'streamBroken', id: event.id, to });
-      else if (event.kind === 'activations') {
-        const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
-        if (this.#incarnations[from] === incarnations[0]) this.#cluster.tellInstance(from, broken);
-        if (this.#incarnations[to] === incarnations[1]) this.#cluster.tellInstance(to, broken);
-      } else if (event.kind === 'loaded' && this.#incarnations[to] === incarnations[1])
-        this.#cluster.tellInstance(to, { ...event, to: 0 });
+    this.queue.after(latencyUs, () => {
+      const isSame = [this.#incarnations[from] === incarnations[0], this.#incarnations[to] === incarnations[1]];
+      if (isSame[0] && isSame[1] && this.#network.isConnected(from, to)) this.#cluster.deliverToInstance(to, event);
+      else this.#notifyLost(isSame[0] ? from : undefined, isSame[1] ? to : undefined, to, event);
     });
   }
 
-  #crash(instance: InstanceIndex): boolean {
+  /** @param sender undefined: it has restarted @param receiver undefined: it has restarted */
+  #notifyLost(
+    sender: InstanceIndex | undefined,
+    receiver: InstanceIndex | undefined,
+    to: InstanceIndex,
+    event: LengthEvent,
+  ): void {
+    const notify = (instance: InstanceIndex | undefined, news: LengthEvent) => {
+      if (instance !== undefined) this.#cluster.deliverToInstance(instance, news);
+    };
+    if (event.kind === 'landed') notify(sender, { kind: 'streamBroken', id: event.id, to });
+    else if (event.kind === 'activations') {
+      const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
+      notify(sender, broken);
+      notify(receiver, broken);
+    } else if (event.kind === 'loaded') notify(receiver, { ...event, to: 0 });
+  }
+
+  crash(instance: InstanceIndex): boolean {
     if (!this.#up[instance]) return false;
     this.#up[instance] = false;
     this.#incarnations[instance]++;
-    this.#cluster.clear(instance, this.#incarnations[instance]);
-    this.#cluster.breakFlows((from, to) => from === instance || to === instance);
+    this.#cluster.instanceFailed(instance, this.#incarnations[instance]);
+    this.#cluster.breakConnections((from, to) => from === instance || to === instance);
     return true;
   }
 
-  #start(instance: InstanceIndex): boolean {
+  start(instance: InstanceIndex): boolean {
     if (this.#up[instance] || this.#healed) return false;
     this.#up[instance] = true;
-    this.#cluster.wake(instance);
+    this.#cluster.instanceStarted(instance);
     return true;
   }
 
-  #cut(parties: readonly Party[]): void {
-    this.#courier.cut(parties);
-    this.#cluster.breakFlows((from, to) => !this.#courier.canHear(from, to));
+  setSlowness(instance: InstanceIndex, factor: number): void {
+    this.#cluster.setSlowness(instance, factor);
+  }
+
+  cut(parties: readonly Party[]): void {
+    this.#network.cut(parties);
+    this.#cluster.breakConnections((from, to) => !this.#network.isConnected(from, to));
+  }
+
+  join(parties: readonly Party[]): void {
+    this.#network.join(parties);
+  }
+
+  restartConductor(): void {
+    this.#cluster.restartConductor();
+  }
+
+  restartGManager(): void {
+    this.#cluster.restartGManager();
   }
 }
 
-/** Arrays of journals are used again for the next. */
-export function kept(event: ToConductor): ToConductor {
+/** A copy with arrays of its own: those of a journal are reused for the next. */
+export function kept(event: ConductorEvent<LengthRequest>): ConductorEvent<LengthRequest> {
   if (event.kind !== 'journal') return event;
   const { words, stored, ...rest } = event.journal;
   return { ...event, journal: { ...rest, words: words.slice(), stored: stored.slice() } };

@@ -1,58 +1,60 @@
-// A network that loses, doubles, delays and cuts off what a conductor, a gManager and instances say to one another.
+// A network that loses, duplicates, delays and partitions the messages of a conductor, a gManager and instances.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Prng } from '../../util/prng.ts';
-import type { Fault, FaultName } from './faults.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+import type { Fault, FaultName } from './fault-plan.ts';
 
 export type Party = 'conductor' | 'gmanager' | InstanceIndex;
 
 export class FaultyNetwork {
   readonly #prng: Prng;
-  readonly #later: (delayUs: number, action: () => void) => void;
-  readonly #count: (fault: FaultName) => void;
-  #faults: readonly Fault[];
-  /** Those on one side of each partition. */
+  readonly #queue: EventQueue;
+  readonly #injected: Map<FaultName, number>;
+  #faults: readonly Fault[] = [];
+  /** The parties on one side of each partition. */
   readonly #cuts = new Set<readonly Party[]>();
   #longestUs = 0;
 
-  constructor(
-    prng: Prng,
-    faults: readonly Fault[],
-    later: (delayUs: number, action: () => void) => void,
-    count: (fault: FaultName) => void,
-  ) {
+  /** @param injected counts the faults by name */
+  constructor(prng: Prng, faults: readonly Fault[], queue: EventQueue, injected: Map<FaultName, number>) {
     this.#prng = prng;
-    this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
-    this.#later = later;
-    this.#count = count;
+    this.#queue = queue;
+    this.#injected = injected;
+    this.harm(faults);
   }
 
-  /** What a message has taken, at most. */
+  /** The longest time of a message so far. */
   get longestUs(): number {
     return this.#longestUs;
   }
 
-  /** From now on nothing goes wrong any more. */
+  /** From now on messages are lost, duplicated and delayed as these faults say. */
+  harm(faults: readonly Fault[]): void {
+    this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
+  }
+
+  /** Ends all faults and partitions. */
   heal(): void {
     this.#faults = [];
     this.#cuts.clear();
   }
 
-  /** From now on nothing comes from these to the others, or from the others to these, until the same are joined. */
+  /** Parts these from all other parties until the same array is joined. */
   cut(parties: readonly Party[]): void {
     this.#cuts.add(parties);
   }
 
-  /** Other partitions last: nobody loses anybody by it. */
+  /** Ends one partition; the others last. */
   join(parties: readonly Party[]): void {
     this.#cuts.delete(parties);
   }
 
-  canHear(from: Party, to: Party): boolean {
+  isConnected(from: Party, to: Party): boolean {
     for (const parties of this.#cuts) if (parties.includes(from) !== parties.includes(to)) return false;
     return true;
   }
 
-  /** What stands between the two when it arrives decides whether it does. */
+  /** A message arrives if the two parties are connected at the time of arrival. */
   send(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
     let copies = 1;
     let delayUs = latencyUs;
@@ -64,9 +66,13 @@ export class FaultyNetwork {
       this.#count(kind === 'loss' || kind === 'duplication' ? kind : 'delay');
     }
     this.#longestUs = Math.max(this.#longestUs, delayUs);
-    for (let i = 0; i < copies; i++)
-      this.#later(i === 0 ? delayUs : latencyUs, () => {
-        if (this.canHear(from, to)) deliver();
-      });
+    const arrive = () => {
+      if (this.isConnected(from, to)) deliver();
+    };
+    for (let i = 0; i < copies; i++) this.#queue.after(i === 0 ? delayUs : latencyUs, arrive);
+  }
+
+  #count(name: FaultName): void {
+    this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
   }
 }

@@ -1,119 +1,133 @@
-// Makes faults happen: at given times, or again and again by chance, all from the seed.
+// Injects faults at given times, or repeatedly at random, all from the seed.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { Prng } from '../../util/prng.ts';
-import type { Fault, FaultName, FaultPlan } from './faults.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+import type { Fault, FaultName, FaultPlan } from './fault-plan.ts';
 import type { Party } from './faulty-network.ts';
 
-/** What faults happen to. */
-export interface Victim {
-  readonly instances: number;
-  /** Those that a partition may cut off. */
+/** What faults are injected into. */
+export interface FaultTarget {
+  readonly queue: EventQueue;
+  /** Number of instances. */
+  readonly size: number;
+  /** Parties that a partition may cut off. */
   readonly parties: readonly Party[];
-  readonly later: (delayUs: number, action: () => void) => void;
-  readonly count: (fault: FaultName) => void;
-  /** False when it is down. */
-  readonly crash: (instance: InstanceIndex) => boolean;
-  /** False when it is up. */
-  readonly start: (instance: InstanceIndex) => boolean;
-  readonly slow: (instance: InstanceIndex, factor: number) => void;
-  readonly cut: (parties: readonly Party[]) => void;
-  readonly join: (parties: readonly Party[]) => void;
-  readonly restartConductor: () => void;
-  readonly restartGManager: () => void;
+  /** Counts of injected faults. */
+  readonly injected: Map<FaultName, number>;
+  /** False when the instance is down. */
+  crash(instance: InstanceIndex): boolean;
+  /** False when the instance is up. */
+  start(instance: InstanceIndex): boolean;
+  /** Factor 1 ends the slowness. */
+  setSlowness(instance: InstanceIndex, factor: number): void;
+  cut(parties: readonly Party[]): void;
+  join(parties: readonly Party[]): void;
+  restartConductor(): void;
+  restartGManager(): void;
 }
 
-/** Stream of the seed that nothing else draws from. */
+/** Random stream of this file alone. */
 const stream = 41;
 
 export class Injector {
-  readonly #victim: Victim;
+  readonly #target: FaultTarget;
   readonly #prng: Prng;
-  /** How many faults hold an instance down, and make it slow. */
+  /** Faults that slow an instance at present. */
   readonly #slowed = new Map<InstanceIndex, number>();
-  #over = false;
+  #stopped = false;
 
-  constructor({ seed, faults }: FaultPlan, victim: Victim) {
-    this.#victim = victim;
+  constructor({ seed, faults }: Pick<FaultPlan, 'seed' | 'faults'>, target: FaultTarget) {
+    this.#target = target;
     this.#prng = new Prng(seed, stream);
     for (const fault of faults) {
-      if (fault.atUs !== undefined) victim.later(fault.atUs, () => this.#inject(fault, fault.forUs));
-      else if (fault.everyUs !== undefined) this.#again(fault, fault.everyUs);
+      if (fault.atUs !== undefined) target.queue.after(fault.atUs, () => this.#inject(fault, fault.forUs));
+      else if (fault.everyUs !== undefined) this.#repeat(fault, fault.everyUs);
     }
   }
 
-  /** Nothing more happens; what has happened ends when it would. */
+  /** Injects nothing more. Present faults end at their times. */
   stop(): void {
-    this.#over = true;
+    this.#stopped = true;
   }
 
-  #again(fault: Fault, everyUs: number): void {
-    this.#victim.later(this.#prng.exponentialUs(everyUs), () => {
-      if (this.#over) return;
-      this.#inject(
-        fault,
-        fault.forUs === Number.POSITIVE_INFINITY ? fault.forUs : this.#prng.exponentialUs(fault.forUs),
-      );
-      this.#again(fault, everyUs);
+  #repeat(fault: Fault, everyUs: number): void {
+    this.#target.queue.after(this.#prng.exponentialUs(everyUs), () => {
+      if (this.#stopped) return;
+      const { forUs } = fault;
+      this.#inject(fault, forUs === Number.POSITIVE_INFINITY ? forUs : this.#prng.exponentialUs(forUs));
+      this.#repeat(fault, everyUs);
     });
   }
 
   #inject({ kind, factor, instances }: Fault, forUs: number): void {
-    const victim = this.#victim;
-    if (this.#over) return;
+    const target = this.#target;
+    if (this.#stopped) return;
     switch (kind) {
       case 'crash':
-        for (const instance of instances ?? [this.#anyone()]) this.#crash(instance, forUs);
+        for (const instance of instances ?? [this.#anyInstance()]) this.#crash(instance, forUs);
         break;
       case 'slow':
-        for (const instance of instances ?? [this.#anyone()]) this.#slow(instance, factor, forUs);
+        for (const instance of instances ?? [this.#anyInstance()]) this.#slow(instance, factor, forUs);
         break;
       case 'partition': {
-        const parties = [...(instances ?? this.#some())];
-        victim.count('partition');
-        victim.cut(parties);
-        this.#after(forUs, () => victim.join(parties));
+        const parties = [...(instances ?? this.#anyParties())];
+        this.#count('partition');
+        target.cut(parties);
+        this.#after(forUs, () => target.join(parties));
         break;
       }
       case 'conductor':
-        victim.count('conductor restart');
-        victim.restartConductor();
+        this.#count('conductor restart');
+        target.restartConductor();
         break;
       case 'gmanager':
-        victim.count('gManager restart');
-        victim.restartGManager();
+        this.#count('gManager restart');
+        target.restartGManager();
         break;
+      case 'loss':
+      case 'duplication':
+      case 'delay':
+        break;
+      default:
+        assertNever(kind);
     }
   }
 
   #crash(instance: InstanceIndex, forUs: number): void {
-    if (!this.#victim.crash(instance)) return;
-    this.#victim.count('crash');
+    if (!this.#target.crash(instance)) return;
+    this.#count('crash');
     this.#after(forUs, () => {
-      if (this.#victim.start(instance)) this.#victim.count('restart');
+      if (this.#target.start(instance)) this.#count('restart');
     });
   }
 
   #slow(instance: InstanceIndex, factor: number, forUs: number): void {
-    this.#victim.count('slow node');
+    this.#count('slow node');
     this.#slowed.set(instance, (this.#slowed.get(instance) ?? 0) + 1);
-    this.#victim.slow(instance, factor);
+    this.#target.setSlowness(instance, factor);
     this.#after(forUs, () => {
       const left = (this.#slowed.get(instance) ?? 1) - 1;
       this.#slowed.set(instance, left);
-      if (left === 0) this.#victim.slow(instance, 1);
+      if (left === 0) this.#target.setSlowness(instance, 1);
     });
   }
 
   #after(forUs: number, action: () => void): void {
-    if (forUs < Number.POSITIVE_INFINITY) this.#victim.later(forUs, action);
+    if (forUs < Number.POSITIVE_INFINITY) this.#target.queue.after(forUs, action);
   }
 
-  #anyone(): InstanceIndex {
-    return this.#prng.integer(0, this.#victim.instances - 1);
+  #anyInstance(): InstanceIndex {
+    return this.#prng.integer(0, this.#target.size - 1);
   }
 
-  /** About a third of all, the conductor among them now and then. */
-  #some(): readonly Party[] {
-    return this.#victim.parties.filter(() => this.#prng.chance(0.3));
+  /** About a third of all parties. */
+  #anyParties(): readonly Party[] {
+    return this.#target.parties.filter(() => this.#prng.chance(0.3));
+  }
+
+  #count(name: FaultName): void {
+    const { injected } = this.#target;
+    injected.set(name, (injected.get(name) ?? 0) + 1);
   }
 }

@@ -1,11 +1,11 @@
-// Distributions of any length in fixed memory: buckets whose width is a fixed share of their value.
+// Distributions of any length in fixed memory: the width of a bucket is a fixed share of its value.
 
-/** Buckets of a doubling: values are known to a thousandth. */
+/** Buckets of a doubling: values are exact to a thousandth. */
 const bucketBits = 10;
 const perDoubling = 2 ** bucketBits;
 const doublings = 54;
 
-/** How many values are at least `from` and at most `to`. */
+/** The number of values of [from, to]. */
 export interface HistogramBin {
   readonly from: number;
   readonly to: number;
@@ -62,6 +62,24 @@ export class Histogram {
     }
     return this.#max;
   }
+}
+
+export interface Latency {
+  readonly mean: number;
+  readonly p50: number;
+  readonly p90: number;
+  readonly p99: number;
+}
+
+/** Of a histogram of microseconds. */
+export function latencyMs(histogram: Histogram): Latency {
+  const ms = (us: number) => us / 1000;
+  return {
+    mean: ms(histogram.mean),
+    p50: ms(histogram.percentile(0.5)),
+    p90: ms(histogram.percentile(0.9)),
+    p99: ms(histogram.percentile(0.99)),
+  };
 }
 
 /** Values below 2^10 have a bucket each. */

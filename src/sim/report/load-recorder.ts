@@ -2,7 +2,7 @@
 
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
-import type { Debt } from '../lending/lending-host.ts';
+import type { Debt } from '../engine/lending/cluster-lending.ts';
 import { type ByteKind, byteKinds, type Link, type Network } from '../network/network.ts';
 import type { Outcome } from './outcome.ts';
 
@@ -13,7 +13,7 @@ const firstIntervalUs = 100_000;
 export interface RecordedSimulation {
   readonly nowUs: number;
   readonly outcome: Outcome;
-  readonly inside: { readonly network: Pick<Network, 'moved' | 'trafficBy' | 'links' | 'nicBytesPerSecond'> };
+  readonly cluster: { readonly network: Pick<Network, 'moved' | 'trafficBy' | 'links' | 'nicBytesPerSecond'> };
   readonly lending: { readonly debts: readonly Debt[] } | undefined;
   advance(timeUs: number): void;
   loads(nowUs: number): PoolLoads | undefined;
@@ -108,7 +108,7 @@ export class LoadRecorder {
       bytesMoved: record(byteKinds, (kind) => samples.map(({ bytesMoved }) => bytesMoved[kind])),
       nicSent: this.#nicShares('sent'),
       nicReceived: this.#nicShares('received'),
-      links: this.#simulation.inside.network.links,
+      links: this.#simulation.cluster.network.links,
       debts:
         this.#simulation.lending === undefined
           ? []
@@ -120,7 +120,7 @@ export class LoadRecorder {
 
   #nicShares(way: 'sent' | 'received'): readonly (readonly number[])[] {
     const samples = this.#samples;
-    return this.#simulation.inside.network.nicBytesPerSecond.map((bytesPerSecond, i) =>
+    return this.#simulation.cluster.network.nicBytesPerSecond.map((bytesPerSecond, i) =>
       samples.map(({ atUs, traffic }, at) => {
         const next = samples[at + 1] ?? samples[at];
         const most = (bytesPerSecond * (next.atUs - atUs)) / 1e6;
@@ -130,7 +130,7 @@ export class LoadRecorder {
   }
 
   #look(atUs: number): Sample {
-    const { network } = this.#simulation.inside;
+    const { network } = this.#simulation.cluster;
     const snapshots = this.#simulation.snapshots();
     const { completedRequests, refusedRequests } = this.#simulation.outcome;
     const sum = (of: (snapshot: InstanceSnapshot) => number) => snapshots.reduce((all, each) => all + of(each), 0);

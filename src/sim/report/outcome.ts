@@ -1,33 +1,121 @@
-// What came of a simulated run: latencies, rates, and a hash of all that happened.
+// The outcome of a simulated run: latencies, rates, and a hash of all that happened.
 
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { RefusalCause } from '../../core/protocol/refusal-cause.ts';
-
+import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
 import type { BlockCounts, MissReasons } from '../../core/router/placement/placed-prompt.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { scramble } from '../../util/scramble.ts';
 import { wideZero } from '../../util/wide-zero.ts';
+import type { InstanceSpec } from '../engine/simulation-config.ts';
 import type { TierFigures } from '../engine/tiers.ts';
 import type { ByteKind } from '../network/network.ts';
 import type { Retries } from '../workload/retries.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
-import { LoadSwing } from './load-swing.ts';
-import type { MigrationFigures } from './migration-figures.ts';
-import { PredictionAudit } from './prediction-audit.ts';
-
-export interface Latency {
-  readonly mean: number;
-  readonly p50: number;
-  readonly p90: number;
-  readonly p99: number;
-}
 
 interface InstanceFigures {
   readonly pinHitTokens: number;
   snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
+}
+
+/** Between two samples. */
+const swingIntervalUs = 1_000_000;
+
+/** How far the loads of the prefill and the decode pool swing against each other. */
+class LoadSwing {
+  #nextUs = 0;
+  #count = 0;
+  #mean = 0;
+  #squares = 0;
+  #prefill = 0;
+  #decode = 0;
+
+  /** Samples at equal distances up to `timeUs`. @param loadsAt runs everything before that time first */
+  sampleUntil(timeUs: number, loadsAt: (atUs: number) => PoolLoads | undefined): void {
+    for (; this.#nextUs < timeUs; this.#nextUs += swingIntervalUs) this.#sample(loadsAt(this.#nextUs));
+  }
+
+  #sample(loads: PoolLoads | undefined): void {
+    if (loads === undefined) return;
+    const difference = loads.prefill - loads.decode;
+    this.#count++;
+    this.#prefill += loads.prefill;
+    this.#decode += loads.decode;
+    // Welford's algorithm.
+    const delta = difference - this.#mean;
+    this.#mean += delta / this.#count;
+    this.#squares += delta * (difference - this.#mean);
+  }
+
+  /** Means of both loads, and the standard deviation of their difference. */
+  get figures() {
+    const count = Math.max(1, this.#count);
+    return {
+      prefillMean: this.#prefill / count,
+      decodeMean: this.#decode / count,
+      differenceDeviation: Math.sqrt(this.#squares / count),
+    };
+  }
+}
+
+/** Figures of predicted counts. */
+export interface CountFigures {
+  readonly requests: number;
+  readonly predictedMean: number;
+  readonly actualMean: number;
+  /** Median of the absolute error. */
+  readonly errorP50: number;
+  readonly errorP90: number;
+}
+
+export interface AuditFigures {
+  readonly requests: number;
+  readonly predictedMsMean: number;
+  readonly actualMsMean: number;
+  /** Median of the absolute error. */
+  readonly errorMsP50: number;
+  readonly errorMsP90: number;
+}
+
+/** Predictions against actual values. */
+class PredictionAudit {
+  #predictedUs = 0;
+  #actualUs = 0;
+  readonly #errorUs = new Histogram();
+
+  add(predictedUs: number, actualUs: number): void {
+    this.#predictedUs += predictedUs;
+    this.#actualUs += actualUs;
+    this.#errorUs.add(Math.round(Math.abs(predictedUs - actualUs)));
+  }
+
+  get counts(): CountFigures {
+    const requests = this.#errorUs.count;
+    const mean = (sum: number) => (requests === 0 ? 0 : sum / requests);
+    return {
+      requests,
+      predictedMean: mean(this.#predictedUs),
+      actualMean: mean(this.#actualUs),
+      errorP50: this.#errorUs.percentile(0.5),
+      errorP90: this.#errorUs.percentile(0.9),
+    };
+  }
+
+  get figures(): AuditFigures {
+    const requests = this.#errorUs.count;
+    const meanMs = (us: number) => (requests === 0 ? 0 : us / requests / 1000);
+    return {
+      requests,
+      predictedMsMean: meanMs(this.#predictedUs),
+      actualMsMean: meanMs(this.#actualUs),
+      errorMsP50: this.#errorUs.percentile(0.5) / 1000,
+      errorMsP90: this.#errorUs.percentile(0.9) / 1000,
+    };
+  }
 }
 
 export class Outcome {
@@ -37,36 +125,36 @@ export class Outcome {
   readonly predictedTbt = new PredictionAudit();
   readonly predictedOutputs = new PredictionAudit();
   readonly swing = new LoadSwing();
-  /** Undefined: who is refused does not come again. */
+  /** Undefined: refused requests do not return. */
   retries: Retries | undefined;
-  /** Of requests that name one. */
+  /** Requests that name a class. */
   readonly classes = new Groups();
   readonly tenants = new Groups();
   requests = 0;
   completedRequests = 0;
   readonly refused = { atPrefill: 0, atDecode: 0 };
-  /** Those refused, by reason; a failure of another kind is `failed`. */
+  /** Refusals by reason; a failure of another kind is `failed`. */
   readonly refusedByReason: Partial<Record<RefusalCause['reason'] | 'failed', number>> = {};
-  /** Prompt tokens computed for requests that were refused after that. */
+  /** Prompt tokens computed for requests that were refused later. */
   wastedPrefillTokens = 0;
-  /** Completed with first token and gaps in time. */
+  /** Requests completed within their SLO. */
   withinSlo = 0;
   bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 };
-  /** Requests whose prompts were computed where they decode. */
+  /** Requests with prefill on their decode instance. */
   inlinePrefills = 0;
-  /** Instances that changed between prefill and decode. */
+  /** Changes of an instance between prefill and decode. */
   roleSwitches = 0;
-  /** What became of pinned prefixes, and tokens of prompts that were found in their blocks. */
+  /** States of pinned prefixes, and prompt tokens that hit pinned blocks. */
   readonly pins = { pinned: 0, refused: 0, unpinned: 0, hitTokens: 0 };
-  /** Batch jobs: they count nowhere else. */
+  /** Batch jobs, which the other figures exclude. */
   readonly batch = { requests: 0, completed: 0, outputTokens: 0, completionUs: new Histogram() };
-  /** When the last request completed that is no batch job. */
+  /** Completion of the last request, without batch jobs. */
   servedUntilUs: number = wideZero;
-  /** Undefined where blocks are kept in device memory alone. */
+  /** Undefined where only device memory holds blocks. */
   tiers: TierFigures | undefined;
-  /** Bigger instances that were started, and the requests that went on there; undefined where none could be. */
+  /** Undefined without standby instances. */
   migration: MigrationFigures | undefined;
-  /** Prompts that went to groups. */
+  /** Prompts computed by groups. */
   groupPrefills = 0;
   promptTokens = 0;
   cachedTokens = 0;
@@ -74,7 +162,7 @@ export class Outcome {
   steps = 0;
   preemptions = 0;
   endUs = 0;
-  /** Blocks of prompts that were in a cache, and why the others were not. */
+  /** Blocks of prompts found in a cache; `missReasons` counts the others. */
   hitBlocks = 0;
   /** At the end. */
   replication: BlockCounts['replication'] = { blocks: 0, onSeveral: 0, copies: 0 };
@@ -82,7 +170,7 @@ export class Outcome {
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
 
-  told(effect: Extract<ConductorEffect, { kind: 'roleSwitched' | 'pinUpdated' }>): void {
+  count(effect: Extract<ConductorEffect, { kind: 'roleSwitched' | 'pinUpdated' }>): void {
     if (effect.kind === 'roleSwitched') this.roleSwitches++;
     else this.pins[effect.state.kind]++;
   }
@@ -124,7 +212,7 @@ export class Outcome {
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
-  /** Says when it comes again, where it does: then its end is still to come. */
+  /** Returns when the request returns; undefined: it does not, and this is its end. */
   failed(
     nowUs: number,
     request: LengthRequest,
@@ -150,8 +238,8 @@ export class Outcome {
   }
 
   #groupsOf({ sloClass, tenant }: LengthRequest['trace']): readonly Group[] {
-    if (sloClass === undefined && tenant === undefined) return nobody;
-    const ofClass = sloClass === undefined ? nobody : [this.classes.of(sloClass)];
+    if (sloClass === undefined && tenant === undefined) return noGroups;
+    const ofClass = sloClass === undefined ? noGroups : [this.classes.of(sloClass)];
     return tenant === undefined ? ofClass : [...ofClass, this.tenants.of(tenant)];
   }
 
@@ -159,7 +247,7 @@ export class Outcome {
     return this.refused.atPrefill + this.refused.atDecode;
   }
 
-  /** An instance is gone with its counts; `steps` of what it was doing had ended. */
+  /** Adds the counts of a failed instance. @param steps steps of its run in flight that had ended */
   lost(instance: InstanceFigures, steps: number): void {
     const { evictedBlocks, preemptions, ...counts } = instance.snapshot();
     this.steps += counts.steps + steps;
@@ -167,7 +255,7 @@ export class Outcome {
     this.#mix(counts.steps + steps, evictedBlocks, preemptions);
   }
 
-  /** @param underWay (instances): steps that had ended of what was running at the end */
+  /** @param underWay (instances): ended steps of the runs in flight at the end */
   close(
     nowUs: number,
     instances: readonly InstanceFigures[],
@@ -193,7 +281,7 @@ export class Outcome {
     }
   }
 
-  /** 64 bits over every request's times in the order of their ends, and every instance's counts. */
+  /** 64 bits over every request's times, in the order of completion, and every instance's counts. */
   get stateHash(): string {
     return [this.#hash, this.#hashHigh].map((half) => (half >>> 0).toString(16).padStart(8, '0')).join('');
   }
@@ -208,14 +296,33 @@ export class Outcome {
   }
 }
 
-const nobody: readonly Group[] = [];
+const noGroups: readonly Group[] = [];
 
-export function latencyMs(histogram: Histogram): Latency {
-  const ms = (us: number) => us / 1000;
-  return {
-    mean: ms(histogram.mean),
-    p50: ms(histogram.percentile(0.5)),
-    p90: ms(histogram.percentile(0.9)),
-    p99: ms(histogram.percentile(0.99)),
-  };
+export interface MigrationFigures {
+  /** Bigger instances that were started. */
+  readonly started: number;
+  readonly moved: number;
+  readonly movedBytes: number;
+  /** Requests that waited for a bigger instance or moved there, and their total time. */
+  readonly stalls: number;
+  readonly stallMs: number;
+}
+
+/** Undefined without standby instances. */
+export function migrationFigures(
+  specs: readonly InstanceSpec[],
+  instances: readonly LengthInstance[],
+  started: number,
+): MigrationFigures | undefined {
+  if (specs.every(({ startUs }) => startUs === undefined)) return undefined;
+  let [moved, movedBytes, stalls, stallUs] = [0, 0, 0, 0];
+  for (const [i, { mover }] of instances.entries()) {
+    if (mover === undefined) continue;
+    const { totals } = mover;
+    moved += totals.moved;
+    movedBytes += totals.movedTokens * specs[i].machine.cost.kvBytesPerToken;
+    stalls += totals.stalls;
+    stallUs += totals.stallUs;
+  }
+  return { started, moved, movedBytes, stalls, stallMs: stallUs / 1000 };
 }

@@ -1,7 +1,7 @@
 // What a page about a run shows, as plain data.
-import type { Histogram } from './histogram.ts';
+import { type Histogram, latencyMs } from './histogram.ts';
 import type { LoadOverTime } from './load-recorder.ts';
-import { latencyMs, type Outcome } from './outcome.ts';
+import type { Outcome } from './outcome.ts';
 
 const binsMax = 96;
 

@@ -1,114 +1,100 @@
-// Who waits for answers: requests that came and have not ended, and those who come again when they are refused.
+// The clients of a simulated cluster: requests that have arrived and not ended, and refused requests that return.
 
+import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { SloRule } from '../../core/router/admission/length-admission.ts';
 import { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
-import type { RequestChecks } from '../checks/request-checks.ts';
-import type { Inspection, SimulationConfig } from '../engine/simulation-config.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Outcome } from '../report/outcome.ts';
 
-/** The simulation, as its clients see it. */
-interface Served {
-  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults'>;
+interface ClientHost {
+  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults' | 'inspect'>;
+  readonly queue: EventQueue;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
-  /** Its client hears the last of it. */
-  readonly ended: ((request: LengthRequest, event: GenerationEvent) => void) | undefined;
-  readonly submit: (request: LengthRequest) => void;
-  readonly pin: (id: string, prefix: LengthRequest, ttlUs: number) => void;
-  readonly at: (timeUs: number, action: () => void) => void;
+  readonly checks: { ended(request: LengthRequest, event: GenerationEvent): void } | undefined;
+  deliverToConductor(event: ConductorEvent<LengthRequest>): void;
 }
 
 export class Clients {
-  readonly #served: Served;
+  readonly #host: ClientHost;
   readonly #live = new Map<string, LengthRequest>();
   readonly #gaps = new Float64Pool();
-  #comingAgain = 0;
+  #returning = 0;
 
-  constructor(served: Served) {
-    this.#served = served;
+  constructor(host: ClientHost) {
+    this.#host = host;
   }
 
-  /** Requests that came and have not ended. */
+  /** Requests that have arrived and not ended. */
   get live(): number {
     return this.#live.size;
   }
 
-  /** Those that will be. */
-  get comingAgain(): number {
-    return this.#comingAgain;
+  /** Refused requests that will return. */
+  get returning(): number {
+    return this.#returning;
   }
 
-  /** By their names. */
+  /** By client-side name: the current attempt of each live request. */
   get requests(): Iterable<readonly [string, LengthRequest]> {
     return this.#live;
   }
 
-  /** It is its arrival. */
-  come(trace: TraceRequest, name: string): void {
-    const request = new LengthRequest(trace, this.#served.config.blockTokens, this.#gaps, name);
+  submit(trace: TraceRequest, name: string): void {
+    const { config, sloOf } = this.#host;
+    const request = new LengthRequest(trace, config.blockTokens, this.#gaps, name);
     if (trace.pinUs !== undefined) {
-      this.#served.pin(name, request, trace.pinUs);
+      this.#host.deliverToConductor({ kind: 'pin', id: name, request, ttlUs: trace.pinUs });
       return;
     }
-    request.slo = trace.batch === true ? undefined : this.#served.sloOf(trace, trace.outputTokens);
+    request.slo = trace.batch === true ? undefined : sloOf(trace, trace.outputTokens);
     this.#live.set(name, request);
-    this.#served.submit(request);
+    this.#host.deliverToConductor({ kind: 'submit', request });
   }
 
-  /** A request is tried as this one. */
-  tried(id: string, request: LengthRequest): void {
+  /** A new attempt of the request begins. */
+  attempt(id: string, request: LengthRequest): void {
     this.#live.set(id, request);
   }
 
-  /** A client hears of its request. */
-  hear(nowUs: number, id: string, event: GenerationEvent): void {
+  /** The client receives an event of its request. */
+  deliver(id: string, event: GenerationEvent): void {
     if (event.kind !== 'finished' && event.kind !== 'failed') return;
     const request = this.#live.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
     this.#live.delete(id);
-    const { outcome, config, ended } = this.#served;
-    ended?.(request, event);
+    const { outcome, config, checks, queue } = this.#host;
+    checks?.ended(request, event);
+    config.inspect?.ended(request, event);
     if (event.kind === 'finished') outcome.completed(request);
     else {
-      const againUs = outcome.failed(nowUs, request, event);
-      if (againUs !== undefined) this.#comeAgain(request, againUs);
+      const returnUs = outcome.failed(queue.nowUs, request, event);
+      if (returnUs !== undefined) this.#submitAgain(request, returnUs);
     }
-    // Where there are faults, an instance that nobody hears may go on with it.
+    // With faults, an instance that is out of reach may go on with the request.
     if (config.faults === undefined) request.release();
   }
 
-  /** It is not wanted any more. False when it has ended. */
-  leave(id: string): boolean {
+  /** False when the request has ended. */
+  cancel(id: string): boolean {
     return this.#live.delete(id);
   }
 
-  /** Whoever waits is told that it is in vain. */
-  failAll(nowUs: number, message: string): void {
+  failAll(message: string): void {
     for (const id of [...this.#live.keys()])
-      this.hear(nowUs, id, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
+      this.deliver(id, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 
-  #comeAgain({ trace: { index } }: LengthRequest, atUs: number): void {
-    this.#comingAgain++;
-    this.#served.at(atUs, () => {
-      this.#comingAgain--;
-      const again = this.#served.outcome.retries?.come(index);
-      if (again !== undefined) this.come(again.trace, again.name);
+  #submitAgain({ trace: { index } }: LengthRequest, atUs: number): void {
+    this.#returning++;
+    this.#host.queue.at(atUs, () => {
+      this.#returning--;
+      const again = this.#host.outcome.retries?.returned(index);
+      if (again !== undefined) this.submit(again.trace, again.name);
     });
   }
-}
-
-/** What is called when a client hears the last of its request. */
-export function endings(
-  checks: RequestChecks | undefined,
-  inspect: Inspection | undefined,
-): Inspection['ended'] | undefined {
-  if (checks === undefined) return inspect?.ended;
-  return (request, event) => {
-    checks.ended(request, event);
-    inspect?.ended(request, event);
-  };
 }

@@ -1,4 +1,4 @@
-// Clients that come again when they are refused.
+// Refused requests that return after a while.
 
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
@@ -6,32 +6,32 @@ import type { TraceRequest } from '../../trace/request.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 
 export interface RetrySettings {
-  /** How often a client comes again, at most. */
+  /** Maximum number of returns of a request. */
   readonly most: number;
-  /** Undefined: when the refusal says. */
+  /** Undefined: the refusal's retry time. */
   readonly afterUs: number | undefined;
   readonly seed: number;
 }
 
-/** Stream of the seed that nothing else draws from. */
+/** Random stream of this file alone. */
 const stream = 13;
-/** Draws of a request: more retries than that begin anew. */
+/** Draws per request; further returns reuse them. */
 const drawsEach = 1024;
 
 interface Waiting {
   readonly trace: TraceRequest;
-  /** For the how-manieth time it comes again. */
-  readonly again: number;
+  /** Returns so far. */
+  readonly returns: number;
   readonly firstUs: number;
 }
 
-/** A refused request waits as long as it is told and by chance up to as long again, so that those refused together do not come together. */
+/** A refused request waits for its retry time plus a random time of up to as long, so that requests refused together do not return together. */
 export class Retries {
   readonly #settings: RetrySettings;
   /** By request, from its first refusal until it ends. */
   readonly #known = new Map<number, Waiting>();
-  came = 0;
-  /** Of those that came again: completed, and refused for good. */
+  returns = 0;
+  /** Returned requests that completed, and that were refused for good. */
   completed = 0;
   gaveUp = 0;
   #waitedUs = 0;
@@ -40,7 +40,7 @@ export class Retries {
     this.#settings = settings;
   }
 
-  /** When a refused request comes again; undefined: never. */
+  /** When a refused request returns; undefined: never. */
   refused(
     nowUs: number,
     { trace }: LengthRequest,
@@ -48,24 +48,24 @@ export class Retries {
   ): number | undefined {
     const { most, afterUs, seed } = this.#settings;
     const before = this.#known.get(trace.index);
-    const again = (before?.again ?? 0) + 1;
-    if (again > most || code !== 'KV_OVERLOADED') {
+    const returns = (before?.returns ?? 0) + 1;
+    if (returns > most || code !== 'KV_OVERLOADED') {
       if (this.#known.delete(trace.index)) this.gaveUp++;
       return undefined;
     }
-    const chance = counterUniform(seed, stream, (trace.index * drawsEach + (again % drawsEach)) % 2 ** 32);
-    const atUs = nowUs + Math.round((afterUs ?? (retryAfterMs ?? 0) * 1000) * (1 + chance));
+    const jitter = counterUniform(seed, stream, (trace.index * drawsEach + (returns % drawsEach)) % 2 ** 32);
+    const atUs = nowUs + Math.round((afterUs ?? (retryAfterMs ?? 0) * 1000) * (1 + jitter));
     const firstUs = before?.firstUs ?? trace.arrivalUs;
-    this.#known.set(trace.index, { trace: { ...trace, arrivalUs: atUs }, again, firstUs });
+    this.#known.set(trace.index, { trace: { ...trace, arrivalUs: atUs }, returns, firstUs });
     return atUs;
   }
 
-  /** The request as it comes again, and under which name. */
-  come(index: number): { readonly trace: TraceRequest; readonly name: string } {
+  /** A request returns: its new trace entry and name. */
+  returned(index: number): { readonly trace: TraceRequest; readonly name: string } {
     const waiting = this.#known.get(index);
-    if (waiting === undefined) throw new Error(`Simulation broken: request ${index} does not come again`);
-    this.came++;
-    return { trace: waiting.trace, name: `${index}+${waiting.again}` };
+    if (waiting === undefined) throw new Error(`Simulation broken: request ${index} does not return`);
+    this.returns++;
+    return { trace: waiting.trace, name: `${index}+${waiting.returns}` };
   }
 
   ended({ trace }: LengthRequest): void {
@@ -76,7 +76,7 @@ export class Retries {
     this.#waitedUs += trace.arrivalUs - known.firstUs;
   }
 
-  /** Mean time of those completed from first coming to the one that was taken. */
+  /** Mean time from first arrival to the accepted return, of completed requests. */
   get waitedMsMean(): number {
     return this.completed === 0 ? 0 : this.#waitedUs / this.completed / 1000;
   }

@@ -12,7 +12,7 @@ import type { BlocksToMove, FilledBlocks } from '../../../src/core/protocol/lend
 import type { Envelope, LendingEffect } from '../../../src/core/protocol/lending-messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
-import { checkLoans } from '../../../src/sim/lending/checks.ts';
+import { checkLoans } from '../../../src/sim/checks/lending-checks.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
 import { baseConfig, limits } from '../router/world.ts';

@@ -1,8 +1,8 @@
 // The boundary of the lending machines: messages from a wire are validated exactly.
 import { expect, it } from 'vitest';
 import { parseEnvelope } from '../../../src/core/lending/parse.ts';
-import { createLendingWorld } from '../../../src/sim/lending/chaos.ts';
-import { roughFaults } from '../../../src/sim/lending/faults.ts';
+import { LendingWorld } from '../../../src/sim/engine/lending/lending-world.ts';
+import { lendingWorld } from '../../../src/sim/faults/lending-chaos.ts';
 
 const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, reserves: false, urgent: false, closedBelow: 1 };
 const sent = (message: unknown, more: object = {}) => ({
@@ -17,9 +17,9 @@ const sent = (message: unknown, more: object = {}) => ({
 it('accepts every message that the machines send, through JSON', () => {
   const kinds = new Set<string>();
   for (let seed = 1; seed <= 12; seed++) {
-    const world = createLendingWorld(seed, roughFaults);
-    const send = world.network.send.bind(world.network);
-    world.network.send = (envelope) => {
+    const world = new LendingWorld(lendingWorld(seed));
+    const send = world.send.bind(world);
+    world.send = (envelope) => {
       kinds.add(envelope.message.kind);
       send(parseEnvelope(JSON.parse(JSON.stringify(envelope))));
     };

@@ -2,8 +2,8 @@
 import { expect, it } from 'vitest';
 import { sloRule } from '../../../src/core/router/admission/length-admission.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
-import { createConductor } from '../../../src/sim/engine/create-conductor.ts';
-import { defaultFaultTimes } from '../../../src/sim/faults/faults.ts';
+import { createConductor } from '../../../src/sim/engine/conductor-driver.ts';
+import { defaultFaultTimes } from '../../../src/sim/faults/fault-plan.ts';
 import { digestWords } from '../../../src/util/blake2s.ts';
 import { Float64Pool } from '../../../src/util/float64-pool.ts';
 import { blockTokens, config, requestOf } from '../small-cluster.ts';
@@ -13,7 +13,7 @@ const { silentUs } = defaultFaultTimes;
 it('forgets what an instance had, when what it has since said is missing for too long', () => {
   const faults = { seed: 1, faults: [], times: defaultFaultTimes };
   const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), [100, 100], {
-    alone: false,
+    restarted: false,
     fates: undefined,
   });
   const { chain } = new LengthRequest(requestOf(0, 0, 100, 1), blockTokens, new Float64Pool());

@@ -3,12 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { root } from '../../../scripts/root.mjs';
-import { requestHandlers } from '../../../src/sim/faults/chaos.ts';
-import { handlers } from '../../../src/sim/lending/chaos.ts';
-
-const lendingHandlers = Object.entries(handlers).flatMap(([fate, messages]) =>
-  messages.map((each) => `${fate} ${each}`),
-);
+import { lendingChaos } from '../../../src/sim/faults/lending-chaos.ts';
+import { requestHandlers } from '../../../src/sim/faults/request-chaos.ts';
 
 /** As they are counted. */
 const countedAs: Readonly<Record<string, string>> = { finished: 'ended', failed: 'ended' };
@@ -69,7 +65,7 @@ function uncounted(page: string, counted: readonly string[]): readonly string[] 
 
 it('counts every handler of the table of lending', () => {
   expect(cellsOf('internals/lending.md').length).toBe(4 * 19);
-  expect(uncounted('internals/lending.md', lendingHandlers)).toEqual([]);
+  expect(uncounted('internals/lending.md', lendingChaos.handlers)).toEqual([]);
 });
 
 it('counts every handler of the table of requests', () => {

@@ -17,14 +17,14 @@ import { Instance } from '../../../src/core/scheduler/instance.ts';
 import { RequestTable } from '../../../src/core/scheduler/request-table.ts';
 import { EffectRunner } from '../../../src/sim/engine/effect-runner.ts';
 import { Simulation, type SimulationConfig } from '../../../src/sim/engine/simulation.ts';
-import { requestWorld } from '../../../src/sim/faults/chaos.ts';
+import { requestWorld } from '../../../src/sim/faults/request-worlds.ts';
 import type { TraceRequest } from '../../../src/trace/request.ts';
 import { cluster, config, handOff, requestOf } from '../small-cluster.ts';
 
 interface World {
   readonly trace: readonly TraceRequest[];
   readonly changes: Partial<SimulationConfig>;
-  /** By request: who is cancelled when it has come. */
+  /** By request that arrives: the request that is then cancelled. */
   readonly cancels?: Readonly<Record<number, string>>;
 }
 
@@ -48,7 +48,7 @@ const rechecked: World = {
   },
 };
 
-/** A world of chaos runs in which creditors want much back, over a slow network, while requests are cancelled. */
+/** A chaos world in which creditors recall much over a slow network, while requests are cancelled. */
 function recalling(seed: number): World {
   const { config: made, trace } = requestWorld(seed);
   const instances = made.instances.map(({ machine, ...spec }) => {
@@ -60,7 +60,7 @@ function recalling(seed: number): World {
   return { trace, changes: { ...made, instances, linkBytesPerSecond: 1e6 }, cancels };
 }
 const recalled = recalling(9);
-const calledBack: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
+const recalledCalmly: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
 
 function simulate({ trace, changes, cancels = {} }: World): Simulation {
   const simulation = new Simulation({ ...config, ...changes });
@@ -78,7 +78,7 @@ afterEach(() => {
   for (const undo of restore.splice(0)) undo();
 });
 
-/** Calls of a machine's method go through `instead`, which is given the method as it is. */
+/** Calls of a machine's method go through `instead`, which receives the original method. */
 function tamper<Args extends unknown[], Result>(
   { prototype }: { readonly prototype: object },
   method: string,
@@ -94,18 +94,18 @@ function tamper<Args extends unknown[], Result>(
 }
 
 type Effects = readonly InstanceEffect<undefined, LengthRequest>[];
-type Heard = LengthEvent;
+type Event = LengthEvent;
 
-/** Instances never hear some of what they are told. */
-function deaf(isLost: (event: Heard) => boolean): void {
-  tamper<[number, Heard], Effects>(Instance, 'step', (step, nowUs, event) => (isLost(event) ? [] : step(nowUs, event)));
+/** Instances lose some of their events. */
+function loseEvents(isLost: (event: Event) => boolean): void {
+  tamper<[number, Event], Effects>(Instance, 'step', (step, nowUs, event) => (isLost(event) ? [] : step(nowUs, event)));
 }
 
-type Said = readonly ConductorEffect<LengthRequest>[];
-type Told = ConductorEvent<LengthRequest>;
+type Answer = readonly ConductorEffect<LengthRequest>[];
+type Question = ConductorEvent<LengthRequest>;
 
-function tamperWithConductor(instead: (step: (event: Told) => Said, event: Told) => Said): void {
-  tamper<[number, Told], Said>(Conductor, 'step', (step, nowUs, event) =>
+function tamperWithConductor(instead: (step: (event: Question) => Answer, event: Question) => Answer): void {
+  tamper<[number, Question], Answer>(Conductor, 'step', (step, nowUs, event) =>
     instead((given) => step(nowUs, given), event),
   );
 }
@@ -114,7 +114,7 @@ function isEnd(effect: ConductorEffect<LengthRequest>, id: string): boolean {
   return effect.kind === 'emit' && effect.id === id && effect.event.kind === 'finished';
 }
 
-/** Every request would be refused, as this one is. */
+/** Refuses every request for this cause. */
 function refuseAll(cause: (verdict: AdmissionVerdict) => Parameters<typeof refusal>[0]): void {
   tamper<never[], AdmissionVerdict>(AdmissionController, 'judge', (judge, ...question) => {
     const verdict = judge(...question);
@@ -126,20 +126,20 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   [
     'a request that an instance loses',
     coupled,
-    () => deaf((event) => event.kind === 'submit' && event.request.id === '7'),
+    () => loseEvents((event) => event.kind === 'submit' && event.request.id === '7'),
     /1 requests have not ended/,
   ],
   [
-    'a request whose end nobody tells',
+    'a request without its last event',
     coupled,
     () => tamperWithConductor((step, event) => step(event).filter((effect) => !isEnd(effect, '7'))),
-    /clients wait, \d+ requests are known/,
+    /clients wait, the conductor has \d+ requests/,
   ],
   [
     'a request that is answered twice',
     coupled,
     () =>
-      tamperWithConductor((step, event) => step(event).flatMap((said) => (isEnd(said, '7') ? [said, said] : [said]))),
+      tamperWithConductor((step, event) => step(event).flatMap((each) => (isEnd(each, '7') ? [each, each] : [each]))),
     /request 7 ended twice/,
   ],
   [
@@ -154,52 +154,52 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /request 7 ended with 1 of 6 tokens/,
   ],
   [
-    'a cancel that an instance does not hear',
+    'a cancel that an instance loses',
     slowLink,
-    () => deaf((event) => event.kind === 'cancel'),
+    () => loseEvents((event) => event.kind === 'cancel'),
     /holds request 3, which is cancelled/,
   ],
   [
-    'bytes of a cancelled request that go on',
+    'a stream of a cancelled request that continues',
     slowLink,
     () =>
-      tamper<[number, number, Effects[number]], void>(EffectRunner, 'perform', (perform, nowUs, index, effect) => {
-        if (effect.kind !== 'stopStream') perform(nowUs, index, effect);
+      tamper<[number, Effects[number]], void>(EffectRunner, 'perform', (perform, index, effect) => {
+        if (effect.kind !== 'stopStream') perform(index, effect);
       }),
     /holds request 3, which is cancelled/,
   ],
   [
-    'memory of a prompt that has left',
+    'leaked memory of a sent prompt',
     apart,
-    () => deaf((event) => event.kind === 'peer' && event.message.kind === 'taken' && event.message.id === '59'),
+    () => loseEvents((event) => event.kind === 'peer' && event.message.kind === 'taken' && event.message.id === '59'),
     /instance 0 leaks/,
   ],
   [
-    'an index that does not forget',
+    'an index that keeps lost blocks',
     coupled,
     () =>
       tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, journal) =>
         apply(instance, { ...journal, stored: journal.stored.map(() => 1) }),
       ),
-    /the index names block .* though the instance has told of its loss/,
+    /the index names block .* though the instance has published its loss/,
   ],
   [
-    'an instance that keeps what it has lost to itself',
+    'an instance that does not publish its losses',
     alone,
     () => tamper<[boolean], unknown>(KvEventPublisher, 'changes', () => undefined),
-    /has lost 64 blocks and told of none/,
+    /has lost 64 blocks and published none/,
   ],
   [
-    'a journal that tells of losses as if they were gains',
+    'an event log that records losses as stores',
     coupled,
     () =>
       tamper<[Uint32Array, number, boolean, number], void>(KvEventLog, 'record', (record, words, at, _, depth) =>
         record(words, at, true, depth),
       ),
-    /the index names block .* though the instance has told of its loss/,
+    /the index names block .* though the instance has published its loss/,
   ],
   [
-    'a cache that loses blocks unheard',
+    'a cache that drops blocks without events',
     coupled,
     () =>
       tamper<[BlockListener], void>(BlockCache, 'setListener', (setListener, listener) =>
@@ -208,17 +208,17 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /which it does not have and has not just lost/,
   ],
   [
-    'lent blocks that are given back while they are copied home',
-    calledBack,
+    'lent blocks that are returned while they are copied home',
+    recalledCalmly,
     () =>
       tamper<[Move], void>(BlockMoves, 'end', (end, move) => {
         if (move.kind === 'relocate') move.pending = 0;
         end(move);
       }),
-    /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is given back or another's/,
+    /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is returned or reused/,
   ],
   [
-    'a refusal for a first token that would be in time',
+    'a refusal for a TTFT within its SLO',
     judged,
     () =>
       refuseAll(({ predicted }) => ({
@@ -230,28 +230,28 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /was refused for its ttft at a load of 0\.\d+/,
   ],
   [
-    'a refusal over a first token that may come later',
+    'a refusal for a TTFT limit below the SLO',
     judged,
     () => refuseAll(() => ({ reason: 'ttft', at: 'prefill', predictedUs: 300_000, mostUs: 200_000 })),
-    /was refused for its ttft over 200000 us: it may be 400000 us/,
+    /was refused for its ttft over 200000 us: its limit is 400000 us/,
   ],
   [
-    'a refusal for memory that there is',
+    'a refusal for memory that is free',
     judged,
     () => refuseAll(() => ({ reason: 'memory', at: 'prefill', share: 0.9 })),
     /was refused for its memory at a load of 0.9/,
   ],
   [
-    'a refusal for a queue that has room',
+    'a refusal for a queue with room',
     coupled,
     () => tamper<[number, number], Refusal>(Conductor, 'overload', () => queueFull(12, 1000, 1000)),
     /was refused for its queue at a load of 0.013/,
   ],
   [
-    'a refusal where it decodes, for gaps that nobody minds',
+    'a refusal at decode for a TBT limit that no request has',
     rechecked,
     () => tamper<[number], number>(RequestTable, 'tbtUsMax', () => 10),
-    /was refused for its tbt over 10 us: it may be 30000 us/,
+    /was refused for its tbt over 10 us: its limit is 30000 us/,
   ],
 ];
 
@@ -262,14 +262,14 @@ describe('a run with its checks on', () => {
     ['slow link', slowLink],
     ['judged', judged],
     ['rechecked', rechecked],
-  ])('ends well: %s', (_, world) => {
+  ])('ends without a breach: %s', (_, world) => {
     const { outcome, checks } = simulate(world);
     expect(outcome.completedRequests).toBeGreaterThan(40);
     expect(checks?.events).toBeGreaterThan(200);
   });
 
-  it('ends well where lent blocks are called back, and where creditors start anew', () => {
-    for (const world of [calledBack, recalling(7)]) {
+  it('ends without a breach where lent blocks are recalled, and where creditors restart', () => {
+    for (const world of [recalledCalmly, recalling(7)]) {
       const { outcome, lending } = simulate(world);
       expect(outcome.completedRequests).toBeGreaterThan(20);
       expect(lending?.counts.recalls).toBeGreaterThan(0);
@@ -282,7 +282,7 @@ describe('a run with its checks on', () => {
   });
 
   it('finds nothing with its checks off', () => {
-    deaf((event) => event.kind === 'submit' && event.request.id === '7');
+    loseEvents((event) => event.kind === 'submit' && event.request.id === '7');
     expect(simulate({ ...coupled, changes: { checking: false } }).live).toBe(1);
   });
 });

@@ -1,10 +1,10 @@
-// Who waits for whom: cycles are found, and only those out of which nobody helps.
+// Cycles of waiting requests: all are found, and only real ones.
 import { expect, it } from 'vitest';
 import { cycleOfWaits, waitsOf } from '../../../src/sim/checks/waits.ts';
 import { Simulation } from '../../../src/sim/engine/simulation.ts';
 import { cluster, config, requestOf } from '../small-cluster.ts';
 
-it('finds a way round when everybody in it waits for others in it', () => {
+it('finds a cycle whose members all wait for members of it', () => {
   const waits = new Map([
     ['a', [['b']]],
     ['b', [['c', 'd']]],
@@ -13,10 +13,10 @@ it('finds a way round when everybody in it waits for others in it', () => {
   ]);
   expect(cycleOfWaits(waits)).toBe('a -> b -> c -> a');
   expect(cycleOfWaits(new Map([...waits, ['d', [['free']]]]))).toBeUndefined();
-  expect(cycleOfWaits(new Map([['a', [[]]]]))).toBe('a -> nobody');
+  expect(cycleOfWaits(new Map([['a', [[]]]]))).toBe('a -> nothing');
 });
 
-it('names prompts that wait for memory to land in, and none that cannot go on', () => {
+it('names prompts that wait for receive buffers, and finds no cycle among them', () => {
   const handOff = { layerWise: false, landingTokens: 110, rechecks: false };
   const instances = cluster({ prefill: 2, decode: 1 }, { handOff, blocks: 16 });
   const seen = new Set<string>();
@@ -25,8 +25,8 @@ it('names prompts that wait for memory to land in, and none that cannot go on', 
     instances,
     inspect: {
       after: () => {
-        const waits = waitsOf(simulation.inside.instances);
-        for (const who of waits.keys()) seen.add(who.replace(/^\d+/, 'one'));
+        const waits = waitsOf(simulation.cluster.instances);
+        for (const waiter of waits.keys()) seen.add(waiter.replace(/^\d+/, 'one'));
         expect(cycleOfWaits(waits)).toBeUndefined();
       },
       ended: () => {},

@@ -11,7 +11,7 @@ function recorded(endUs: number) {
   const simulation = {
     outcome,
     lending: { debts: [{ debtor: 0, creditor: 1, blocks: 2 }] },
-    inside: {
+    cluster: {
       network: {
         moved: { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 },
         // Sends at half of what its NIC carries, until the end.

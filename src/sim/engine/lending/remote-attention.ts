@@ -1,94 +1,96 @@
-// Who computes attention for whom in a simulated cluster, and what that does to the steps of both.
+// Attention that creditors compute for debtors in a simulated cluster, and its effect on the steps of both.
 
-import type { StepCostModel } from '../../core/cost/roofline.ts';
-import { guestUs, partialsUs, type QueryLink } from '../../core/lending/debtor/remote-work.ts';
-import type { RemoteWork } from '../../core/protocol/lending-effects.ts';
+import type { StepCostModel } from '../../../core/cost/roofline.ts';
+import { guestUs, partialsUs, type QueryLink } from '../../../core/lending/debtor/remote-work.ts';
+import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 
-/** What a step waits for, as its executor needs it: keys that are not its own to read, and when the last partials are here. */
+/** What a step waits for: the keys that other instances read for it, and the arrival of the last partial results. */
 export interface RemotePart {
   readonly keyRows: number;
   readonly decodeKeys: number;
   readonly awaitedUs: number;
 }
 
-export interface GuestsConfig {
+interface AttentionConfig {
   /** (instances) */
   readonly costs: readonly StepCostModel[];
-  /** (instances): to read a token's keys and values from host memory. */
+  /** (instances): time to read a token's keys and values from host memory. */
   readonly hostTokenUs: readonly number[];
-  /** From one instance to another. */
-  readonly link: (from: number, to: number) => QueryLink;
-  /** Share of a step, in thousandths, that a creditor spends on all its guests while it has work of its own. */
+  /** Share of a step, in thousandths, that a creditor spends on all its debtors while it has work of its own. */
   readonly remoteAttentionPermilleMax: number;
-  readonly isBusy: (instance: number) => boolean;
-  /** How many times as long as it should its work takes. */
-  readonly slowness: (instance: number) => number;
 }
 
-/** How a creditor stands, as a debtor has heard. */
-interface Standing {
-  /** It has work of its own. */
+interface AttentionHost {
+  readonly executors: readonly { readonly isRunning: boolean; readonly slowness: number }[];
+  linkOf(from: number, to: number): QueryLink;
+}
+
+/** The state of a creditor that a debtor last received. */
+interface CreditorState {
+  /** The creditor has work of its own. */
   readonly busy: boolean;
   readonly slowness: number;
 }
 
 /** The work of one debtor's current steps at one creditor. */
-interface GuestLoad {
+interface RemoteLoad {
   readonly work: RemoteWork;
   readonly sharePermille: number;
   readonly slowness: number;
   readonly takenPermille: number;
 }
 
-/** Something to be told: the creditor's steps change, or the debtor's work there exceeds its bound. */
-export interface GuestNews {
+/** The creditor's steps change, or the debtor's work there exceeds its bound. */
+interface LoadChange {
   readonly creditor: number;
-  /** What it would take of the creditor's time, were it not bounded, where that is more than its bound. */
+  /** The unbounded share of the creditor's time, where that exceeds the bound. */
   readonly exceedsPermille: number | undefined;
 }
 
 /**
- * Guests take no more than their bound of a busy creditor's time, and their debtor waits; of an idle one they have all, by their blocks. What
- * they take changes only with the rows and keys that a debtor's steps see there, not with every token: so runs of equal steps stay equal.
+ * Work for debtors takes no more than its bound of a busy creditor's time, and the debtor waits. On an idle creditor the debtors share all time by
+ * their blocks. A share changes only with the rows and keys of a debtor's steps there, not with every token, so runs of equal steps stay equal.
  */
 export class RemoteAttention {
-  readonly #config: GuestsConfig;
+  readonly #config: AttentionConfig;
+  readonly #host: AttentionHost;
   /** By debtor, then creditor. */
-  readonly #loads: (readonly GuestLoad[])[];
+  readonly #loads: (readonly RemoteLoad[])[];
   /** By debtor, then creditor. */
-  readonly #heard: readonly Map<number, Standing>[];
-  /** (instances): what their guests take now. */
+  readonly #states: readonly Map<number, CreditorState>[];
+  /** (instances): the present share of debtors in its steps, in thousandths. */
   readonly #taken: Int32Array;
   queryBytes = 0;
 
-  constructor(config: GuestsConfig) {
+  constructor(config: AttentionConfig, host: AttentionHost) {
     this.#config = config;
+    this.#host = host;
     this.#loads = config.costs.map(() => []);
-    this.#heard = config.costs.map(() => new Map<number, Standing>());
+    this.#states = config.costs.map(() => new Map<number, CreditorState>());
     this.#taken = new Int32Array(config.costs.length);
   }
 
-  /** So many steps of a debtor have run: queries went out and partials came back. */
-  ended(debtor: number, steps: number, rowBytes: number): void {
+  /** Counts the query bytes of a debtor's steps. */
+  stepsEnded(debtor: number, steps: number, rowBytes: number): void {
     for (const { work } of this.#loads[debtor]) this.queryBytes += work.rows * steps * rowBytes;
   }
 
-  /** What guests take of a step of the instance, in thousandths. */
+  /** Share of debtors in a step of the instance, in thousandths. */
   takenPermille(instance: number): number {
     return Math.min(this.#config.remoteAttentionPermilleMax, this.#taken[instance]);
   }
 
-  /** The debtor hears how a creditor stands. */
-  heard(debtor: number, creditor: number): void {
-    if (this.#heard[debtor].has(creditor)) this.#hear(debtor, creditor);
+  /** The debtor receives the creditor's present state. */
+  creditorChanged(debtor: number, creditor: number): void {
+    if (this.#states[debtor].has(creditor)) this.#update(debtor, creditor);
   }
 
-  #hear(debtor: number, creditor: number): void {
-    const { isBusy, slowness } = this.#config;
-    this.#heard[debtor].set(creditor, { busy: isBusy(creditor), slowness: slowness(creditor) });
+  #update(debtor: number, creditor: number): void {
+    const { isRunning: busy, slowness } = this.#host.executors[creditor];
+    this.#states[debtor].set(creditor, { busy, slowness });
   }
 
-  /** Who computes for a debtor. */
+  /** Creditors that compute for a debtor now. */
   creditorsOf(debtor: number): readonly number[] {
     return this.#loads[debtor].map(({ work }) => work.creditor);
   }
@@ -101,7 +103,7 @@ export class RemoteAttention {
     return debtors;
   }
 
-  part(debtor: number, remote: readonly RemoteWork[]): RemotePart {
+  waitOf(debtor: number, remote: readonly RemoteWork[]): RemotePart {
     const { hostTokenUs } = this.#config;
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
@@ -109,31 +111,31 @@ export class RemoteAttention {
     let awaitedUs = 0;
     for (const work of remote) {
       const readUs = work.hostTokens * hostTokenUs[work.creditor];
-      // Its own host memory is read beside its own attention, which computes those keys as any.
+      // The debtor's own host memory is read beside its own attention, which computes those keys as any others.
       if (work.creditor === debtor) awaitedUs = Math.max(awaitedUs, readUs);
       if (work.creditor === debtor) continue;
-      if (!this.#heard[debtor].has(work.creditor)) this.#hear(debtor, work.creditor);
+      if (!this.#states[debtor].has(work.creditor)) this.#update(debtor, work.creditor);
       keyRows += work.keyRows;
       decodeKeys += work.decodeKeys;
-      const link = this.#config.link(debtor, work.creditor);
+      const link = this.#host.linkOf(debtor, work.creditor);
       const share = this.#share(debtor, work);
       awaitedUs = Math.max(awaitedUs, partialsUs(link, sentRows, this.#workUs(debtor, work), share, readUs));
     }
     return { keyRows, decodeKeys, awaitedUs };
   }
 
-  /** The debtor's step has begun, or (nothing remote) none of its steps has guests' work any more. Returns whom that concerns. */
-  began(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly GuestNews[] {
+  /** The debtor's step begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
+  update(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly LoadChange[] {
     const remote = all.filter(({ creditor }) => creditor !== debtor);
     const before = this.#loads[debtor];
     if (before.length === remote.length && before.every((load, i) => this.#isSame(debtor, load, remote[i]))) return [];
-    const news = new Map<number, GuestNews>();
-    for (const creditor of this.#heard[debtor].keys()) {
-      if (!remote.some((work) => work.creditor === creditor)) this.#heard[debtor].delete(creditor);
+    const changes = new Map<number, LoadChange>();
+    for (const creditor of this.#states[debtor].keys()) {
+      if (!remote.some((work) => work.creditor === creditor)) this.#states[debtor].delete(creditor);
     }
     for (const { work, takenPermille } of before) {
       this.#taken[work.creditor] = this.#taken[work.creditor] - takenPermille;
-      news.set(work.creditor, { creditor: work.creditor, exceedsPermille: undefined });
+      changes.set(work.creditor, { creditor: work.creditor, exceedsPermille: undefined });
     }
     this.#loads[debtor] = remote.map((work) => {
       const workUs = this.#workUs(debtor, work);
@@ -141,17 +143,17 @@ export class RemoteAttention {
       this.#taken[work.creditor] = this.#taken[work.creditor] + takenPermille;
       const sharePermille = this.#share(debtor, work);
       const asked = Math.round((workUs * 1000) / Math.max(1, stepUs - (workUs * 1000) / Math.max(1, sharePermille)));
-      const exceeds = this.#heard[debtor].get(work.creditor)?.busy === true && takenPermille >= sharePermille;
-      news.set(work.creditor, {
+      const exceeds = this.#states[debtor].get(work.creditor)?.busy === true && takenPermille >= sharePermille;
+      changes.set(work.creditor, {
         creditor: work.creditor,
         exceedsPermille: exceeds ? Math.min(1000, asked) : undefined,
       });
       return { work, sharePermille, slowness: this.#slowness(debtor, work), takenPermille };
     });
-    return [...news.values()];
+    return [...changes.values()];
   }
 
-  #isSame(debtor: number, { work, sharePermille, slowness }: GuestLoad, other: RemoteWork): boolean {
+  #isSame(debtor: number, { work, sharePermille, slowness }: RemoteLoad, other: RemoteWork): boolean {
     return (
       work.creditor === other.creditor &&
       work.rows === other.rows &&
@@ -168,12 +170,12 @@ export class RemoteAttention {
   }
 
   #slowness(debtor: number, { creditor }: RemoteWork): number {
-    return this.#heard[debtor].get(creditor)?.slowness ?? 1;
+    return this.#states[debtor].get(creditor)?.slowness ?? 1;
   }
 
   #share(debtor: number, { creditor, remoteAttentionPermille }: RemoteWork): number {
     const { remoteAttentionPermilleMax } = this.#config;
-    return this.#heard[debtor].get(creditor)?.busy === true
+    return this.#states[debtor].get(creditor)?.busy === true
       ? remoteAttentionPermille
       : Math.floor((remoteAttentionPermille * 1000) / Math.max(1, remoteAttentionPermilleMax));
   }

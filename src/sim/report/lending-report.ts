@@ -1,6 +1,6 @@
-// What came of lending in a simulated run, as figures.
-import type { Outcome } from '../report/outcome.ts';
-import type { ClusterLending } from './cluster-lending.ts';
+// Figures of lending in a simulated run.
+import type { ClusterLending } from '../engine/lending/cluster-lending.ts';
+import type { Outcome } from './outcome.ts';
 
 export interface LendingReport {
   readonly loans: number;
@@ -8,27 +8,27 @@ export interface LendingReport {
   readonly refusals: number;
   readonly recalls: number;
   readonly settlements: number;
-  /** Blocks that came home by settlements, of each debtor. */
+  /** Blocks that settlements brought home, summed over debtors. */
   readonly settledBlocks: number;
-  /** Blocks that went to creditors, that moved because they were wanted back, and that were lost with their loans. */
+  /** Blocks moved to creditors, moved after a recall, and lost with their loans. */
   readonly movedBlocks: number;
   readonly vacatedBlocks: number;
-  /** Of those that went out, to host memory: their own instance's or a creditor's. */
+  /** Moved blocks that went to host memory, the instance's own or a creditor's. */
   readonly hostBlocks: number;
   readonly lostBlocks: number;
-  /** Times that a sequence had no room to grow, and how long that was in all. */
+  /** Times that a sequence had no room to grow, and their total duration. */
   readonly stalls: number;
   readonly stallMs: number;
-  /** Queries and partials. */
+  /** Queries and partial results. */
   readonly queryBytes: number;
-  /** All bytes of lending for a token of output. */
+  /** Bytes of lending per output token. */
   readonly remoteBytesPerToken: number;
 }
 
-export function lendingReport({ counts, guests, totals }: ClusterLending, outcome: Outcome): LendingReport {
+export function lendingReport({ counts, attention, totals }: ClusterLending, outcome: Outcome): LendingReport {
   const sum = (of: (each: (typeof totals)[number]) => number) => totals.reduce((all, each) => all + of(each), 0);
   const { borrow, settle } = outcome.bytesMoved;
-  const { queryBytes } = guests;
+  const { queryBytes } = attention;
   return {
     ...counts,
     settledBlocks: sum(({ homeBlocks }) => homeBlocks),

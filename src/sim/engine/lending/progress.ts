@@ -1,12 +1,12 @@
-// Whether a simulated cluster that lends gets on, and when it has come to rest.
-import type { BorrowingTotals } from '../../core/lending/debtor/borrower-config.ts';
-import type { LendingTimes } from '../../core/lending/times.ts';
+// Progress of a simulated cluster that lends: detects a stuck run, and the time when lending is at rest.
+import type { BorrowingTotals } from '../../../core/lending/debtor/borrower-config.ts';
+import type { LendingTimes } from '../../../core/lending/times.ts';
 
-/** How long all must have been paid back before nothing is left to happen, in heartbeats. */
+/** Heartbeats without loans after which lending is over. */
 const restHeartbeats = 2;
-/** A run in which only lending goes on for so long while requests wait is stuck. */
+/** A run without steps for so long, with live requests, is stuck. */
 const stuckUs = 120_000_000;
-/** Nobody has the turn for longer: all that ran when it began are over long before. */
+/** Maximum time of one turn: all requests that ran at its start end long before. */
 const turnUsMax = 1_800_000_000;
 
 interface Turns {
@@ -19,12 +19,12 @@ interface Turn {
   readonly number: number | undefined;
 }
 
-export class Progress {
+export class LendingProgress {
   readonly #times: LendingTimes;
   #turn: Turn & { readonly sinceUs: number } = { holder: undefined, number: undefined, sinceUs: 0 };
-  /** When a step ended last. */
-  aliveUs = 0;
-  /** Since when nothing is lent. */
+  /** End of the last step. */
+  lastStepUs = 0;
+  /** Since when no block is lent. */
   #restUs = 0;
 
   constructor(times: LendingTimes) {
@@ -32,15 +32,17 @@ export class Progress {
   }
 
   stepEnded(nowUs: number): void {
-    this.aliveUs = nowUs;
+    this.lastStepUs = nowUs;
     this.#restUs = nowUs;
   }
 
-  /** All that was lent is back, and everybody knows; `live` requests wait for nothing then. */
+  /** All loans are returned and accounted for. `live` requests then do not wait for lending. */
   isOver(nowUs: number, live: number, totals: readonly BorrowingTotals[]): boolean {
     const lent = !totals.every(isPaidBack);
-    if (live > 0 && nowUs - this.aliveUs > stuckUs)
-      throw new Error(`Simulation broken: ${live} requests wait for memory: nothing has run since ${this.aliveUs} us`);
+    if (live > 0 && nowUs - this.lastStepUs > stuckUs)
+      throw new Error(
+        `Simulation broken: ${live} requests wait for memory: no step has run since ${this.lastStepUs} us`,
+      );
     if (live > 0 || lent) {
       if (lent || live === 0) this.#restUs = nowUs;
       return false;
@@ -48,8 +50,8 @@ export class Progress {
     return nowUs - this.#restUs > restHeartbeats * this.#times.heartbeatUs;
   }
 
-  /** Who asked first for memory that no instance has alone gets on. */
-  lookAtTurn(nowUs: number, turns: Turns): void {
+  /** Throws when the instance with the turn makes no progress. */
+  checkTurn(nowUs: number, turns: Turns): void {
     const { holder } = turns;
     const number = holder === undefined ? undefined : turns.numberOf(holder);
     if (holder !== this.#turn.holder || number !== this.#turn.number) this.#turn = { holder, number, sinceUs: nowUs };
@@ -58,7 +60,7 @@ export class Progress {
   }
 }
 
-/** It has lent nothing and borrowed nothing. */
+/** The instance has lent nothing and borrowed nothing. */
 export function isPaidBack({ lentBlocks, borrowedBlocks, remoteBlocks, ownHostBlocks }: BorrowingTotals): boolean {
   return lentBlocks + borrowedBlocks + remoteBlocks + ownHostBlocks === 0;
 }

@@ -1,24 +1,23 @@
-// Chaos runs of requests: one seed makes one cluster, what is asked of it and what goes wrong; any broken rule throws.
-
+// The configurations of request chaos: each seed makes one small cluster, its requests and its faults.
+import { queryRowBytes } from '../../core/cost/dist-attention.ts';
 import { RooflineCost } from '../../core/cost/roofline.ts';
-import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import { defaultLendingTimes } from '../../core/lending/times.ts';
 import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
 import { placementKinds } from '../../core/router/placement/placement.ts';
-import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Prng } from '../../util/prng.ts';
-import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';
-import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
-import { type RequestWorld, withLending } from './lending-worlds.ts';
+import type { InstanceSpec, SimulationConfig } from '../engine/simulation-config.ts';
+import { type FaultPlan, fault } from './fault-plan.ts';
+
+export interface RequestWorld {
+  readonly config: SimulationConfig;
+  readonly trace: readonly TraceRequest[];
+}
+
+/** Requests arrive and faults are injected for so long. */
+export const chaosUs = 3_000_000;
 
 const blockTokens = 16;
-/** Faults and arrivals last so long; then everything comes to an end. */
-const chaosUs = 3_000_000;
-const restUs = 12_000_000;
-const lendingRestUs = 35_000_000;
-const settleUs = 2_000_000;
-/** Stores give up what was lost on its way. */
-const storeSettleUs = 13_000_000;
 
 const cost = new RooflineCost({
   model: {
@@ -33,7 +32,7 @@ const cost = new RooflineCost({
   ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
 });
 
-/** More layers, which take so many times as long. */
+/** More layers, with a factor on their time. */
 const deepCosts = [1, 1.5, 3].map(
   (slowness) =>
     new RooflineCost({
@@ -50,54 +49,17 @@ const deepCosts = [1, 1.5, 3].map(
     }),
 );
 
-export interface RequestCounts {
-  readonly faults: Map<FaultName, number>;
-  /** By `fate message`. */
-  readonly met: Map<string, number>;
-  requests: number;
-  completed: number;
-  /** Prompts that went to groups. */
-  groups: number;
-  /** Blocks that went to creditors, and that were lost there. */
-  movedBlocks: number;
-  lostBlocks: number;
-  /** To host memory. */
-  hostBlocks: number;
-  events: number;
-}
-
-/** Handlers of messages that met a fate: each of them is to run in a soak. */
-export const requestHandlers: readonly string[] = [
-  ...[
-    ...['cancel', 'ended', 'enlist', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
-  ].map((message) => `lost ${message}`),
-  ...['enlist', 'enlisted', 'release', 'reserve', 'started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
-  ...[
-    ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
-    ...['started', 'submit', 'taken', 'tokens', 'unable'],
-  ].map((message) => `late ${message}`),
-  ...[
-    ...['cancel', 'ended', 'fetch', 'journal', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
-    ...['started', 'submit', 'taken', 'tokens', 'unwanted'],
-  ].map((message) => `orphan ${message}`),
-];
-
-function anyTime(kind: Fault['kind'], changes: Partial<Fault>): Fault {
-  const nothing = { ratio: 0, byUs: 0, atUs: undefined, everyUs: undefined, forUs: Number.POSITIVE_INFINITY };
-  return { ...nothing, instances: undefined, factor: 4, kind, ...changes };
-}
-
 function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
   const outage = { forUs: 500_000 };
   const all = [
-    anyTime('loss', { ratio: 0.04 }),
-    anyTime('duplication', { ratio: 0.06 }),
-    anyTime('delay', { ratio: 0.08, byUs: 150_000 }),
-    anyTime('crash', { everyUs: 1_200_000, ...outage }),
-    anyTime('partition', { everyUs: 2_000_000, ...outage }),
-    anyTime('slow', { everyUs: 1_500_000, ...outage }),
-    anyTime('conductor', { everyUs: 5_000_000 }),
+    fault('loss', { ratio: 0.04 }),
+    fault('duplication', { ratio: 0.06 }),
+    fault('delay', { ratio: 0.08, byUs: 150_000 }),
+    fault('crash', { everyUs: 1_200_000, ...outage }),
+    fault('partition', { everyUs: 2_000_000, ...outage }),
+    fault('slow', { everyUs: 1_500_000, ...outage }),
+    fault('conductor', { everyUs: 5_000_000 }),
   ];
   return { seed, times, faults: all.filter(() => prng.chance(0.7)) };
 }
@@ -130,7 +92,7 @@ function traceOf(prng: Prng): readonly TraceRequest[] {
   return trace;
 }
 
-/** Where there are enough instances, groups compute some of the prompts. */
+/** Groups compute some prompts, where there are enough instances. */
 function pipelineOf({ instances }: SimulationConfig, prng: Prng): SimulationConfig['pipeline'] {
   const prefills = instances.filter(({ role }) => role === 'prefill').length;
   return prefills < 2 ? undefined : { members: prng.integer(2, prefills), tokensOver: prng.integer(0, 60) };
@@ -140,7 +102,7 @@ export function requestWorld(seed: number): RequestWorld {
   const prng = new Prng(seed, 5);
   const admission = prng.chance(0.3) ? admissionKinds[prng.integer(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
-  // Groups are worth it only where steps are short beside prompts.
+  // Groups pay off only where steps are short beside prompts.
   const groups = new Prng(seed, 7);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
@@ -159,7 +121,7 @@ export function requestWorld(seed: number): RequestWorld {
   const even = { config: { ...config, pipeline }, trace: traceOf(prng) };
   const world = withMore(withUnequal(even, new Prng(seed, 11)), new Prng(seed, 8));
   const lends = new Prng(seed, 9);
-  const lending = lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
+  const lending = lends.chance(0.5) ? withLending(world, lends) : world;
   return withStores(lending, new Prng(seed, 10));
 }
 
@@ -168,7 +130,7 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
   ...{ lookUs: 20_000, windowUs: 200_000 },
 };
 
-/** In some worlds members of groups compute at different speeds. */
+/** In some worlds the members of groups compute at different speeds. */
 function withUnequal({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   if (config.pipeline === undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => ({
@@ -178,7 +140,7 @@ function withUnequal({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
   return { config: { ...config, instances }, trace };
 }
 
-/** Some worlds have one or the other of all else that instances do. */
+/** Some worlds have SSDs, pins, batch jobs, SLO classes, inline prefill or role switches. */
 function withMore({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   const ssd = prng.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
   const ssdBlocks = ssd === undefined ? 0 : prng.integer(10, 80);
@@ -199,15 +161,15 @@ function withMore({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   };
   const jobs = prng.chance(0.3);
   const pins = prng.chance(0.3);
-  const more = trace.map((request) => {
+  const labelled = trace.map((request) => {
     if (jobs && prng.chance(0.2)) return { ...request, batch: true };
     if (pins && prng.chance(0.1)) return { ...request, pinUs: prng.integer(100_000, 800_000) };
     return admission.classes !== undefined && prng.chance(0.3) ? { ...request, sloClass: 'slow' } : request;
   });
-  return { config: { ...config, instances, admission }, trace: more };
+  return { config: { ...config, instances, admission }, trace: labelled };
 }
 
-/** In some worlds stores keep what the others compute; they neither lend nor borrow. */
+/** In some worlds stores keep the blocks of the other instances; stores neither lend nor borrow. */
 function withStores({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   const [first] = config.instances;
   if (first === undefined || !prng.chance(0.4)) return { config, trace };
@@ -228,7 +190,7 @@ function withStores({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   return { config: { ...config, instances: [...others, ...stores.map(store)] }, trace };
 }
 
-/** In some worlds prompts are preempted while they leave: some come before others, memory is short and the way is long. */
+/** In some worlds prompts are preempted while they leave: with priorities, little memory and a slow link. */
 function withHaste({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   if (config.pipeline !== undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => {
@@ -242,68 +204,76 @@ function withHaste({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   return { config: { ...config, instances, linkBytesPerSecond: 1e6 }, trace: hasty };
 }
 
-/** There is time enough for each. */
-function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
-  if (event.kind === 'failed' && event.message.includes('not ended in time'))
-    throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
-}
-
 export function hastyWorld(seed: number): RequestWorld {
   return withHaste(requestWorld(seed), new Prng(seed, 12));
 }
 
-/** Runs one seed to its end. Throws on the first broken rule. */
-export function runRequestChaos(seed: number): RequestCounts {
-  const { config, trace } = hastyWorld(seed);
-  const prng = new Prng(seed, 6);
-  const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkPatience } });
-  for (const request of trace) {
-    simulation.arrive(request);
-    if (prng.chance(0.08)) simulation.cancel(String(prng.integer(0, request.index)));
-  }
-  simulation.advance(chaosUs);
-  simulation.inside.faults?.heal();
-  // Then there is time for whoever was given up wrongly to be told, and for orphans to be found.
-  let untilUs = chaosUs;
-  const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
-  for (; simulation.live > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
-  const keeps = config.instances.some(({ role }) => role === 'store');
-  simulation.advance(untilUs + (keeps ? storeSettleUs : settleUs));
-  const { checks, outcome, fates, inside } = simulation;
-  checks?.checkAtRest();
-  simulation.lending?.checkAtRest();
-  if (simulation.lending?.isPaidBack === false) throw new Error('Lending broken: nothing runs, and some is lent');
-  return {
-    faults: new Map(inside.faults?.injected),
-    met: new Map(fates.counts),
-    requests: outcome.requests,
-    completed: outcome.completedRequests,
-    groups: inside.conductor.groupPrefills,
-    movedBlocks: sumOf(simulation, 'movedBlocks'),
-    lostBlocks: sumOf(simulation, 'lostBlocks'),
-    hostBlocks: sumOf(simulation, 'hostBlocks'),
-    events: checks?.events ?? 0,
+/** Small memories, which run out with short requests. */
+const blocksMin = 12;
+const blocksMax = 20;
+const lentShareMax = 0.75;
+const remoteAttentionPermilleMax = 300;
+const rangeBlocks = 2;
+const hostTokenUs = 5;
+/** Receive buffers for most of the long prompts. */
+const landingFactor = 2;
+/** Long requests wait for memory, one after another. */
+const timeoutUs = 45_000_000;
+const times = { ...defaultLendingTimes, settleUs: 200_000, remoteCacheUs: 800_000 };
+
+/** Instances lend memory to one another, and some requests exceed any single instance. */
+function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  const blocks = prng.integer(blocksMin, blocksMax);
+  const lendable = Math.floor(blocks * lentShareMax);
+  const { length } = config.instances;
+  const policy = {
+    ...{
+      lentShareMax,
+      lowWaterBlocks: 2,
+      highWaterBlocks: 7,
+      recallBlocks: 1,
+      loanBlocksMin: 2,
+      remoteAttentionPermilleMax,
+    },
+    lookAheadUs: prng.chance(0.8) ? 100_000 : 0,
   };
+  const hostBlocks = prng.chance(0.4) ? prng.integer(4, 12) : 0;
+  const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
+  const handsOver = config.pipeline === undefined;
+  const instances = config.instances.map((spec, instance) => {
+    const borrowableBlocks =
+      handsOver || spec.role === 'mixed' ? (lendable + lendableHost) * (length - 1) + hostBlocks : 0;
+    const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
+    const borrowing = { instance, policy, times, handsOver, ...figures };
+    const landingTokens = spec.machine.handOff?.landingTokens ?? 0;
+    const more = spec.machine.handOff && { ...spec.machine.handOff, landingTokens: landingFactor * landingTokens };
+    return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(more && { handOff: more }) } };
+  });
+  const lending = {
+    ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, remoteAttentionPermilleMax, layers: 2 },
+    seed: trace.length,
+    hostTokenUs: config.instances.map(() => hostTokenUs),
+    queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),
+  };
+  const alone = blocks * config.blockTokens;
+  const longer = trace.map((request) =>
+    handsOver && prng.chance(0.1) ? withLength(request, prng.integer(alone, 2 * alone), config.blockTokens) : request,
+  );
+  const restarts = prng.chance(0.7);
+  const faults = config.faults && {
+    ...config.faults,
+    times: { ...config.faults.times, timeoutUs },
+    faults: restarts ? [...config.faults.faults, fault('gmanager', { everyUs: 2_500_000 })] : config.faults.faults,
+  };
+  return { config: { ...config, instances, lending, faults }, trace: longer };
 }
 
-function sumOf({ lending }: Simulation, name: 'movedBlocks' | 'lostBlocks' | 'hostBlocks'): number {
-  return (lending?.totals ?? []).reduce((sum, totals) => sum + totals[name], 0);
-}
-
-/** Sums of several runs. */
-export function addRequestCounts(sum: RequestCounts, counts: RequestCounts): void {
-  for (const [fault, count] of counts.faults) sum.faults.set(fault, (sum.faults.get(fault) ?? 0) + count);
-  for (const [key, count] of counts.met) sum.met.set(key, (sum.met.get(key) ?? 0) + count);
-  sum.requests += counts.requests;
-  sum.completed += counts.completed;
-  sum.groups += counts.groups;
-  sum.movedBlocks += counts.movedBlocks;
-  sum.lostBlocks += counts.lostBlocks;
-  sum.hostBlocks += counts.hostBlocks;
-  sum.events += counts.events;
-}
-
-/** Faults that were never injected and handlers that never ran: a soak that leaves any has shown nothing about it. */
-export function neverInRequests({ faults, met }: RequestCounts): readonly string[] {
-  return [...faultNames.filter((fault) => !faults.has(fault)), ...requestHandlers.filter((key) => !met.has(key))];
+/** Extends a prompt by blocks of its own. */
+function withLength(request: TraceRequest, inputTokens: number, blockTokens: number): TraceRequest {
+  const { blocks, index } = request;
+  const shared = Math.max(0, blocks.length - 2);
+  const ids = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
+    i < shared ? blocks[i] : 1_000_000 + 100 * index + i,
+  );
+  return { ...request, inputTokens, blocks: ids };
 }

@@ -1,19 +1,26 @@
-// What must hold between the instances of a lending world after every event, and once all has come to rest.
+// The invariants between instances that lend: after every event, and at rest.
 
-import { memories } from '../../core/lending/instance-memory.ts';
+import { type InstanceMemory, memories } from '../../core/lending/instance-memory.ts';
 import type { GManager } from '../../core/lending/manager/gmanager.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
 import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
-import type { LendingNode } from './node.ts';
 
-/** An instance as far as lending goes; no life: it is dead. */
+/** An instance that lends or borrows. */
 export interface LendingParty {
   readonly instance: number;
+  /** Offset of its clock. */
   readonly skewUs: number;
+  /** Undefined: the instance is down. */
   readonly incarnation: { readonly number: number; readonly rmanager: RManager } | undefined;
 }
 
-/** Every block that a debtor may use now is lent to it, under that loan, by the life that it knows. */
+interface MemoryParty extends LendingParty {
+  readonly incarnation:
+    | { readonly number: number; readonly rmanager: RManager; readonly memory: InstanceMemory }
+    | undefined;
+}
+
+/** Throws unless every block that a debtor may use now is lent to it, under that loan, by the incarnation that it knows. */
 export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void {
   for (const node of nodes) {
     for (const debt of node.incarnation?.rmanager.debts ?? []) {
@@ -33,7 +40,7 @@ export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void 
   }
 }
 
-/** What those who run were promised is theirs: it is not to be vacated. */
+/** Throws when an instance is to vacate a block promised to a running sequence. */
 export function checkPromises({ instance, incarnation }: LendingParty, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
     const place = incarnation?.rmanager.find(rblock);
@@ -42,14 +49,14 @@ export function checkPromises({ instance, incarnation }: LendingParty, rblocks: 
   }
 }
 
-/** By loan: what a debtor was promised, and how much of it it may keep. */
+/** By loan that is promised to the debtor: the blocks that it may keep. */
 export function promised({ incarnation }: LendingParty): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
-  for (const { number, committed: firm, keep } of incarnation?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
+  for (const { number, committed, keep } of incarnation?.rmanager.debts ?? []) if (committed) kept.set(number, keep);
   return kept;
 }
 
-/** `before`: what was `promised` when a recall came. Throws when that took some of it. */
+/** Throws when a recall reduced a promised loan. @param before `promised` before the recall */
 export function checkRecall({ instance, incarnation }: LendingParty, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
     const debt = incarnation?.rmanager.debtor.find(loan);
@@ -58,15 +65,15 @@ export function checkRecall({ instance, incarnation }: LendingParty, before: Rea
   }
 }
 
-/** rBlocks at creditors that no settlement has frozen: a commit leaves them where they are, so that each debt falls by what was prepared, once. */
-export function unfrozen(node: LendingNode): readonly number[] {
+/** rBlocks at creditors that no settlement has frozen. A commit must not move them: each debt falls once, by what was prepared. */
+export function unfrozen(node: LendingParty): readonly number[] {
   const rblocks: number[] = [];
   for (const { used } of node.incarnation?.rmanager.debts ?? []) rblocks.push(...used.values());
   return rblocks;
 }
 
-/** `before`: what was `unfrozen` when a commit came. Throws when it took one of those home. */
-export function checkCommit(node: LendingNode, before: readonly number[]): void {
+/** Throws when a commit moved an rBlock that was not prepared. @param before `unfrozen` before the commit */
+export function checkCommit(node: LendingParty, before: readonly number[]): void {
   for (const rblock of before) {
     const kind = node.incarnation?.rmanager.find(rblock)?.kind ?? 'remote';
     if (kind !== 'remote')
@@ -74,15 +81,15 @@ export function checkCommit(node: LendingNode, before: readonly number[]): void 
   }
 }
 
-/** Who waits for whose answer. A request is to be answered in the step that heard it: then nobody ever waits for one who waits. */
-export class Waits {
+/** Borrow requests without an answer. A creditor must answer in the step that receives the request, so that no cycle of waiting arises. */
+export class BorrowWaits {
   readonly #waits = new Map<
     string,
     { readonly debtor: number; readonly creditor: number; readonly incarnation: number }
   >();
 
-  /** `envelope` was heard and answered with `effects`. */
-  heard({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
+  /** An instance has handled `envelope` with these effects. */
+  handled({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
     if (message.kind === 'borrow' && typeof from === 'number' && typeof to === 'number') {
       const answered = effects.some((effect) => effect.kind === 'met' && effect.fate !== 'lost');
       if (!answered)
@@ -100,8 +107,8 @@ export class Waits {
     }
   }
 
-  /** Throws when a cycle of instances wait for one another. Requests of the dead, and those given up, wait no more. */
-  check(nodes: readonly LendingNode[]): void {
+  /** Throws when instances wait for one another in a cycle. Requests of failed instances, and cancelled ones, do not wait. */
+  check(nodes: readonly LendingParty[]): void {
     const waits = new Map<number, number>();
     for (const [key, { debtor, creditor, incarnation }] of this.#waits) {
       const loan = Number(key.split(' ')[2]);
@@ -120,7 +127,7 @@ export class Waits {
   }
 }
 
-/** Everything said has been heard: the ledger equals the loans, both sides of each agree, and the dead hold nothing. */
+/** All messages have been received. Throws unless the ledger equals the loans, both sides of each loan agree, and failed instances hold nothing. */
 export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager): void {
   for (const memory of memories) {
     for (const { instance: creditor, incarnation } of nodes) {
@@ -139,8 +146,8 @@ export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager
   }
 }
 
-/** Every sequence has ended: nothing is lent, borrowed, staged or in use. */
-export function checkEmpty(nodes: readonly LendingNode[]): void {
+/** Every sequence has ended. Throws unless nothing is lent, borrowed, staged or in use. */
+export function checkEmpty(nodes: readonly MemoryParty[]): void {
   for (const { instance, incarnation } of nodes) {
     if (incarnation === undefined) continue;
     const { rmanager, memory } = incarnation;

@@ -1,41 +1,42 @@
-// One instance of a lending world: its memories, its rManager and its workload, in one life after another.
-import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-memory.ts';
-import { RManager } from '../../core/lending/rmanager.ts';
-import type { LendingTimes } from '../../core/lending/times.ts';
-import type { LendingEffect, RManagerEvent } from '../../core/protocol/lending-messages.ts';
-import type { Prng } from '../../util/prng.ts';
-import { Workload } from './workload.ts';
+// One instance of a lending world: its memory, its rManager and its sequences, in one incarnation after another.
+import { InstanceMemory, type LendingPolicy } from '../../../core/lending/instance-memory.ts';
+import { RManager } from '../../../core/lending/rmanager.ts';
+import type { LendingTimes } from '../../../core/lending/times.ts';
+import type { LendingEffect, RManagerEvent } from '../../../core/protocol/lending-messages.ts';
+import type { Prng } from '../../../util/prng.ts';
+import { GrowingSequences } from '../../workload/growing-sequences.ts';
 
 export interface NodeConfig {
   readonly deviceBlocks: number;
   readonly hostBlocks: number;
   readonly stagingBlocks: number;
   readonly policy: LendingPolicy;
-  /** Of a step: that a sequence comes that no instance could hold alone. */
+  /** Probability per step that a sequence arrives that exceeds any single instance. */
   readonly longChance: number;
   readonly times: LendingTimes;
 }
 
-/** What one life has. All of it is gone after a crash. */
-export interface Incarnation {
+/** The state of one incarnation, which a failure discards. */
+export interface NodeIncarnation {
   readonly number: number;
   readonly rmanager: RManager;
   readonly memory: InstanceMemory;
-  readonly workload: Workload;
-  /** rBlocks whose contents were copied to the staging buffer. */
+  readonly sequences: GrowingSequences;
+  /** rBlocks with contents in the staging buffer. */
   readonly fetched: Set<number>;
 }
 
 export class LendingNode {
   readonly instance: number;
-  /** Its clock differs from the world's by so much. */
+  /** Offset of the instance's clock from the world's. */
   readonly skewUs: number;
   readonly #config: NodeConfig;
   readonly #prng: Prng;
   #incarnations = 0;
-  incarnation: Incarnation | undefined;
-  /** It does nothing until then. */
-  slowUntilUs = 0;
+  /** Undefined: the instance is down. */
+  incarnation: NodeIncarnation | undefined;
+  /** Actions that wait until the pause of a slow instance ends; undefined: it is not slow. */
+  paused: (() => void)[] | undefined;
 
   constructor(instance: number, config: NodeConfig, prng: Prng) {
     this.instance = instance;
@@ -44,7 +45,7 @@ export class LendingNode {
     this.skewUs = prng.integer(0, 1_000_000_000);
   }
 
-  start(): Incarnation {
+  start(): NodeIncarnation {
     const { deviceBlocks, hostBlocks, stagingBlocks, policy, times, longChance } = this.#config;
     const groups = [{ layers: 2, window: undefined }];
     const device = { pages: deviceBlocks * 2, blockTokens: 32, groups, eviction: 'lru' } as const;
@@ -53,11 +54,9 @@ export class LendingNode {
     const { instance } = this;
     const memories = memory.lending;
     const rmanager = new RManager({ instance, incarnation: number, memories, policy, times, stagingBlocks });
-    const workload = new Workload(memory, rmanager, this.#prng, {
-      lowWaterBlocks: policy.lowWaterBlocks,
-      longChance,
-    });
-    this.incarnation = { number, rmanager, memory, workload, fetched: new Set() };
+    const limits = { lowWaterBlocks: policy.lowWaterBlocks, longChance };
+    const sequences = new GrowingSequences(memory, rmanager, this.#prng, limits);
+    this.incarnation = { number, rmanager, memory, sequences, fetched: new Set() };
     return this.incarnation;
   }
 
@@ -65,22 +64,20 @@ export class LendingNode {
     return this.incarnation?.rmanager.step(nowUs + this.skewUs, event) ?? [];
   }
 
-  /** When it wants to be woken, in the world's time. */
+  /** Next wake, in the world's time. */
   get nextUs(): number {
-    const own =
-      this.incarnation === undefined ? Number.POSITIVE_INFINITY : this.incarnation.rmanager.nextUs - this.skewUs;
-    return Math.max(own, this.slowUntilUs);
+    return this.incarnation === undefined ? Number.POSITIVE_INFINITY : this.incarnation.rmanager.nextUs - this.skewUs;
   }
 
   check(): void {
     if (this.incarnation === undefined) return;
-    const { rmanager, memory, workload, fetched } = this.incarnation;
+    const { rmanager, memory, sequences, fetched } = this.incarnation;
     for (const [rblock, { kind }] of rmanager.table.entries()) {
       if (kind === 'staged' && !fetched.has(rblock))
         throw new Error(`Lending broken: rBlock ${rblock} left its creditor before its contents were copied`);
     }
     memory.check();
     rmanager.check();
-    workload.check();
+    sequences.check();
   }
 }

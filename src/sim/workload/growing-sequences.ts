@@ -1,47 +1,47 @@
-// Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
+// Sequences that grow in an instance's memory and in borrowed memory: the local callers of an rManager, without an engine.
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
 import type { DemandUpdate, Reservation } from '../../core/protocol/lending-messages.ts';
 import type { Prng } from '../../util/prng.ts';
 
 interface Growing {
-  /** Blocks that it ends with. */
+  /** Final length in blocks. */
   readonly target: number;
   readonly table: BlockTable;
   readonly rblocks: Set<RBlockId>;
   stalls: number;
-  /** Steps that it stays once it is as long as it gets. */
+  /** Steps that it stays at its final length. */
   stays: number;
-  /** No instance could hold it alone: what it comes to was promised to it. */
+  /** It exceeds any single instance, and its final length was promised to it. */
   readonly gathered: boolean;
 }
 
-/** Steps that a sequence waits for a block before it gives up what it has. */
+/** Steps that a sequence waits for a block before it ends. */
 const stallsMax = 12;
-/** Steps that a sequence stays on average: so long that debts outlive the load that they came from, and cycles of them arise. */
+/** Mean steps at the final length: long enough that debts outlive the load that caused them, and cycles of debts arise. */
 const staysMean = 80;
-/** Of one that no instance could hold: blocks of a step, and steps that it waits for one and stays. */
+/** For a gathered sequence: blocks per step, steps that it waits for a block, and steps at its final length. */
 const gatheredBlocks = 4;
 const gatheredStallsMax = 100;
 const gatheredStays = 5;
 
-export class Workload {
+export class GrowingSequences {
   readonly #memory: InstanceMemory;
   readonly #rmanager: RManager;
   readonly #prng: Prng;
-  /** Below so many available blocks at home, sequences grow abroad. */
+  /** With fewer available blocks at home, sequences grow in borrowed memory. */
   readonly #reserveBlocks: number;
   readonly #longChance: number;
   readonly #sequences = new Set<Growing>();
-  /** It waits for its turn, and then for memory. */
+  /** A long sequence that waits for its turn, and then for memory. */
   #long: Reservation | undefined;
   #longNumber = 0;
-  /** How many such were let in, and how many holds kept others out meanwhile. */
+  /** Admitted long sequences, and holds that kept other sequences out. */
   gatherings = 0;
   holds = 0;
   #hold: number | undefined;
 
-  /** @param longChance of a step, where none waits or runs: that one comes that no instance could hold */
+  /** @param longChance probability per step that a long sequence arrives, while none waits or runs */
   constructor(
     memory: InstanceMemory,
     rmanager: RManager,
@@ -59,7 +59,7 @@ export class Workload {
     return this.#sequences.size;
   }
 
-  /** What is going to be needed. */
+  /** Expected demand. */
   get demand(): Omit<DemandUpdate, 'kind' | 'blocksPerSecond'> {
     const promised = this.#promised;
     const [turn, gatherings] = [this.#long, this.gatherings];
@@ -73,21 +73,21 @@ export class Workload {
     };
   }
 
-  /** The one that waits, which no instance could hold. */
+  /** The long sequence that waits. */
   get waits(): Reservation | undefined {
     return this.#long;
   }
 
-  /** Nobody waits any more. */
+  /** Drops the long sequence that waits. */
   dismiss(): void {
     this.#long = undefined;
   }
 
-  /** A block for every sequence; with `load` in [0, 1] new ones come. Returns how many blocks a step now takes. */
+  /** One step: each sequence grows by a block. @param load probability that a sequence arrives. @returns blocks of the next step */
   grow(load: number): number {
-    this.#lookAtHold();
-    const isKeptOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.holdsReservation);
-    if (this.#prng.chance(load) && this.#sequences.size < 24 && !isKeptOut) {
+    this.#countHolds();
+    const keepsOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.holdsReservation);
+    if (this.#prng.chance(load) && this.#sequences.size < 24 && !keepsOut) {
       const target = this.#prng.integer(2, 10);
       this.#add(target, this.#prng.exponentialUs(staysMean), false);
     }
@@ -104,13 +104,13 @@ export class Workload {
     return this.#sequences.size;
   }
 
-  #lookAtHold(): void {
+  #countHolds(): void {
     const { hold } = this.#rmanager.creditor;
     if (hold !== undefined && hold !== this.#hold) this.holds++;
     this.#hold = hold;
   }
 
-  /** Now and then one comes that no instance could hold; it is let in when it has the turn, and there is room for all of it. */
+  /** A long sequence arrives at random. It is admitted when the instance has the turn and room for all of it. */
   #gather(): void {
     const { available, total } = this.#memory.lending.device.figures;
     if (this.#long === undefined) {
@@ -135,14 +135,14 @@ export class Workload {
     return count;
   }
 
-  /** Blocks to come of those that were gathered for. */
+  /** Blocks that gathered sequences still require. */
   get #promised(): number {
     let blocks = 0;
     for (const sequence of this.#sequences) if (sequence.gathered) blocks += sequence.target - lengthOf(sequence);
     return blocks;
   }
 
-  /** Moves these home, or ends who holds them: it never waits for anything. */
+  /** Moves these home, or ends the sequences that hold them. Never waits. */
   vacate(rblocks: readonly RBlockId[]): void {
     for (const rblock of rblocks) {
       const sequence = this.#holderOf(rblock);
@@ -158,7 +158,7 @@ export class Workload {
     }
   }
 
-  /** Their contents are gone: who held them starts again. */
+  /** Their contents are lost: the sequences that hold them end. */
   lose(rblocks: readonly RBlockId[]): void {
     const gone = new Set(rblocks);
     let held = 0;
@@ -174,7 +174,7 @@ export class Workload {
     for (const sequence of this.#sequences) this.#end(sequence, true);
   }
 
-  /** A random one ends before its time. */
+  /** Ends a random sequence. */
   cancelOne(): void {
     const all = [...this.#sequences];
     if (all.length > 0) this.#end(all[this.#prng.integer(0, all.length - 1)], true);
@@ -189,7 +189,7 @@ export class Workload {
     return true;
   }
 
-  /** With `keep`, what it computed at home stays as cache. */
+  /** With `keep`, its blocks at home stay as cache. */
   #end(sequence: Growing, keep: boolean): void {
     if (!this.#sequences.delete(sequence)) return;
     const { table, rblocks } = sequence;
@@ -213,11 +213,11 @@ export class Workload {
       pages += this.#memory.cache.pagesOf(sequence.table);
       for (const rblock of sequence.rblocks) {
         if (this.#rmanager.find(rblock) === undefined)
-          throw new Error(`Workload broken: a sequence holds rBlock ${rblock}, which is not known`);
+          throw new Error(`Workload broken: a sequence holds rBlock ${rblock}, which the rManager does not have`);
       }
     }
     const { size } = this.#rmanager.table;
-    if (rblocks !== size) throw new Error(`Workload broken: ${rblocks} rBlocks held, ${size} known`);
+    if (rblocks !== size) throw new Error(`Workload broken: ${rblocks} rBlocks held, the rManager has ${size}`);
     if (pages !== this.#memory.cache.usedPages)
       throw new Error(`Workload broken: ${pages} pages in tables, ${this.#memory.cache.usedPages} used`);
   }

@@ -1,0 +1,124 @@
+// The conductor's prefix index against the caches themselves: how long it may name blocks that an instance has lost.
+
+import type { LengthInstance } from '../../core/instance/length-instance.ts';
+import type { BlockListener } from '../../core/kvcache/events/kv-event-log.ts';
+import { changesMax } from '../../core/kvcache/events/kv-event-publisher.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
+import { digestWords } from '../../util/blake2s.ts';
+import type { EventQueue } from '../engine/event-queue.ts';
+
+/** A block that an instance does not hold any more. */
+interface LostBlock {
+  /** (4 words): its digest. */
+  readonly words: Uint32Array;
+  readonly sinceUs: number;
+}
+
+interface IndexView {
+  /** True if the index has the block of the digest at `words[at..at+4]` for the instance. */
+  indexHas(instance: InstanceIndex, words: Uint32Array, at: number): boolean;
+}
+
+export class IndexChecks {
+  /** (instances): by digest, in the order of the losses. */
+  readonly #lost: readonly Map<string, LostBlock>[];
+  /** (instances): blocks lost before the instance last published its events. */
+  readonly #published: readonly LostBlock[][];
+  readonly #dirty = new Set<InstanceIndex>();
+  readonly #queue: EventQueue;
+  readonly #lossy: boolean;
+
+  /** @param lossy events may be late or lost: the index learns of losses after a time, otherwise when they are published */
+  constructor(instances: number, lossy: boolean, queue: EventQueue) {
+    this.#lost = Array.from({ length: instances }, () => new Map<string, LostBlock>());
+    this.#published = Array.from({ length: instances }, () => []);
+    this.#lossy = lossy;
+    this.#queue = queue;
+  }
+
+  /** Observes what the instance's cache stores and drops. */
+  blockListener(instance: InstanceIndex): BlockListener {
+    return {
+      record: (words, at, stored) => {
+        if (stored) this.#lost[instance].delete(keyOf(words, at));
+        else this.#lose(instance, words, at);
+      },
+    };
+  }
+
+  #lose(instance: InstanceIndex, words: Uint32Array, at: number): void {
+    const lost = this.#lost[instance];
+    const key = keyOf(words, at);
+    // In its place by time, also if it was lost before.
+    lost.delete(key);
+    lost.set(key, { words: words.slice(at, at + digestWords), sinceUs: this.#queue.nowUs });
+    this.#dirty.add(instance);
+  }
+
+  /** The instance has failed with all its blocks. */
+  reset(instance: InstanceIndex, { cached }: LengthInstance): void {
+    const words = cached.indexedDigests();
+    for (let at = 0; at < words.length; at += digestWords) this.#lose(instance, words, at);
+  }
+
+  /** The instance publishes all pending events of its cache. */
+  published(instance: InstanceIndex): void {
+    if (this.#lossy) return;
+    for (const lost of this.#lost[instance].values()) this.#published[instance].push(lost);
+    this.#lost[instance].clear();
+    this.#dirty.add(instance);
+  }
+
+  /** All published events have been received. @param mostUs for which a loss may be unknown where events are lost */
+  check(index: IndexView, mostUs: number): void {
+    if (this.#lossy) {
+      for (const instance of this.#dirty) this.#checkAges(instance, index, mostUs);
+      return;
+    }
+    for (const instance of this.#dirty) {
+      for (const { words } of this.#published[instance])
+        if (index.indexHas(instance, words, 0))
+          throw stale(instance, words, 0, 'though the instance has published its loss');
+      this.#published[instance].length = 0;
+      const { size } = this.#lost[instance];
+      if (size >= changesMax)
+        throw new Error(`Requests broken: instance ${instance} has lost ${size} blocks and published none`);
+    }
+    this.#dirty.clear();
+  }
+
+  #checkAges(instance: InstanceIndex, index: IndexView, mostUs: number): void {
+    const lost = this.#lost[instance];
+    const { nowUs } = this.#queue;
+    for (const [key, { words, sinceUs }] of lost) {
+      const ageUs = nowUs - sinceUs;
+      if (ageUs <= mostUs) return;
+      if (index.indexHas(instance, words, 0))
+        throw stale(instance, words, 0, `which was lost ${ageUs / 1e6} s ago: at most ${mostUs / 1e6} s`);
+      lost.delete(key);
+    }
+    this.#dirty.delete(instance);
+  }
+
+  /** Throws when the index names a block of the prompt that the instance neither holds nor has just lost. */
+  checkPrompt({ chain }: LengthRequest, index: IndexView, instances: readonly LengthInstance[]): void {
+    for (const [instance, { cached }] of instances.entries()) {
+      for (let at = 0; at < chain.blocks * digestWords; at += digestWords) {
+        if (!index.indexHas(instance, chain.words, at) || cached.holds(chain.words, at)) continue;
+        const key = keyOf(chain.words, at);
+        const isPublished = this.#published[instance].some(({ words }) => keyOf(words, 0) === key);
+        if (!isPublished && !this.#lost[instance].has(key))
+          throw stale(instance, chain.words, at, 'which it does not have and has not just lost');
+      }
+    }
+  }
+}
+
+function keyOf(words: Uint32Array, at: number): string {
+  return `${words[at]} ${words[at + 1]} ${words[at + 2]} ${words[at + 3]}`;
+}
+
+function stale(instance: InstanceIndex, words: Uint32Array, at: number, why: string): Error {
+  return new Error(`Requests broken: the index names block ${keyOf(words, at)} at instance ${instance}, ${why}`);
+}

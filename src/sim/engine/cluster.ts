@@ -1,0 +1,211 @@
+// A simulated cluster: its machines and everything between them, on one event queue. It carries effects out and decides nothing.
+
+import { createLengthInstance, type LengthEvent, type LengthInstance } from '../../core/instance/length-instance.ts';
+import type { ConductorEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import { MessageCounts } from '../../core/protocol/message-counts.ts';
+import { type SloRule, sloRule } from '../../core/router/admission/length-admission.ts';
+import type { Conductor } from '../../core/router/conductor.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
+import { RequestChecks } from '../checks/request-checks.ts';
+import { FaultLayer } from '../faults/fault-layer.ts';
+import { Network } from '../network/network.ts';
+import { Outcome } from '../report/outcome.ts';
+import { Clients } from '../workload/clients.ts';
+import { Retries } from '../workload/retries.ts';
+import { ConductorDriver } from './conductor-driver.ts';
+import { EffectRunner } from './effect-runner.ts';
+import { EventQueue, type Timer } from './event-queue.ts';
+import { SimulatedExecutor } from './executor.ts';
+import { ClusterLending } from './lending/cluster-lending.ts';
+import { MessageDelivery } from './message-delivery.ts';
+import type { ClusterHost, SimulationConfig } from './simulation-config.ts';
+import { Streams } from './streams.ts';
+import { SimulatedTiers } from './tiers.ts';
+
+/**
+ * The host of all its parts. At one time steps end first, in the order of their instances, then flows change, then messages arrive in
+ * the order of sending, then lending acts.
+ */
+export class Cluster implements ClusterHost {
+  readonly config: SimulationConfig;
+  readonly queue = new EventQueue();
+  readonly outcome = new Outcome();
+  readonly fates = new MessageCounts();
+  readonly sloOf: SloRule;
+  /** Undefined unless the configuration requires checks. */
+  readonly checks: RequestChecks | undefined;
+  readonly instances: LengthInstance[];
+  readonly executors: readonly SimulatedExecutor[];
+  readonly network: Network;
+  readonly delivery: MessageDelivery;
+  readonly streams: Streams;
+  readonly tiers: SimulatedTiers;
+  readonly clients: Clients;
+  readonly lending: ClusterLending | undefined;
+  readonly faults: FaultLayer | undefined;
+  readonly #effects: EffectRunner;
+  readonly #conductor: ConductorDriver;
+  /** (instances): ends of steps, and wakes. */
+  readonly #timers: readonly Timer[];
+  /** (instances): next wake. */
+  readonly #wakeUs: Float64Array;
+
+  constructor(config: SimulationConfig) {
+    this.config = config;
+    const { instances, queue } = { instances: config.instances, queue: this.queue };
+    this.outcome.retries = config.retries && new Retries(config.retries);
+    this.sloOf = sloRule(config.admission, instances);
+    this.checks = config.checking ? new RequestChecks(this) : undefined;
+    this.instances = instances.map((_, index) => this.#create(index, 0));
+    this.#effects = new EffectRunner(this);
+    this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
+    this.#timers = instances.map((_, index) => queue.timer(() => this.#timerFired(index)));
+    this.executors = instances.map(
+      ({ machine }, index) => new SimulatedExecutor(machine, queue, this.#timers[index], index, config.watch),
+    );
+    this.network = new Network({
+      nics: instances.map(({ nic }) => nic),
+      linkBytesPerSecond: config.linkBytesPerSecond,
+    });
+    this.delivery = new MessageDelivery(this);
+    this.streams = new Streams(this);
+    this.tiers = new SimulatedTiers(this);
+    this.clients = new Clients(this);
+    this.#conductor = new ConductorDriver(this);
+    this.lending = config.lending && new ClusterLending(config.lending, this);
+    this.faults = config.faults && new FaultLayer(config.faults, this);
+    if (this.faults === undefined) return;
+    for (const index of instances.keys()) {
+      this.deliverToConductor({ kind: 'instanceJoined', instance: index, incarnation: 0 });
+      this.#scheduleWake(index);
+    }
+  }
+
+  #create(index: InstanceIndex, incarnation: number): LengthInstance {
+    const { machine } = this.config.instances[index];
+    return createLengthInstance({
+      ...machine,
+      queueMax: 2 ** 53 - 1,
+      incarnation,
+      reportUs: this.config.faults?.times.reportUs,
+      fates: this.fates,
+      witness: this.checks?.blockListener(index),
+    });
+  }
+
+  get conductor(): Conductor<LengthRequest> {
+    return this.#conductor.conductor;
+  }
+
+  deliverToConductor(event: ConductorEvent<LengthRequest>): void {
+    this.#conductor.deliver(event);
+  }
+
+  deliverToInstance(index: InstanceIndex, event: LengthEvent): void {
+    if (this.faults?.isUp(index) === false) return;
+    this.executors[index].observe(event);
+    if (this.delivery.defer(index, event)) return;
+    const effects = this.instances[index].step(this.queue.nowUs, event);
+    if (this.config.learned !== undefined) this.#observe(index);
+    if (this.checks !== undefined) {
+      this.instances[index].check();
+      this.checks.stepped(index, event, effects);
+    }
+    this.#effects.run(index, effects);
+    this.delivery.endTurn(index, event);
+    this.#scheduleWake(index);
+    this.lending?.stepped(index);
+  }
+
+  /** Delivers at that time, unless the instance restarts before. */
+  deliverToInstanceAt(timeUs: number, index: InstanceIndex, event: LengthEvent): void {
+    const incarnation = this.incarnationOf(index);
+    this.queue.at(timeUs, () => {
+      if (this.incarnationOf(index) === incarnation) this.deliverToInstance(index, event);
+    });
+  }
+
+  incarnationOf(index: InstanceIndex): number {
+    return this.faults?.incarnationOf(index) ?? 0;
+  }
+
+  latencyUs(from: InstanceIndex, to: InstanceIndex, loadBytes: number): number {
+    return this.network.latencyUs(from, to) + this.tiers.loadReceived(to, loadBytes);
+  }
+
+  /** The conductor learns from the instance's snapshot, with its next messages. */
+  #observe(index: InstanceIndex): void {
+    const sent = this.network.sentBy(this.queue.nowUs, index);
+    const snapshot = { ...this.instances[index].snapshot(), sent };
+    this.delivery.withTurn(index, () => this.#conductor.observe(index, snapshot));
+  }
+
+  #timerFired(index: InstanceIndex): void {
+    const ended = this.executors[index].takeEnd();
+    if (ended !== undefined) {
+      this.lending?.stepEnded(index, ended);
+      this.delivery.deliverDeferred(index);
+      this.deliverToInstance(index, ended);
+    }
+    if (this.faults?.isUp(index) === false) return;
+    if (this.#wakeUs[index] <= this.queue.nowUs) this.deliverToInstance(index, { kind: 'wake' });
+  }
+
+  /** A wake that is early or superseded has no effect. */
+  #scheduleWake(index: InstanceIndex): void {
+    const { nextUs } = this.instances[index];
+    if (nextUs === this.#wakeUs[index]) return;
+    this.#wakeUs[index] = nextUs;
+    if (nextUs < Number.POSITIVE_INFINITY) this.#timers[index].schedule(Math.max(nextUs, this.queue.nowUs));
+  }
+
+  /** An instance fails: all that it had is lost, without the results of its running step. */
+  instanceFailed(index: InstanceIndex, incarnation: number): void {
+    this.outcome.lost(this.instances[index], this.executors[index].stop());
+    this.checks?.reset(index, this.instances[index]);
+    this.delivery.reset(index);
+    this.instances[index] = this.#create(index, incarnation);
+    this.#wakeUs[index] = Number.POSITIVE_INFINITY;
+    this.lending?.instanceFailed(index);
+  }
+
+  instanceStarted(index: InstanceIndex): void {
+    this.#scheduleWake(index);
+    this.lending?.instanceStarted(index);
+  }
+
+  /** The instance's steps take so many times as long from now on. */
+  setSlowness(index: InstanceIndex, factor: number): void {
+    this.executors[index].endRun();
+    this.executors[index].slowness = factor;
+    this.lending?.slownessChanged(index);
+  }
+
+  breakConnections(isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void {
+    this.streams.break(isBroken);
+    this.lending?.break(isBroken);
+  }
+
+  restartConductor(): void {
+    this.#conductor.restart();
+  }
+
+  restartGManager(): void {
+    this.lending?.restartGManager();
+  }
+
+  /** Time of the next event; Infinity when nothing is left to happen. */
+  get nextUs(): number {
+    const { queue, network } = this;
+    if (network.changed && (queue.isIdle || queue.nextUs > queue.nowUs)) this.streams.refresh();
+    if (queue.isIdle && this.lending?.isActive(this.clients.live) !== true) return Number.POSITIVE_INFINITY;
+    return queue.nextUs;
+  }
+
+  /** Runs after every event. */
+  afterEvent(): void {
+    this.checks?.check();
+    this.config.inspect?.after();
+  }
+}

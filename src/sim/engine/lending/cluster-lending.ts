@@ -1,0 +1,400 @@
+// Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and slows creditors down by attention for debtors.
+
+import type { LengthEvent, LengthInstance } from '../../../core/instance/length-instance.ts';
+import type { BorrowingTotals } from '../../../core/lending/debtor/borrower-config.ts';
+import type { QueryLink } from '../../../core/lending/debtor/remote-work.ts';
+import { GManager } from '../../../core/lending/manager/gmanager.ts';
+import type { BorrowerEffect, RemoteWork } from '../../../core/protocol/lending-effects.ts';
+import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';
+import { assertNever } from '../../../util/assert-never.ts';
+import { counterUniform } from '../../../util/counter-random.ts';
+import { checkAtRest, checkLoans, type LendingParty } from '../../checks/lending-checks.ts';
+import type { FaultLayer } from '../../faults/fault-layer.ts';
+import type { Departed, Network } from '../../network/network.ts';
+import type { EventQueue, Timer } from '../event-queue.ts';
+import type { SimulatedExecutor } from '../executor.ts';
+import type { ClusterHost, ClusterLendingConfig } from '../simulation-config.ts';
+import { BlockCopies } from './block-copies.ts';
+import { isPaidBack, LendingProgress } from './progress.ts';
+import { RemoteAttention } from './remote-attention.ts';
+
+export interface Debt {
+  readonly debtor: number;
+  readonly creditor: number;
+  readonly blocks: number;
+}
+
+interface LendingCounts {
+  loans: number;
+  recalls: number;
+  refusals: number;
+  settlements: number;
+  /** Queries to the gManager. */
+  queries: number;
+}
+
+interface LendingHost extends ClusterHost {
+  readonly executors: readonly SimulatedExecutor[];
+  readonly network: Network;
+  readonly streams: { reads(instance: number, rows: readonly number[]): boolean };
+  readonly faults: FaultLayer | undefined;
+  incarnationOf(instance: number): number;
+}
+
+/** For reports that name released requests, for leases to end, and for heartbeats. */
+const restLeases = 15;
+
+/** All its events run in the background: heartbeats do not keep a simulation alive. */
+export class ClusterLending {
+  readonly counts: LendingCounts = { loans: 0, recalls: 0, refusals: 0, settlements: 0, queries: 0 };
+  readonly attention: RemoteAttention;
+  readonly queue: EventQueue;
+  readonly network: Network;
+  readonly executors: readonly SimulatedExecutor[];
+  readonly streams: LendingHost['streams'];
+  readonly #config: ClusterLendingConfig;
+  readonly #host: LendingHost;
+  #gmanager: GManager;
+  #epoch = 0;
+  readonly #gmanagerTimer: WakeTimer;
+  /** (instances) */
+  readonly #timers: readonly WakeTimer[];
+  readonly #copies: BlockCopies;
+  /** (instances): 1 while the instance computes. */
+  readonly #busy: Uint8Array;
+  /** (instances): since when the running step waits for a lost creditor. */
+  readonly #strandedUs: Float64Array;
+  readonly #progress: LendingProgress;
+  /** Settlements with a commit under way or received. */
+  readonly #committed = new Set<string>();
+
+  constructor(config: ClusterLendingConfig, host: LendingHost) {
+    const { instances, blockTokens } = host.config;
+    this.#config = config;
+    this.#host = host;
+    this.queue = host.queue;
+    this.network = host.network;
+    this.executors = host.executors;
+    this.streams = host.streams;
+    const costs = instances.map(({ machine }) => machine.cost);
+    const { hostTokenUs = costs.map(() => 0) } = config;
+    this.#copies = new BlockCopies(
+      this,
+      costs.map(({ kvBytesPerToken }) => kvBytesPerToken * blockTokens),
+      hostTokenUs.map((us) => us * blockTokens),
+    );
+    this.#busy = new Uint8Array(instances.length);
+    this.#strandedUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
+    this.attention = new RemoteAttention(
+      { costs, hostTokenUs, remoteAttentionPermilleMax: config.remoteAttentionPermilleMax },
+      this,
+    );
+    this.#progress = new LendingProgress(config.times);
+    this.#gmanager = this.#createGManager();
+    this.#timers = instances.map((_, index) => new WakeTimer(host.queue, () => this.#wakeInstance(index)));
+    this.#gmanagerTimer = new WakeTimer(host.queue, () => this.#wakeGManager());
+    for (const [index, timer] of this.#timers.entries()) timer.schedule(nextUsOf(host.instances[index]));
+    this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
+  }
+
+  /** A new epoch begins without a ledger. */
+  #createGManager(): GManager {
+    const { settles, times, settleBlocksMin, settleBlocksMax, seed } = this.#config;
+    const epoch = ++this.#epoch;
+    return new GManager({
+      epoch,
+      times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+      blocksMin: settleBlocksMin,
+      blocksMax: settleBlocksMax,
+      uniform: (counter) => counterUniform(seed, 6 + epoch, counter),
+      distance: () => 1,
+    });
+  }
+
+  restartGManager(): void {
+    this.#gmanager = this.#createGManager();
+    this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
+  }
+
+  #wakeGManager(): void {
+    const { nowUs } = this.queue;
+    if (this.#gmanager.nextUs <= nowUs) this.#perform(this.#gmanager.step(nowUs, { kind: 'tick' }));
+    this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
+  }
+
+  #wakeInstance(index: number): void {
+    const nextUs = nextUsOf(this.#host.instances[index]);
+    if (nextUs <= this.queue.nowUs) this.#host.deliverToInstance(index, { kind: 'wake' });
+    else this.#timers[index].schedule(nextUs);
+  }
+
+  /** The instance loses all that it had borrowed and lent. Its connections end separately (`break`). */
+  instanceFailed(instance: number): void {
+    this.#copies.debtorFailed(instance);
+    this.#updateAttention(instance, []);
+    this.executors[instance].remoteAttentionPermille = 0;
+    this.#busy[instance] = 0;
+    this.#timers[instance].cancel();
+  }
+
+  instanceStarted(instance: number): void {
+    this.#timers[instance].schedule(nextUsOf(this.#host.instances[instance]));
+  }
+
+  slownessChanged(instance: number): void {
+    this.#notifyDebtors(instance);
+  }
+
+  /** Debtors that wait for partial results or copies over broken connections are notified at once. */
+  break(isBroken: (a: number, b: number) => boolean): void {
+    const events = [...this.#copies.break(isBroken)];
+    for (const debtor of this.#host.instances.keys()) {
+      for (const creditor of this.attention.creditorsOf(debtor)) {
+        if (!isBroken(debtor, creditor)) continue;
+        if (this.executors[debtor].isRunning) this.#strandedUs[debtor] = this.queue.nowUs;
+        events.push([debtor, { kind: 'creditorCut', creditor }]);
+      }
+    }
+    for (const [debtor, event] of events) this.#host.deliverToInstance(debtor, event);
+  }
+
+  isConnected(a: number, b: number): boolean {
+    return this.#host.faults?.isConnected(a, b) ?? true;
+  }
+
+  incarnationOf(instance: number): number {
+    return this.#host.incarnationOf(instance);
+  }
+
+  /** True while lending has work left besides heartbeats. @param live requests that have not ended */
+  isActive(live: number): boolean {
+    return !this.#progress.isOver(this.queue.nowUs, live, this.totals);
+  }
+
+  /** The instance has handled an event, and its effects have been carried out. */
+  stepped(instance: number): void {
+    this.#timers[instance].schedule(nextUsOf(this.#host.instances[instance]));
+    if (this.#host.config.checking) checkLoans(this.queue.nowUs, this.#parties);
+    const busy = Number(this.executors[instance].isRunning);
+    if (busy === this.#busy[instance]) return;
+    this.#busy[instance] = busy;
+    this.#notifyDebtors(instance);
+    if (busy === 0) this.#updateAttention(instance, []);
+  }
+
+  /** The speed of the creditor's work for its debtors has changed. */
+  #notifyDebtors(creditor: number): void {
+    for (const debtor of this.attention.debtorsOf(creditor))
+      this.#send(creditor, debtor, { kind: 'wake' }, () => this.attention.creditorChanged(debtor, creditor));
+  }
+
+  perform(instance: number, effect: BorrowerEffect): void {
+    switch (effect.kind) {
+      case 'lending':
+        this.#sendEnvelope(effect.envelope);
+        break;
+      case 'moveBlocks':
+        this.#copies.start(instance, effect);
+        break;
+      case 'fillBlocks':
+        this.#copies.fill(instance, effect);
+        break;
+      case 'stopMove':
+        this.#copies.stop(instance, effect.move);
+        break;
+      // Simulated blocks have no contents.
+      case 'copyHome':
+      case 'lendBlocks':
+      case 'takeBackBlocks':
+        break;
+      default:
+        assertNever(effect);
+    }
+  }
+
+  #sendEnvelope(envelope: Envelope): void {
+    const { from, to, message } = envelope;
+    if (message.kind === 'lend') this.counts.loans++;
+    if (message.kind === 'refuse') this.counts.refusals++;
+    if (message.kind === 'recall') this.counts.recalls++;
+    if (message.kind === 'query') this.counts.queries++;
+    const { faults } = this.#host;
+    // The gManager is as near as the instance itself.
+    const sender = typeof from === 'number' ? from : to;
+    const receiver = typeof to === 'number' ? to : from;
+    const latencyUs = this.network.latencyUs(Number(sender), Number(receiver));
+    const deliver = () => this.#deliver(envelope);
+    if (faults === undefined) this.queue.afterInBackground(latencyUs, deliver);
+    else faults.sendLending(from, to, latencyUs, deliver);
+  }
+
+  /** The last bytes of a copy have left. */
+  departed(departed: Departed): void {
+    this.#copies.departed(departed);
+  }
+
+  /** A step begins. It waits for the keys at creditors that its rows attend to, and the creditors' steps take longer. */
+  run(instance: number, effect: Parameters<SimulatedExecutor['run']>[0]): void {
+    const remote = effect.remote ?? [];
+    const executor = this.executors[instance];
+    executor.run(effect, effect.remote && this.attention.waitOf(instance, remote));
+    this.#updateAttention(instance, remote, executor.firstStepUs);
+    this.#strandedUs[instance] = Number.POSITIVE_INFINITY;
+    for (const { creditor } of remote) {
+      if (this.answers(instance, creditor)) continue;
+      this.#strandedUs[instance] = this.queue.nowUs;
+      this.sendToDebtor(0, instance, { kind: 'creditorCut', creditor });
+    }
+  }
+
+  /** True if the creditor is in reach and in the incarnation that lent. */
+  answers(debtor: number, creditor: number): boolean {
+    if (this.#host.faults === undefined) return true;
+    if (!this.isConnected(debtor, creditor)) return false;
+    const incarnation = this.incarnationOf(creditor) + 1;
+    for (const debt of this.#host.instances[debtor].borrower?.rmanager.debts ?? [])
+      if (debt.creditor === creditor && debt.used.size > 0 && debt.creditorIncarnation !== incarnation) return false;
+    return true;
+  }
+
+  /** A run of the instance has ended. */
+  stepEnded(instance: number, event: LengthEvent): void {
+    const { nowUs } = this.queue;
+    this.#progress.stepEnded(nowUs);
+    if (nowUs > this.#strandedUs[instance])
+      throw new Error(`Lending broken: a step of instance ${instance} counts, though a creditor did not answer it`);
+    const steps = event.kind === 'stepDone' ? (event.stepUs?.length ?? 1) : 0;
+    this.attention.stepsEnded(instance, steps, this.#config.queryRowBytes);
+  }
+
+  #updateAttention(debtor: number, remote: readonly RemoteWork[], stepUs = 1): void {
+    for (const { creditor, exceedsPermille } of this.attention.update(debtor, remote, stepUs)) {
+      this.#send(debtor, creditor, { kind: 'wake' }, () => {
+        this.executors[creditor].remoteAttentionPermille = this.attention.takenPermille(creditor);
+      });
+      if (exceedsPermille !== undefined)
+        this.#send(creditor, debtor, { kind: 'remoteAttentionLoad', creditor, permille: exceedsPermille });
+    }
+  }
+
+  #send(from: number, to: number, event: LengthEvent, before: () => void = () => {}): void {
+    this.sendToDebtor(this.network.latencyUs(from, to), to, event, before);
+  }
+
+  /** Delivers after `us`, unless the instance restarts before. @param before runs before the delivery */
+  sendToDebtor(us: number, to: number, event: LengthEvent, before: () => void = () => {}): void {
+    const incarnation = this.incarnationOf(to);
+    this.queue.afterInBackground(us, () => {
+      if (this.incarnationOf(to) !== incarnation) return;
+      before();
+      this.#host.deliverToInstance(to, event);
+    });
+  }
+
+  #deliver(envelope: Envelope): void {
+    if (typeof envelope.to === 'number') {
+      this.#host.deliverToInstance(envelope.to, { kind: 'lending', envelope });
+      return;
+    }
+    const { nowUs } = this.queue;
+    this.#perform(this.#gmanager.step(nowUs, { kind: 'message', envelope }));
+    this.#progress.checkTurn(nowUs, this.#gmanager.reservations);
+    this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
+  }
+
+  /** Effects of the gManager. */
+  #perform(effects: readonly LendingEffect[]): void {
+    for (const effect of effects) {
+      if (effect.kind !== 'send') continue;
+      const { message } = effect.envelope;
+      if (message.kind === 'commit') this.#committed.add(`${this.#epoch} ${message.settlement.number}`);
+      this.#sendEnvelope(effect.envelope);
+    }
+    this.counts.settlements = this.#committed.size;
+  }
+
+  /** The connection of a debtor to a creditor, for queries and partial results. */
+  linkOf(from: number, to: number): QueryLink {
+    const { layers, queryRowBytes: rowBytes } = this.#config;
+    const oneWayUs = this.network.latencyUs(from, to);
+    return { layers, rowBytes, oneWayUs, bytesPerUs: this.network.bytesPerUs(from, to) };
+  }
+
+  /** As the debtors account for them. */
+  get debts(): readonly Debt[] {
+    return this.#host.instances.flatMap(({ borrower }, debtor) => {
+      const owed = new Map<number, number>();
+      for (const { creditor, blocks } of borrower?.rmanager.debtor.totals ?? [])
+        if (blocks > 0) owed.set(creditor, (owed.get(creditor) ?? 0) + blocks);
+      return [...owed].map(([creditor, blocks]) => ({ debtor, creditor, blocks }));
+    });
+  }
+
+  get totals(): readonly BorrowingTotals[] {
+    return this.#host.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
+  }
+
+  get #parties(): readonly LendingParty[] {
+    const { instances, faults } = this.#host;
+    return instances.map(({ borrower }, instance) => ({
+      instance,
+      skewUs: 0,
+      incarnation:
+        borrower === undefined || faults?.isUp(instance) === false
+          ? undefined
+          : { number: this.incarnationOf(instance) + 1, rmanager: borrower.rmanager },
+    }));
+  }
+
+  /** End of the last step. */
+  get lastStepUs(): number {
+    return this.#progress.lastStepUs;
+  }
+
+  /** No block is lent. */
+  get isPaidBack(): boolean {
+    return this.totals.every(isPaidBack);
+  }
+
+  /** Time until all loans are returned and accounted for, once no more faults occur. */
+  get restUs(): number {
+    const { leaseUs, remoteCacheUs } = this.#config.times;
+    return restLeases * leaseUs + remoteCacheUs;
+  }
+
+  /** All messages have been received. Throws unless the ledger equals the loans. */
+  checkAtRest(): void {
+    checkAtRest(this.#parties, this.#gmanager);
+  }
+}
+
+/** Wakes one machine at the earliest scheduled time. */
+class WakeTimer {
+  readonly #queue: EventQueue;
+  readonly #timer: Timer;
+  #wakeUs = Number.POSITIVE_INFINITY;
+
+  constructor(queue: EventQueue, wake: () => void) {
+    this.#queue = queue;
+    this.#timer = queue.backgroundTimer(() => {
+      this.#wakeUs = Number.POSITIVE_INFINITY;
+      wake();
+    });
+  }
+
+  schedule(timeUs: number): void {
+    const nextUs = Math.max(this.#queue.nowUs, timeUs);
+    if (nextUs >= this.#wakeUs || nextUs >= Number.MAX_SAFE_INTEGER) return;
+    this.#wakeUs = nextUs;
+    this.#timer.schedule(nextUs);
+  }
+
+  /** Wakes that are scheduled may still fire. */
+  cancel(): void {
+    this.#wakeUs = Number.POSITIVE_INFINITY;
+  }
+}
+
+function nextUsOf({ borrower }: LengthInstance): number {
+  return borrower?.nextUs ?? Number.POSITIVE_INFINITY;
+}

@@ -1,0 +1,97 @@
+// Chaos runs of requests: a seed makes one cluster, its requests and its faults; any broken rule throws.
+import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
+import { Prng } from '../../util/prng.ts';
+import { Simulation } from '../engine/simulation.ts';
+import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
+import { chaosUs, hastyWorld } from './request-worlds.ts';
+
+/** After the faults, for all requests to end. */
+const restUs = 12_000_000;
+const lendingRestUs = 35_000_000;
+/** Then for failed attempts to be notified, and for orphans to be found. */
+const settleUs = 2_000_000;
+/** For stores to give up lost blocks. */
+const storeSettleUs = 13_000_000;
+
+export type RequestTotal =
+  | ('requests' | 'completed' | 'events')
+  /** Prompts computed by groups. */
+  | 'groups'
+  /** Blocks moved to creditors, lost there, and moved to host memory. */
+  | ('movedBlocks' | 'lostBlocks' | 'hostBlocks');
+
+/** Handlers of messages that met a fate. Each must run in a soak. */
+export const requestHandlers: readonly string[] = [
+  ...[
+    ...['cancel', 'ended', 'enlist', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
+  ].map((message) => `lost ${message}`),
+  ...['enlist', 'enlisted', 'release', 'reserve', 'started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
+  ...[
+    ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['started', 'submit', 'taken', 'tokens', 'unable'],
+  ].map((message) => `late ${message}`),
+  ...[
+    ...['cancel', 'ended', 'fetch', 'journal', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['started', 'submit', 'taken', 'tokens', 'unwanted'],
+  ].map((message) => `orphan ${message}`),
+];
+
+/** Runs the world of a seed to its end. @throws Error on the first broken rule */
+export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
+  const { config, trace } = hastyWorld(seed);
+  const prng = new Prng(seed, 6);
+  const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkTimeout } });
+  const { cluster } = simulation;
+  for (const request of trace) {
+    simulation.arrive(request);
+    if (prng.chance(0.08)) simulation.cancel(String(prng.integer(0, request.index)));
+  }
+  simulation.advance(chaosUs);
+  cluster.faults?.heal();
+  let untilUs = chaosUs;
+  const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
+  for (; simulation.live > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
+  const keeps = config.instances.some(({ role }) => role === 'store');
+  simulation.advance(untilUs + (keeps ? storeSettleUs : settleUs));
+  simulation.checks?.checkAtRest();
+  simulation.lending?.checkAtRest();
+  if (simulation.lending?.isPaidBack === false)
+    throw new Error('Lending broken: blocks are lent, and no request is left');
+  return countsOf(simulation);
+}
+
+/** Every request has enough time. */
+function checkTimeout({ id }: LengthRequest, event: GenerationEvent): void {
+  if (event.kind === 'failed' && event.message.includes('not ended in time'))
+    throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
+}
+
+function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<RequestTotal> {
+  const sum = (name: 'movedBlocks' | 'lostBlocks' | 'hostBlocks') =>
+    (lending?.totals ?? []).reduce((all, totals) => all + totals[name], 0);
+  return {
+    faults: new Map(cluster.faults?.injected),
+    met: cluster.fates.counts,
+    totals: {
+      requests: outcome.requests,
+      completed: outcome.completedRequests,
+      events: cluster.checks?.events ?? 0,
+      groups: cluster.conductor.groupPrefills,
+      movedBlocks: sum('movedBlocks'),
+      lostBlocks: sum('lostBlocks'),
+      hostBlocks: sum('hostBlocks'),
+    },
+  };
+}
+
+export const requestChaos: ChaosKind<RequestTotal> = {
+  name: 'requests',
+  run: runRequestChaos,
+  faults: [
+    ...(['loss', 'duplication', 'delay', 'partition', 'crash', 'restart', 'slow node'] as const),
+    ...(['conductor restart', 'gManager restart'] as const),
+  ],
+  handlers: requestHandlers,
+  totals: [],
+};
