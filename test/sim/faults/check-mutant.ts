@@ -1,4 +1,4 @@
-// Applies a patch to a copy of the pure rooms and runs chaos seeds on it: what a checker is worth shows in the fault that it finds.
+// Applies a patch with a known bug to a copy of the pure rooms and runs chaos seeds on it: the checks must find the bug.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -6,9 +6,9 @@ import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { root } from '../../../scripts/root.mjs';
 
-/** What a mutant is looked for with: those of requests have names that say so. */
-const lending = { entry: 'sim/lending/chaos', run: 'runLendingChaos' };
-const requests = { entry: 'sim/faults/chaos', run: 'runRequestChaos' };
+/** The chaos runs of a mutant. The names of mutants of requests begin with `request-`. */
+const lending = { entry: 'sim/faults/lending-chaos', run: 'runLendingChaos' };
+const requests = { entry: 'sim/faults/request-chaos', run: 'runRequestChaos' };
 
 const compilerOptions = {
   target: 'ES2023',
@@ -21,8 +21,8 @@ const compilerOptions = {
   rewriteRelativeImportExtensions: true,
 };
 
-/** Worlds of requests as traces are replayed over them: nothing goes wrong, and nobody cancels. */
-const calmly = `const run = (seed) => {
+/** Worlds of requests without faults and cancels. */
+const calmRun = `const run = (seed) => {
   const { config, trace } = requestWorld(seed);
   const simulation = new Simulation({ ...config, faults: undefined });
   for (const request of trace) simulation.arrive(request);
@@ -33,12 +33,16 @@ function importOf(names: string, module: string): string {
   return `import { ${names} } from ${JSON.stringify(pathToFileURL(`${module}.js`))};`;
 }
 
-/** Runs seeds until one fails, and prints what it said. */
+/** Runs seeds until one fails, and prints its error. */
 function seedsScript(folder: string, { entry, run }: typeof lending, calm: boolean, seeds: number): string {
-  const chaos = importOf(calm ? 'requestWorld' : `${run} as run`, join(folder, entry));
-  const simulation = importOf('Simulation', join(folder, 'sim', 'simulation'));
-  return `${chaos}
-${calm ? `${simulation}\n${calmly}` : ''}
+  const imports = calm
+    ? [
+        importOf('requestWorld', join(folder, 'sim', 'faults', 'request-worlds')),
+        importOf('Simulation', join(folder, 'sim', 'engine', 'simulation')),
+        calmRun,
+      ]
+    : [importOf(`${run} as run`, join(folder, entry))];
+  return `${imports.join('\n')}
 for (let seed = 1; seed <= ${seeds}; seed++) {
   try {
     run(seed);
@@ -49,7 +53,7 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 }`;
 }
 
-/** The pure rooms, compiled once: files of a mutant take the place of theirs for as long as its seeds run. */
+/** The pure rooms, compiled once. The files of a mutant replace theirs while its seeds run. */
 export class Mutants {
   readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
   readonly #rooms = join(this.#folder, 'rooms');
@@ -60,7 +64,10 @@ export class Mutants {
     this.#compile(join(root, 'src'), entries, this.#rooms);
   }
 
-  /** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
+  /**
+   * The error of the first of `seeds` chaos runs that fails; undefined: all pass.
+   * @param patch undefined: the sources as they are @param calm worlds of requests without faults
+   */
   failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
     const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
     const paths = patch === undefined ? [] : this.#mutate(patch);
@@ -69,8 +76,8 @@ export class Mutants {
       for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#rooms, path));
       const script = seedsScript(this.#rooms, ofRequests ? requests : lending, calm, seeds);
       writeFileSync(join(this.#rooms, 'seeds.mjs'), script);
-      const said = run(process.execPath, ['seeds.mjs'], this.#rooms).trim();
-      return said === '' ? undefined : said;
+      const error = run(process.execPath, ['seeds.mjs'], this.#rooms).trim();
+      return error === '' ? undefined : error;
     } finally {
       for (const [i, path] of paths.entries()) writeFileSync(join(this.#rooms, path), originals[i]);
     }
@@ -80,7 +87,7 @@ export class Mutants {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
-  /** Compiles the files that the patch changes; returns where they lie below rooms. */
+  /** Compiles the files that the patch changes. Returns their paths below the rooms. */
   #mutate(patch: string): readonly string[] {
     const sources = join(this.#folder, 'sources');
     for (const name of ['sources', 'mutant']) rmSync(join(this.#folder, name), { recursive: true, force: true });
@@ -89,7 +96,8 @@ export class Mutants {
       mkdirSync(dirname(join(sources, path)), { recursive: true });
       cpSync(join(root, path), join(sources, path));
     }
-    run('git', ['apply', '--verbose', patch], sources);
+    // One line of context must match: a rename or a reflow nearby does not break the patch.
+    run('git', ['apply', '--verbose', '--ignore-whitespace', '-C1', patch], sources);
     const files = changed.map((path) => join(sources, path));
     this.#compile(join(sources, 'src'), files, join(this.#folder, 'mutant'), { noResolve: true });
     return changed.map((path) => path.replace(/^src\//, '').replace(/\.ts$/, '.js'));
@@ -112,7 +120,7 @@ function run(command: string, args: readonly string[], cwd: string): string {
   return stdout;
 }
 
-/** The lines that a patch begins with: what it brings back, and what the failure is to say. */
+/** The lines before the diff: the bug, and the expected error. */
 export function headOf(patch: string): { readonly title: string; readonly says: RegExp } {
   const [title, says] = readFileSync(patch, 'utf8').split('\n');
   return { title, says: new RegExp(says.replace(/^Fails with: /, '')) };

@@ -1,4 +1,4 @@
-// Bugs that were thought of are put back, one at a time: chaos runs are to find each within 50 seeds.
+// Known bugs are put back, one at a time: chaos runs must find each within 50 seeds.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
@@ -21,7 +21,7 @@ it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', 
   expect(mutants.failureWith(patch, seeds)).toMatch(says);
 });
 
-it('finds the same without faults: memory to land in is granted to nobody', () => {
+it('finds without faults: freed receive buffers are granted to no waiting prompt', () => {
   expect(mutants.failureWith(undefined, 5, true)).toBeUndefined();
   expect(mutants.failureWith(join(folder, 'request-lost-grant.patch'), seeds, true)).toMatch('a cycle of waiting');
 });
