@@ -1,5 +1,5 @@
-// Compiles native/**/*.cc to build/kvasir.node with the C++ compiler at hand: no Python, no node-gyp, only what changed.
-// `--sanitize` makes build/sanitized/build/kvasir.node, which ends the process at its first fault.
+// Compiles native/**/*.cc to build/kvasir.node with the available C++ compiler: no Python, no node-gyp, only changed files.
+// `--sanitize` builds build/sanitized/build/kvasir.node, which aborts the process at its first memory error.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -13,10 +13,10 @@ import { root } from './root.mjs';
 const sourceFolder = join(root, 'native');
 const buildFolder = join(root, 'build');
 
-// GCC's own AVX-512 headers start from undefined vectors on purpose, and it warns of each.
+// GCC's AVX-512 headers start from undefined vectors on purpose, and GCC warns about each.
 const warnings = ['-Wall', '-Wextra', '-Wno-uninitialized', '-Wno-maybe-uninitialized'];
 const baseFlags = ['-O3', '-std=c++17', '-fPIC', '-fvisibility=hidden', ...warnings];
-// Explicit fused multiply-adds only, so that every translation unit of a form rounds alike.
+// Only explicit fused multiply-adds, so that all translation units of a form round alike.
 const floatFlags = ['-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math'];
 
 const avx2 = ['-mavx2', '-mfma', '-mf16c'];
@@ -30,7 +30,7 @@ const families = {
   amx: ['-mamx-tile', '-mamx-int8', '-mamx-bf16', ...avx512],
 };
 
-/** The addon that serves. */
+/** The addon of the server. */
 export const optimised = {
   folder: buildFolder,
   what: 'the native kernels',
@@ -42,8 +42,8 @@ export const optimised = {
 const sanitizers = '-fsanitize=address,undefined';
 
 /**
- * The addon that tests run hostile input through. Instrumented code takes long to compile: it is little optimised, and the families of
- * instruction sets are left out, since what reads a file's bytes is the same for all.
+ * The addon for tests with hostile input. Instrumented code compiles slowly, so it is little optimised and leaves out the instruction-set
+ * families: the code that parses files is the same for all.
  */
 export const sanitized = {
   folder: join(buildFolder, 'sanitized', 'build'),
@@ -53,7 +53,7 @@ export const sanitized = {
   linkFlags: [sanitizers],
 };
 
-/** For programs of tests that look for races between threads. */
+/** For test programs that detect races between threads. */
 export const raced = {
   folder: join(buildFolder, 'raced', 'build'),
   what: 'the native kernels under a sanitizer of threads',
@@ -63,8 +63,8 @@ export const raced = {
 };
 
 /**
- * Makes the addon current; reports one line per thing done, and none when nothing is to be done.
- * Warnings of a compiler that succeeds go to `warn`: they concern whoever works on the kernels, not whoever starts a server.
+ * Brings the addon up to date; reports one line per action, and nothing if it is current.
+ * Compiler warnings go to `warn`: they concern developers of the kernels, not users who start a server.
  */
 export async function buildNative(report, warn = () => {}, variant = optimised) {
   const sources = filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
@@ -75,7 +75,7 @@ export async function buildNative(report, warn = () => {}, variant = optimised) 
   const built = (existsSync(addonPath) ? readRecord(stampPath) : undefined) ?? {};
   const compiler = findCompiler();
   if (compiler === undefined) {
-    // What was compiled elsewhere from these very sources still serves, in a container without a compiler for example.
+    // An addon compiled elsewhere from these sources is still usable, for example in a container without a compiler.
     if (built.text === text) return;
     rmSync(addonPath, { force: true });
     report(
@@ -84,7 +84,7 @@ export async function buildNative(report, warn = () => {}, variant = optimised) 
     return;
   }
   const units = planUnits(compiler, sources, variant);
-  // Bound at load: a kernel that is missing fails the load, which is reported, not a call in the middle of a step.
+  // Symbols are bound at load: a missing kernel fails the load, which is reported, instead of a call during a step.
   const platformFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread', '-Wl,-z,now'];
   const linkFlags = [...platformFlags, ...variant.linkFlags];
   const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
@@ -93,17 +93,17 @@ export async function buildNative(report, warn = () => {}, variant = optimised) 
   writeFileSync(stampPath, JSON.stringify(stamp));
 }
 
-/** Where a variant's addon lies. */
+/** Path of a variant's addon. */
 export function addonOf(variant) {
   return join(variant.folder, 'kvasir.node');
 }
 
-/** Where a variant's object files lie. */
+/** Folder of a variant's object files. */
 export function objectsOf(variant) {
   return join(variant.folder, 'objects');
 }
 
-/** Compiles the units that have no object yet, links all, and puts the result in place in one move. */
+/** Compiles the units without an object, links all, and replaces the addon atomically. */
 async function makeAddon(compiler, units, linkFlags, variant, report) {
   const started = performance.now();
   const objectFolder = objectsOf(variant);
@@ -119,9 +119,9 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
 }
 
 /**
- * The objects of some sources, for programs that tests link: those that a variant's addon, or another test, has not compiled yet are compiled.
+ * The objects of some sources, for programs that tests link. Objects that a variant's addon or another test has compiled are reused.
  * @param {string[]} names of files in native/, without their end: `linear/linear`
- * @throws Error when there is no compiler, or it refuses
+ * @throws Error if there is no compiler, or it fails
  */
 export async function objectsFor(names, variant) {
   const compiler = findCompiler();
@@ -134,7 +134,7 @@ export async function objectsFor(names, variant) {
   return units.map((unit) => unit.object);
 }
 
-/** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that answers */
+/** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that runs */
 export function findCompiler() {
   const candidates = [process.env.CXX, 'c++', 'g++', 'clang++'].filter((name) => name !== undefined && name !== '');
   for (const candidate of candidates) {
@@ -145,11 +145,11 @@ export function findCompiler() {
   return undefined;
 }
 
-/** One unit per source: its flags, and a key that changes with the source, its headers, the flags or the compiler. */
+/** One unit per source: its flags, and a key that depends on the source, its headers, the flags and the compiler. */
 function planUnits(compiler, sources, variant) {
   const known = process.arch === 'x64' ? usableFamilies(compiler) : [];
   const usable = known.filter((family) => variant.families.includes(family));
-  // Code outside a family's files asks these macros whether the family was compiled.
+  // These macros state to code outside a family's files that the family is compiled.
   const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);
   const units = [];
   for (const source of sources) {
@@ -163,11 +163,11 @@ function planUnits(compiler, sources, variant) {
     const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.');
     units.push({ source, flags: [...flags, ...includes], key, object: join(objectsOf(variant), `${name}-${key}.o`) });
   }
-  // Files of the wide families unroll the most and take longest: begun first, they are not what all others wait for.
+  // Files of the wide families take longest to compile, so they start first.
   return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
 }
 
-/** The families whose flags the compiler knows; remembered, since asking costs three compiler starts. */
+/** The families whose flags the compiler supports; cached, since the check costs three compiler starts. */
 function usableFamilies(compiler) {
   const remembered = join(buildFolder, 'families.json');
   const key = hash([compiler.name, JSON.stringify(families)]);
@@ -191,37 +191,37 @@ export function nodeApiIncludes() {
   return ['-isystem', headers, '-isystem', wrapper, '-DNAPI_VERSION=8', '-DNAPI_CPP_EXCEPTIONS'];
 }
 
-/** Another process may have made the object since its absence was seen. */
+/** Another process may have compiled the object since the first check. */
 async function compileMissing(compiler, unit) {
   if (existsSync(unit.object)) return;
-  // Written beside and renamed: an interrupted compiler leaves no object that looks finished.
+  // Written under another name and renamed, so that an interrupted compiler leaves no incomplete object.
   const partial = `${unit.object}.${process.pid}.tmp`;
   await execute(compiler, [...unit.flags, '-I', sourceFolder, '-c', unit.source, '-o', partial]);
   renameSync(partial, unit.object);
 }
 
-/** Runs the compiler; its own output is the error message when it fails. */
+/** Runs the compiler; its output is the error message if it fails. */
 function execute(compiler, args) {
   return new Promise((resolve, reject) => {
     const child = spawn(compiler.command, [...compiler.prefix, ...args], { stdio: ['ignore', 'inherit', 'pipe'] });
-    let said = '';
+    let output = '';
     child.stderr.setEncoding('utf8').on('data', (text) => {
-      said += text;
+      output += text;
     });
     child.on('error', reject);
     child.on('close', (code) => {
       if (code !== 0)
-        return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${said}`));
-      if (said !== '') compiler.warn(said);
+        return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${output}`));
+      if (output !== '') compiler.warn(output);
       resolve();
     });
   });
 }
 
-/** Runs `work` over `items`, at most `width` at a time; the first failure starts no further item and is thrown. */
+/** Runs `work` over `items`, at most `width` at a time. After a failure no further item starts, and the failure is thrown. */
 async function inParallel(items, width, work) {
   const queue = [...items];
-  const lane = async () => {
+  const worker = async () => {
     for (let item = queue.shift(); item !== undefined; item = queue.shift()) {
       await work(item).catch((error) => {
         queue.length = 0;
@@ -229,10 +229,10 @@ async function inParallel(items, width, work) {
       });
     }
   };
-  await Promise.all(Array.from({ length: Math.min(width, items.length) }, lane));
+  await Promise.all(Array.from({ length: Math.min(width, items.length) }, worker));
 }
 
-/** Objects of the same source as it was before. */
+/** Removes objects of earlier versions of the source. */
 function removeOlder(object) {
   const [folder, own] = [dirname(object), basename(object)];
   const source = own.slice(0, own.lastIndexOf('-') + 1);
@@ -246,7 +246,7 @@ function removeStaleObjects(objectFolder, wanted) {
   }
 }
 
-/** The text of a source and of every header of ours that it includes, directly or not. */
+/** The text of a source and of every project header that it includes, directly or indirectly. */
 function textsOf(source, seen = new Map()) {
   if (seen.has(source) || !existsSync(source)) return [...seen.values()];
   const text = readFileSync(source, 'utf8');

@@ -40,7 +40,7 @@ const long = [
   ],
   ...['native/linear', 'sim/faults/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
   // By then what both link has been compiled for the fuzz target, as far as cores were idle.
-  ...['sim/faults/request-chaos', 'native/guests', 'native/far-messenger'],
+  ...['sim/faults/request-chaos', 'native/remote-attention', 'native/remote-transfers'],
 ];
 const pathOf = (name: string) => fileURLToPath(new URL(`${name}.test.ts`, import.meta.url));
 

@@ -1,4 +1,4 @@
-// The Node-API module: instruction sets, thread backends, memory figures; weights and programs are bound beside it.
+// The Node-API module: instruction sets, backends, memory figures. Other files bind the rest.
 #include <napi.h>
 
 #if !defined(_WIN32)
@@ -52,8 +52,8 @@ Napi::Value bind_trim_heap(Arguments&, Napi::Env env) {
 }
 
 /**
- * Node unloads an addon with the last thread that loaded it, while pool threads still wait in its code:
- * a process that exits in the middle of a step would crash. So the code stays mapped until the process ends.
+ * Keeps the addon's code mapped until the process ends. Node unloads an addon with the last thread that loaded it, while pool threads still
+ * wait in its code: a process that exits during a step would crash.
  */
 void stay_loaded() {
 #if !defined(_WIN32)
@@ -64,7 +64,7 @@ void stay_loaded() {
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   stay_loaded();
-  // Runs in the thread that loads the addon here, when its environment ends: returned, terminated or crashed.
+  // Runs in the loading thread when its environment ends: returned, terminated or crashed.
   napi_add_env_cleanup_hook(env, [](void*) { registries().forget_thread(); }, nullptr);
   exports.Set("encodingVersion", kEncodingVersion);
   bind<bind_detect_isa>(env, exports, "detectIsa");

@@ -1,4 +1,4 @@
-// What the files of the addon share: the registries, and the functions that each file binds. Include <napi.h> first.
+// What the addon's files share: registries, argument readers, and the binding functions. Include <napi.h> first.
 #pragma once
 #include "addon/arguments.hpp"
 #include "kv/page_loader.hpp"
@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-/** A linear layer beside the shape it was made of, to check packing against. */
+/** A linear layer and its shape, against which packing is checked. */
 struct BoundLinear {
   std::shared_ptr<Linear> linear;
   std::vector<SegmentSpec> segments;
@@ -20,7 +20,7 @@ struct BoundLinear {
 
 struct BoundCompletionQueue;
 
-/** Several threads load the addon: one set of objects serves them all. Never destroyed, since threads may outlive the main one's exit. */
+/** One set of objects for all threads that load the addon. Never destroyed, since threads may outlive the exit of the main one. */
 struct Registries {
   Registry<Backend> backends{"backend"};
   Registry<BoundLinear> linears{"linear layer"};
@@ -61,9 +61,9 @@ Registries& registries();
 
 inline Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
 
-/** Reads `step` and `descriptors (n, 3): layer, page, slot` of what is to be sent. */
+/** Reads `step` and `descriptors (n, 3): layer, page, slot`. */
 std::vector<PageDescriptor> descriptors_argument(Arguments& in);
-/** Host and port; `least` 0 where any free port will do. */
+/** Reads host and port. `port_least` 0 admits port 0, which chooses a free port. */
 HostPort address_argument(Arguments& in, int least);
 HashKey key_argument(Arguments& in);
 Transport transport_argument(Arguments& in);

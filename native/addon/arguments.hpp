@@ -15,8 +15,8 @@
 namespace kvasir {
 
 /**
- * Objects by handle. Handles are valid in every thread of the process. An object goes when it is removed, or when the last thread that
- * used its handle has ended; what still holds it keeps it alive.
+ * Objects by handle. Handles are valid in every thread of the process. An object is released when it is removed, or when the last thread
+ * that used its handle has ended; shared pointers to it keep it alive.
  */
 template <class T>
 class Registry {
@@ -39,7 +39,7 @@ class Registry {
     return found->second.object;
   }
 
-  /** Undefined handles give nullptr, and the calling thread does not count as a user. */
+  /** Unknown handles give nullptr. The calling thread does not count as a user. */
   std::shared_ptr<T> find(int handle) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
@@ -47,7 +47,7 @@ class Registry {
   }
 
   void remove(int handle) {
-    std::shared_ptr<T> last;  // destroyed after the lock is gone
+    std::shared_ptr<T> last;  // destroyed after the lock is released
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
     if (found == objects_.end()) throw std::runtime_error(std::string("Cannot free ") + name_ + ": no such handle: " + std::to_string(handle));
@@ -55,9 +55,9 @@ class Registry {
     objects_.erase(found);
   }
 
-  /** The calling thread ends: objects that no other thread used go with it. */
+  /** The calling thread ends: releases objects that no other thread has used. */
   void forget_thread() {
-    std::vector<std::shared_ptr<T>> last;  // destroyed after the lock is gone
+    std::vector<std::shared_ptr<T>> last;  // destroyed after the lock is released
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto entry = objects_.begin(); entry != objects_.end();) {
       std::vector<std::thread::id>& users = entry->second.users;
@@ -107,7 +107,7 @@ struct ArrayType<uint8_t> {
   static constexpr const char* name = "Uint8Array";
 };
 
-/** A view of a typed array. Never asks for its buffer: a SharedArrayBuffer would be refused. */
+/** A view of a typed array. It never requests the array's buffer, which N-API refuses for a SharedArrayBuffer. */
 template <class T>
 Span<T> array_of(napi_env env, napi_value value, const char* what) {
   bool is_array = false;
@@ -126,7 +126,7 @@ T* writable(const Span<T>& span) {
   return const_cast<T*>(span.data);
 }
 
-/** Positional arguments of one call, read in order. */
+/** The positional arguments of one call, read in order. */
 class Arguments {
  public:
   explicit Arguments(const Napi::CallbackInfo& info) : info_(info) {}
@@ -142,7 +142,7 @@ class Arguments {
 
   std::string text(const char* what) {
     const Napi::Value value = next(what);
-    if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no text");
+    if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no string");
     return value.As<Napi::String>().Utf8Value();
   }
 
@@ -172,7 +172,7 @@ class Arguments {
 
 using Binding = Napi::Value (*)(Arguments& in, Napi::Env env);
 
-/** Sets `exports[name]`; what the kernels throw becomes a JavaScript error with the same message. */
+/** Sets `exports[name]`. C++ exceptions become JavaScript errors with the same message. */
 template <Binding binding>
 void bind(Napi::Env env, Napi::Object exports, const char* name) {
   const auto call = [](const Napi::CallbackInfo& info) -> Napi::Value {

@@ -13,7 +13,7 @@ constexpr int kRepetitionsMax = 1 << 20;
 constexpr int kTokensMax = 1 << 24;
 constexpr int kHeadsMax = 1 << 10;
 
-/** A backend that no step uses meanwhile. */
+/** A backend locked against steps. */
 struct ExclusiveBackend {
   explicit ExclusiveBackend(Arguments& in) : backend(registries().backends.get(in.handle("backend"))), lock(backend->busy), turn(*backend) {}
   std::shared_ptr<Backend> backend;

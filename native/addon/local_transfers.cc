@@ -1,4 +1,4 @@
-// Bindings of transfers between pools: buffers, local_senders, and waking the thread that waits for what lands.
+// Bindings of transfers between pools of one process: receive buffers, local page senders, and completion wake-ups.
 #include <napi.h>
 
 #include "addon/addon.hpp"
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-/** What the queue of an instance's buffers needs to make them. */
+/** A pool and the completion queue of its receive buffers. */
 struct BoundCompletionQueue {
   std::shared_ptr<KvPool> pool;
   std::shared_ptr<CompletionQueue> queue;
@@ -14,7 +14,7 @@ struct BoundCompletionQueue {
 
 namespace {
 
-/** (pool, wake) => buffers: `wake` is called in this thread when some are complete */
+/** (pool, wake) => queue; `wake` is called in this thread when receive buffers are complete */
 Napi::Value bind_create_completion_queue(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const auto waker = Waker::create(env, in.function("wake"), "completion queue");
@@ -27,14 +27,14 @@ Napi::Value bind_free_completion_queue(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (layers, blocks) => arrivals: of pages (blocks, layers) that a step can compute behind */
+/** (layers, blocks) => arrivals of pages (blocks, layers), behind which a step can compute */
 Napi::Value bind_create_arrivals(Arguments& in, Napi::Env env) {
   const int layers = in.integer("layers", 1, 1 << 16);
   const int blocks = in.integer("blocks", 0, INT32_MAX / layers);
   return number(env, registries().arrivals.add(std::make_shared<LayerArrivals>(layers, blocks)));
 }
 
-/** (arrivals, blocks): only the first so many come */
+/** (arrivals, blocks): only the first `blocks` blocks arrive */
 Napi::Value bind_expect_blocks(Arguments& in, Napi::Env env) {
   const auto arrivals = registries().arrivals.get(in.handle("arrivals"));
   arrivals->expect(in.integer("blocks", 0, INT32_MAX));
@@ -46,7 +46,7 @@ Napi::Value bind_free_arrivals(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (buffers, pages, arrivals or 0) => buffer: slot i of it is pages[i] */
+/** (queue, pages, arrivals or 0) => receive buffer; its slot i is pages[i] */
 Napi::Value bind_open_receive_buffer(Arguments& in, Napi::Env env) {
   const auto bound = registries().completion_queues.get(in.handle("completion queue"));
   const Span<int32_t> pages = in.array<int32_t>("pages");
@@ -58,7 +58,7 @@ Napi::Value bind_open_receive_buffer(Arguments& in, Napi::Env env) {
   return number(env, handle);
 }
 
-/** (buffer): once it returns nobody writes to its pages */
+/** (buffer): no thread writes to its pages after it returns */
 Napi::Value bind_close_receive_buffer(Arguments& in, Napi::Env env) {
   const int handle = in.handle("receive buffer");
   registries().receive_buffers.get(handle)->close();
@@ -66,7 +66,7 @@ Napi::Value bind_close_receive_buffer(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (buffers, out) => how many buffers that are complete stand in `out`; call again while it is full */
+/** (queue, out) => count of completed buffers written to `out`; call again while it is full */
 Napi::Value bind_take_completed(Arguments& in, Napi::Env env) {
   const auto bound = registries().completion_queues.get(in.handle("completion queue"));
   const Span<int32_t> out = in.array<int32_t>("out");
@@ -83,7 +83,7 @@ Napi::Value bind_free_local_sender(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool) => number of the step that begins next over it */
+/** (pool) => number of the next step over it */
 Napi::Value bind_next_step(Arguments& in, Napi::Env env) {
   return number(env, registries().pools.get(in.handle("KV pool"))->progress.next());
 }
@@ -91,7 +91,7 @@ Napi::Value bind_next_step(Arguments& in, Napi::Env env) {
 /** (sender, buffer, step, descriptors (n, 3): layer, page, slot, last) => whether the buffer is still open */
 Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
   const auto sender = registries().local_senders.get(in.handle("local page sender"));
-  // Its owner's alone: whoever sends does not keep it alive.
+  // `find`: the buffer belongs to the receiver, and sending does not keep it alive.
   const auto buffer = registries().receive_buffers.find(in.handle("receive buffer"));
   const std::vector<PageDescriptor> descriptors = descriptors_argument(in);
   const bool last = in.integer("last", 0, 1) == 1;
@@ -100,14 +100,14 @@ Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
   return Napi::Boolean::New(env, true);
 }
 
-/** (sender, buffer): once it returns nothing is read for it any more */
+/** (sender, buffer): none of its pages is read after it returns */
 Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
   const auto sender = registries().local_senders.get(in.handle("local page sender"));
   sender->stop(in.handle("receive buffer"));
   return env.Undefined();
 }
 
-/** (sender, buffer) => descriptors for it whose pages may still be read */
+/** (sender, buffer) => queued and in-flight pages */
 Napi::Value bind_pending_pages(Arguments& in, Napi::Env env) {
   const auto sender = registries().local_senders.get(in.handle("local page sender"));
   return number(env, static_cast<double>(sender->pending(in.handle("receive buffer"))));

@@ -63,19 +63,19 @@ StepGroupView read_group(Arguments& in) {
   return group;
 }
 
-/** A room is its owner's alone: whoever asks it does not keep its handle. */
+/** `find`: an endpoint belongs to the thread that created it, and a step does not keep its handle alive. */
 RemoteKeysView read_remote(Arguments& in) {
   RemoteKeysView keys;
   keys.sequence = in.integer("remote.sequence", 0, INT32_MAX);
   keys.group = in.integer("remote.group", 0, INT32_MAX);
   keys.first_block = in.integer("remote.firstBlock", 0, INT32_MAX);
-  keys.endpoint = registries().remote_endpoints.find(in.handle("remote.room"));
+  keys.endpoint = registries().remote_endpoints.find(in.handle("remote.endpoint"));
   keys.loan = in.integer("remote.loan", 0, INT32_MAX);
   keys.blocks = in.array<int32_t>("remote.blocks");
   return keys;
 }
 
-/** Arrivals are their owner's alone, as rooms are. */
+/** `find`, as for endpoints. */
 ArrivingKeysView read_arriving(Arguments& in) {
   ArrivingKeysView keys;
   keys.sequence = in.integer("arriving.sequence", 0, INT32_MAX);
@@ -84,7 +84,7 @@ ArrivingKeysView read_arriving(Arguments& in) {
   return keys;
 }
 
-/** A handle of 0: there are none. */
+/** Handle 0: none. */
 RowPagesView read_row_pages(Arguments& in, const char* what) {
   RowPagesView rows;
   const int pool = in.integer(what, 0, INT32_MAX);
@@ -102,13 +102,13 @@ ComingRowsView read_coming_rows(Arguments& in) {
   return coming;
 }
 
-/** Of the abort array, where it has so many: the step waits for rows. */
+/** Index in the abort array, if it is that long, of the flag that the step waits for rows. */
 constexpr size_t kWaitingWord = 2;
 
 template <class T>
 T* result_array(Arguments& in, const char* what, size_t wanted) {
   const Span<T> span = in.array<T>(what);
-  if (span.size < wanted) throw std::runtime_error(std::string("Cannot run the step: ") + what + " has no room: " + std::to_string(span.size) + " of " + std::to_string(wanted));
+  if (span.size < wanted) throw std::runtime_error(std::string("Cannot run the step: ") + what + " is too short: " + std::to_string(span.size) + " of " + std::to_string(wanted));
   return writable(span);
 }
 
@@ -123,9 +123,9 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 }
 
 /**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done.
- * `unanswered` is empty where there are none that could go so.
- * The fields of sampling, result and each group follow one another in the order of src/kernel/native/step.ts.
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
+ * arriving, arriving.., rowsIn.., rowsOut..) => done. `unanswered` is empty if no sequence can go unanswered. The fields of sampling,
+ * result and each group are in the order of src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const auto program = registries().programs.get(in.handle("program"));
@@ -149,10 +149,10 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
   step.rows_in = read_coming_rows(in);
   step.rows_out = read_row_pages(in, "rowsOut");
-  const bool tells = remotes + arriving > 0 || step.rows_in.rows.pool;
-  if (tells && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered has no room");
+  const bool reports_unanswered = remotes + arriving > 0 || step.rows_in.rows.pool;
+  if (reports_unanswered && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
   const bool done = program->run(*pool, step, abort.data, result);
-  if (tells) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));
+  if (reports_unanswered) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));
   return Napi::Boolean::New(env, done);
 }
 

@@ -1,4 +1,4 @@
-// Bindings of guest rooms, and of what steps ask of them.
+// Bindings of remote attention: servers, listeners, clients, and their counters.
 #include <napi.h>
 
 #include "addon/addon.hpp"
@@ -9,11 +9,11 @@ namespace {
 
 std::vector<int32_t> list(const Span<int32_t>& span) { return std::vector<int32_t>(span.data, span.data + span.size); }
 
-/** A server whose pages are of this process. */
+/** A server of this process. */
 std::shared_ptr<RemoteAttentionServer> server_argument(Arguments& in) {
   const int handle = in.handle("remote attention");
   auto server = std::dynamic_pointer_cast<RemoteAttentionServer>(registries().remote_endpoints.get(handle));
-  if (server == nullptr) throw std::runtime_error("Cannot use guest server: its pages are another process's: " + std::to_string(handle));
+  if (server == nullptr) throw std::runtime_error("Cannot use remote attention server: it belongs to another process: " + std::to_string(handle));
   return server;
 }
 
@@ -24,7 +24,7 @@ Napi::Value bind_create_remote_attention_server(Arguments& in, Napi::Env env) {
   return number(env, registries().remote_endpoints.add(std::make_shared<RemoteAttentionServer>(std::move(backend), std::move(pool))));
 }
 
-/** (server): whoever still holds it is refused */
+/** (endpoint): refuses its open and later queries */
 Napi::Value bind_free_remote_attention(Arguments& in, Napi::Env env) {
   const int handle = in.handle("remote attention");
   const auto server = registries().remote_endpoints.get(handle);
@@ -33,7 +33,7 @@ Napi::Value bind_free_remote_attention(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (server, host, port, transport, key) => door: where debtors of other processes open_connection the server; port 0: one that is free */
+/** (server, host, port, transport, key) => listener for clients of other processes; port 0 chooses a free port */
 Napi::Value bind_open_remote_attention_listener(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   const HostPort address = address_argument(in, 0);
@@ -48,7 +48,7 @@ Napi::Value bind_close_remote_attention_listener(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, host, port, transport, key) => server: the one behind a door of another process, over pages like the pool's */
+/** (pool, host, port, transport, key) => client of the server at that address, over pages with the pool's layout */
 Napi::Value bind_create_remote_attention_client(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 1);
@@ -65,7 +65,7 @@ Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (server, loan, blocks): once it returns no guest work touches their pages */
+/** (server, loan, blocks): no query reads their pages after it returns */
 Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
@@ -95,7 +95,7 @@ Napi::Object counts_object(Napi::Env env, const RemoteAttentionServerCounts& cou
 /** (server) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
 Napi::Value bind_remote_attention_server_counts(Arguments& in, Napi::Env env) { return counts_object(env, server_argument(in)->counts()); }
 
-/** (server, loan) => the same, of that loan, but for the time */
+/** (server, loan) => the same of one loan; times are 0 */
 Napi::Value bind_remote_attention_loan_counts(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   return counts_object(env, server->counts_of(in.integer("loan", 0, INT32_MAX)));

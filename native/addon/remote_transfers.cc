@@ -1,4 +1,4 @@
-// Bindings of transfers between processes: receivers that register_buffer senders to buffers, and local_senders that send to addresses.
+// Bindings of transfers between processes: page receivers, and senders to their receive buffers.
 #include <napi.h>
 
 #include <unordered_set>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kFrameBytesMax = 1 << 26;
 
-/** What a sender is told about a buffer of another process: sender, host, port, number, key as text, slots. */
+/** A receive buffer of another process: sender, host, port, number, key as text, slots. */
 struct RemoteTarget {
   explicit RemoteTarget(Arguments& in) : sender(registries().remote_senders.get(in.handle("remote page sender"))), address(address_argument(in, 1)) {
     buffer.number = static_cast<uint32_t>(in.handle("receive buffer"));
@@ -24,7 +24,7 @@ struct RemoteTarget {
   RemoteReceiveBuffer buffer;
 };
 
-/** (pool, host, port, transport, key) => receiver; port 0: one that is free */
+/** (pool, host, port, transport, key) => receiver; port 0 chooses a free port */
 Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 0);
@@ -45,7 +45,7 @@ std::string key_text(uint64_t key) {
   return text;
 }
 
-/** (receiver, buffer) => key, as text, that senders have to name */
+/** (receiver, buffer) => key, as text, that senders must present */
 Napi::Value bind_register_receive_buffer(Arguments& in, Napi::Env env) {
   const auto receiver = registries().page_receivers.get(in.handle("page receiver"));
   return Napi::String::New(env, key_text(receiver->register_buffer(registries().receive_buffers.get(in.handle("receive buffer")))));
@@ -90,26 +90,26 @@ Napi::Value bind_send_pages_remote(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (target): once it returns nothing is read for it any more */
+/** (target): none of its pages is read after it returns */
 Napi::Value bind_stop_sending_remote(Arguments& in, Napi::Env env) {
   const RemoteTarget to(in);
   to.sender->stop(to.address, to.buffer);
   return env.Undefined();
 }
 
-/** (target) => descriptors for it whose pages may still be read */
+/** (target) => queued and unacknowledged pages */
 Napi::Value bind_pending_pages_remote(Arguments& in, Napi::Env env) {
   const RemoteTarget to(in);
   return number(env, static_cast<double>(to.sender->pending(to.address, to.buffer)));
 }
 
-/** (sender, host, port) => transport by which pages get there; automatic: none yet */
+/** (sender, host, port) => transport of the latest connection; automatic: none yet */
 Napi::Value bind_transport_to(Arguments& in, Napi::Env env) {
   const auto sender = registries().remote_senders.get(in.handle("remote page sender"));
   return number(env, static_cast<int>(sender->transport_to(address_argument(in, 1))));
 }
 
-/** (sender) => addresses of buffers that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
+/** (sender) => addresses of receive buffers given up since the last call: HOST:PORT/NUMBER/KEY/SLOTS */
 Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   Napi::Array all = Napi::Array::New(env);
   registries().remote_senders.get(in.handle("remote page sender"))->take_given_up([&](const HostPort& address, const RemoteReceiveBuffer& buffer) {
@@ -133,7 +133,7 @@ Napi::Value bind_free_remote_sender(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (from, to, chunkBytes, pages, cores of the reader) => seconds that a bare socket loop takes to bring the same pages from one pool to the other */
+/** (from, to, chunkBytes, pages, cores of the reader) => seconds in which a plain socket loop moves the same pages between the pools */
 Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
   const auto from = registries().pools.get(in.handle("KV pool")), to = registries().pools.get(in.handle("KV pool"));
   const auto chunk_bytes = static_cast<size_t>(in.integer("chunkBytes", 1, kFrameBytesMax));
@@ -141,7 +141,7 @@ Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
   return number(env, bench_sockets(from->data(), to->data(), bytes, chunk_bytes, cores_argument(in)));
 }
 
-/** () => cores that this thread may run on; empty where the system does not say */
+/** () => cores that this thread may run on; empty if unknown */
 Napi::Value bind_allowed_cores(Arguments&, Napi::Env env) {
   const std::vector<int> cores = allowed_cores();
   Napi::Array all = Napi::Array::New(env, cores.size());
@@ -149,7 +149,7 @@ Napi::Value bind_allowed_cores(Arguments&, Napi::Env env) {
   return all;
 }
 
-/** (cores): this thread, and those that it starts, stay on them */
+/** (cores): pins this thread, and the threads it starts, to them */
 Napi::Value bind_stay_on(Arguments& in, Napi::Env env) {
   stay_on(cores_argument(in));
   return env.Undefined();

@@ -1,4 +1,4 @@
-// Bindings of the tiers below a pool: blocks copied inside it, and stores that keep them on SSD.
+// Bindings of the tiers below a pool: copies of blocks inside it, and stores on SSD.
 #include <napi.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ std::array<uint8_t, 32> read_identity(Arguments& in) {
   return identity;
 }
 
-/** (pool, pagesOfBlock, path, slots, identity, wake) => store: `wake` is called in this thread when there are results */
+/** (pool, pagesOfBlock, path, slots, identity, wake) => store; `wake` is called in this thread when there are results */
 Napi::Value bind_create_store(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const int pages_of_block = in.integer("pagesOfBlock", 1, pool->pages);
@@ -37,12 +37,12 @@ Napi::Value bind_free_store(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (store) => what is to be said of what was found; empty: nothing */
+/** (store) => one line about what was found on opening; empty: nothing to report */
 Napi::Value bind_store_note(Arguments& in, Napi::Env env) {
   return Napi::String::New(env, registries().block_stores.get(in.handle("block store"))->slab().note());
 }
 
-/** (store) => (blocks, 6): slot, depth, digest of what was found, those written first first */
+/** (store) => (blocks, 6): slot, depth, digest of the blocks found, oldest first */
 Napi::Value bind_store_blocks(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   const Slab& slab = store->slab();
@@ -79,7 +79,7 @@ Napi::Value bind_begin_store_job(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (store, job, blocks (n, 7): slot, -, depth, digest, pages (n, pages of a block), arrivals): read layer by layer */
+/** (store, job, blocks (n, 7): slot, -, depth, digest, pages (n, pages of a block), arrivals): reads layer by layer */
 Napi::Value bind_begin_store_layers(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   const int job = in.integer("job", 1, INT32_MAX);
@@ -89,14 +89,14 @@ Napi::Value bind_begin_store_layers(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (store, job): once it returns none of its pages is touched any more */
+/** (store, job): none of its pages is touched after it returns */
 Napi::Value bind_stop_store_job(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   store->stop(in.integer("job", 1, INT32_MAX));
   return env.Undefined();
 }
 
-/** (store, out (n, 2): job, blocks done) => how many results stand in `out`; call again while it is full */
+/** (store, out (n, 2): job, blocks done) => count of results written to `out`; call again while it is full */
 Napi::Value bind_take_store_results(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   const Span<int32_t> out = in.array<int32_t>("out");
@@ -118,7 +118,7 @@ Napi::Value bind_store_counts(Arguments& in, Napi::Env env) {
   return result;
 }
 
-/** (pool, from, to): page by page, in order */
+/** (pool, from, to): copies page by page, in order */
 Napi::Value bind_copy_pages(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const Span<int32_t> from = in.array<int32_t>("from"), to = in.array<int32_t>("to");
@@ -140,7 +140,7 @@ Napi::Value bind_free_loader(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (loader, layers, from, to): (blocks, layers) pages both; a step that runs meanwhile waits for each layer's */
+/** (loader, layers, from, to): both (blocks, layers) pages; a running step waits for each layer */
 Napi::Value bind_begin_loading(Arguments& in, Napi::Env env) {
   const auto loader = registries().page_loaders.get(in.handle("page loader"));
   const int layers = in.integer("layers", 1, 1 << 16);
@@ -149,7 +149,7 @@ Napi::Value bind_begin_loading(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (loader): once it returns all is there */
+/** (loader): returns once all loads are complete */
 Napi::Value bind_finish_loading(Arguments& in, Napi::Env env) {
   registries().page_loaders.get(in.handle("page loader"))->finish();
   return env.Undefined();

@@ -1,4 +1,4 @@
-// Waking a JavaScript thread from others. Include <napi.h> first.
+// Waking a JavaScript thread from other threads. Include <napi.h> first.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -7,13 +7,13 @@
 
 namespace kvasir {
 
-/** Calls a JavaScript function in its own thread, whoever asks, until that thread's environment ends. */
+/** Calls a JavaScript function in its own thread, on request of any thread, until that thread's environment ends. */
 class Waker {
  public:
   static std::shared_ptr<Waker> create(napi_env env, napi_value callback, const std::string& of) {
     auto waker = std::make_shared<Waker>();
     napi_value name;
-    // A queue of one: a call that is still to come serves for those that follow.
+    // A queue of one: a pending call serves later requests too.
     const bool made = napi_create_string_utf8(env, ("kvasir " + of).c_str(), NAPI_AUTO_LENGTH, &name) == napi_ok &&
                       napi_create_threadsafe_function(env, callback, nullptr, name, 1, 1, nullptr, nullptr, nullptr, nullptr, &waker->function_) == napi_ok;
     if (!made) throw std::runtime_error("Cannot create " + of + ": the callback cannot be called from other threads");

@@ -1,4 +1,4 @@
-// The driver of attention: tasks stream over ranges of keys, merge partials in the tree, and write rows out.
+// The attention driver: tasks stream over ranges of keys, merge partials in the tree, and write rows.
 #include "attention/attention.hpp"
 
 #include "attention/plan.hpp"
@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-/** One call: everything that its tasks share. */
+/** One call: the state that its tasks share. */
 class Attention {
  public:
   Attention(const AttentionArgs& args, const void* query, StreamOutput output, int threads, uint8_t* scratch)
@@ -34,7 +34,7 @@ class Attention {
     if (tile.groups == 1) stream_.write_rows(rows, kv_head, whole, output_, 0);
   }
 
-  /** Second pass: merges the groups of one (tile, KV head), in place. */
+  /** Second pass: merges the groups of one (tile, KV head) in place. */
   void run_merge(int merge) const {
     const AttentionTile& tile = plan_.tile_of_merge(merge);
     const TileRows rows = rows_of(tile);

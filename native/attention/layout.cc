@@ -1,6 +1,6 @@
-// Where K and V of a token lie inside a page, and how queries are rounded.
-// A KV head's share of a page is contiguous: K, then V. f32: K (head_dim, 32), V (32, head_dim). bf16, for instructions that take pairs:
-// K (head_dim / 2, 32, 2), V (16, head_dim, 2). One layout serves every instruction set.
+// The layout of K and V inside a page, and the rounding of queries. A KV head's part of a page is contiguous: K, then V. f32: K (head_dim,
+// 32), V (32, head_dim). bf16, for instructions that take pairs: K (head_dim / 2, 32, 2), V (16, head_dim, 2). All instruction sets share
+// one layout.
 #include "attention/attention.hpp"
 #include "simd/float_bits.hpp"
 
@@ -33,7 +33,7 @@ struct HeadPage {
 
 constexpr int kRoundedAtOnce = 64;
 
-/** Nearest bf16, ties to even, of `count` values, eight at a time; the bits of float_to_bf16. */
+/** Rounds `count` values to bf16, ties to even, eight at a time; the bits equal those of float_to_bf16. */
 void round_bf16(const float* from, int count, uint16_t* out) {
   typedef uint32_t Words __attribute__((vector_size(32)));
   typedef uint16_t Halves __attribute__((vector_size(16)));
@@ -49,7 +49,7 @@ void round_bf16(const float* from, int count, uint16_t* out) {
   for (; i < count; i++) out[i] = float_to_bf16(from[i]);
 }
 
-/** One token of one head, both bf16 halves of a pair in one store: other threads write the neighbouring slots. */
+/** Writes one token of one head. Both bf16 halves of a pair go in one store, since other threads write neighbouring slots. */
 void write_token_bf16(const HeadPage<uint16_t>& page, int slot, const float* k, const float* v) {
   uint16_t* values = &page.value(slot, 0);
   uint16_t rounded[kRoundedAtOnce];

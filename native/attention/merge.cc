@@ -1,4 +1,4 @@
-// Merging of whole partials by the token.
+// Merging of complete partials, token by token.
 #include <vector>
 
 #include "attention/attention.hpp"
@@ -41,7 +41,7 @@ class MergeStack {
 }  // namespace
 
 void merge_partials(ThreadPool& pool, const Partial* parts, int count, int tokens, int heads, int head_dim, float* out) {
-  int levels = 2;  // a part just pushed, beside one subtree for each bit of the count
+  int levels = 2;  // the pushed part, and one subtree for each bit of the count
   for (int rest = count; rest > 1; rest /= 2) levels++;
   std::vector<MergeStack> stacks(pool.size(), MergeStack(heads, head_dim, levels));
   auto body = [&](int token, int thread) {

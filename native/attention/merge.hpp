@@ -1,10 +1,10 @@
-// Merging of attention partials (o, m, l), row by row, and the order in which neighbours merge.
+// Merging of attention partials (o, m, l) row by row, and the order in which neighbours merge.
 #pragma once
 #include <cstddef>
 
 namespace kvasir {
 
-/** `rows` rows of a partial: o (rows, stride), unnormalised, with max and sum (rows). An empty row has max -infinity and sum 0. */
+/** `rows` rows of a partial: o (rows, stride), unnormalised, max (rows) and sum (rows). An empty row has max -infinity and sum 0. */
 struct PartialRows {
   float* o;
   float* max;
@@ -12,8 +12,8 @@ struct PartialRows {
 };
 
 /**
- * The binary counter: after part `index` (0-based) was pushed, how many merges of the two topmost partials follow. Folding what is left
- * from the top at the end gives the tree in which neighbours merge level by level, and an odd one passes up.
+ * The binary counter: the number of merges of the two topmost partials after part `index` (0-based) was pushed. Folding the rest from the
+ * top at the end gives the tree in which neighbours merge level by level and an odd part moves up.
  */
 inline int merges_after(int index) {
   int merges = 0;
@@ -21,6 +21,6 @@ inline int merges_after(int index) {
   return merges;
 }
 
-constexpr int kMergeLevels = 20;  // room on the stack of a tile: 2^19 ranges
+constexpr int kMergeLevels = 20;  // stack levels of a tile: 2^19 ranges
 
 }  // namespace kvasir

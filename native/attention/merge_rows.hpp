@@ -1,5 +1,5 @@
-// Merging rows of partials. Everything has internal linkage: each instruction set compiles its own copy, as wide as its vectors are. Nothing is fused, so
-// that all of them merge with the same bits.
+// Merging rows of partials. Internal linkage: each instruction set compiles its own copy, as wide as its vectors. No multiply-add is fused,
+// so all copies give the same bits.
 #pragma once
 #include <cmath>
 
@@ -9,9 +9,12 @@
 namespace kvasir {
 namespace {
 
-constexpr float kRounds = 12582912.0f;  // added to it, a float below 2^22 has no bits left for a fraction
+constexpr float kRounds = 12582912.0f;  // adding this to a float below 2^22 leaves no fraction bits
 
-/** exp(x), x <= 0, relative error under 2e-7; 0 below -87. ln 2 in two parts, the first with bits to spare, so that n ln 2 is exact. */
+/**
+ * exp(x) for x <= 0, relative error under 2e-7; 0 below -87. ln 2 is split in two parts, the first with spare bits, so that n ln 2 is
+ * exact.
+ */
 inline float exp_negative(float x) {
   if (x < -87.0f) return 0.0f;
   if (x != x) return x;
@@ -28,7 +31,7 @@ inline float exp_negative(float x) {
 
 inline bool is_empty(const PartialRows& part, int row) { return part.sum[row] == 0.0f && part.max[row] == -INFINITY; }
 
-/** left = keep left + add right. One of the factors is 1, and a product by it exact: it is left out. */
+/** left = keep left + add right over (columns). One factor is 1 and its exact product is left out. */
 inline void merge_row(float* __restrict left, const float* __restrict right, int columns, float keep, float add) {
   if (keep == 1.0f) {
     for (int i = 0; i < columns; i++) left[i] = left[i] + right[i] * add;
@@ -37,7 +40,9 @@ inline void merge_row(float* __restrict left, const float* __restrict right, int
   }
 }
 
-/** left = left + right, the keys of `left` lying before those of `right`. An empty side changes no bit of the other. */
+/**
+ * left = left + right, where the keys of `left` precede those of `right`; both (rows, columns). An empty side changes no bit of the other.
+ */
 [[maybe_unused]] inline void merge_rows(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride) {
   for (int row = 0; row < rows; row++) {
     float* o = left.o + left_stride * row;

@@ -1,4 +1,4 @@
-// Places of the tasks and merges of pieces, and the merge itself: neighbours of equal size first, what is left from the right.
+// Offsets of the tasks and merges of pieces, and the merge: neighbours of equal size first, the rest from the right.
 #include "attention/pieces.hpp"
 
 #include "attention/plan.hpp"
@@ -33,7 +33,7 @@ AttentionPieces::AttentionPieces(const AttentionArgs& args, const void* query, c
   }
 }
 
-/** The last that is not above `value`: of equal ones, those before have nothing. */
+/** The last index whose value is not above `value`: of equal ones the earlier are empty. */
 int AttentionPieces::find(const std::vector<int>& firsts, int value) {
   return static_cast<int>(std::upper_bound(firsts.begin(), firsts.end(), value) - firsts.begin()) - 1;
 }
@@ -81,7 +81,7 @@ void AttentionPieces::run_merge(int merge, uint8_t* workspace) const {
   for (const AttentionPiece& piece : root.pieces) {
     const int place = piece.elsewhere ? 0 : local++;
     if (piece.first * kRangeTokens >= tile.end_key()) break;
-    // What is given is copied: merging works in place.
+    // A given partial is copied, since merging works in place.
     PartialRows rows = piece.elsewhere ? stream_.shape.partial(space.stack + stream_.shape.partial_floats * depth) : partial(root_index, tile_index, kv_head, place);
     if (piece.elsewhere) stream_.read_rows(tile, kv_head, *piece.given, static_cast<size_t>(root.sequence->row + root.token), rows);
     stack[depth++] = {piece.first, piece.ranges, rows};

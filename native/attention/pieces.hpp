@@ -1,5 +1,5 @@
-// Attention over keys that lie in pieces: some in this pool, some computed elsewhere. A debtor and its creditors both run it, so that the tree of
-// partials, and with it every bit, is that of one pool.
+// Attention over keys in several places: some in this pool, some computed elsewhere. A debtor and its creditors both run it, so that the
+// tree of partials, and every bit, equals that of one pool.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -9,15 +9,15 @@
 
 namespace kvasir {
 
-/** Ranges [first, first + ranges) of a sequence: a subtree of the aligned binary tree, or what the last one has of it. */
+/** Ranges [first, first + ranges) of a sequence: a subtree of the aligned binary tree, complete except for the last one. */
 struct AttentionPiece {
   int first;
   int ranges;
-  const Partial* given;  // of the root's rows, computed elsewhere; null: computed here
-  bool elsewhere;        // `given` is there before the merge
+  const Partial* given;  // the partial of the root's rows, computed elsewhere; null: computed here
+  bool elsewhere;        // `given` must be set before the merge
 };
 
-/** Appends the aligned subtrees that make up ranges [from, to), none longer than `most`, a power of two. */
+/** Appends the aligned subtrees that cover ranges [from, to), none longer than `most`, a power of two. */
 template <class Add>
 void add_subtrees(int from, int to, int most, const Add& add) {
   while (from < to) {
@@ -30,23 +30,23 @@ void add_subtrees(int from, int to, int most, const Add& add) {
 
 constexpr int kRangesMost = 1 << 19;
 
-/** The longest subtree, a power of two, of which each thread gets its share of tasks. */
+/** The longest subtree, a power of two, that still gives each thread its share of tasks. */
 int subtree_ranges(long long ranges_of_all_tasks, int threads);
 
-/** Rows of one sequence whose partials merge into one: normalised, or unnormalised beside its statistics. */
+/** Rows of one sequence whose partials merge into one output: normalised, or unnormalised with its statistics. */
 struct AttentionRoot {
   const AttentionSequence* sequence;
   int token;   // rows [token, token + tokens) of the sequence
   int tokens;
   std::vector<AttentionPiece> pieces;  // ascending
   StreamOutput output;
-  size_t first_row;  // of the batch, at which `output` begins
+  size_t first_row;  // the batch row at which `output` begins
 
-  /** Where everything is one piece of this pool, its task writes out and nothing is merged. */
+  /** True for a single piece of this pool: its task writes the output, and nothing is merged. */
   bool is_whole() const { return pieces.size() == 1 && !pieces[0].elsewhere; }
 };
 
-/** Aligned memory that only grows. */
+/** Aligned memory that grows and never shrinks. */
 class GrowingMemory {
  public:
   uint8_t* at_least(size_t bytes) {
@@ -67,10 +67,10 @@ class GrowingMemory {
   size_t bytes_ = 0;
 };
 
-/** One call over roots: tasks compute pieces that lie here, in any order and on any thread; then merges, once all pieces are there. */
+/** One call over roots: first tasks compute the local pieces, in any order and on any thread; then merges, once all pieces are present. */
 class AttentionPieces {
  public:
-  /** `roots` and what they point to stay until the last merge. */
+  /** `roots` and what they point to must stay valid until the last merge. */
   AttentionPieces(const AttentionArgs& args, const void* query, const AttentionRoot* roots, int count);
 
   int tasks() const { return tasks_; }
@@ -81,7 +81,7 @@ class AttentionPieces {
 
   int root_of_task(int task) const { return find(first_task_, task); }
   int root_of_merge(int merge) const { return find(first_merge_, merge); }
-  /** False where `goes_on`, asked before each range, ended it. */
+  /** False if `goes_on`, called before each range, ended the task. */
   template <class GoesOn>
   bool run_task(int task, uint8_t* workspace, const GoesOn& goes_on) const {
     const Place place = place_of(task);
@@ -101,7 +101,7 @@ class AttentionPieces {
   void run_merge(int merge, uint8_t* workspace) const;
 
  private:
-  /** Where a task is. */
+  /** The location of a task. */
   struct Place {
     const AttentionRoot* root;
     int tile, kv_head, piece;
@@ -117,9 +117,9 @@ class AttentionPieces {
   TileStream stream_;
   const AttentionRoot* roots_;
   int tile_tokens_;
-  // Of each root.
+  // Per root:
   std::vector<int> first_task_, first_merge_, first_partial_;
-  std::vector<std::vector<int>> locals_;  // its pieces that are computed here
+  std::vector<std::vector<int>> locals_;  // its locally computed pieces
   int tasks_ = 0;
   int merges_ = 0;
   int partials_ = 0;

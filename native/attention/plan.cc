@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kTileRows = 48;
 constexpr int kTasksPerThread = 16;
-constexpr int kWholeSequence = 1 << 19;  // ranges of a group that nothing outgrows
+constexpr int kWholeSequence = 1 << 19;  // ranges of a group, larger than any sequence
 
-// Least ranges of a task in the three regimes of context: short contexts need every range for balance, long ones have ranges to spare
-// and save partials.
+// Least ranges of a task in three regimes of context length: short contexts need every range for balance; long ones have many ranges and
+// save partials.
 constexpr int kShortContext = 8192;
 constexpr int kMiddleContext = 32768;
 
@@ -21,10 +21,10 @@ int group_ranges_min(int context) { return context < kShortContext ? 1 : context
 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
-/** Ranges that hold keys from block `first_block` to position `end`, exclusive. */
+/** Number of ranges with keys from block `first_block` to position `end`, exclusive. */
 int ranges_between(int first_block, int end) { return (end - 1) / kRangeTokens - first_block / kRangeBlocks + 1; }
 
-/** Ranges over all tiles and KV heads, as if each were a task. */
+/** Number of (range, tile, KV head), as if each were a task. */
 long long count_ranges(const AttentionArgs& args, int tile_tokens) {
   long long total = 0;
   for (int i = 0; i < args.sequence_count; i++) {

@@ -1,22 +1,24 @@
-// How one call of attention is shared out: tiles of query rows, groups of ranges, and where their partials lie.
+// The work split of one attention call: tiles of query rows, groups of ranges, and the offsets of their partials.
 #pragma once
 #include "attention/attention.hpp"
 #include "attention/range.hpp"
 
 namespace kvasir {
 
-/** A tile of one sequence: `tokens` rows from `token` of the sequence on. Its tasks are (KV head, group of ranges), groups innermost. */
+/**
+ * A tile of one sequence: `tokens` rows from row `token` of the sequence on. Its tasks are (KV head, group of ranges), groups innermost.
+ */
 struct AttentionTile {
   int sequence;
   int token;
   int tokens;
-  int first_block;  // with a key that the first row sees
-  int first_group;  // in units of the tile's own groups
+  int first_block;  // the first block with a key that the first row sees
+  int first_group;  // in units of the tile's groups
   int groups;
   int group_ranges;  // a power of two: a group is an aligned subtree
   int first_task;
-  int first_partial;  // of the step's partials (tile rows each), or -1: one group writes out directly
-  int first_merge;    // of the second pass
+  int first_partial;  // index among the step's partials (tile rows each); -1: a single group writes the output directly
+  int first_merge;    // index among the merges of the second pass
 };
 
 struct AttentionPlan {
@@ -32,13 +34,15 @@ struct AttentionPlan {
   const AttentionTile& tile_of_merge(int merge) const;
 };
 
-/** Tasks that a step should have. A tile with r ranges is split only into more than one group of g >= all ranges / this: r / g + 2 of them. */
+/**
+ * The desired number of tasks of a step. A tile of r ranges is split only into groups of g >= all ranges / this, so into at most r / g + 2.
+ */
 int tasks_wanted(int threads);
 
-/** The most partials (of a tile's rows each) that a step keeps. */
+/** The most partials (of one tile's rows each) of a step. */
 inline int partials_max(int threads) { return 3 * tasks_wanted(threads); }
 
-/** Fills `tiles` (room for one per row of the batch). */
+/** Fills `tiles`, which has space for one per row of the batch. */
 AttentionPlan plan_attention(const AttentionArgs& args, int threads, AttentionTile* tiles);
 
 }  // namespace kvasir

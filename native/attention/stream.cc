@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-// Bytes of K and V that lie between a prefetch and its use: more only pollutes the first-level cache.
+// Bytes of K and V between a prefetch and its use; more would only pollute the L1 cache.
 constexpr size_t kPrefetchBytes = 8192;
 
 }  // namespace

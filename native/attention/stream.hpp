@@ -1,4 +1,4 @@
-// A tile of query rows against ranges of keys, streamed: what attention over one pool and attention over several pools are both made of.
+// Streaming a tile of query rows over ranges of keys: the common part of attention over one pool and over several.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,25 +10,25 @@
 
 namespace kvasir {
 
-/** The kernel of a form on this machine. AMX takes what its tiles can hold; the rest of its forms are those of AVX-512. */
+/** The kernel of a form on this machine. AMX handles bf16 with head_dim a multiple of 16; its other forms use the AVX-512 kernels. */
 const AttentionKernel& find_attention_kernel(Isa isa, const KvLayout& layout);
 
-/** Rows (tokens x group) of a tile at most. */
+/** Most rows (tokens x group) of a tile. */
 int tile_rows_max(int group);
-/** Tokens of a tile at most. */
+/** Most tokens of a tile. */
 int tile_tokens_max(int group);
 
 constexpr size_t kStreamAlign = 64;
 
 inline size_t align_up(size_t bytes) { return (bytes + kStreamAlign - 1) / kStreamAlign * kStreamAlign; }
 
-/** Sizes that follow from the model's shape. */
+/** Sizes derived from the model's shape. */
 struct StreamShape {
   int head_dim;
   int group;
-  int rows_max;      // of a tile
+  int rows_max;      // most rows of a tile
   int o_stride;      // floats
-  size_t partial_floats;  // of one partial of a tile: o, max, sum
+  size_t partial_floats;  // floats of one partial of a tile: o, max, sum
 
   StreamShape(const KvLayout& layout, int heads)
       : head_dim(layout.head_dim),
@@ -43,7 +43,7 @@ struct StreamShape {
   }
 };
 
-/** Per-thread workspace: operands of a tile and the stack of partials. */
+/** A thread's workspace: the operands of a tile and the stack of partials. */
 struct StreamWorkspace {
   void* query;
   float* scores;
@@ -67,7 +67,7 @@ struct StreamWorkspace {
   }
 };
 
-/** Output of a call: rows of (heads, head_dim), normalised, or unnormalised beside their statistics. */
+/** Output of a call: rows of (heads, head_dim), normalised, or unnormalised with their statistics. */
 struct StreamOutput {
   float* out;
   float* max;  // (rows, heads); null: normalised
@@ -79,7 +79,7 @@ struct TileRows {
   const AttentionSequence* sequence;
   int token;
   int tokens;
-  int first_block;  // with a key that the first row sees
+  int first_block;  // the first block with a key that the first row sees
 
   int end_key() const { return sequence->start + token + tokens; }
 };
@@ -91,7 +91,7 @@ class TileStream {
 
   const StreamShape shape;
 
-  /** Query rows of the tile, (tokens x group, head_dim), as the kernel wants them. */
+  /** Loads the tile's query rows to out (tokens x group, head_dim) in the kernel's form. */
   void load_queries(const TileRows& tile, int kv_head, void* out) const {
     size_t head_bytes = query_bytes(args_.isa, args_.layout.type, 1, shape.head_dim, 1);
     int values = shape.group * shape.head_dim;
@@ -103,9 +103,9 @@ class TileStream {
   }
 
   /**
-   * The partial of the ranges from `origin` (aligned to `most`, a power of two) that hold keys for the tile, at most `most` of them, to `out`, the bottom of
-   * the stack. Pages are listed from range `first` on; those before hold nothing for the tile. `goes_on` is asked before each range: false leaves
-   * `out` unfinished, and is returned.
+   * Computes the partial of the ranges from `origin` (aligned to `most`, a power of two) that hold keys for the tile, at most `most` of
+   * them, into `out`, the bottom of the stack. `pages` start at range `first`; earlier ranges hold no keys for the tile. `goes_on` is
+   * called before each range: false leaves `out` unfinished and is returned.
    */
   template <class GoesOn>
   bool stream(const TileRows& tile, int kv_head, int origin, int most, int end_block, const StreamWorkspace& workspace, const PartialRows& out,
@@ -118,7 +118,7 @@ class TileStream {
       merge(level(depth - 2), level(depth - 1), tile);
       depth--;
     };
-    // Ranges before the first key are empty; what stands for them keeps the tree aligned.
+    // Ranges before the first key are empty; their empty partials keep the tree aligned.
     for (int missing = first - origin; missing != 0; missing &= missing - 1) clear_rows(level(depth++), tile);
     for (int range = first; range <= last; range++) {
       if (!goes_on()) return false;
@@ -133,7 +133,7 @@ class TileStream {
     kernel_.merge_rows(left, right, tile.tokens * shape.group, shape.head_dim, shape.o_stride, shape.o_stride);
   }
 
-  /** Row 0 of `output` is row `first_row` of the batch. */
+  /** Writes (tokens x group, head_dim) rows. Row 0 of `output` is row `first_row` of the batch. */
   void write_rows(const TileRows& tile, int kv_head, const PartialRows& rows, const StreamOutput& output, size_t first_row) const {
     for (int row = 0; row < tile.tokens * shape.group; row++) {
       size_t place = this->place(tile, kv_head, row, first_row);
@@ -149,7 +149,7 @@ class TileStream {
     }
   }
 
-  /** Reads what `write_rows` wrote with statistics. */
+  /** Reads rows that `write_rows` wrote with statistics. */
   void read_rows(const TileRows& tile, int kv_head, const Partial& from, size_t first_row, const PartialRows& rows) const {
     for (int row = 0; row < tile.tokens * shape.group; row++) {
       size_t place = this->place(tile, kv_head, row, first_row);

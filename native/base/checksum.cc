@@ -1,4 +1,4 @@
-// The checksum for any machine, and its beginning and end.
+// The portable checksum, its initialisation and its finish.
 #include "base/checksum.hpp"
 
 #include <cstring>

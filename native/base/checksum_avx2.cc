@@ -1,4 +1,4 @@
-// The checksum with AVX2: four lanes to a register.
+// The checksum with AVX2: four lanes per register.
 #include <immintrin.h>
 
 #include "base/checksum.hpp"

@@ -1,4 +1,4 @@
-// The checksum with AVX-512: all lanes in one register.
+// The checksum with AVX-512: all eight lanes in one register.
 #include <immintrin.h>
 
 #include "base/checksum.hpp"
@@ -19,7 +19,7 @@ __m512i summand(__m512i words, __m512i key) {
 template <bool kCopies>
 void add_stripes(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes) {
   const __m512i step = _mm512_set1_epi64(static_cast<int64_t>(kChecksumStep)), step2 = _mm512_add_epi64(step, step);
-  // Two stripes at a time: sums may be added up in any order.
+  // Two stripes at a time: addition is commutative.
   __m512i key0 = load(lanes.key), key1 = _mm512_add_epi64(key0, step), sum0 = load(lanes.sum), sum1 = _mm512_setzero_si512();
   const auto take = [&](size_t stripe) {
     const size_t at = stripe * kChecksumStripe;

@@ -1,4 +1,4 @@
-// Mappings and what the system says of its memory.
+// Mappings, and the system's memory figures.
 #include "base/memory.hpp"
 
 #include <sys/mman.h>
@@ -34,14 +34,14 @@ uint64_t read_field(const char* path, const std::string& key) {
   return kUnknown;
 }
 
-/** The number a file holds; kUnknown for a word such as "max". */
+/** The number in a file; kUnknown for a word such as "max". */
 uint64_t read_number(const char* path) {
   std::ifstream file(path);
   uint64_t value = 0;
   return file >> value ? value : kUnknown;
 }
 
-/** What a control group still grants: its limit less what it holds beyond page cache, which the system gives back. */
+/** What a control group still grants: its limit minus its use without page cache, which the system reclaims. */
 uint64_t group_available(const char* limit_path, const char* used_path, const char* stat_path) {
   const uint64_t limit = read_number(limit_path);
   const uint64_t used = read_number(used_path);
@@ -86,7 +86,7 @@ Mapping::Mapping(size_t bytes, const std::string& what) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(raw_);
   data_ = raw_ + ((kHugePageBytes - address % kHugePageBytes) % kHugePageBytes);
 #ifdef MADV_HUGEPAGE
-  // A small mapping would only grow to a huge page; a refusal costs speed alone.
+  // Smaller mappings would only grow to a huge page. A refusal costs speed alone.
   if (bytes >= kHugePageBytes) madvise(data_, bytes_, MADV_HUGEPAGE);
 #endif
 }

@@ -1,4 +1,4 @@
-// Shared mappings: making, opening by name, and huge pages under them.
+// Shared mappings: creating, opening by name, and huge pages.
 #include "base/shared_mapping.hpp"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
   throw std::runtime_error("Cannot map memory for " + what + ": " + why);
 }
 
-/** A descriptor that is closed when the scope ends. */
+/** A descriptor that is closed at the end of the scope. */
 struct File {
   int fd;
   explicit File(int opened) : fd(opened) {}
@@ -43,7 +43,7 @@ struct File {
 
 #if defined(__linux__)
 
-/** The descriptor stays open: its place under /proc is the object's name. */
+/** The descriptor stays open: its path under /proc is the object's name. */
 int create_object(std::string& name, const std::string& what) {
   const int fd = memfd_create("kvasir", MFD_CLOEXEC);
   if (fd < 0) refuse(what, std::strerror(errno));
@@ -103,7 +103,7 @@ SharedMapping::~SharedMapping() {
   if (owner_) remove_object(name_);
 }
 
-/** Reserves addresses with room to align, then lays the object over the aligned part. */
+/** Reserves addresses with space for alignment, then maps the object at the aligned part. */
 void SharedMapping::map(const std::string& what) {
   raw_bytes_ = bytes_ + kHugePageBytes;
   void* reserved = mmap(nullptr, raw_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -128,12 +128,12 @@ void SharedMapping::expect_use(size_t bytes) {
   size_t from = __atomic_load_n(&expected_, __ATOMIC_RELAXED);
   if (wanted <= from) return;
   const size_t to = whole_huge_pages(wanted);
-  // Whoever wins does the work; the others may meet small pages for a moment, which costs speed alone.
+  // One thread does the work; others may meet small pages meanwhile, which costs speed alone.
   if (!__atomic_compare_exchange_n(&expected_, &from, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
   for (size_t chunk = from; chunk < to; chunk += kHugePageBytes) collapse(chunk);
 }
 
-/** Most systems give shared memory no huge pages of themselves, but make one of small ones when asked. A touched page makes the chunk exist. */
+/** Most systems give shared memory no huge pages by themselves, but collapse small ones on request. The touch makes the page exist. */
 void SharedMapping::collapse(size_t chunk) const {
 #if defined(__linux__)
   __atomic_fetch_or(data_ + chunk, uint8_t{0}, __ATOMIC_RELAXED);

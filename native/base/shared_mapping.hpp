@@ -1,4 +1,4 @@
-// Memory that other threads and processes can map too: a nameless file in memory on Linux, a shared memory object elsewhere.
+// Memory that other threads and processes can map: an unnamed memory file on Linux, a shared memory object elsewhere.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace kvasir {
 
-/** Zeroed, huge-page aligned, taken from the system page by page as it is touched; gone when the last process has let go of it. */
+/** Zeroed, huge-page aligned, allocated by the system as it is touched. It is freed when the last process unmaps it. */
 class SharedMapping {
  public:
-  /** Makes it. Throws std::runtime_error with the figures when `bytes` exceed the available memory; `what` names the use. */
+  /** Creates the memory; `what` names its use. @throws std::runtime_error with the figures if `bytes` exceed the available memory */
   SharedMapping(size_t bytes, const std::string& what);
-  /** Maps what another process of the same user made, by its name there. Throws where it holds other than `bytes`. */
+  /** Maps the memory that another process of the same user created. @throws std::runtime_error unless it holds `bytes` */
   SharedMapping(const std::string& name, size_t bytes, const std::string& what);
   ~SharedMapping();
   SharedMapping(const SharedMapping&) = delete;
@@ -19,10 +19,10 @@ class SharedMapping {
 
   uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
-  /** By which other processes find it while this one holds it. */
+  /** The name by which other processes open it while this object exists. */
   const std::string& name() const { return name_; }
 
-  /** The first `bytes` are about to be used: puts huge pages under them where the system has some. Any thread, at any time; cheap when nothing is new. */
+  /** Announces use of the first `bytes`: backs them with huge pages if the system can. Thread-safe; cheap if called again. */
   void expect_use(size_t bytes);
 
  private:
@@ -32,16 +32,16 @@ class SharedMapping {
   std::string name_;
   int file_ = -1;
   bool owner_ = false;
-  uint8_t* raw_ = nullptr;  // the reserved addresses, before alignment
+  uint8_t* raw_ = nullptr;  // reserved addresses, before alignment
   size_t raw_bytes_ = 0;
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
-  size_t expected_ = 0;  // huge pages are in place, or were refused, before this offset; atomic
+  size_t expected_ = 0;  // offset below which huge pages are in place or were refused; atomic
 };
 
-/** What another process's object holds, by its name. Throws where there is none. */
+/** The size of another process's memory. @throws std::runtime_error if the name does not exist */
 size_t shared_object_bytes(const std::string& name);
-/** Reads `count` bytes at `offset` of it without mapping it. Throws where it is shorter. */
+/** Reads `count` bytes at `offset` without mapping. @throws std::runtime_error if it is shorter */
 void read_shared_object(const std::string& name, size_t offset, void* out, size_t count);
 
 }  // namespace kvasir

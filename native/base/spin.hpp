@@ -1,4 +1,4 @@
-// Waiting for a moment without sleeping.
+// Short waits without sleeping.
 #pragma once
 #include <chrono>
 
@@ -15,7 +15,7 @@ inline void pause() {
 #endif
 }
 
-/** Spins until `ready()` or until the spin time is over; returns the last answer. */
+/** Spins until `ready()` or for `kSpin`; returns the last answer. */
 template <class Ready>
 bool spin(Ready ready) {
   const auto end = std::chrono::steady_clock::now() + kSpin;

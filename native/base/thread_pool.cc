@@ -1,4 +1,4 @@
-// The thread pool: tasks are claimed from one ticket counter, so a thread that was preempted holds up its own task only.
+// The thread pool: tasks are claimed from one ticket counter, so a preempted thread delays its own task only.
 #include "base/thread_pool.hpp"
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace kvasir {
 namespace {
 
-// A ticket is (job number << 32 | next task). A closed job has no next task, whatever its count.
+// A ticket is (job number << 32 | next task). A closed job has no next task.
 constexpr uint64_t kClosed = 0xffffffffu;
 constexpr uint64_t ticket(uint32_t job, uint64_t next) { return (static_cast<uint64_t>(job) << 32) | next; }
 
@@ -19,19 +19,19 @@ constexpr uint64_t ticket(uint32_t job, uint64_t next) { return (static_cast<uin
 
 struct ThreadPool::State {
   alignas(64) std::atomic<uint64_t> tickets{ticket(0, kClosed)};
-  // The job. Read before a ticket is claimed: a successful claim proves that all of it belongs to the ticket's job.
+  // The job, read before a ticket is claimed: a successful claim proves that all of it belongs to the ticket's job.
   alignas(64) std::atomic<Task> task{nullptr};
   std::atomic<void*> context{nullptr};
   std::atomic<uint32_t> count{0};
   alignas(64) std::atomic<uint32_t> unfinished{0};
-  alignas(64) FutexWord job;             // number of the published job: idle workers sleep on it
+  alignas(64) FutexWord job;             // number of the published job; idle workers sleep on it
   std::atomic<uint32_t> sleepers{0};
-  alignas(64) FutexWord finished;        // number of the last finished job: the caller sleeps on it
+  alignas(64) FutexWord finished;        // number of the last finished job; the caller sleeps on it
   std::atomic<bool> caller_sleeps{false};
   std::atomic<bool> closing{false};
   std::vector<std::thread> workers;
 
-  /** Claims and runs tasks of the open job until none is left. */
+  /** Claims and runs tasks of the open job until none remains. */
   void work(int thread) {
     uint32_t done = 0;
     uint32_t job_number = 0;
@@ -80,7 +80,7 @@ struct ThreadPool::State {
     for (;;) {
       const auto changed = [&] { return job.value.load(std::memory_order_acquire) != seen; };
       while (!spin(changed)) {
-        // Each counts itself out: a waker that did so for all could forget one that is about to sleep.
+        // Each worker decrements for itself: a waker that reset the count could miss a worker about to sleep.
         sleepers.fetch_add(1, std::memory_order_seq_cst);
         if (job.value.load(std::memory_order_seq_cst) == seen) job.wait(seen);
         sleepers.fetch_sub(1, std::memory_order_relaxed);

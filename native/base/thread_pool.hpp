@@ -1,4 +1,4 @@
-// A pool of threads that share out the tasks of one op: spins briefly between ops, then sleeps.
+// A pool of threads that run the tasks of one op: they spin briefly between ops, then sleep.
 #pragma once
 #include <functional>
 #include <memory>
@@ -8,7 +8,7 @@ namespace kvasir {
 
 class ThreadPool {
  public:
-  /** `threads` counts the caller: a pool of 1 starts no thread. */
+  /** `threads` includes the caller: a pool of 1 starts no thread. */
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -17,7 +17,7 @@ class ThreadPool {
   int size() const;
 
   using Task = void (*)(void* context, int task, int thread);
-  /** Runs tasks 0..count-1, each once, on any thread of the pool, handed out dynamically; returns when all are done. */
+  /** Runs tasks 0..count-1, each once, on any thread; tasks are handed out dynamically. Returns when all are done. */
   void run(int count, Task task, void* context);
 
   template <class F>

@@ -17,11 +17,14 @@ enum class NormStyle : int { rms = 0, layer = 1 };
 enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
 
 constexpr int kPageTokens = 32;    // tokens of a page
-constexpr int kNoWindow = INT32_MAX;  // a window that no sequence outgrows
-constexpr int32_t kAway = -1;   // in a block table: the block lies at a creditor
-constexpr int kRangeTokens = 256;  // keys of one attention range (fixed absolute positions)
+constexpr int kNoWindow = INT32_MAX;  // larger than any context
+constexpr int32_t kRemoteBlock = -1;   // in a block table: the block is at a creditor
+constexpr int kRangeTokens = 256;  // keys of one attention range, which starts at a multiple of it
 
-/** Best instruction set of this machine (amx asks the kernel for tile state), bounded by KVASIR_ISA. avx512 means F, BW, VL, DQ, VNNI and BF16. */
+/**
+ * The best instruction set of this machine, bounded by KVASIR_ISA. amx requires tile state from the kernel; avx512 means F, BW, VL, DQ,
+ * VNNI and BF16.
+ */
 Isa detect_isa();
 
 }  // namespace kvasir

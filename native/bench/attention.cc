@@ -27,7 +27,7 @@ double median(std::vector<double> values) {
 
 template <class F>
 std::vector<double> time_runs(int repetitions, F run) {
-  run();  // page faults and threads that sleep
+  run();  // warm-up: page faults and thread start
   std::vector<double> seconds;
   for (int i = 0; i < repetitions; i++) {
     double start = now_seconds();
@@ -37,7 +37,7 @@ std::vector<double> time_runs(int repetitions, F run) {
   return seconds;
 }
 
-/** Anonymous memory on huge pages where the system has them. */
+/** Anonymous memory on huge pages, if the system has them. */
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_(std::max<size_t>(bytes, 1)) {
@@ -60,7 +60,7 @@ class Memory {
 constexpr size_t kRoofChunk = 1 << 18;
 constexpr int kRoofAhead = 3072;  // bytes
 
-/** Reads one chunk; eight sums keep the adds off the path. */
+/** Reads one chunk with eight independent sums. */
 uint64_t read_chunk(const uint8_t* from, bool prefetch) {
   typedef uint64_t Lanes __attribute__((vector_size(64)));
   Lanes sums[4] = {};
@@ -78,7 +78,7 @@ uint64_t read_chunk(const uint8_t* from, bool prefetch) {
   return result;
 }
 
-/** A page of plausible values, copied over the pool: what is read must not be subnormal, nor overflow. */
+/** Fills the pool with copies of a page of plausible values, neither subnormal nor overflowing. */
 void fill_pages(const AttentionShape& shape, const KvLayout& layout, uint8_t* pool, int pages) {
   std::vector<float> values(2 * static_cast<size_t>(layout.kv_heads) * kPageTokens * layout.head_dim);
   std::mt19937 random(1);
@@ -153,7 +153,7 @@ double read_roof(ThreadPool& pool, size_t bytes, int repetitions) {
   std::vector<uint64_t> sinks(pool.size() * 8);
   double best = 0;
   for (bool prefetch : {false, true}) {
-    // Neighbouring chunks at once, or one stretch for each thread: whichever this memory likes better.
+    // Two patterns, of which the faster counts: neighbouring chunks at once, or one contiguous part per thread.
     for (bool stretches : {false, true}) {
       int stretch = stretches ? (chunks + pool.size() - 1) / pool.size() : 1;
       auto task = [&](int index, int thread) {

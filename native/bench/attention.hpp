@@ -1,4 +1,4 @@
-// What `kvasir bench kernel attention` measures: attention over pages in memory, beside the read roof and the arithmetic peak of the machine.
+// Measurements of `kvasir bench kernel attention`: attention over pages in memory, with the machine's read roof and arithmetic peak.
 #pragma once
 #include "attention/attention.hpp"
 #include "base/thread_pool.hpp"
@@ -10,7 +10,7 @@ struct AttentionShape {
   Isa isa;
   KvType type;
   int kv_heads;
-  int group;  // query heads of a KV head
+  int group;  // query heads per KV head
   int head_dim;
 };
 
@@ -24,17 +24,17 @@ struct DecodeFigure {
 
 struct PrefillFigure {
   double seconds;
-  double flops;  // 4 x head_dim for each (row, head, key) that causality allows
+  double flops;  // 4 x head_dim for each causal (row, head, key)
   AttentionSplit split;
 };
 
-/** Best rate in bytes per second of reading `bytes` of contiguous memory on huge pages (at least 1 GB is a roof, not a cache). */
+/** Best rate of reading `bytes` of contiguous memory on huge pages, in bytes per second. Below 1 GB it measures caches. */
 double read_roof(ThreadPool& pool, size_t bytes, int repetitions);
 
-/** Floating-point operations per second of independent multiply-adds in registers: the instruction that attention uses in this form. */
+/** Floating-point operations per second of independent multiply-adds in registers, with the instruction of attention in this form. */
 double arithmetic_peak(ThreadPool& pool, Isa isa, KvType type);
 
-/** One row of each of as many sequences of `context` tokens as fill `pool_bytes`; pages shuffled over the pool. */
+/** One row of each of as many sequences of `context` tokens as fill `pool_bytes`; pages are shuffled over the pool. */
 DecodeFigure bench_decode(ThreadPool& pool, const AttentionShape& shape, int context, size_t pool_bytes, int repetitions);
 
 /** The last `queries` tokens of one sequence of `context` tokens, in one chunk. */

@@ -1,4 +1,4 @@
-// Affinities of threads: Linux alone has them.
+// Thread affinity; Linux only.
 #include "bench/cores.hpp"
 
 #if defined(__linux__)

@@ -1,12 +1,12 @@
-// Where a measurement's threads run: decided by it, so that the scheduler does not.
+// The cores of a measurement's threads, chosen by the measurement instead of the scheduler.
 #pragma once
 #include <vector>
 
 namespace kvasir {
 
-/** Cores that the calling thread may run on; none where the system does not say. */
+/** Cores that the calling thread may run on; empty if unknown. */
 std::vector<int> allowed_cores();
-/** The calling thread, and those that it starts, stay on these. Nothing happens where the system has no such thing, or the list is empty. */
+/** Pins the calling thread, and the threads it starts, to these cores. Does nothing if the system has no affinity or the list is empty. */
 void stay_on(const std::vector<int>& cores);
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// The choice of the loop for an input form, and its timing.
+// The choice of the peak loop for an input form, and its timing.
 #include "bench/linear.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ constexpr int kRuns = 5;
 constexpr double kRunSeconds = 0.02;
 
 PeakLoop product_loop(Isa isa, InputForm form) {
-  // An emulation has no peak worth the name: what it runs on is AVX-512.
+  // Emulated AMX has no peak of its own: it runs on AVX-512.
   if (isa == Isa::amx && amx_emulated()) isa = Isa::avx512;
   if (form == InputForm::f32) return find_peak_loop(isa == Isa::amx ? Isa::avx512 : isa, KvType::f32);
   if (form == InputForm::bf16) return find_peak_loop(isa, KvType::bf16);

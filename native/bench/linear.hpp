@@ -1,4 +1,4 @@
-// What `kvasir bench kernel gemm` compares linear layers with: the arithmetic peak of the instruction that each input form multiplies by.
+// The roof of `kvasir bench kernel gemm`: the arithmetic peak of the instruction that each input form multiplies with.
 #pragma once
 #include "base/thread_pool.hpp"
 #include "base/types.hpp"
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-/** Operations per second (a multiply and an add are two) of independent products in registers. */
+/** Operations per second of independent products in registers; a multiply and an add count as two. */
 double product_peak(ThreadPool& pool, Isa isa, InputForm form);
 
 PeakLoop int8_peak_loop_avx2();

@@ -5,7 +5,7 @@
 namespace kvasir {
 namespace {
 
-constexpr int kTurns = 16;  // iterations counted for each turn of the loop, so that counts compare with those of registers
+constexpr int kTurns = 16;  // iterations counted per turn of the loop, comparable with those of registers
 
 void run_tiles(int iterations) {
   alignas(64) uint8_t zeros[16][64] = {};

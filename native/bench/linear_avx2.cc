@@ -1,4 +1,4 @@
-// Peak of byte products on AVX2: unsigned times signed bytes, pairs added in 16 bits; widening them comes once a block at best.
+// Peak of byte products on AVX2: unsigned times signed bytes, pairs added in 16 bits; kernels widen them once per block at best.
 #include <immintrin.h>
 
 #include "bench/linear.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSums = 8;
 
-/** In assembly, with sums held by name: g++ 12 moves an array of them through memory. */
+/** In assembly, with named sums: g++ 12 moves an array of sums through memory. */
 void run_products(int iterations) {
   __m256i weights = _mm256_set1_epi8(3), inputs = _mm256_set1_epi8(5);
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a, e = a, f = a, g = a, h = a, even = a, odd = a;

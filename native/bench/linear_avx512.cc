@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kSums = 12;
 
-/** In assembly, with sums held by name: g++ 12 moves an array of them through memory. */
+/** In assembly, with named sums: g++ 12 moves an array of sums through memory. */
 void run_products(int iterations) {
   __m512i weights = _mm512_set1_epi8(3), inputs = _mm512_set1_epi8(5);
   __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a;

@@ -10,7 +10,7 @@ constexpr int kSums = 12;
 void run_portable(int iterations) {
   Lanes sums[kSums];
 #pragma GCC unroll 12
-  for (int k = 0; k < kSums; k++) sums[k] = Lanes{static_cast<float>(k)};  // equal ones would be computed once
+  for (int k = 0; k < kSums; k++) sums[k] = Lanes{static_cast<float>(k)};  // equal values would be computed once
   Lanes factor = {0.5f, 0.5f, 0.5f, 0.5f};
   for (int i = 0; i < iterations; i++) {
 #pragma GCC unroll 12

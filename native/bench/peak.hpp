@@ -1,4 +1,4 @@
-// Loops of independent multiply-adds in registers, one for each instruction that attention is made of.
+// Loops of independent multiply-adds in registers, one for each instruction of attention.
 #pragma once
 #include "base/types.hpp"
 

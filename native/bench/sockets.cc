@@ -1,4 +1,4 @@
-// Blocking calls, which cost least.
+// A plain transfer with blocking calls, the cheapest way.
 #include "bench/sockets.hpp"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chun
   const SocketPair pair = loopback_pair();
   for (const Socket* socket : {&pair.sender, &pair.receiver}) {
     fcntl(socket->descriptor(), F_SETFL, fcntl(socket->descriptor(), F_GETFL) & ~O_NONBLOCK);
-    // As sockets are where nothing is set.
+    // The default of a socket.
     const int off = 0;
     setsockopt(socket->descriptor(), IPPROTO_TCP, TCP_NODELAY, &off, sizeof off);
   }

@@ -1,4 +1,4 @@
-// What the messenger is measured against: a thread that writes memory to a socket and one that reads it, and nothing else.
+// The baseline of page transfers: one thread writes memory to a socket, another reads it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace kvasir {
 
 /**
- * Seconds from the first byte sent until all are there, over the loopback interface, at most `chunk_bytes` a call. Before it is timed they go once over
- * the same connection, which is as warm then as one that lasts. Who reads stays on those cores, if any.
+ * Seconds from the first byte sent until all have arrived, over the loopback interface, with at most `chunk_bytes` per call. An untimed
+ * transfer over the same connection warms it up. The reader is pinned to `reader_cores`, if any.
  */
 double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes, const std::vector<int>& reader_cores);
 

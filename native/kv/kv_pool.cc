@@ -1,4 +1,4 @@
-// Making pools, and opening those of other processes after their description has been checked.
+// Creating pools, and opening those of other processes after a check of their description.
 #include "kv/kv_pool.hpp"
 
 #include <cstring>
@@ -11,7 +11,7 @@ constexpr uint64_t kMagic = 0x6c6f6f70'7369766bull;  // "kvispool"
 constexpr uint32_t kVersion = 1;
 constexpr int kSizeMax = 1 << 16;
 
-/** The last bytes of a pool's object. */
+/** The last bytes of a pool's shared memory object. */
 struct Description {
   uint64_t magic;
   uint32_t version;
@@ -31,7 +31,7 @@ Description read_description(const std::string& name) {
   const bool sane = found.type >= 0 && found.type <= 1 && found.kv_heads > 0 && found.kv_heads <= kSizeMax && found.head_dim > 0 &&
                     found.head_dim <= kSizeMax && found.pages > 0;
   if (known && sane) return found;
-  throw std::runtime_error("Cannot open KV pool " + name + ": it is none of version " + std::to_string(kVersion));
+  throw std::runtime_error("Cannot open KV pool " + name + ": it is no pool of version " + std::to_string(kVersion));
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 
 namespace kvasir {
 
-/** Pages that sequences share, from the mapping's start; what they look like is written behind the last. */
+/** Pages from the mapping's start, shared by sequences. A description of their layout follows the last page. */
 class KvPool {
  public:
   KvPool(Isa isa, const KvLayout& layout, int pages);
-  /** The pool that another process of the same user knows by this name. Throws where it is none of this kind and version. */
+  /** Opens the pool of another process of the same user. @throws std::runtime_error if the name is no pool of this version */
   static std::shared_ptr<KvPool> open(Isa isa, const std::string& name);
 
   const Isa isa;  // of the programs that run over it
@@ -25,7 +25,7 @@ class KvPool {
   uint8_t* data() const { return memory_.data(); }
   uint8_t* page(int index) const { return data() + layout.page_bytes() * static_cast<size_t>(index); }
   const std::string& name() const { return memory_.name(); }
-  /** Pages before this one are about to be written. */
+  /** Announces that the first `pages_used` pages will be written, so that the system can back them with huge pages. */
   void expect_use(int pages_used) { memory_.expect_use(layout.page_bytes() * static_cast<size_t>(pages_used)); }
 
  private:

@@ -1,4 +1,4 @@
-// How far pages have come that a step computes behind: told layer by layer, while they are still on their way.
+// Arrival of the pages of one transfer, layer by layer, for steps that compute while the transfer runs.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace kvasir {
 
-/** Of one transfer: places (blocks, layers), each of which may come more than once. Whoever brings them tells it; steps wait. */
+/** Pages (blocks, layers) of one transfer; each may arrive more than once. Receivers and stores report arrivals, steps wait for layers. */
 class LayerArrivals {
  public:
   using Clock = std::chrono::steady_clock;
@@ -22,7 +22,7 @@ class LayerArrivals {
 
   int layers() const { return layers_; }
 
-  /** Only the first `blocks` blocks come. */
+  /** Reduces the transfer to its first `blocks` blocks. */
   void expect(int blocks) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (int block = std::max(0, blocks); block < blocks_; block++)
@@ -31,7 +31,7 @@ class LayerArrivals {
     advance();
   }
 
-  /** The page of this place is where it was to be, whole and checked. */
+  /** Reports that page `at` of (blocks, layers) has arrived complete and verified. */
   void page_arrived(int at) {
     std::lock_guard<std::mutex> lock(mutex_);
     last_arrival_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
@@ -40,23 +40,23 @@ class LayerArrivals {
     if (--missing_[at % layers_] == 0) advance();
   }
 
-  /** Nothing more comes: what is not here by now fails those who wait for it. */
+  /** Ends the transfer: steps that wait for missing pages fail. */
   void finish() {
     ended_.store(true, std::memory_order_seq_cst);
     event_.notify();
   }
 
-  /** All pages of this layer, and of those before it, are here. */
+  /** True if all pages of this layer and of earlier layers have arrived. */
   bool is_ready(int layer) const { return ready_.load(std::memory_order_acquire) > layer; }
   bool ended() const { return ended_.load(std::memory_order_seq_cst); }
-  /** When something came last. */
+  /** Time of the last arrival. */
   Clock::time_point last_arrival() const { return Clock::time_point(Clock::duration(last_arrival_.load(std::memory_order_relaxed))); }
   EventCount& event() { return event_; }
 
  private:
   size_t place(int block, int layer) const { return static_cast<size_t>(block) * layers_ + layer; }
 
-  /** Under the lock. */
+  /** Requires the lock. */
   void advance() {
     int ready = ready_.load(std::memory_order_relaxed);
     const int before = ready;
@@ -68,7 +68,7 @@ class LayerArrivals {
 
   const int layers_;
   std::mutex mutex_;
-  std::vector<int> missing_;    // (layers): pages that have not come
+  std::vector<int> missing_;    // (layers): pages still missing
   std::vector<uint8_t> arrived_;   // (blocks, layers)
   int blocks_;
   std::atomic<int> ready_{0};

@@ -1,4 +1,4 @@
-// The loader's thread: one set of blocks at a time, told layer by layer to the step that runs meanwhile.
+// The loader's thread: loads one set of blocks at a time and reports each layer to the running step.
 #include "kv/page_loader.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void PageLoader::serve() {
   for (;;) {
     changed_.wait(lock, [this] { return closing_ || layers_ > 0; });
     if (layers_ == 0) return;
-    // Whoever begins anew waits for the end of this: nothing changes meanwhile.
+    // Unlocked: `begin` waits for the end of this load, so nothing changes meanwhile.
     lock.unlock();
     for (int layer = 0; layer < layers_; layer++) {
       copy_layer(layer);

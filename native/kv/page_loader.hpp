@@ -1,4 +1,4 @@
-// Loads blocks into a pool while a step computes: a thread that copies pages of the same mapping, layer by layer.
+// Loads blocks into a pool while a step computes: a thread copies pages within the pool's mapping, layer by layer.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -16,9 +16,12 @@ class PageLoader {
   PageLoader(const PageLoader&) = delete;
   PageLoader& operator=(const PageLoader&) = delete;
 
-  /** Copies pages `from` to pages `to`, (blocks, layers) both, in the order of layers. Waits for what was begun before. Throws where there is no such page. */
+  /**
+   * Copies pages `from` to pages `to`, both (blocks, layers), in layer order. Waits for the previous load. @throws std::runtime_error if a
+   * page does not exist
+   */
   void begin(int layers, std::vector<int32_t> from, std::vector<int32_t> to);
-  /** All that was begun is there when it returns. */
+  /** Returns once all begun loads are complete. */
   void finish() { pool_->loading.await_all(); }
 
  private:
@@ -28,7 +31,7 @@ class PageLoader {
   std::shared_ptr<KvPool> pool_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int layers_ = 0;  // of what is being loaded; 0: nothing is
+  int layers_ = 0;  // layers of the running load; 0: none runs
   std::vector<int32_t> from_, to_;
   bool closing_ = false;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// Landings: every write happens under a lock that closing takes, so no page is reused while a transfer may still touch it.
+// Every write holds the lock that `close` takes, so no page is reused while a transfer can still touch it.
 #include "kv/receive_buffer.hpp"
 
 #include <algorithm>

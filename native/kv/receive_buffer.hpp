@@ -1,4 +1,4 @@
-// Where pages from other instances land: slots in a pool that senders write to, until they are all there or nobody wants them.
+// Receive buffers: slots in a pool that other instances fill with pages, until the transfer is complete or closed.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace kvasir {
 
-/** Tells an instance's thread which of its buffers are complete. Senders write, the instance reads. */
+/** Numbers of completed receive buffers. Sending threads push, the instance takes. */
 class CompletionQueue {
  public:
-  /** `wake` is called by senders' threads when there is something to take. */
+  /** `wake` is called by sending threads after a push. */
   explicit CompletionQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   void push(int buffer);
-  /** Moves at most `limit` numbers of buffers into `out`; returns how many. */
+  /** Moves at most `limit` buffer numbers into `out`; returns the count. */
   int take(int32_t* out, int limit);
 
  private:
@@ -28,33 +28,33 @@ class CompletionQueue {
 
 class ReceiveBuffer {
  public:
-  /** `arrivals`, if any, hear of each slot that is filled. Throws where the pool has no such page. */
+  /** `arrivals`, if given, are notified of each filled slot. @throws std::runtime_error if the pool has no such page */
   ReceiveBuffer(std::shared_ptr<KvPool> pool, std::shared_ptr<CompletionQueue> queue, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals = nullptr);
 
   const KvLayout& layout() const { return pool_->layout; }
   int slots() const { return static_cast<int>(pages_.size()); }
 
   int number() const { return number_; }
-  /** By which the queue and local_senders name it; before anything is sent. */
+  /** The number that the completion queue and senders use; set before anything is sent. */
   void set_number(int number) { number_ = number; }
-  /** Writes one page to a slot; false once it is closed. */
+  /** Writes one page to a slot; false if the buffer is closed. */
   bool write(int slot, const uint8_t* bytes);
-  /** Calls `use` while nobody can close it: that should be soon over. False, and no call, once it is closed. */
+  /** Calls `use` under the lock that `close` takes, so it must be short. False, without a call, if the buffer is closed. */
   template <class Use>
   bool while_open(const Use& use) {
     std::lock_guard<std::mutex> lock(writing_);
     if (!closed_) use();
     return !closed_;
   }
-  /** Where a slot lies; to be touched inside `while_open` alone. */
+  /** The page of a slot; valid inside `while_open` only. */
   uint8_t* slot(int index) const { return pool_->page(pages_[index]); }
-  /** What was written to this slot is whole. */
+  /** Reports that the slot holds a complete page. */
   void page_received(int index) {
     if (arrivals_) arrivals_->page_arrived(index);
   }
-  /** All is here: says so, and is closed to writers from now on. */
+  /** Closes the buffer to writers and reports its completion. */
   void complete();
-  /** Once this returns nobody writes to its pages any more. */
+  /** No thread writes to its pages after it returns. */
   void close();
 
  private:

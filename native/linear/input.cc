@@ -1,4 +1,4 @@
-// Rounds float32 rows to the input forms of linear layers.
+// Rounding float32 rows to the input forms of linear layers.
 #include "linear/input.hpp"
 
 #include "linear/linear.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 size_t blocks_of(int columns) { return static_cast<size_t>((columns + kBlock - 1) / kBlock); }
 
-/** Rows a multiple of 1 KB apart would share few cache sets: step over. */
+/** Rows at multiples of 1 KB would share few cache sets: adds an offset. */
 size_t spread(size_t bytes) {
   size_t rounded = (bytes + 63) / 64 * 64;
   return rounded % 1024 == 0 ? rounded + 64 : rounded;
@@ -17,10 +17,10 @@ size_t spread(size_t bytes) {
 
 bool rounds_to_bf16_values(Isa isa, InputForm form) { return form == InputForm::bf16 && isa >= Isa::avx512; }
 
-/** A block whose largest magnitude is below this is zero: 127 / magnitude must stay finite. */
+/** A block whose largest magnitude is below this becomes zero: 127 / magnitude must stay finite. */
 constexpr float kTiny = 1e-30f;
 
-/** `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, so its whole output row shows it. */
+/** `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, and so the whole output row. */
 void quantise_block(const float* x, int count, Int8Block& out) {
   uint32_t largest = 0;
   for (int k = 0; k < count; k++) {

@@ -1,10 +1,10 @@
-// Layout of input buffers: rows of int8 blocks, bf16 values or float32 values, padded with zeros to whole blocks of 32.
+// Layout of input buffers: rows of int8 blocks, bf16 values or float32 values, zero-padded to whole blocks of 32.
 #pragma once
 #include "linear/kernels.hpp"
 
 namespace kvasir {
 
-/** Steps of an input buffer in bytes. Row t, block b lies at (t / rows) * tile + (t % rows) * row + b * block. */
+/** Strides of an input buffer in bytes. Row t, block b is at (t / rows) * tile + (t % rows) * row + b * block. */
 struct InputLayout {
   int rows;      // rows of a tile: 1, or 16 for AMX
   size_t tile;

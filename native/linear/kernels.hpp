@@ -1,32 +1,32 @@
-// The seam between the linear layer and its kernels: what a kernel gets, and the kernels there are.
+// The interface between the linear layer and its kernels: their operands, and the list of kernels.
 #pragma once
 #include "linear/layout.hpp"
 
 namespace kvasir {
 
 /**
- * One block of 32 int8 inputs with all that the products need of it; rows of an int8 input buffer are arrays of these.
- * Sums over the block ride along so that weights can be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
+ * One block of 32 int8 inputs with the sums that products need; rows of an int8 input buffer are arrays of these. The sums allow weights to
+ * be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
  */
 struct Int8Block {
   int8_t values[kBlock];
   float scale;         // largest magnitude / 127, 0 for a block of zeros
-  float scaled_sum;    // scale * sum(values): what q4_1 minima multiply
+  float scaled_sum;    // scale * sum(values), which q4_1 minima multiply
   int32_t minus8;      // -8 * sum(values)
   int16_t sums[2];     // sums of the first and the last 16 values
 };
 static_assert(sizeof(Int8Block) == 48, "kernels step by this size");
 
-/** Where a product reads and writes; shared by all tasks of a run. */
+/** Operands of a product: y (tokens, ld) = input (tokens, columns) x weights^T + bias. All tasks of a run share it. */
 struct Product {
   const uint8_t* input;  // rows of the input buffer
   size_t row_bytes;      // from one input row to the next (AMX bf16: from one tile of 16 rows to the next)
-  const float* bias;     // of this segment, or null
+  const float* bias;     // of this segment, (rows of the segment); or null
   float* y;              // (tokens, ld), at this segment's first column
   size_t ld;
 };
 
-/** The share of one task: panels of a segment times rows of the step. */
+/** The part of one task: panels of a segment x rows of the step. */
 struct Share {
   int panel, panel_end;
   int row, row_end;
@@ -34,31 +34,31 @@ struct Share {
 
 using SegmentKernel = void (*)(const Segment&, const Product&, const Share&);
 
-/** A kernel with the layout and the sizes of tasks it likes. */
+/** A kernel with its layout and task sizes. */
 struct KernelChoice {
   SegmentKernel run;
   Order quantised;   // order of quantised blocks
   Order floats;      // order of float blocks
-  int row_block;     // rows of a task at most: bounds what panels are reused over
-  int row_unit;      // row blocks are whole numbers of this
-  int panel_group;   // panels that a kernel works on at once
+  int row_block;     // most rows of a task; bounds how often a loaded panel is reused
+  int row_unit;      // row blocks are multiples of this
+  int panel_group;   // panels that the kernel processes at once
 };
 
 KernelChoice choose_kernel(Isa isa, InputForm inputs);
 
-/** int8 products of the types of planes, whose kernels are written once over vectors: the bits of linear_int8_* of the same set. */
+/** int8 products of the types of planes, written once over vectors. The bits equal those of linear_int8_* of the same set. */
 void linear_int8_planes_portable(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx2(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx512(const Segment&, const Product&, const Share&);
 
 /**
- * float32 chains: acc = fma(x[k], w[k], acc), k ascending, for inputs of float32 as they come or rounded to bf16.
- * int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then acc = fma(minimum, scaled_sum, acc) where there are minima, blocks
- * ascending. Where 16 inputs share a scale each half of a block is taken so.
+ * Each kernel computes y (tokens, 16 columns of each panel of the share). float32 chains: acc = fma(x[k], w[k], acc), k ascending, for
+ * float32 inputs, exact or rounded to bf16. int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then, if the type has
+ * minima, acc = fma(minimum, scaled_sum, acc), blocks ascending. If 16 inputs share a scale, each half of a block is processed so.
  */
 void linear_chain_portable(const Segment&, const Product&, const Share&);
 void linear_int8_portable(const Segment&, const Product&, const Share&);
-// Below: those of the instruction sets that the compiler knows (KVASIR_HAVE_*).
+// Below: kernels of the instruction sets that the compiler supports (KVASIR_HAVE_*).
 void linear_chain_avx2(const Segment&, const Product&, const Share&);
 void linear_int8_avx2(const Segment&, const Product&, const Share&);
 void linear_chain_avx512(const Segment&, const Product&, const Share&);
@@ -68,7 +68,7 @@ void linear_int8_avx512(const Segment&, const Product&, const Share&);
 /** One chain of TDPBF16PS over blocks of 32 inputs, k ascending. */
 void linear_bf16_amx(const Segment&, const Product&, const Share&);
 void linear_bf16_amx_emulated(const Segment&, const Product&, const Share&);
-/** The bits of linear_int8_avx512, through tiles for 16 rows and more. */
+/** The bits of linear_int8_avx512, through tiles for 16 or more rows. */
 void linear_int8_amx(const Segment&, const Product&, const Share&);
 void linear_int8_amx_emulated(const Segment&, const Product&, const Share&);
 

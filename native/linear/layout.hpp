@@ -1,4 +1,4 @@
-// How a segment of a linear layer lies in memory: panels of 16 output columns, cut into blocks of 32 inputs, about as wide as stored.
+// The memory layout of a segment of a linear layer: panels of 16 output columns, divided into blocks of 32 inputs, about as wide as stored.
 #pragma once
 #include <cstring>
 
@@ -6,23 +6,23 @@
 
 namespace kvasir {
 
-/** Order of the elements inside a block of (32 inputs, 16 columns). */
+/** The order of the elements inside a block of (32 inputs, 16 columns). */
 enum class Order {
-  /** [k/4][16][4]: four inputs of a column side by side, what byte dot products read. Quantised types. */
+  /** [k/4][16][4]: four inputs of a column are adjacent, as byte dot products read them. Quantised types. */
   quads,
-  /** [k/2][16][2]: two inputs of a column side by side, what bf16 dot products and AMX tiles read. */
+  /** [k/2][16][2]: two inputs of a column are adjacent, as bf16 dot products and AMX tiles read them. */
   pairs,
-  /** [k][16]: what chains of multiply-adds read. Float types. */
+  /** [k][16], as chains of multiply-adds read them. Float types. */
   rows,
 };
 
 /**
- * Blocks of a panel follow one another; panels follow one another. A quantised block is its values, then 16 f16 scales (then 16 f16 minima).
+ * The blocks of a panel are consecutive, and so are panels. A quantised block is its values, then 16 f16 scales (then 16 f16 minima).
  * Nibbles share bytes so that unpacking is a shift and a mask:
  * - quads: the dword of column c in 64-byte row j holds k = 8j + e in the low nibble of byte e and k = 8j + 4 + e in the high one.
  * - pairs: columns c and c + 8 share a qword in 64-byte row z: byte s of its dword h holds k = 8z + 2s + h, low nibble c, high nibble c + 8.
- * q8_0 in quads has its sign bit flipped (value + 128), because byte dot products want one unsigned side.
- * Types of planes (linear_planes_layout.hpp) lie in one way whatever the order; those of super-blocks have a header before every 8 blocks.
+ * q8_0 in quads has its sign bit flipped (value + 128), because byte dot products take one unsigned operand.
+ * Types of planes (planes_layout.hpp) have one layout for every order; those of super-blocks have a header before every 8 blocks.
  */
 struct Segment {
   TensorType type;
@@ -37,7 +37,7 @@ struct Segment {
   KVASIR_INLINE size_t panel_bytes() const { return run_bytes(type, blocks); }
   KVASIR_INLINE size_t bytes() const { return panel_bytes() * static_cast<size_t>(panels); }
 
-  /** Bytes of `count` blocks that follow one another, with the headers among them (whole super-blocks). */
+  /** Bytes of `count` consecutive blocks, with the headers among them (whole super-blocks). */
   KVASIR_INLINE static constexpr size_t run_bytes(TensorType type, int count) {
     return block_bytes(type) * static_cast<size_t>(count) + header_bytes(type) * static_cast<size_t>(count / kSuperBlocks);
   }
@@ -56,9 +56,9 @@ struct Segment {
 
 constexpr bool is_quantised(TensorType type) { return type >= TensorType::q4_0; }
 
-/** Packs one stored row (GGUF byte layout) into column `row` of the segment; memory was zero before. */
+/** Packs one stored row (GGUF byte layout) into column `row` of the segment; requires zeroed memory. */
 void pack_row(const Segment& segment, int row, const uint8_t* stored);
-/** Widens one packed row to float32; minima are added with one rounding, everything else is exact. */
+/** Widens one packed row to out (columns) in float32; adding a minimum rounds once, everything else is exact. */
 void unpack_row(const Segment& segment, int row, float* out);
 
 }  // namespace kvasir

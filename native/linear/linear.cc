@@ -1,4 +1,4 @@
-// Linear layers: packs stored rows into panels for the kernels of an instruction set and shares products out over threads.
+// Linear layers: packing stored rows into panels for an instruction set's kernels, and distributing products over threads.
 #include "linear/linear.hpp"
 
 #include <stdexcept>
@@ -17,13 +17,13 @@ constexpr int kTokensPerTask = 8;  // fewer tokens are bound by memory: every fu
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-/** What a segment takes: kernels load the next one by whole lines. */
+/** Bytes of a segment: kernels prefetch the next one by whole cache lines. */
 size_t room_of(const Segment& segment) {
   constexpr size_t kLine = 64;
   return (segment.bytes() + kLine - 1) / kLine * kLine;
 }
 
-/** Cuts `count` things into equal parts of at most `largest`, each a whole number of `unit` but the last. */
+/** Divides `count` items into equal parts of at most `largest`, each but the last a multiple of `unit`. */
 struct Parts {
   int count, size, parts;
   Parts(int things, int largest, int unit) : count(things) {
@@ -119,7 +119,7 @@ class PackedLinear final : public Linear {
   }
 
  private:
-  /** Fills segments_ and returns the bytes they take. */
+  /** Fills segments_ and returns their bytes. */
   size_t lay_out(int columns_, const std::vector<SegmentSpec>& specs) {
     for (const SegmentSpec& spec : specs) {
       Order order = is_quantised(spec.type) ? kernel_.quantised : kernel_.floats;
@@ -128,7 +128,7 @@ class PackedLinear final : public Linear {
     return bytes();
   }
 
-  /** Few enough tasks that handing them out costs nothing, enough that threads end together. */
+  /** Few enough tasks that handing them out costs nothing, and enough that threads finish together. */
   int panels_of_task(int threads, int tokens, int row_parts) const {
     int panels = 0;
     for (const Segment& segment : segments_) panels += segment.panels;

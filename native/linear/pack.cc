@@ -1,4 +1,4 @@
-// Moves stored rows (GGUF byte layouts) into panels and widens packed rows back to float32.
+// Packing stored rows (GGUF byte layouts) into panels, and widening packed rows back to float32.
 #include "linear/layout.hpp"
 #include "linear/planes_pack.hpp"
 #include "simd/float_bits.hpp"
@@ -63,7 +63,7 @@ void unpack_nibbles(Order order, const uint8_t* block, int column, float* q) {
   }
 }
 
-/** Index of element (k, column) of a block in units of one element. */
+/** Index of element (k, column) of a block, in elements. */
 int element_index(Order order, int k, int column) {
   switch (order) {
     case Order::quads: return (k / 4) * 64 + column * 4 + k % 4;
@@ -88,7 +88,7 @@ void pack_quantised_block(const Segment& s, uint8_t* block, int column, const ui
 
 template <class T>
 void pack_float_block(const Segment& s, uint8_t* block, int column, const uint8_t* stored, int count) {
-  const size_t step = s.order == Order::pairs ? 2 : 1;  // elements of a column side by side
+  const size_t step = s.order == Order::pairs ? 2 : 1;  // adjacent elements of a column
   uint8_t* place = block + sizeof(T) * step * static_cast<size_t>(column);
   for (int k = 0; k < count; k++) {
     size_t element = s.order == Order::pairs ? static_cast<size_t>(k / 2 * 32 + k % 2) : static_cast<size_t>(k) * kPanel;
@@ -111,7 +111,7 @@ void unpack_quantised_block(const Segment& s, const uint8_t* block, int column, 
     return;
   }
   float m = f16_to_float(load<uint16_t>(scales + 32 + 2 * column));
-  for (int k = 0; k < kBlock; k++) out[k] = d * q[k] + m;  // the product is exact: the bits of the kernels' fma
+  for (int k = 0; k < kBlock; k++) out[k] = d * q[k] + m;  // the product is exact, so the bits equal the kernels' fma
 }
 
 float widen(TensorType type, const uint8_t* p) {

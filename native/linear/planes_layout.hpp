@@ -1,31 +1,31 @@
-// How blocks of codes of 2 to 6 bits lie in memory: bit planes, then what scales them.
+// The memory layout of blocks of codes of 2 to 6 bits: bit planes, followed by their scales.
 #pragma once
 #include <type_traits>
 
 #include "base/types.hpp"
 
-/** Everywhere: what an instruction set's file leaves out of line could replace another's copy. */
+/** Inlined everywhere: an out-of-line copy of one instruction set's file could replace another's. */
 #define KVASIR_INLINE inline __attribute__((always_inline))
 
 namespace kvasir {
 
 constexpr int kPanel = 16;       // output columns of a panel; the last panel of a segment is padded with zero weights
 constexpr int kBlock = 32;       // inputs of a block; inputs are padded with zeros to whole blocks
-constexpr int kSuperBlocks = 8;  // blocks of a super-block, whose scales share a factor
+constexpr int kSuperBlocks = 8;  // blocks of a super-block, whose scales have a common factor
 
 /**
- * A block of (32 inputs, 16 columns) of codes: value = scale x (code - zero), or scale x code + minimum.
- * Planes: the low bits of all codes, then the high ones. A group is four inputs of every column, its codes in bytes [16][4] as byte dot
- * products read them; a plane of n bits holds 8 / n groups in each of its rows of 64 bytes, the first in the lowest bits.
- * Then 16 scales as f16, then 16 minima (q5_0, q5_1); or for each part of 16 or 32 inputs 16 scales as signed bytes, then all minima so:
- * they multiply d and -dmin, f16 for each column, which stand in a header before every eight blocks.
+ * A block of (32 inputs, 16 columns) of codes: value = scale x (code - zero), or scale x code + minimum. First the planes: the low bits of
+ * all codes, then the high ones. A group is four inputs of every column, its codes in bytes [16][4] as byte dot products read them; a plane
+ * of n bits holds 8 / n groups in each of its rows of 64 bytes, the first group in the lowest bits. Then 16 f16 scales and 16 f16 minima
+ * (q5_0, q5_1); or, for each part of 16 or 32 inputs, 16 scales as signed bytes, then all minima likewise. These multiply d and -dmin,
+ * which are f16 for each column in a header before every eight blocks.
  */
 struct Planes {
   int low_bits, high_bits;
   int part;  // inputs that share a scale
   int zero;
   bool minima;
-  bool super;  // scales are products with those of a header
+  bool super;  // scales are multiplied by those of a header
 
   KVASIR_INLINE constexpr int parts() const { return kBlock / part; }
   KVASIR_INLINE constexpr size_t code_bytes() const { return 64 * static_cast<size_t>(low_bits + high_bits); }

@@ -1,4 +1,4 @@
-// Moves stored rows of the five-bit and K types (GGUF byte layouts) into planes and widens packed rows back to float32.
+// Packing stored rows of the five-bit and K types (GGUF byte layouts) into planes, and widening packed rows back to float32.
 #include "linear/planes_pack.hpp"
 
 #include "simd/float_bits.hpp"
@@ -14,7 +14,7 @@ uint16_t load_u16(const uint8_t* p) {
 
 int bits(int byte, int shift, int count) { return (byte >> shift) & ((1 << count) - 1); }
 
-// Code k of a stored block: K types keep elements 32 apart in one byte, in halves of 128 (two bits) or runs of 64 (nibbles).
+// Code k of a stored block. K types keep elements 32 apart in one byte, in halves of 128 (two bits) or runs of 64 (nibbles).
 int two_bits(const uint8_t* p, int k) { return bits(p[32 * (k / 128) + k % 32], 2 * (k / 32 % 4), 2); }
 int one_bit(const uint8_t* p, int k) { return bits(p[k % 32], k / 32, 1); }
 int nibble(const uint8_t* p, int k) { return bits(p[32 * (k / 64) + k % 32], 4 * (k / 32 % 2), 4); }
@@ -44,12 +44,12 @@ PartScale stored_scale(TensorType type, const uint8_t* p, int part) {
     case TensorType::q6_k: return {static_cast<int8_t>(p[192 + part]), 0};
     default: break;
   }
-  p += 4;  // q4_k, q5_k: d, dmin, then six-bit numbers, of the last four parts in two places
+  p += 4;  // q4_k, q5_k: d, dmin, then six-bit numbers; those of the last four parts are split
   if (part < 4) return {bits(p[part], 0, 6), bits(p[part + 4], 0, 6)};
   return {bits(p[part + 4], 0, 4) | bits(p[part - 4], 6, 2) << 4, bits(p[part + 4], 4, 4) | bits(p[part], 6, 2) << 4};
 }
 
-/** Where d stands in a stored super-block; dmin follows it. */
+/** Offset of d in a stored super-block; dmin follows. */
 size_t d_at(TensorType type) {
   switch (type) {
     case TensorType::q2_k: return 80;
@@ -59,7 +59,7 @@ size_t d_at(TensorType type) {
   }
 }
 
-/** The byte of a plane of `count` bits that holds them for input k of a column, and their place in it. */
+/** The byte of a plane of `count` bits with input k of a column, and the position of the bits in it. */
 struct PlanePlace {
   size_t byte;
   int shift;
@@ -92,7 +92,7 @@ uint8_t* block_of(const Segment& s, uint8_t* panel, int b) {
   return panel + Segment::run_bytes(s.type, b - b % kSuperBlocks) + Segment::header_bytes(s.type) + s.block_bytes() * static_cast<size_t>(b % kSuperBlocks);
 }
 
-/** The header that block `b` of a panel belongs to. */
+/** The header of block `b` of a panel. */
 uint8_t* header_of(const Segment& s, uint8_t* panel, int b) { return panel + Segment::run_bytes(s.type, b - b % kSuperBlocks); }
 
 void pack_scales(const Segment& s, uint8_t* header, uint8_t* block, int column, const uint8_t* stored, int block_of_super) {
@@ -116,7 +116,7 @@ struct Scale {
   float scale, minimum;
 };
 
-/** Exact: products of 11 and 8 bits. */
+/** Exact: a product of 11 and 8 bits. */
 Scale scale_at(const Segment& s, const uint8_t* header, const uint8_t* block, int column, int part) {
   const Planes planes = planes_of(s.type);
   const uint8_t* scales = block + planes.code_bytes();

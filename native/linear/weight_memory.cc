@@ -1,4 +1,4 @@
-// Huge-page-aligned mappings that packed weights are cut from.
+// Huge-page-aligned mappings, which packed weights share.
 #include "linear/weight_memory.hpp"
 
 #include <sys/mman.h>
@@ -10,9 +10,9 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kMappingBytes = size_t{64} << 20;  // address space only: pages are taken when touched
+constexpr size_t kMappingBytes = size_t{64} << 20;  // address space only: pages are allocated when touched
 constexpr size_t kSliceAlign = 64;
-constexpr size_t kTail = 4096;  // kernels prefetch past the end; keep that inside the mapping
+constexpr size_t kTail = 4096;  // kernels prefetch past the end, which must stay inside the mapping
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -23,7 +23,7 @@ std::mutex mutex;
 struct WeightMemory::Mapping {
   uint8_t* raw;
   size_t raw_bytes;
-  uint8_t* base;  // 2 MB aligned
+  uint8_t* base;  // 2 MiB aligned
   size_t bytes;
   size_t used = 0;
 

@@ -1,4 +1,4 @@
-// Memory of packed weights: slices of large, huge-page-aligned mappings, zeroed, so that many small layers do not each fill the TLB.
+// Memory of packed weights: zeroed slices of large, huge-page-aligned mappings, so that many small layers share TLB entries.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-/** A zeroed slice of a shared mapping, 64-byte aligned; the mapping goes when its last slice goes. */
+/** A zeroed slice of a shared mapping, 64-byte aligned. The mapping is released with its last slice. */
 class WeightMemory {
  public:
   explicit WeightMemory(size_t bytes);

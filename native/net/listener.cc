@@ -60,7 +60,7 @@ void Listener::accept_all() {
     for (const bool is_local : {false, true}) {
       if (waiting[is_local ? 1 : 0].revents == 0) continue;
       auto socket = std::make_shared<Socket>(is_local ? accept_locally(local_) : accept_from(listening_));
-      // Those who are too many, or came while no descriptor is free, try again.
+      // Refused at the limit of sessions or descriptors: the peer retries.
       if (!socket->is_open() || sessions_.size() >= kSessionsMax) continue;
       Session& session = sessions_.emplace_back();
       session.thread = std::thread([this, &session, socket, is_local] {

@@ -147,12 +147,12 @@ const uint8_t* SharedMemoryConnection::peek(size_t& bytes) const {
 void SharedMemoryConnection::consume(size_t bytes) const { in_.advance(bytes); }
 
 int64_t SharedMemoryConnection::send_parts(const iovec* parts, int count, bool) const {
-  const size_t room = out_.available();
-  if (room == RingEnd::kInvalid || is_over()) return kBroken;
-  if (room == 0) return kWouldBlock;
+  const size_t space = out_.available();
+  if (space == RingEnd::kInvalid || is_over()) return kBroken;
+  if (space == 0) return kWouldBlock;
   size_t moved = 0;
-  for (int i = 0; i < count && moved < room; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, room - moved);
+  for (int i = 0; i < count && moved < space; i++) {
+    const size_t bytes = std::min(parts[i].iov_len, space - moved);
     std::memcpy(out_.next() + moved, parts[i].iov_base, bytes);
     moved += bytes;
   }
@@ -188,8 +188,8 @@ void SharedMemoryConnection::await_bytes(size_t count) const {
 }
 
 bool SharedMemoryConnection::has_room() const {
-  const size_t room = out_.available();
-  return room != RingEnd::kInvalid && room >= kReserveBytes && !is_over();
+  const size_t space = out_.available();
+  return space != RingEnd::kInvalid && space >= kReserveBytes && !is_over();
 }
 
 uint8_t* SharedMemoryConnection::reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {

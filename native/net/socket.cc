@@ -105,7 +105,7 @@ struct Addresses {
 
 [[noreturn]] void refuse_listening(const HostPort& address) {
   const std::string why = errno == 0 ? "no such address" : std::strerror(errno);
-  throw std::runtime_error("Cannot listen for pages: " + why + ": " + address.host + ":" + std::to_string(address.port));
+  throw std::runtime_error("Cannot listen for connections: " + why + ": " + address.host + ":" + std::to_string(address.port));
 }
 
 }  // namespace

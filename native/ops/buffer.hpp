@@ -18,8 +18,8 @@ struct Buffer {
   int heads = 0;                    // of a query buffer
   int head_dim = 0;
   int columns = 0;
-  bool logit_rows = false;  // a row for each row that needs logits, else for each token
-  bool alone = false;       // its memory serves no other buffer
+  bool logit_rows = false;  // one row per row that needs logits, else one per token
+  bool alone = false;       // shares its memory with no other buffer
   uint8_t* data = nullptr;
 
   size_t bytes(int rows) const {
@@ -28,10 +28,10 @@ struct Buffer {
     return static_cast<size_t>(rows) * columns * sizeof(float);
   }
 
-  /** Row of a float32 buffer. */
+  /** A row of a float32 buffer. */
   float* row(int index) const { return reinterpret_cast<float*>(data) + static_cast<size_t>(index) * columns; }
 
-  /** Where an op should compute row `index`: the row itself in a float32 buffer, else `scratch`, to be rounded by `finish_row`. */
+  /** Where an op computes row `index`: the row itself in a float32 buffer, else `scratch`, which `finish_row` rounds. */
   float* begin_row(int index, float* scratch) const { return kind == BufferKind::f32 ? row(index) : scratch; }
 
   void finish_row(int index, const float* values) const {

@@ -1,4 +1,4 @@
-// Ops over rows: threads share out chunks of rows; a row's bits never depend on the chunk it is in.
+// Ops over rows: threads share chunks of rows. A row's bits do not depend on its chunk.
 #include "ops/ops.hpp"
 
 #include <algorithm>
@@ -8,9 +8,9 @@ namespace {
 
 constexpr int kElementsPerTask = 8192;  // below this, waking a thread costs more than the work
 
-/** body(row, thread) for every row; chunks hold enough elements to be worth a task. */
-template <class MessageReader>
-void for_rows(ThreadPool& pool, int rows, int columns, const MessageReader& body) {
+/** Calls body(row, thread) for every row, in chunks with enough elements for a task. */
+template <class Body>
+void for_rows(ThreadPool& pool, int rows, int columns, const Body& body) {
   const int fair = (rows + 4 * pool.size() - 1) / (4 * pool.size());
   const int chunk = std::max({1, fair, kElementsPerTask / std::max(1, columns)});
   const int tasks = (rows + chunk - 1) / chunk;

@@ -1,4 +1,4 @@
-// The ops between linear layers and attention: each runs over rows, and rounds its result to the kind of its output in the same pass.
+// The ops between linear layers and attention: each runs over rows and rounds its result to the kind of its output in the same pass.
 #pragma once
 #include "base/thread_pool.hpp"
 #include "ops/buffer.hpp"
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-/** What every op needs: threads, row kernels, and one row of scratch for each thread. */
+/** What every op uses: threads, row kernels, and one row of scratch per thread. */
 struct OpContext {
   ThreadPool& pool;
   const RowKernels& rows;
@@ -19,13 +19,13 @@ struct OpContext {
 struct EmbedArgs {
   const Linear& table;
   float factor;
-  const float* position_table;  // (positions, columns): the row of a token's position + offset is added; null: nothing is
+  const float* position_table;  // (positions, columns): the row of a token's position + offset is added; null: none
   int offset;
   const int32_t* tokens;
   const int32_t* positions;
 };
 
-/** out[t] = table[token[t]] x factor + position_table[position[t] + offset] */
+/** out (count, columns): out[t] = table[token[t]] x factor + position_table[position[t] + offset] */
 void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out);
 
 struct NormArgs {
@@ -35,25 +35,28 @@ struct NormArgs {
   float eps;
 };
 
-/** With `residual`: residual += x in place, then out = norm(residual) x gain + bias. Without: out = norm(x) x gain + bias. */
+/**
+ * x, residual, out (rows, n). With `residual`: residual += x in place, then out = norm(residual) x gain + bias. Without: out = norm(x) x
+ * gain + bias.
+ */
 void run_norm(const OpContext& op, const NormArgs& norm, const Buffer& x, const Buffer* residual, int rows, const Buffer& out);
 
-/** x is (rows, 2 n): gate | up. out = activation(gate) x up */
+/** x (rows, 2 n) is gate | up. out (rows, n) = activation(gate) x up */
 void run_glu(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
 
-/** out = activation(x) */
+/** out = activation(x), both (rows, n) */
 void run_activate(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
 
-/** residual += x */
+/** residual += x, both (rows, n) */
 void run_add(const OpContext& op, const Buffer& x, int rows, const Buffer& residual);
 
-/** x = cap tanh(x / cap) */
+/** x = cap tanh(x / cap) in place, (rows, n) */
 void run_softcap(const OpContext& op, float cap, const Buffer& x, int rows);
 
-/** Rounds float32 rows to the kind of `out`. */
+/** Rounds float32 rows x (rows, n) to the kind of `out`. */
 void run_convert(const OpContext& op, const Buffer& x, int rows, const Buffer& out);
 
-/** out[i] = x[rows[i]] */
+/** out[i] = x[rows[i]], out (count, n) */
 void run_gather(const OpContext& op, const Buffer& x, const int32_t* rows, int count, const Buffer& out);
 
 struct QkvArgs {
@@ -67,7 +70,7 @@ struct QkvArgs {
   const int32_t* row_sequence;  // (tokens): the sequence of a row
 };
 
-/** x is (tokens, (heads + 2 kvHeads) headDim): q | k | v. K and V go to the tokens' slots in their pages, q to `out`. */
+/** x (tokens, (heads + 2 kvHeads) headDim) is q | k | v. K and V go to the tokens' slots in their pages, q to `out`. */
 void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& attention, const Buffer& x, const Buffer& out);
 
 }  // namespace kvasir

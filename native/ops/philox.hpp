@@ -1,4 +1,4 @@
-// Counter-based randomness: the same numbers as counterUniform in src/util/counter-random.ts.
+// Counter-based random numbers, equal to those of counterUniform in src/util/counter-random.ts.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// Elementwise kernels over one row, chosen by instruction set: what the ops and the sampler are made of.
+// Elementwise kernels over one row of n floats, chosen by instruction set. The ops and the sampler use them.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 namespace kvasir {
 
-/** Columns of one block of `scan` and of `exp_row`: fixed, so that sums have one order. */
+/** Columns of a block of `scan` and `exp_row`; fixed, so that sums have one order. */
 constexpr int kScanBlock = 128;
 constexpr int kSumBlock = 1024;
 
@@ -15,13 +15,13 @@ struct RowScan {
   bool nan;
 };
 
-/** Within an instruction set every function gives the same bits for the same row. Rows need no alignment. */
+/** Within an instruction set each function gives the same bits for the same row. Rows need no alignment. */
 struct RowKernels {
-  /** By NormStyle; see the two. */
+  /** The norm of this style. */
   auto norm(NormStyle style) const { return style == NormStyle::rms ? rms_norm : layer_norm; }
-  /** out = x / sqrt(mean(x^2) + eps) * gain. With `residual`: residual += x first, and the sum is normalised. `out` may be `x`. */
+  /** out (n) = x / sqrt(mean(x^2) + eps) * gain. With `residual`: residual += x first, and the sum is normalised. `out` may be `x`. */
   void (*rms_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
-  /** out = (x - mean) / sqrt(variance + eps) * gain; the rest as above. */
+  /** out (n) = (x - mean) / sqrt(variance + eps) * gain; otherwise as `rms_norm`. */
   void (*layer_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
   /** x *= factor */
   void (*scale)(float* x, float factor, int n);
@@ -32,15 +32,15 @@ struct RowKernels {
   /** By Activation: out = activation(gate) * up, and out = activation(x). */
   void (*glu[4])(const float* gate, const float* up, int n, float* out);
   void (*activate[4])(const float* x, int n, float* out);
-  /** Rotates the first `rotary_dim` dimensions of one head in place; `table` is cos of rotary_dim / 2 angles, then sin. */
+  /** Rotates the first `rotary_dim` dimensions of one head in place; `table` (rotary_dim) is cos of rotary_dim / 2 angles, then sin. */
   void (*rotate_half)(float* head, const float* table, int rotary_dim);
-  /** Largest value, and of each block of kScanBlock columns. A row that holds NaN says so; its maxima mean nothing. */
+  /** The largest value of the row, and of each block of kScanBlock columns. If the row holds NaN, only that is reported. */
   RowScan (*scan)(const float* x, int n, float* block_max);
-  /** exp((x - max) * factor), to `out` unless null; sums of blocks of kSumBlock columns to `block_sum`. */
+  /** Writes exp((x - max) * factor) to `out` (n) unless null, and the sums of blocks of kSumBlock columns to `block_sum`. */
   void (*exp_row)(const float* x, int n, float max, float factor, float* out, double* block_sum);
-  /** Ids of values >= threshold, ascending; returns how many. `ids` has room for n. */
+  /** Writes the ids of values >= threshold, ascending, to `ids` (n); returns their count. */
   int (*select_at_least)(const float* x, int n, float threshold, int32_t* ids);
-  /** Sum of values >= threshold. */
+  /** The sum of values >= threshold. */
   double (*mass_at_least)(const float* x, int n, float threshold);
 };
 

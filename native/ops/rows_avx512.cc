@@ -1,4 +1,4 @@
-// Row kernels for AVX-512 (used with AMX too).
+// Row kernels for AVX-512, also used with AMX.
 #include "ops/rows_lanes.hpp"
 
 namespace kvasir {

@@ -1,5 +1,5 @@
-// The row kernels, written once over vectors of kLanes floats: each rows_*.cc compiles them for its instruction set.
-// Everything is in an unnamed namespace: code compiled for one instruction set must never be linked into another's callers.
+// The row kernels, written once over vectors of kLanes floats; each rows_*.cc compiles them for its instruction set. Everything is in an
+// unnamed namespace: code compiled for one instruction set must never be linked into another's callers.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -38,7 +38,7 @@ inline __attribute__((always_inline)) void store(float* p, Lanes v) { std::memcp
 
 inline __attribute__((always_inline)) Lanes all(float x) { return Lanes{} + x; }
 
-/** a * b + c, rounded once where the instruction set has it. */
+/** a * b + c, rounded once if the instruction set has a fused multiply-add. */
 inline __attribute__((always_inline)) Lanes fused(Lanes a, Lanes b, Lanes c) {
 #if defined(__AVX512F__)
   return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -49,7 +49,7 @@ inline __attribute__((always_inline)) Lanes fused(Lanes a, Lanes b, Lanes c) {
 #endif
 }
 
-/** What rounding took from `product`, a * b: the two together are exact. */
+/** The rounding error of `product`, a * b: their sum is exact. */
 inline __attribute__((always_inline)) Lanes lost_of(Lanes product, Lanes a, Lanes b) {
 #if defined(__AVX2__)
   return fused(a, b, -product);
@@ -61,7 +61,7 @@ inline __attribute__((always_inline)) Lanes lost_of(Lanes product, Lanes a, Lane
 #endif
 }
 
-/** The last, partial vector of a row, filled up with `rest`. */
+/** The last, partial vector of a row, padded with `rest`. */
 inline Lanes load_some(const float* p, int count, float rest) {
   Lanes v = all(rest);
   std::memcpy(&v, p, static_cast<size_t>(count) * sizeof(float));
@@ -96,7 +96,7 @@ inline bool any(IntLanes v) {
 
 inline __attribute__((always_inline)) Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
-/** e^x to 2 units in the last place; 0 below -87, NaN stays NaN, and x is cut at 88. */
+/** e^x to 2 units in the last place; 0 below -87; NaN stays NaN; x is clamped to 88. */
 inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   const IntLanes vanishes = x < -87.0f;
   x = x > 88.0f ? all(88.0f) : x;
@@ -111,17 +111,17 @@ inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   p = fused(p, r, all(1.6666665459e-1f));
   p = fused(p, r, all(5.0000001201e-1f));
   const Lanes y = fused(p, r * r, r) + 1.0f;
-  const BitLanes power = ((BitLanes)shifted + (127u - 0x4b400000u)) << 23;  // of what vanishes: anything
+  const BitLanes power = ((BitLanes)shifted + (127u - 0x4b400000u)) << 23;  // arbitrary in lanes that become 0
   return vanishes ? all(0.0f) : y * (Lanes)power;
 }
 
-/** e^(x + rest): a float32 far from 0 is too coarse an exponent, and `rest` is what it lacks. */
+/** e^(x + rest): far from 0 a float32 exponent is too coarse, and `rest` is its remainder. */
 inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x, Lanes rest) {
   const Lanes e = exp_lanes(x);
   return fused(e, rest, e);
 }
 
-/** x, or the bound nearest to it; a NaN stays. */
+/** x clamped to [-bound, bound]; NaN stays. */
 inline __attribute__((always_inline)) Lanes within(Lanes x, float bound) {
   x = x > bound ? all(bound) : x;
   return x < -bound ? all(-bound) : x;
@@ -144,7 +144,7 @@ void add(float* x, const float* y, int n) {
   for (; i < n; i++) x[i] += y[i];
 }
 
-/** Sum over a row of term(vector, what came before), in four running vectors. The last vector is filled up with `rest`. */
+/** The sum over a row of term(vector, previous vectors), in four running vectors. The last vector is padded with `rest`. */
 template <class Term>
 inline __attribute__((always_inline)) float sum_row(const float* x, int n, float rest, const Term& term) {
   constexpr int kSums = 4;
@@ -192,7 +192,7 @@ void softcap(float* x, float cap, int n) {
 
 inline __attribute__((always_inline)) Lanes silu(Lanes x) { return x / (1.0f + exp_lanes(-x)); }
 
-/** x Phi(x), Phi the normal distribution: by its tail, so that small results keep their digits. */
+/** x Phi(x), with Phi the normal distribution, computed from its tail so that small results keep their digits. */
 inline __attribute__((always_inline)) Lanes gelu(Lanes x) {
   const Lanes size = x < 0.0f ? -x : x;
   const Lanes t = 1.0f / fused(size, all(kTailRate), all(1.0f));
@@ -204,16 +204,14 @@ inline __attribute__((always_inline)) Lanes gelu(Lanes x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-/**
- * x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), and 2 u = x (a + b x^2). Where the result is small, 2 u is large: it is kept in two parts.
- */
+/** x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), and 2 u = x (a + b x^2). If the result is small, 2 u is large: it is kept in two parts. */
 inline __attribute__((always_inline)) Lanes gelu_tanh(Lanes x) {
   const Lanes a = all(kGeluLinear), b = all(kGeluCubic);
   const Lanes bounded = within(x, kTailEnd);
   const Lanes square = bounded * bounded;
   const Lanes cubic = b * square;
   const Lanes slope = cubic + a;
-  // Of a sum its smaller part tells what was lost, and b x^2 is the smaller one up to x = 4.7 only.
+  // The smaller part of a sum gives its rounding error, and b x^2 is the smaller one only up to x = 4.7.
   const Lanes part = slope - cubic;
   const Lanes lost_sum = (cubic - (slope - part)) + (a - part);
   const Lanes slope_rest = fused(b, lost_of(square, bounded, bounded), lost_of(cubic, b, square) + lost_sum) + fused(square, all(kGeluCubicRest), all(kGeluLinearRest));
@@ -222,7 +220,7 @@ inline __attribute__((always_inline)) Lanes gelu_tanh(Lanes x) {
   return x / (1.0f + exp_lanes(-twice, -rest));
 }
 
-/** A NaN stays. */
+/** NaN stays. */
 inline __attribute__((always_inline)) Lanes relu(Lanes x) { return x < 0.0f ? Lanes{} : x; }
 
 template <Lanes (*Function)(Lanes)>

@@ -1,4 +1,4 @@
-// Row kernels without instruction set extensions, and the choice among all.
+// Portable row kernels, and the choice among all.
 #include "ops/rows_lanes.hpp"
 
 namespace kvasir {

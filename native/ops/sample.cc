@@ -1,4 +1,4 @@
-// Rows of logits to log-probabilities, alternatives and tokens.
+// From rows of logits to log-probabilities, alternatives and tokens.
 #include "ops/sample.hpp"
 
 #include <algorithm>
@@ -71,12 +71,12 @@ struct Row {
     return draw_token(kernels, row, scratch);
   }
 
-  /** False: the row holds NaN or has no finite maximum. */
+  /** False if the row holds NaN or has no finite maximum. */
   bool run() const {
     RowScan seen = kernels.scan(logits, vocabulary, scratch.block_max.data());
     if (seen.nan || !std::isfinite(seen.max)) return false;
     const bool adjusted = adjusts();
-    // At temperature 1 the weights of the draw are those of the log-probabilities: one pass serves both.
+    // At temperature 1 the weights of the draw equal those of the log-probabilities: one pass computes both.
     const bool shared = !adjusted && args.temperature[index] == 1.0f;
     float* weights = shared ? scratch.weights.data() : nullptr;
     kernels.exp_row(logits, vocabulary, seen.max, 1.0f, weights, scratch.block_sum.data());

@@ -1,4 +1,4 @@
-// Log-probabilities and sampling, row by row. The order of operations is the one of StepSampling in src/util/step.ts.
+// Log-probabilities and sampling, row by row. The order of operations is that of StepSampling in src/util/step.ts.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,7 @@ namespace kvasir {
 
 constexpr int kTopLogprobsMax = 20;
 
-/** One entry for each row; ragged lists have one more offset than rows. Mirrors StepSampling. */
+/** One entry per row; ragged lists have rows + 1 offsets. Mirrors StepSampling. */
 struct SamplingArgs {
   const float* temperature;
   const float* top_p;
@@ -42,14 +42,14 @@ struct SamplingResult {
   uint8_t* failed;
 };
 
-/** A token that may be drawn: its logit after penalties and bias, and exp((logit - max) / temperature). */
+/** A candidate token: its logit after penalties and bias, and exp((logit - max) / temperature). */
 struct Candidate {
   float value;
   float weight;
   int32_t id;
 };
 
-/** Memory for the rows of one thread. */
+/** A thread's memory for its rows. */
 struct SampleScratch {
   explicit SampleScratch(int vocabulary);
 
@@ -59,14 +59,14 @@ struct SampleScratch {
   std::vector<float> bounds;      // as block_max
   std::vector<double> block_sum;  // (vocabulary / kSumBlock)
   std::vector<int32_t> ids;       // (vocabulary)
-  std::vector<uint64_t> kept;     // (vocabulary / 64): one bit for each id
+  std::vector<uint64_t> kept;     // (vocabulary / 64): one bit per id
   std::vector<Candidate> candidates;
 };
 
 class Sampler {
  public:
   Sampler(int vocabulary, int threads);
-  /** logits is (rows, vocabulary); rows that fail say so in the result and leave the others alone. */
+  /** Samples logits (rows, vocabulary). A row that fails is marked in the result and does not affect the others. */
   void run(ThreadPool& pool, const RowKernels& kernels, const float* logits, int rows, const SamplingArgs& args, const SamplingResult& result);
 
  private:
@@ -74,12 +74,12 @@ class Sampler {
   std::vector<SampleScratch> scratch_;
 };
 
-/** A row of logits ready for the draw. */
+/** A row of logits prepared for the draw. */
 struct DrawRow {
   const float* values;  // (vocabulary)
   int vocabulary;
   float max;
-  bool weighted;  // scratch.weights and scratch.block_sum are those of `values` already
+  bool weighted;  // scratch.weights and scratch.block_sum already hold those of `values`
   float temperature;
   float top_p;
   int top_k;
@@ -87,13 +87,13 @@ struct DrawRow {
   double uniform;
 };
 
-/** Draws a token; scratch.block_max is that of the row's values. */
+/** Draws a token; requires scratch.block_max of the row's values. */
 int32_t draw_token(const RowKernels& kernels, const DrawRow& row, SampleScratch& scratch);
 
-/** Fills scratch.candidates with the `count` best values of a row, unordered and without weights; needs scratch.block_max. */
+/** Fills scratch.candidates with the `count` best values of a row, unordered and without weights; requires scratch.block_max. */
 void select_best(const RowKernels& kernels, const float* values, int vocabulary, int count, SampleScratch& scratch);
 
-/** By value descending, then id ascending. */
+/** Order by value descending, then id ascending. */
 inline bool ranks_before(const Candidate& a, const Candidate& b) { return a.value > b.value || (a.value == b.value && a.id < b.id); }
 
 }  // namespace kvasir

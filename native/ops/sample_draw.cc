@@ -1,4 +1,4 @@
-// The draw: which tokens top-k, top-p and min-p keep, and the inverse of their running mass in ascending id.
+// The draw: the tokens that top-k, top-p and min-p keep, and the inverse of their cumulative mass in ascending id.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,7 +16,7 @@ double mass_of(const Candidate* begin, const Candidate* end) {
   return mass;
 }
 
-/** exp((value - max) / temperature) as a factor; a tiny temperature must not turn 0 x infinity into NaN. */
+/** The factor of exp((value - max) / temperature). A tiny temperature must not turn 0 x infinity into NaN. */
 float inverse(float temperature) { return std::min(1.0f / temperature, 1e30f); }
 
 void weigh_candidates(const RowKernels& kernels, const DrawRow& row, SampleScratch& scratch) {
@@ -36,9 +36,9 @@ void gather_candidates(const RowKernels& kernels, const DrawRow& row, float weig
   }
 }
 
-/** The heaviest tokens with at least `need` of mass among them: few where the distribution is peaked, all where it is flat. */
+/** Gathers the heaviest tokens with a total mass of at least `need`: few if the distribution is peaked, all if it is flat. */
 void gather_mass(const RowKernels& kernels, const DrawRow& row, double need, SampleScratch& scratch) {
-  constexpr double kMargin = 1 + 1e-5;  // the sums here are float32
+  constexpr double kMargin = 1 + 1e-5;  // these sums are float32
   for (const float weight_min : {0x1p-3f, 0x1p-6f, 0x1p-9f, 0x1p-12f, 0x1p-16f, 0x1p-20f}) {
     if (kernels.mass_at_least(scratch.weights.data(), row.vocabulary, weight_min) < need * kMargin) continue;
     gather_candidates(kernels, row, weight_min, scratch);
@@ -47,7 +47,7 @@ void gather_mass(const RowKernels& kernels, const DrawRow& row, double need, Sam
   gather_candidates(kernels, row, 0.0f, scratch);
 }
 
-/** Cuts candidates to the shortest ranked prefix whose mass reaches `need`: halves by selection, so it never sorts them all. */
+/** Reduces the candidates to the shortest ranked prefix whose mass reaches `need`, by selecting halves instead of sorting. */
 void keep_mass(Candidates& candidates, double need) {
   constexpr size_t kSorted = 64;
   Candidate* all = candidates.data();
@@ -72,7 +72,7 @@ void keep_mass(Candidates& candidates, double need) {
   candidates.resize(kept);
 }
 
-/** The first candidate in ascending id whose running mass exceeds the drawn share. A bit for each id gives the order without a sort. */
+/** The first candidate in ascending id whose cumulative mass exceeds the drawn share. One bit per id gives the order without a sort. */
 int32_t draw_candidate(const DrawRow& row, SampleScratch& scratch) {
   std::fill(scratch.kept.begin(), scratch.kept.end(), 0);
   for (const Candidate& c : scratch.candidates) {
@@ -93,7 +93,7 @@ int32_t draw_candidate(const DrawRow& row, SampleScratch& scratch) {
   return drawn;
 }
 
-/** All tokens are candidates: whole blocks are skipped by their sums. */
+/** All tokens are candidates: skips whole blocks by their sums. */
 int32_t draw_any(const DrawRow& row, const SampleScratch& scratch) {
   const std::vector<double>& sums = scratch.block_sum;
   const double target = row.uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -119,7 +119,7 @@ int32_t draw_any(const DrawRow& row, const SampleScratch& scratch) {
 }  // namespace
 
 void select_best(const RowKernels& kernels, const float* values, int vocabulary, int count, SampleScratch& scratch) {
-  // Each of `count` blocks has a value at least as large as the count-th largest maximum of blocks: a lower bound for all selected.
+  // Each of `count` blocks has a value no less than the count-th largest block maximum, which is therefore a lower bound of the selection.
   float bound = -INFINITY;
   if (static_cast<size_t>(count) <= scratch.block_max.size()) {
     scratch.bounds = scratch.block_max;

@@ -1,4 +1,4 @@
-// One step as the kernels see it: pointers into the caller's arrays, and the check that every index in them is safe to follow.
+// One step as the kernels see it: views of the caller's arrays, and the check that every index in them is valid.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -25,7 +25,7 @@ class RemoteAttentionEndpoint;
 /** Mirrors RemoteKeys. */
 struct RemoteKeysView {
   int sequence, group, first_block;
-  std::shared_ptr<RemoteAttentionEndpoint> endpoint;  // null: there is none of that number
+  std::shared_ptr<RemoteAttentionEndpoint> endpoint;  // null: unknown handle
   int loan;
   Span<int32_t> blocks;
 };
@@ -33,20 +33,20 @@ struct RemoteKeysView {
 /** Mirrors ArrivingKeys. */
 struct ArrivingKeysView {
   int sequence;
-  std::shared_ptr<LayerArrivals> arrivals;  // null: there is none of that number
+  std::shared_ptr<LayerArrivals> arrivals;  // null: unknown handle
   std::chrono::milliseconds within;
 };
 
-/** Mirrors RowPages: float32 rows one after another, across pages of a pool that holds nothing else. */
+/** Mirrors RowPages: consecutive float32 rows across pages of a pool that holds nothing else. */
 struct RowPagesView {
-  std::shared_ptr<KvPool> pool;  // null: there are none
+  std::shared_ptr<KvPool> pool;  // null: none
   Span<int32_t> pages;
 };
 
 /** Mirrors ComingRows. */
 struct ComingRowsView {
   RowPagesView rows;
-  std::shared_ptr<LayerArrivals> arrivals;  // null: there is none of that number
+  std::shared_ptr<LayerArrivals> arrivals;  // null: unknown handle
   std::chrono::milliseconds within;
 };
 
@@ -74,36 +74,36 @@ struct StepSamplingView {
 struct StepView {
   Span<int32_t> tokens, positions, row_start, logit_rows;
   std::vector<StepGroupView> groups;
-  std::vector<RemoteKeysView> remote;  // by (sequence, group, first_block)
+  std::vector<RemoteKeysView> remote;  // ordered by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
-  int32_t* waiting = nullptr;  // 1 while it waits for rows_in: nothing is lost by an abort then
-  ComingRowsView rows_in;  // what the layers before make of the step's tokens
-  RowPagesView rows_out;   // where these leave them
+  int32_t* waiting = nullptr;  // 1 while the step waits for rows_in, when an abort loses no work
+  ComingRowsView rows_in;  // the step's rows, computed by earlier layers
+  RowPagesView rows_out;   // receives the rows for later layers
   StepSamplingView sampling;
 
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }
 };
 
-/** Layers that share a block table, and the last tokens that they see. */
+/** Layers with a common block table, and their attention window in tokens. */
 struct LayerGroup {
   int layers;
   int window;
 };
 
-/** What a step may refer to. */
+/** The limits of a step's indices. */
 struct StepLimits {
   int tokens_max;
   int logit_rows_max;
   int context_max;
   int table_rows;  // rows of the smallest embedding table
-  int vocabulary;  // columns of the logits; 0: nothing is sampled
+  int vocabulary;  // columns of the logits; 0: no sampling
   int pages;
   std::vector<LayerGroup> groups;
 };
 
 /**
- * Throws std::runtime_error that names the first index a kernel could not follow; checks everything before anything is computed.
- * Returns how many pages of the pool, from its start, hold all that the step touches.
+ * Checks everything before anything is computed. Returns how many pages of the pool, from its start, contain all pages of the step. @throws
+ * std::runtime_error that names the first invalid index
  */
 int check_step(const StepView& step, const StepLimits& limits);
 

@@ -1,4 +1,4 @@
-// The check of a step: rows, positions, tokens, blocks, pages and sampling lists against what the program was planned for.
+// The check of a step: rows, positions, tokens, blocks, pages and sampling lists against the program's limits.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -59,8 +59,8 @@ void check_logit_rows(const StepView& step) {
 }
 
 /**
- * A sequence's listed blocks, all but `remote` of them at home, must cover its keys from its first row's window to its last position: attention reads all of them.
- * Returns the highest page among them, or `highest`.
+ * A sequence's listed blocks, all local except `remote` of them, must cover its keys from the first row's window to its last position,
+ * since attention reads all of them. Returns the larger of `highest` and their highest page.
  */
 int check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int64_t remote, int pages, int highest) {
   const int first = step.positions[step.row_start[sequence]];
@@ -78,11 +78,11 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
            std::to_string(group.blocks.size));
   }
   const size_t rblocks = group.page_table.size / static_cast<size_t>(group.layers);
-  int64_t gone = 0;
+  int64_t absent = 0;
   for (int64_t i = start; i < start + needed; i++) {
     const int32_t block = group.blocks[i];
-    if (block == kAway && remote > 0) {
-      gone++;
+    if (block == kRemoteBlock && remote > 0) {
+      absent++;
       continue;
     }
     if (block < 0 || static_cast<size_t>(block) >= rblocks) refuse(at("blocks", i, block) + ": the page table has " + std::to_string(rblocks));
@@ -93,13 +93,13 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
       refuse(at("pageTable", static_cast<size_t>(block) * group.layers + layer, row[layer]) + ": the pool has " + std::to_string(pages) + " pages");
     }
   }
-  if (gone != remote) refuse(name + " has " + std::to_string(gone) + " blocks that are not at home: remote keys list " + std::to_string(remote));
+  if (absent != remote) refuse(name + " has " + std::to_string(absent) + " blocks that are not local: remote keys list " + std::to_string(remote));
   return highest;
 }
 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
-/** Why remote keys cannot be what they say; empty where they can. What they leave in the table is checked with the blocks. */
+/** Why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with the blocks. */
 std::string why_not_remote(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
   if (keys.sequence < 0 || keys.sequence >= step.sequences()) return "names sequence " + std::to_string(keys.sequence);
   const bool known = keys.group >= 0 && static_cast<size_t>(keys.group) < limits.groups.size();
@@ -110,7 +110,7 @@ std::string why_not_remote(const StepView& step, const StepLimits& limits, const
   }
   const int first_row = step.positions[step.row_start[keys.sequence]];
   if (end > int64_t{first_row / kRangeTokens} * kRangeBlocks) {
-    return "reaches block " + std::to_string(end) + ": the range of position " + std::to_string(first_row) + " is at home";
+    return "reaches block " + std::to_string(end) + ": the range of position " + std::to_string(first_row) + " is local";
   }
   if (before == nullptr) return "";
   const bool same = before->sequence == keys.sequence && before->group == keys.group;
@@ -126,7 +126,7 @@ void check_remote(const StepView& step, const StepLimits& limits) {
   }
 }
 
-/** Blocks that remote keys list for a sequence, all of which must be away from home. */
+/** Number of blocks in a sequence's remote keys, each of which must be marked remote in the block table. */
 int64_t remote_blocks(const StepView& step, int sequence, int group_index, const StepGroupView& group) {
   int64_t blocks = 0;
   for (size_t i = 0; i < step.remote.size(); i++) {
@@ -135,7 +135,7 @@ int64_t remote_blocks(const StepView& step, int sequence, int group_index, const
     blocks += static_cast<int64_t>(keys.blocks.size);
     const int64_t start = group.block_start[sequence] + int64_t{keys.first_block} - group.first_block[sequence];
     for (int64_t b = start; b < start + static_cast<int64_t>(keys.blocks.size); b++) {
-      if (b < 0 || b >= static_cast<int64_t>(group.blocks.size) || group.blocks[b] != kAway) refuse("remote[" + std::to_string(i) + "] holds blocks that are at home");
+      if (b < 0 || b >= static_cast<int64_t>(group.blocks.size) || group.blocks[b] != kRemoteBlock) refuse("remote[" + std::to_string(i) + "] holds local blocks");
     }
   }
   return blocks;

@@ -1,4 +1,4 @@
-// Decoding of a program: header, buffers, then ops.
+// Decoding a program: header, buffers, then ops.
 #include <algorithm>
 
 #include "program/program.hpp"

@@ -1,4 +1,4 @@
-// The encoded form of a program: integers and floats in a fixed order, written by src/kernel/encode.ts (the same tables stand there).
+// The encoded form of a program: integers and floats in a fixed order, written by src/kernel/encode.ts, which has the same tables.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -14,7 +14,7 @@ enum class OpCode : int {
 };
 constexpr int kOpCodes = 16;
 
-/** Reads integers and floats in order; throws where the form ends early or a value is out of range. */
+/** Reads integers and floats in order. @throws std::runtime_error if the form ends early or a value is out of range */
 class EncodedReader {
  public:
   EncodedReader(const int32_t* ints, size_t int_count, const double* floats, size_t float_count)
@@ -30,7 +30,7 @@ class EncodedReader {
     return value;
   }
 
-  /** A size: at least 1, and small enough that products of two fit 64 bits. */
+  /** A size: at least 1, and small enough that the product of two fits 64 bits. */
   int size(const char* what) { return integer(what, 1, INT32_MAX); }
 
   float real(const char* what) {
@@ -39,7 +39,7 @@ class EncodedReader {
   }
 
   void finish() const {
-    if (next_int_ != int_count_ || next_float_ != float_count_) refuse("it goes on after its last op");
+    if (next_int_ != int_count_ || next_float_ != float_count_) refuse("data follows its last op");
   }
 
   [[noreturn]] static void refuse(const std::string& why) { throw std::runtime_error("Cannot create program: " + why); }

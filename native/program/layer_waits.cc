@@ -1,4 +1,4 @@
-// One transfer after the other: all of a layer are needed before its attention, and each keeps its own time.
+// A step waits for transfers one after the other: attention needs all of a layer's pages, and each transfer has its own deadline.
 #include "program/layer_waits.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-constexpr auto kPollInterval = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
+constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag and of deadlines
 
 }  // namespace
 
@@ -42,7 +42,7 @@ bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::millisecond
   return arrivals.is_ready(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last_arrival()) > quiet_ || now - begun_ > within;
 }
 
-/** Waits for it. `arrivals` null: nobody brings it. */
+/** Waits for one transfer. `arrivals` null: it does not exist any more. */
 bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort) {
   if (arrivals == nullptr) return false;
   wait(arrivals->event(), backend, abort, [&] { return is_over(*arrivals, within, layer); });
@@ -62,12 +62,12 @@ void LayerWaits::await(int layer, KvPool& pool, Backend& backend, const int32_t*
 
 bool LayerWaits::await_rows(Backend& backend, const int32_t* abort) {
   const ComingRowsView& coming = step_->rows_in;
-  const auto tell = [this](int32_t waits) {
+  const auto set_waiting = [this](int32_t waits) {
     if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waits, __ATOMIC_SEQ_CST);
   };
-  tell(1);
+  set_waiting(1);
   const bool here = has_come(coming.arrivals.get(), coming.within, 0, backend, abort);
-  tell(0);
+  set_waiting(0);
   if (aborted_ || here) return !aborted_;
   lost_ = true;
   std::fill_n(unanswered_, step_->sequences(), uint8_t{1});

@@ -1,4 +1,4 @@
-// WAIT_LAYER and WAIT_ROWS: a step waits for pages that are still on their way, and goes on without the sequences whose pages do not come.
+// WAIT_LAYER and WAIT_ROWS: a step waits for pages in transfer and continues without the sequences whose pages do not arrive.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -11,22 +11,25 @@
 
 namespace kvasir {
 
-/** What a program keeps of the pages that a step waits for. */
+/** A program's waits for pages in transfer. */
 class LayerWaits {
  public:
-  /** A transfer of which nothing has come for so long fails its sequences. */
+  /** A transfer without an arrival for `quiet` fails its sequences. */
   explicit LayerWaits(std::chrono::milliseconds quiet) : quiet_(quiet) {}
 
-  /** A step begins. `unanswered` (sequences) stays until it ends: 1 is written for those whose pages do not come. */
+  /** Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences whose pages do not arrive. */
   void begin(const StepView& step, uint8_t* unanswered);
-  /** Returns when the layer's pages are there, or will not be, or where `abort` is set: then the step is aborted. Meanwhile the threads are the guests'. */
+  /**
+   * Returns when the layer's pages have arrived or failed, or when `abort` is set, which aborts the step. Remote queries may use the
+   * threads meanwhile.
+   */
   void await(int layer, KvPool& pool, Backend& backend, const int32_t* abort);
-  /** Returns when the rows that the step begins with are there: then true. False: it is aborted, or they do not come, and nothing of it can be computed. */
+  /** True once the step's input rows have arrived. False if the step is aborted or they do not arrive: then nothing can be computed. */
   bool await_rows(Backend& backend, const int32_t* abort);
   bool aborted() const { return aborted_; }
-  /** Have the rows not come that all others are made of? */
+  /** True if the step's input rows did not arrive. */
   bool lost() const { return lost_; }
-  /** Is there a sequence in the step whose pages do not come? */
+  /** True if the pages of a sequence of the step did not arrive. */
   bool any_failed() const { return any_failed_; }
 
  private:

@@ -1,4 +1,4 @@
-// Creating and running programs: buffers share one arena by lifetime, and a step walks the ops in order.
+// Creating and running programs: buffers share one arena by lifetime, and a step runs the ops in order.
 #include "program/program.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ constexpr size_t kAlign = 128;  // a pair of cache lines
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/** A stretch of the arena, and the ops during which it is in use. */
+/** A region of the arena, and the ops during which it is in use. */
 struct Region {
   size_t bytes;
   int first;
@@ -21,7 +21,7 @@ struct Region {
   size_t offset = 0;
 };
 
-/** Places regions, largest first, each at the lowest offset where no region of an overlapping life lies; returns the bytes needed. */
+/** Places regions, largest first, each at the lowest offset without a region of an overlapping lifetime. Returns the bytes needed. */
 size_t place(std::vector<Region>& regions) {
   std::vector<size_t> order(regions.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -42,7 +42,7 @@ size_t place(std::vector<Region>& regions) {
   return total;
 }
 
-/** Whoever waits for layers of a step hears when it ends, however it does. */
+/** Marks the step's beginning and, on every exit, its end, for senders that wait for its layers. */
 struct RunningStep {
   StepProgress& progress;
   explicit RunningStep(StepProgress& of) : progress(of) { progress.begin(); }
@@ -69,7 +69,7 @@ void Program::place_buffers() {
     const Buffer& buffer = plan_->buffers[i];
     regions.push_back({aligned(buffer.bytes(plan_->capacity(buffer))), plan_->lives[i].first, plan_->lives[i].last});
   }
-  // What ops need besides buffers stays throughout.
+  // Other memory of the ops is in use throughout.
   const int end = static_cast<int>(plan_->ops.size());
   const size_t out_bytes = plan_->attention_out_columns * sizeof(float) * static_cast<size_t>(plan_->limits.tokens_max);
   plan_->scratch_columns = aligned(plan_->scratch_columns * sizeof(float)) / sizeof(float);
@@ -143,7 +143,7 @@ const Buffer& Program::open_buffer(int index, int rows) const {
   const std::string name = "Cannot open buffer " + std::to_string(index) + ": ";
   if (index < 0 || static_cast<size_t>(index) >= plan_->buffers.size()) throw std::runtime_error(name + "no such buffer");
   const Buffer& buffer = plan_->buffers[index];
-  if (!buffer.alone) throw std::runtime_error(name + "its memory serves other buffers too");
+  if (!buffer.alone) throw std::runtime_error(name + "it shares its memory with other buffers");
   if (rows < 0 || rows > plan_->capacity(buffer)) throw std::runtime_error(name + "it has " + std::to_string(plan_->capacity(buffer)) + " rows, not " + std::to_string(rows));
   return buffer;
 }

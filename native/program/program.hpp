@@ -23,7 +23,7 @@ struct ProgramBindings {
   std::vector<std::shared_ptr<const FloatVector>> vectors;
 };
 
-/** What the ops of a program may see while a step runs. */
+/** The state that ops use while a step runs. */
 struct StepState {
   OpContext op;
   const StepView* step;
@@ -31,9 +31,9 @@ struct StepState {
   int tokens;
   int logit_rows;
   const int32_t* row_sequence;                               // (tokens)
-  const std::vector<std::vector<AttentionSequence>>* groups;  // sequences as each layer group sees them
+  const std::vector<std::vector<AttentionSequence>>* groups;  // the sequences of each layer group
   void* attention_scratch;
-  float* attention_out;  // (tokens, columns): where a result waits to be rounded
+  float* attention_out;  // (tokens, columns): a result before it is rounded
   Backend* backend;
   RemoteAttention* remote;
   LayerWaits* waits;
@@ -49,11 +49,11 @@ class ProgramOp {
   virtual void run(const StepState& state) const = 0;
 };
 
-/** A decoded program: its ops, and what they ask for. Ops point into `buffers`, so the vector never grows after the first op. */
+/** A decoded program: its ops and their requirements. Ops point into `buffers`, so the vector never grows after the first op. */
 struct ProgramPlan {
   explicit ProgramPlan(const ProgramBindings& given) : bindings(given) {}
 
-  /** The ops, first and last, during which a buffer holds something. */
+  /** The first and the last op during which a buffer holds a value. */
   struct Life {
     int first;
     int last;
@@ -61,7 +61,7 @@ struct ProgramPlan {
 
   ProgramBindings bindings;
   StepLimits limits = {0, 0, 0, INT32_MAX, 0, 0, {}};
-  KvLayout layout = {KvType::bf16, 0, 0};  // kv_heads 0: no op touches pages
+  KvLayout layout = {KvType::bf16, 0, 0};  // kv_heads 0: no op uses pages
   std::vector<Buffer> buffers;
   std::vector<Life> lives;  // of each buffer
   std::vector<std::unique_ptr<ProgramOp>> ops;
@@ -69,29 +69,29 @@ struct ProgramPlan {
   size_t scratch_columns = 1;
   size_t attention_bytes = 0;
   size_t attention_out_columns = 0;
-  const Buffer* rows_in = nullptr;   // filled from pages of rows, where the step has such
-  const Buffer* rows_out = nullptr;  // left in them
-  int ready_layers = 0;  // layers whose readiness is told so far
+  const Buffer* rows_in = nullptr;   // filled from pages of rows, if the step has them
+  const Buffer* rows_out = nullptr;  // written to pages of rows, if the step has them
+  int ready_layers = 0;  // LAYER_READY ops decoded so far
 
   int capacity(const Buffer& buffer) const { return buffer.logit_rows ? limits.logit_rows_max : limits.tokens_max; }
 };
 
 std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindings& bindings);
 
-/** Reads the next op, checks it against buffers and weights, and notes what it needs in the plan. */
+/** Reads the next op, checks it against buffers and weights, and adds its requirements to the plan. */
 std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
 class Program {
  public:
-  /** Remote keys whose room has answered nothing, and pages on their way of which nothing has come, for `remote_deadline` fail their sequences. */
+  /** A sequence fails if its remote keys' endpoint, or the transfer of its pages, shows no progress for `remote_deadline`. */
   Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
-  /** False: `abort` was set and the step can run again; nothing counts as written. Throws when the step is not one it can run. */
+  /** False if `abort` was set: the step can run again, and nothing counts as written. @throws std::runtime_error if the step is invalid */
   bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
-  /** (sequences of the last step): 1 where remote keys were refused or late, or pages on their way did not come. */
+  /** (sequences of the last step): 1 if remote keys were refused or late, or pages in transfer did not arrive. */
   const std::vector<uint8_t>& unanswered() const { return unanswered_; }
 
-  /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
+  /** A buffer of `rows` rows that tests may read and write. @throws std::runtime_error if it shares its memory */
   const Buffer& open_buffer(int index, int rows) const;
   Isa isa() const { return plan_->bindings.backend->isa; }
   /** Bytes of buffers and scratch. */

@@ -1,4 +1,4 @@
-// The ops of a program: each checks what it was given once, when decoded, and runs without checks.
+// The ops of a program: each checks its operands once, when decoded, and runs without checks.
 #include <algorithm>
 #include <numeric>
 
@@ -177,7 +177,7 @@ struct Gather final : ProgramOp {
   void run(const StepState& s) const override { run_gather(s.op, *x, s.step->logit_rows.data, s.logit_rows, *out); }
 };
 
-/** Layer and heads of an op that touches pages. */
+/** Layer and heads of an op that uses pages. */
 struct PagedLayer {
   int group, index, heads, kv_heads, head_dim;
 
@@ -244,18 +244,18 @@ struct Qkv final : ProgramOp {
   }
 };
 
-/** LAYER_READY: keys and values of so many layers are in their pages, and may leave while the next ones compute. */
+/** LAYER_READY: keys and values of the first `layers` layers are in their pages and may be sent while the next layers compute. */
 struct LayerReady final : ProgramOp {
   int layers;
 
   LayerReady(EncodedReader& in, ProgramPlan& plan) : layers(in.size("layerReady.layers")) {
     plan.ready_layers++;
-    require(layers == plan.ready_layers, differ("layers ready", layers, plan.ready_layers) + ": they are told in order");
+    require(layers == plan.ready_layers, differ("layers ready", layers, plan.ready_layers) + ": LAYER_READY ops must be in order");
   }
   void run(const StepState& s) const override { s.pool->progress.ready(static_cast<uint32_t>(layers)); }
 };
 
-/** WAIT_LAYER: pages of a layer that other steps, or other instances, have computed and that are still on their way. */
+/** WAIT_LAYER: waits for a layer's pages that other steps or other instances have computed and that are in transfer. */
 struct WaitLayer final : ProgramOp {
   int layer;
 
@@ -286,7 +286,7 @@ struct Attention final : ProgramOp {
     layer.require_query(*q, plan);
     require_columns(*out, q->columns, "columns of attention.out");
     require_same_rows(*q, *out);
-    require((max == nullptr) == (sum == nullptr), "attention has one of its statistics");
+    require((max == nullptr) == (sum == nullptr), "attention has only one of max and sum");
     if (max) {
       require(out->kind == BufferKind::f32, "attention with statistics writes float32");
       require_columns(*max, layer.heads, "columns of attention.max");

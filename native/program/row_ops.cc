@@ -1,4 +1,4 @@
-// Rows lie one after another across pages, as bytes: whoever reads them is of the same machine or has the same form.
+// Rows are consecutive bytes across pages. The reader runs on the same architecture.
 #include "program/row_ops.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ const Buffer* read_rows_buffer(EncodedReader& in, const ProgramPlan& plan, const
 
 size_t row_bytes(const Buffer& buffer, int tokens) { return static_cast<size_t>(tokens) * buffer.columns * sizeof(float); }
 
-/** Calls `each` with every page, and which of `bytes` bytes lie there. */
+/** Calls `each` with every page and its part of the `bytes` bytes. */
 template <class Each>
 void for_each_page(const RowPagesView& rows, size_t bytes, const Each& each) {
   const size_t page_bytes = rows.pool->layout.page_bytes();
@@ -41,7 +41,7 @@ struct RowsReady final : ProgramOp {
     const RowPagesView& rows = s.step->rows_out;
     if (!rows.pool) return;
     write_rows(rows, x->data, row_bytes(*x, s.tokens));
-    // A step that is aborted before leaves nothing, and is not counted: what was to be sent of it waits.
+    // A step aborted earlier writes nothing and does not count as progress, so its queued pages wait.
     rows.pool->progress.begin();
     rows.pool->progress.end();
   }
@@ -59,9 +59,9 @@ void write_rows(const RowPagesView& rows, const void* from, size_t bytes) {
 }
 
 void check_row_pages(const RowPagesView& rows, size_t bytes, const char* what) {
-  const size_t room = rows.pages.size * rows.pool->layout.page_bytes();
+  const size_t capacity = rows.pages.size * rows.pool->layout.page_bytes();
   const auto refuse = [what](const std::string& why) { throw std::runtime_error(std::string(what) + " " + why); };
-  if (room < bytes) refuse("have pages of " + std::to_string(room) + " bytes for " + std::to_string(bytes));
+  if (capacity < bytes) refuse("have pages of " + std::to_string(capacity) + " bytes for " + std::to_string(bytes));
   for (size_t i = 0; i < rows.pages.size; i++)
     if (rows.pages[i] < 0 || rows.pages[i] >= rows.pool->pages) refuse("have no such page: " + std::to_string(rows.pages[i]));
 }

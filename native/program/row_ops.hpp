@@ -1,22 +1,22 @@
-// Ops that bring rows of the residual stream from pages of a pool, and to them: between programs that each run a range of a model's layers.
+// Ops that read and write rows of the residual stream in pages of a pool, between programs that each run a range of a model's layers.
 #pragma once
 #include "program/program.hpp"
 
 namespace kvasir {
 
-/** WAIT_ROWS: the rows that the layers before left, as soon as they have come. Of a step without pages for them the buffer stays as it is. */
+/** WAIT_ROWS: copies the rows of the previous layers once they arrive. Without pages for them in the step, the buffer is unchanged. */
 std::unique_ptr<ProgramOp> decode_wait_rows(EncodedReader& in, ProgramPlan& plan);
 
-/** ROWS_READY: what these layers made of the rows lies in its pages, and leaves at once. Of a step without pages for them nothing does. */
+/** ROWS_READY: copies the rows to their pages and releases these for sending. Without pages for them in the step, it does nothing. */
 std::unique_ptr<ProgramOp> decode_rows_ready(EncodedReader& in, ProgramPlan& plan);
 
-/** Bytes of rows to their pages. */
+/** Writes `bytes` bytes of rows to their pages. */
 void write_rows(const RowPagesView& rows, const void* from, size_t bytes);
 
-/** Throws an error that begins with `what` where there is no such page, or so many bytes have no room. */
+/** @throws std::runtime_error, beginning with `what`, if a page does not exist or the pages hold fewer than `bytes` bytes */
 void check_row_pages(const RowPagesView& rows, size_t bytes, const char* what);
 
-/** Throws where a step has pages for rows that the program does not take or leave, or others than its rows need. */
+/** @throws std::runtime_error if the step's pages for rows do not match the program's rows */
 void check_row_pages(const StepView& step, const ProgramPlan& plan);
 
 }  // namespace kvasir

@@ -1,5 +1,5 @@
-// AMX tile operations behind one thin layer, and a bit-exact emulation of them (with KVASIR_AMX_EMULATED) for machines that have none.
-// Internal linkage: a file is built either for tiles or for their emulation.
+// AMX tile operations, and a bit-exact emulation of them (with KVASIR_AMX_EMULATED) for machines without AMX. Internal linkage: each file
+// is compiled either for tiles or for their emulation.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace kvasir {
 
-/** True when KVASIR_ISA=amx-emulated: kernels of Isa::amx then run their emulated copies. */
+/** True if KVASIR_ISA=amx-emulated: kernels of Isa::amx then run their emulated copies. */
 bool amx_emulated();
 
 #if defined(KVASIR_AMX_EMULATED) || defined(__AMX_TILE__) || defined(__AMXTILE__)
 namespace {
 
-/** What LDTILECFG reads. A tile has `rows` rows of `colsb` bytes. */
+/** The operand of LDTILECFG. A tile has `rows` rows of `colsb` bytes. */
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -65,7 +65,7 @@ inline void tile_store(void* base, size_t stride) {
   for (int r = 0; r < t.config.rows[T]; r++) std::memcpy(static_cast<uint8_t*>(base) + stride * static_cast<size_t>(r), t.data[T][r], t.config.colsb[T]);
 }
 
-/** Subnormals count as zero on the way in and out of TDPBF16PS. */
+/** TDPBF16PS treats subnormal inputs and outputs as zero. */
 inline float flush_subnormal(float x) {
   uint32_t u;
   std::memcpy(&u, &x, 4);
@@ -82,7 +82,7 @@ inline float tile_bf16(const uint8_t* p) {
   return flush_subnormal(x);
 }
 
-/** Even and odd inputs are two chains from zero over the pairs of a tile; their sum is added to the accumulator. */
+/** Even and odd inputs form two chains from zero over a tile's pairs; their sum is added to the accumulator. */
 template <int C, int A, int B>
 inline void tile_dpbf16() {
   EmulatedTiles& t = emulated_tiles();
@@ -101,7 +101,7 @@ inline void tile_dpbf16() {
   }
 }
 
-/** Signed bytes times signed bytes, summed in fours into int32. */
+/** Signed bytes times signed bytes; sums of four products are added to int32. */
 template <int C, int A, int B>
 inline void tile_dpbssd() {
   EmulatedTiles& t = emulated_tiles();
@@ -118,7 +118,7 @@ inline void tile_dpbssd() {
 #else
 
 inline void tile_configure(const TileConfig& config) {
-  // The barrier keeps the compiler from dropping stores into a configuration that lives on the stack (g++ 12).
+  // The barrier keeps g++ 12 from dropping stores to a configuration on the stack.
   asm volatile("" ::"r"(&config) : "memory");
   asm volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }

@@ -1,4 +1,4 @@
-// Finds the best instruction set of this machine.
+// Detection of the best instruction set of this machine.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 
 #if KVASIR_HAVE_AMX
 
-/** Tile state must be asked for, once a process: threads inherit the permission. */
+/** A process must request tile state once; its threads inherit the permission. */
 bool request_tiles() {
 #if defined(__linux__)
   constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -41,7 +41,7 @@ bool has_amx() {
 
 #if KVASIR_HAVE_AVX2
 
-/** Conversions of float16; not every compiler knows its name. */
+/** Conversions of float16. Not every compiler knows the name of this feature. */
 bool has_f16c() {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -69,7 +69,7 @@ Isa machine_isa() { return Isa::portable; }
 
 bool named(const char* value, const char* name) { return value && std::string(value) == name; }
 
-/** The bound that KVASIR_ISA sets. */
+/** The bound set by KVASIR_ISA. */
 Isa isa_bound() {
   const char* value = std::getenv("KVASIR_ISA");
   if (!value || !*value || named(value, "amx")) return Isa::amx;

@@ -1,4 +1,4 @@
-// The thread of an SSD tier: one block at a time, so that stopping a job waits for one block at most and reads overtake writes.
+// The thread of an SSD tier: processes one block at a time, so that stopping a job waits for one block at most and reads overtake writes.
 #include "store/block_store.hpp"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void BlockStore::enqueue(Job job) {
 void BlockStore::stop(int job) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto is_it = [job](const Job& other) { return other.number == job; };
-  // What is being worked on ends with its block, or its page.
+  // The job in progress ends after its current block or page.
   for (std::deque<Job>* queue : {&reads_, &writes_})
     for (Job& each : *queue)
       if (is_it(each)) each.stopped = true;
@@ -69,9 +69,9 @@ void BlockStore::stop(int job) {
   results_.erase(std::remove_if(results_.begin(), results_.end(), [job](const BlockStoreResult& result) { return result.job == job; }), results_.end());
 }
 
-int BlockStore::take(BlockStoreResult* out, int room) {
+int BlockStore::take(BlockStoreResult* out, int limit) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const int count = std::min(room, static_cast<int>(results_.size()));
+  const int count = std::min(limit, static_cast<int>(results_.size()));
   std::copy_n(results_.begin(), count, out);
   results_.erase(results_.begin(), results_.begin() + count);
   return count;
@@ -98,7 +98,7 @@ void BlockStore::serve() {
     working_on_ = job.number;
     lock.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    // Nobody else touches what is worked on but to drop it, and waits for that.
+    // Other threads only drop the job in progress, and wait for its current block.
     const bool by_layer = job.arrivals != nullptr;
     const bool done = by_layer ? read_page(job) : carry_out(kind, block);
     const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - begin;
@@ -125,7 +125,7 @@ bool BlockStore::carry_out(Kind kind, const StoredBlock& block) {
   return true;
 }
 
-/** The next page of a layer. False where it was a block's last, and the block is not whole. */
+/** Reads the next page of a layer. False if it was a block's last page and the block is invalid. */
 bool BlockStore::read_page(Job& job) {
   if (job.layer == 0) job.readings.push_back(slab_.begin_reading(job.blocks[job.next].slot, job.blocks[job.next].digest));
   Slab::Reading& reading = job.readings[job.next];
@@ -136,7 +136,7 @@ bool BlockStore::read_page(Job& job) {
   return true;
 }
 
-/** The first job of the queue is a block further, or a page; true when there is a result. */
+/** Records progress of the queue's first job; true if it has a result. */
 bool BlockStore::advance(std::deque<Job>& queue, bool done) {
   Job& job = queue.front();
   if (job.stopped) {
@@ -151,10 +151,10 @@ bool BlockStore::advance(std::deque<Job>& queue, bool done) {
     return false;
   }
   if (job.arrivals) job.arrivals->finish();
-  const bool tells = job.kind != Kind::erase;
-  if (tells) results_.push_back({job.number, static_cast<int32_t>(job.next)});
+  const bool has_result = job.kind != Kind::erase;
+  if (has_result) results_.push_back({job.number, static_cast<int32_t>(job.next)});
   queue.pop_front();
-  return tells;
+  return has_result;
 }
 
 }  // namespace kvasir

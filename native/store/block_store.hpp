@@ -1,4 +1,4 @@
-// The SSD tier of an instance: a thread that reads blocks of a slab straight into pages of a pool, and writes them straight from there.
+// The SSD tier of an instance: a thread reads blocks of a slab straight into pool pages and writes them straight from there.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -12,7 +12,7 @@
 
 namespace kvasir {
 
-/** A block of the slab, and the pages of the pool, one after another from `page` on, that it comes from or goes to. */
+/** A block of the slab and its pages in the pool, consecutive from `page` on. */
 struct StoredBlock {
   int32_t slot;
   int32_t page;
@@ -23,45 +23,46 @@ struct StoredBlock {
 struct BlockStoreCounts {
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
-  uint64_t bad_blocks = 0;     // that were to be read and were not whole
+  uint64_t bad_blocks = 0;     // read and found invalid
   uint64_t failed_writes = 0;
   uint64_t read_nanoseconds = 0;  // spent reading
 };
 
-/** What became of a job: so many of its blocks, the first ones, are where they were to be. */
+/** The outcome of a job: its first `done` blocks are moved. */
 struct BlockStoreResult {
   int32_t job;
   int32_t done;
 };
 
-/** Jobs of reading go before those of writing, block by block; each kind in the order of asking. */
+/** Reads take priority over writes, block by block; each kind runs in the order of submission. */
 class BlockStore {
  public:
   enum class Kind { read, write, erase };
 
-  /** `wake` is called by the thread of the store when there is a result to take. Throws as `Slab` does. */
+  /** `wake` is called by the store's thread when there is a result. Throws as `Slab` does. */
   BlockStore(std::shared_ptr<KvPool> pool, int pages_of_block, const std::string& path, int slots, const std::array<uint8_t, 32>& identity,
              std::function<void()> wake);
-  /** Ends when what was to be written is. */
+  /** Finishes the queued writes first. */
   ~BlockStore();
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
 
-  /** Before the first job: what was found. */
+  /** What was found on opening; call before the first job. */
   const Slab& slab() const { return slab_; }
-  /** Throws where a block names no slot or no pages. Reading ends with the first block that is not whole. Erasing has no result. */
+  /** Reading stops at the first invalid block. Erasing has no result. @throws std::runtime_error if a block names no slot or no pages */
   void begin(int job, Kind kind, std::vector<StoredBlock> blocks);
   /**
-   * Reads blocks whose `page` says nothing: to pages (blocks, pages of a block), the first page of every block, then the second...; `arrivals` hear
-   * of each (by its place), of a block's last one only when all of the block is whole. What is not comes to its end.
+   * Reads blocks into `pages` (blocks, pages of a block), ignoring their `page`: the first page of every block, then the second, and so on.
+   * `arrivals` receive each page by its index; a block's last page is reported only if the whole block is valid. An invalid block ends the
+   * job.
    */
   void begin_by_layer(int job, std::vector<StoredBlock> blocks, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals);
-  /** Drops a job. Once this returns none of its pages is touched any more, and it has no result. */
+  /** Drops a job. None of its pages is touched after it returns, and it has no result. */
   void stop(int job);
-  /** Moves at most `room` results into `out`; returns how many. */
-  int take(BlockStoreResult* out, int room);
+  /** Moves at most `limit` results into `out`; returns the count. */
+  int take(BlockStoreResult* out, int limit);
   BlockStoreCounts counts() const;
-  /** What the system said when a block could not be written last. */
+  /** The system's message for the last failed write. */
   std::string error() const;
 
  private:
@@ -70,7 +71,7 @@ class BlockStore {
     Kind kind;
     std::vector<StoredBlock> blocks;
     size_t next = 0;
-    // Of what is read by layer:
+    // Of jobs that read layer by layer:
     std::vector<int32_t> pages;
     std::shared_ptr<LayerArrivals> arrivals;
     std::vector<Slab::Reading> readings;
@@ -92,7 +93,7 @@ class BlockStore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> reads_, writes_;
-  int working_on_ = 0;  // job whose pages are being touched
+  int working_on_ = 0;  // the job whose pages are being touched
   std::deque<BlockStoreResult> results_;
   BlockStoreCounts counts_;
   std::string error_;

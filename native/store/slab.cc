@@ -1,4 +1,4 @@
-// Slabs: opening and judging what lies there, and slots written so that a cut at any point leaves nothing that looks whole and is not.
+// Slabs: opening and validating, and an order of writes in which a crash at any point leaves no slot that looks valid and is not.
 #include "store/slab.hpp"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ struct Header {
   uint32_t unused;
   uint64_t block_bytes;
   std::array<uint8_t, 32> identity;
-  uint64_t checksum;  // of all before
+  uint64_t checksum;  // of the fields before it
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) { throw std::runtime_error("Cannot keep blocks at " + path + ": " + why); }
@@ -70,7 +70,9 @@ uint64_t free_bytes(int file) {
   return fstatvfs(file, &disk) == 0 ? static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize : UINT64_MAX;
 }
 
-/** RemoteAttentionEndpoint on the disk for all of it from the start, where the file system can promise that. What does not fit is not begun: it would fill the disk. */
+/**
+ * Allocates disk space for the whole file, if the file system can. A file that does not fit is refused at once instead of filling the disk.
+ */
 bool reserve(int file, uint64_t bytes) {
   struct stat info = {};
   const uint64_t taken = fstat(file, &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
@@ -100,7 +102,7 @@ Slab::Slab(Isa isa, const std::string& path, const SlabShape& shape) : isa_(isa)
   try {
     open_files(path);
     const bool is_new = file_bytes(index_) == 0;
-    if (is_new && file_bytes(blocks_) > 0) refuse(path + ".blocks", "it lies there without its index: remove it, or give another folder");
+    if (is_new && file_bytes(blocks_) > 0) refuse(path + ".blocks", "it exists without its index: remove it, or choose another folder");
     const std::string why = is_new ? std::string() : use_index(path + ".index");
     if (is_new || !why.empty()) begin_anew(path + ".index");
     const std::string lacks = allocate_blocks(path + ".blocks", is_new || !why.empty());
@@ -129,15 +131,15 @@ void Slab::close_files() {
   index_ = blocks_ = -1;
 }
 
-/** Takes in what the index says; returns why nothing of it is of use. */
+/** Loads the index; returns why it is unusable, or an empty text. */
 std::string Slab::use_index(const std::string& path) {
   Header header = {};
   const size_t there = std::min<uint64_t>(sizeof header, file_bytes(index_));
   if (!read_at(index_, &header, there, 0)) refuse(path, std::strerror(errno));
   static const Header nothing = {};
-  // A first use that was cut off before its header was written.
+  // The first use ended before it wrote the header.
   if (std::memcmp(&header, &nothing, sizeof header) == 0) return "it was empty";
-  if (there < sizeof header.magic || header.magic != kMagic) refuse(path, "it is no index of blocks: give another folder");
+  if (there < sizeof header.magic || header.magic != kMagic) refuse(path, "it is no index of blocks: choose another folder");
   if (there < sizeof header) return "it was cut short";
   if (header.version != kVersion) return "it is of version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
   if (header.checksum != header_checksum(isa_, header)) return "its header is broken";
@@ -158,7 +160,7 @@ void Slab::read_entries() {
     else entry = {};
   }
   if (ftruncate(index_, static_cast<off_t>(index_bytes())) != 0) entries_.assign(shape_.slots, SlabEntry{});
-  // Where there is none for it, writing will say so.
+  // If there is no space, the first write reports it.
   else reserve(index_, index_bytes());
 }
 
@@ -170,15 +172,15 @@ void Slab::begin_anew(const std::string& path) {
   if (!made) refuse(path, std::string("it cannot be written: ") + std::strerror(errno));
 }
 
-/** Returns what to say of blocks that the file should have held and does not. */
+/** Returns a message about blocks that are missing from the file. */
 std::string Slab::allocate_blocks(const std::string& path, bool is_new) {
   const uint64_t wanted = offset(slots()), there = file_bytes(blocks_);
   if (there > wanted && ftruncate(blocks_, static_cast<off_t>(wanted)) != 0) refuse(path, std::strerror(errno));
   if (!reserve(blocks_, wanted)) {
     const std::string why = std::strerror(errno);
-    // Others may have taken the room meanwhile: what there is of it is given back.
+    // Other processes may have taken the space meanwhile: returns what was allocated.
     if (there < wanted && ftruncate(blocks_, static_cast<off_t>(there)) != 0) refuse(path, std::strerror(errno));
-    refuse(path, std::to_string(wanted) + " bytes are wanted, " + std::to_string(free_bytes(blocks_)) + " are free: " + why);
+    refuse(path, std::to_string(wanted) + " bytes are needed, " + std::to_string(free_bytes(blocks_)) + " are free: " + why);
   }
   int lost = 0;
   for (int slot = 0; !is_new && slot < slots(); slot++) {
@@ -199,8 +201,8 @@ bool Slab::put_entry(int slot, const SlabEntry& entry) {
 }
 
 bool Slab::write(int slot, const BlockDigest& digest, uint32_t depth, const uint8_t* block) {
-  // The entry goes first and comes last, so that a killed process leaves none that speaks of other contents; a failing machine may leave one, whose
-  // checksum then tells.
+  // The entry is erased first and written last, so a killed process leaves no entry for other contents. A power failure may leave one; its
+  // checksum detects that.
   erase(slot);
   SlabEntry entry = {digest, ++generation_, contents_checksum(isa_, digest, block, shape_.block_bytes), depth, {}, 0};
   entry.checksum = entry_checksum(isa_, entry, slot);

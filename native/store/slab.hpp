@@ -1,5 +1,5 @@
-// Blocks on SSD: a file of equal slots, allocated in advance, and a small index of what is in them. Both can be cut off at any moment: an
-// index entry says what its slot's contents sum up to, so what was not written whole, or not in this order, is never taken for a block.
+// Blocks on SSD: a preallocated file of equal slots, and a small index of their contents. A crash may truncate both at any moment: an index
+// entry holds its slot's checksum, so an incomplete or reordered write is never taken for a block.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,29 +13,29 @@ namespace kvasir {
 
 using BlockDigest = std::array<uint32_t, 4>;
 
-/** What a slab was made for: one of another kind holds nothing that is of use. */
+/** The parameters of a slab. Contents written under others are unusable. */
 struct SlabShape {
-  uint64_t block_bytes;  // pages of one block, as they lie in a pool
-  uint32_t slots;        // may change from one use to the next
-  std::array<uint8_t, 32> identity;  // of the model, the form and the key of blocks' identities
+  uint64_t block_bytes;  // bytes of one block's pages, as in a pool
+  uint32_t slots;        // may differ from the previous use
+  std::array<uint8_t, 32> identity;  // of the model, the form and the block hash key
 };
 
-/** An entry of the index, 64 bytes, little-endian as everything here. */
+/** An index entry, 64 bytes, little-endian. */
 struct SlabEntry {
   BlockDigest digest;
-  uint64_t generation;  // later ones are greater; 0: the slot holds nothing
-  uint64_t contents;    // checksum of the slot, under the digest
+  uint64_t generation;  // increases with each write; 0: the slot is empty
+  uint64_t contents;    // checksum of the slot, seeded by the digest
   uint32_t depth;       // of the block in its chain
   uint32_t unused[5];
-  uint64_t checksum;    // of all before, under the slot's number
+  uint64_t checksum;    // of the fields before it, seeded by the slot number
 };
 
-/** Files `PATH.index` and `PATH.blocks`. One process has them at a time; one of its threads reads and writes. */
+/** The files `PATH.index` and `PATH.blocks`, locked by one process; one of its threads reads and writes. */
 class Slab {
  public:
   /**
-   * Opens what is there, or makes it. Begins anew where it is of another version, shape or identity, or broken: `note` says so in one line. Throws
-   * in one line where the files are somebody else's, in use, or do not fit on the disk.
+   * Opens or creates the files. Starts empty if they have another version, shape or identity, or are corrupt; `note` states this in one
+   * line. @throws std::runtime_error in one line if the files are foreign, in use, or do not fit on the disk
    */
   Slab(Isa isa, const std::string& path, const SlabShape& shape);
   ~Slab();
@@ -45,16 +45,16 @@ class Slab {
   const std::string& note() const { return note_; }
   uint64_t block_bytes() const { return shape_.block_bytes; }
   int slots() const { return static_cast<int>(shape_.slots); }
-  /** Whether the slot is said to hold a block. */
+  /** True if the index has a block in this slot. */
   bool holds(int slot) const { return entries_[slot].generation != 0; }
   const SlabEntry& entry(int slot) const { return entries_[slot]; }
 
-  /** False, with what the system said in `error`, where it cannot be written: then the slot holds nothing. */
+  /** False, with the system's message in `error`, if the write fails: the slot is empty then. */
   bool write(int slot, const BlockDigest& digest, uint32_t depth, const uint8_t* block);
-  /** False where the slot does not hold this block, whole: then it holds nothing from now on. */
+  /** False unless the slot holds exactly this block; the slot is erased then. */
   bool read(int slot, const BlockDigest& digest, uint8_t* block);
 
-  /** A block that is read part by part: what has been read so far, and whether it can still be whole. */
+  /** A block that is read in parts: its running checksum, and whether it can still be valid. */
   struct Reading {
     int slot;
     BlockDigest digest;
@@ -63,11 +63,11 @@ class Slab {
     bool sound;
   };
   Reading begin_reading(int slot, const BlockDigest& digest) const;
-  /** The next part of it, of whole stripes of the checksum. */
+  /** Reads the next part, of whole checksum stripes. */
   void read_on(Reading& reading, uint8_t* to, uint64_t bytes) const;
-  /** All parts have been read: as `read`. */
+  /** Ends a read in parts: as `read`. */
   bool end_reading(const Reading& reading);
-  /** The slot holds nothing from now on. */
+  /** Empties the slot. */
   void erase(int slot);
   const std::string& error() const { return error_; }
 
@@ -84,7 +84,7 @@ class Slab {
 
   Isa isa_;
   SlabShape shape_;
-  int index_ = -1, blocks_ = -1;  // descriptors
+  int index_ = -1, blocks_ = -1;  // file descriptors
   std::vector<SlabEntry> entries_;
   uint64_t generation_ = 0;
   std::string note_, error_;

@@ -1,4 +1,4 @@
-// What arrives over a connection, some of it ahead of being asked for: the small things between pages cost no call of the system each.
+// A reader over a connection that reads ahead, so that small fields between pages cost no system call each.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -9,12 +9,12 @@ namespace kvasir {
 
 class BufferedReader {
  public:
-  /** Places, one behind the other. */
+  /** Destinations of one scattered read, in order. */
   class Parts {
    public:
     static constexpr int kMost = 64;
     bool is_full() const { return count_ == kMost; }
-    /** Before it is full. What matches on where the last part ends is one with it. */
+    /** Requires `!is_full()`. Merges with the last part if contiguous. */
     void add(void* to, size_t bytes) {
       if (ends_at(to)) parts_[count_ - 1].iov_len += bytes;
       else parts_[count_++] = {to, bytes};
@@ -25,7 +25,7 @@ class BufferedReader {
     friend class BufferedReader;
     bool ends_at(const void* at) const { return count_ > 0 && static_cast<const uint8_t*>(parts_[count_ - 1].iov_base) + parts_[count_ - 1].iov_len == at; }
 
-    iovec parts_[kMost + 1];  // the last for what comes ahead
+    iovec parts_[kMost + 1];  // one more, for the read-ahead buffer
     int count_ = 0;
     size_t bytes_ = 0;
   };
@@ -33,14 +33,14 @@ class BufferedReader {
   explicit BufferedReader(const Connection& connection) : connection_(connection) {}
 
   const Connection& connection() const { return connection_; }
-  /** Is nothing here ahead? */
+  /** True if nothing is buffered. */
   bool is_empty() const { return begin_ == end_; }
   bool is_readable() const { return !is_empty() || connection_.is_readable(); }
 
-  /** Waits until something is here; false where nothing comes any more. */
+  /** Waits until bytes are buffered; false if the connection has ended. */
   bool await_some(const std::atomic<bool>& ended) {
     while (is_empty()) {
-      // From memory nothing is taken ahead: it is as cheap later.
+      // Shared memory needs no read-ahead: a later read costs the same.
       const int64_t got = connection_.receive_some(ahead_, connection_.is_shared() ? 1 : sizeof ahead_);
       if (got == 0 || got == Connection::kBroken) return false;
       if (got > 0) keep(static_cast<size_t>(got));
@@ -49,7 +49,7 @@ class BufferedReader {
     return true;
   }
 
-  /** As `Connection::receive_parts`, with what is here first. @param ahead takes more, if it is there */
+  /** As `Connection::receive_parts`, with buffered bytes first. @param ahead also fills the read-ahead buffer if more has arrived */
   int64_t receive_parts(Parts& parts, bool ahead) {
     if (!is_empty()) return static_cast<int64_t>(give(parts));
     const bool more = ahead && !connection_.is_shared();
@@ -60,7 +60,7 @@ class BufferedReader {
     return static_cast<int64_t>(parts.bytes_);
   }
 
-  /** All of it, or false. */
+  /** Receives exactly `bytes`; false if that fails or times out. */
   bool receive(void* to, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
     for (auto* at = static_cast<uint8_t*>(to); bytes > 0;) {
       Parts parts;
@@ -94,7 +94,7 @@ class BufferedReader {
   }
 
   const Connection& connection_;
-  uint8_t ahead_[1024];  // the end of a frame and the head of the next, with its slots
+  uint8_t ahead_[1024];  // holds the end of a frame and the next frame's header with its slots
   size_t begin_ = 0, end_ = 0;
 };
 

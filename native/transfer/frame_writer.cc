@@ -1,4 +1,4 @@
-// Pieces of a frame, so that what was checked is in the cache still when it is copied, and stopping a stream waits for no more than one of them.
+// Frames are written in chunks: a summed chunk is still cached when it is copied, and stopping a stream waits for one chunk at most.
 #include "transfer/frame_writer.hpp"
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 namespace kvasir {
 namespace {
 
-/** Copied into a connection's memory, or sent straight, at once. */
+/** Bytes of a chunk over shared memory and over TCP. */
 constexpr size_t kCopyBytes = size_t{1} << 17, kChunkBytes = size_t{1} << 18;
-/** Given to the system at once. */
+/** Parts of one system call. */
 constexpr size_t kPartsMost = 256;
 
 }  // namespace
@@ -98,7 +98,7 @@ void FrameWriter::add_pages(const std::vector<PageDescriptor>& descriptors, cons
   }
 }
 
-/** Pages that are neighbours in the pool are one part. */
+/** Merges pages that are adjacent in the pool. */
 void FrameWriter::add_part(const void* data, size_t bytes) {
   const iovec part = {const_cast<void*>(data), bytes};
   const bool goes_on = !parts_.empty() && is_page(parts_.back()) && is_page(part) && static_cast<uint8_t*>(parts_.back().iov_base) + parts_.back().iov_len == data;
@@ -111,7 +111,7 @@ bool FrameWriter::is_page(const iovec& part) const {
   return at >= pool_.data() && at < pool_.page(pool_.pages);
 }
 
-/** Nothing is read any more of what has not left; false where that was no page. */
+/** Replaces the unsent pages by zeros; false if none was left. */
 bool FrameWriter::drop_pages(size_t first) {
   bool any = false;
   for (size_t i = first; i < parts_.size(); i++) {
@@ -122,7 +122,7 @@ bool FrameWriter::drop_pages(size_t first) {
   return any;
 }
 
-/** Pages are read inside the calls alone, and only while `wanted`. */
+/** Pages are read only inside the send calls, and only while `wanted`. */
 bool FrameWriter::send_parts(const FrameHeader& header, const Chunk& chunk, const ReadAccess& reading, bool& wanted) {
   for (size_t first = 0;;) {
     const size_t count = std::min(parts_.size() - first, kPartsMost);

@@ -1,4 +1,4 @@
-// Writes frames of pages to a connection: straight from the pages where the system copies them, else by one copy into the connection's own memory.
+// Writes frames of pages to a connection: over TCP straight from the pages, over shared memory with one copy into the ring.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,28 +9,31 @@
 
 namespace kvasir {
 
-/** Leave to read pages, asked for again and again: nobody waits for the network while it is held. */
+/** Permission to read pages, acquired for each chunk and never held during a wait for the network. */
 struct ReadAccess {
-  std::function<bool()> begin;  // false: nothing may be read any more
+  std::function<bool()> begin;  // false: the stream is stopped and its pages must not be read
   std::function<void()> end;
 };
 
 /**
- * The checksum of what leaves must be right, so a page that may be written meanwhile is copied first, with the checksum in the same pass. All
- * others go straight: checked a chunk at a time, which the core's cache then still has when the system copies it. If one is written after all, the
- * checksums differ, the connection ends, and the page is sent again.
+ * The checksum must match the bytes sent. A page that may be written meanwhile is copied first, with the checksum in the same pass. All
+ * other pages are sent in place: each chunk is summed and then still in the core's cache when the system copies it. If such a page is
+ * written after all, the checksums differ, the connection ends, and the page is sent again.
  */
 class FrameWriter {
  public:
   FrameWriter(const KvPool& pool, Connection& connection, const std::atomic<bool>& broken);
-  /** Once nothing may be read any more the rest is zeros, and the end says so. @param header but for its checksum @return false where the connection is broken */
+  /**
+   * Writes one frame. After the stream is stopped the rest is zeros and the trailer marks the frame as stopped. @param header without its checksum @return
+   * false if the connection is broken
+   */
   bool write(FrameHeader header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading);
 
  private:
   /** Bytes `from` to `to` of a frame's pages. */
   struct Chunk {
     size_t from, to;
-    bool all;  // nothing comes behind it but the end
+    bool all;  // the frame's last chunk; the trailer follows
   };
 
   Chunk next(const FrameHeader& header, size_t from) const;

@@ -1,4 +1,4 @@
-// The messenger's thread: sleeps on the event of its pool, which rings when a layer is ready and when something is to be sent.
+// The sender's thread: waits for the pool's progress event, which is notified of ready layers and of queued pages.
 #include "transfer/local_page_sender.hpp"
 
 #include <chrono>
@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-/** Copied in one go: whoever stops a stream waits for no more than this. */
+/** Bytes copied at once, which bounds how long `stop` waits. */
 constexpr size_t kBatchBytes = size_t{1} << 18;
 
 }  // namespace
@@ -53,7 +53,7 @@ void LocalPageSender::serve() {
   }
 }
 
-/** A batch of one stream; false when none has anything that is ready. */
+/** Sends one batch; false if no stream has ready pages. */
 bool LocalPageSender::advance() {
   Queue::Batch batch;
   if (!queue_.next_batch(std::max<size_t>(1, kBatchBytes / pool_->layout.page_bytes()), batch)) return false;

@@ -1,4 +1,4 @@
-// The messenger of an instance: a thread that copies pages of its pool to buffers of others, layer by layer as a step computes them.
+// Sends pages between pools of one process: a thread copies them to receive buffers, layer by layer as a step computes them.
 #pragma once
 #include <thread>
 
@@ -10,10 +10,10 @@ namespace kvasir {
 struct SendCounts {
   uint64_t pages = 0;
   uint64_t bytes = 0;
-  uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
+  uint64_t early_bytes = 0;  // of them, sent while a step ran over the pool, so hidden behind computation
   uint64_t nanoseconds = 0;  // spent copying, or writing to sockets
-  uint64_t streams = 0;      // that have begun
-  uint64_t first_pages = 0;  // pages that could have left when the first of each stream did, all together
+  uint64_t streams = 0;      // streams begun
+  uint64_t first_pages = 0;  // sum over streams of the pages that were ready when the first one was sent
 
   SendCounts& operator+=(const SendCounts& more) {
     pages += more.pages;
@@ -27,8 +27,8 @@ struct SendCounts {
 };
 
 /**
- * Parcels of one buffer go in the order of sending, so that a page that is sent again as it filling lands as it was last. Landings take turns:
- * one whose layers are not ready holds up no other.
+ * Pages of one receive buffer are sent in the order of `send`, so that a partially filled page that is sent again arrives in its last
+ * state. Receive buffers take turns: one whose layers are not ready does not delay the others.
  */
 class LocalPageSender {
  public:
@@ -37,11 +37,13 @@ class LocalPageSender {
   LocalPageSender(const LocalPageSender&) = delete;
   LocalPageSender& operator=(const LocalPageSender&) = delete;
 
-  /** With `last` the buffer is complete once these have landed. Throws where a descriptor names no page or slot, or pages differ in shape. */
+  /**
+   * With `last` the buffer completes after these pages. @throws std::runtime_error if a page or slot does not exist, or page layouts differ
+   */
   void send(const std::shared_ptr<ReceiveBuffer>& buffer, const std::vector<PageDescriptor>& descriptors, bool last);
-  /** Drops what has not left for the buffer of this number. Once this returns, nothing is read for it any more. */
+  /** Drops the unsent pages of this buffer. None of its pages is read after it returns. */
   void stop(int buffer);
-  /** Parcels for the buffer of this number whose pages may still be read. */
+  /** Queued and unfinished pages of this buffer, which may still be read. */
   size_t pending(int buffer) const;
   SendCounts counts() const;
 

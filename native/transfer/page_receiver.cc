@@ -1,4 +1,4 @@
-// Every write to a page happens inside the buffer's `while_open`, takes what has already arrived and waits for nothing; waiting is done outside.
+// Every write to a page happens inside the buffer's `while_open`, with bytes that have arrived; waits happen outside.
 #include "transfer/page_receiver.hpp"
 
 #include <algorithm>
@@ -6,15 +6,15 @@
 namespace kvasir {
 namespace {
 
-/** Between the parts of one frame. */
+/** Longest wait between the parts of one frame. */
 constexpr int kStallMs = 20000;
-/** Written under the lock at once. */
+/** Bytes written under the lock at once. */
 constexpr size_t kWriteBytes = size_t{1} << 18;
-/** Arrived before it is worth waking up. */
+/** Bytes that must have arrived before a wake-up. */
 constexpr size_t kWakeBytes = size_t{1} << 19;
 constexpr size_t kAckBytes = size_t{1} << 22;
 
-/** What has arrived of a frame's pages, its first `bytes` bytes, is checked at once, while it is in the cache. */
+/** Adds the frame's first `bytes` bytes to the checksum at once, while they are cached. */
 void check_arrived(PagesChecksum& sum, const ReceiveBuffer& buffer, const std::vector<uint32_t>& slots, size_t bytes, size_t page_bytes) {
   while (sum.bytes() < bytes) {
     const size_t in_page = std::min(page_bytes, sum.offset() + bytes - sum.bytes());
@@ -57,7 +57,7 @@ void PageReceiver::serve(Connection& connection, const std::atomic<bool>& ended)
     count(outcome, frame.slots.size());
     on = outcome == FrameOutcome::received || outcome == FrameOutcome::late;
     unacknowledged += frame.slots.size() * page_bytes_;
-    // One acknowledgement stands for many frames while more of them come.
+    // While more frames arrive, one acknowledgement covers many.
     const bool last = frame.header.kind == FrameKind::last_pages;
     if (!on || (outcome == FrameOutcome::received && unacknowledged < kAckBytes && (reader.is_readable() || (!last && connection.spin_until_readable())))) continue;
     unacknowledged = 0;
@@ -76,11 +76,11 @@ void PageReceiver::count(FrameOutcome outcome, size_t pages) {
   if (outcome == FrameOutcome::broken) counts_.broken++;
 }
 
-/** A frame is believed once its checksum, its order, its lengths and its slots are right; until then it matches into memory of this thread alone. */
+/** Receives one frame. Header and slots are used only once checksum, order and lengths are valid. */
 PageReceiver::FrameOutcome PageReceiver::receive_frame(BufferedReader& reader, uint32_t sequence, Frame& frame, const std::atomic<bool>& ended) {
   auto& [header, slots] = frame;
   slots.clear();
-  // Between frames anybody may leave.
+  // The peer may end the connection between frames.
   if (!reader.await_some(ended)) return FrameOutcome::closed;
   if (!reader.receive(&header, sizeof header, in_milliseconds(kStallMs), ended) || !is_valid(header, sequence)) return FrameOutcome::broken;
   slots.resize(header.count);
@@ -109,7 +109,7 @@ std::shared_ptr<ReceiveBuffer> PageReceiver::find(const FrameHeader& header) {
   return found != registered_.end() && found->second.key == header.buffer_key ? found->second.buffer.lock() : nullptr;
 }
 
-/** Without a buffer, or once it is closed, what comes is thrown away. */
+/** Discards the pages if the buffer is unknown or closed. */
 PageReceiver::FrameOutcome PageReceiver::receive_pages(BufferedReader& reader, ReceiveBuffer* buffer, const Frame& frame, const std::atomic<bool>& ended) {
   const FrameHeader& header = frame.header;
   PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
@@ -145,11 +145,11 @@ PageReceiver::FrameOutcome PageReceiver::receive_pages(BufferedReader& reader, R
   return end == sum.value() ? FrameOutcome::received : FrameOutcome::broken;
 }
 
-/** Where a connection keeps what has arrived: into the pages from byte `done` of the frame on, checked on the transport. Returns how many bytes. */
+/** Copies bytes that a shared connection holds into the pages, from byte `done` of the frame on, and sums them. Returns their count. */
 size_t PageReceiver::copy_arrived(const Connection& connection, const ReceiveBuffer& buffer, const Frame& frame, size_t done, PagesChecksum& sum) const {
   size_t available;
   const uint8_t* from = connection.peek(available);
-  // What was received otherwise before is checked first.
+  // Only if everything received before is summed.
   const size_t bytes = sum.bytes() == done ? std::min({available, static_cast<size_t>(frame.header.bytes) - done, kWriteBytes}) / kChecksumStripe * kChecksumStripe : 0;
   for (size_t at = 0; at < bytes;) {
     const size_t page = (done + at) / page_bytes_, offset = (done + at) % page_bytes_, part = std::min(page_bytes_ - offset, bytes - at);
@@ -160,7 +160,7 @@ size_t PageReceiver::copy_arrived(const Connection& connection, const ReceiveBuf
   return bytes;
 }
 
-/** Into the pages from byte `done` of the frame on. */
+/** Receives into the pages, from byte `done` of the frame on. */
 int64_t PageReceiver::receive_into(BufferedReader& reader, const ReceiveBuffer& buffer, const Frame& frame, size_t done) const {
   BufferedReader::Parts parts;
   const size_t most = std::min<size_t>(frame.header.bytes, done + kWriteBytes);
@@ -170,7 +170,7 @@ int64_t PageReceiver::receive_into(BufferedReader& reader, const ReceiveBuffer& 
     parts.add(buffer.slot(static_cast<int>(frame.slots[at / page_bytes_])) + offset, bytes);
     at += bytes;
   }
-  // What comes behind the last page is the next frame's head.
+  // Bytes after the last page belong to the trailer and the next frame.
   return reader.receive_parts(parts, at == frame.header.bytes);
 }
 

@@ -1,4 +1,4 @@
-// The end of an instance's connections where pages arrive: read from sockets straight into the buffers that were promised to senders.
+// The receiving end of page transfers between processes: reads frames from connections straight into receive buffers.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -13,23 +13,23 @@
 namespace kvasir {
 
 struct ReceiverCounts {
-  uint64_t pages = 0;    // that have landed
+  uint64_t pages = 0;    // received
   uint64_t bytes = 0;
-  uint64_t late = 0;     // frames to buffers that are closed or never were, or whose stream was stopped on the transport
+  uint64_t late = 0;     // frames to closed or unknown buffers, or stopped while they were sent
   uint64_t refused = 0;  // connections that did not prove the key
-  uint64_t broken = 0;   // connections cut because of what came over them
+  uint64_t broken = 0;   // connections closed because of invalid frames
 };
 
-/** Each connection is read by a thread of its own, and a buffer's pages are written by that one. */
+/** One thread reads each connection, and a buffer's pages are written by that thread. */
 class PageReceiver {
  public:
-  /** Throws where it cannot listen there. */
+  /** @throws std::runtime_error if the address cannot be bound */
   PageReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Transport transport, const HashKey& key);
   PageReceiver(const PageReceiver&) = delete;
   PageReceiver& operator=(const PageReceiver&) = delete;
 
   int port() const { return listener_.port(); }
-  /** Lets senders that name this key write to the buffer, until it is closed. */
+  /** Returns the key with which senders may write to the buffer until it is closed. */
   uint64_t register_buffer(const std::shared_ptr<ReceiveBuffer>& buffer);
   ReceiverCounts counts() const;
 

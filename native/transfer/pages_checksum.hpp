@@ -1,18 +1,18 @@
-// The checksum of a frame's pages, part after part as they are sent or arrive.
+// The incremental checksum of a frame's pages.
 #pragma once
 #include "base/checksum.hpp"
 
 namespace kvasir {
 
-/** Each page's sum seeds the next one's. Pages are whole stripes. */
+/** Each page's checksum seeds the next page's. A page is a whole number of stripes. */
 class PagesChecksum {
  public:
   PagesChecksum(Isa isa, uint64_t seed, size_t page_bytes) : isa_(isa), page_bytes_(page_bytes), page_(isa, seed), sum_(seed) {}
 
-  /** Bytes so far, and where in its page the next one lies. */
+  /** Bytes added, and the offset of the next byte in its page. */
   size_t bytes() const { return bytes_; }
   size_t offset() const { return bytes_ % page_bytes_; }
-  /** Whole stripes of one page; with `to` they are copied there. */
+  /** Adds whole stripes of one page. With `to` it also copies them there. */
   void add(const void* data, size_t bytes, void* to = nullptr) {
     page_.add(data, bytes, to);
     bytes_ += bytes;
@@ -20,7 +20,7 @@ class PagesChecksum {
     sum_ = page_.value();
     page_ = RunningChecksum(isa_, sum_);
   }
-  /** Of whole pages. */
+  /** The checksum of the complete pages so far. */
   uint64_t value() const { return sum_; }
 
  private:

@@ -1,4 +1,4 @@
-// Two threads: one copies pages into frames and sends them, the other hears what has acknowledged.
+// Two threads: one sends frames, the other receives acknowledgements.
 #include "transfer/peer_page_sender.hpp"
 
 #include <algorithm>
@@ -11,14 +11,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/** Sent and not acknowledged, at most, beside one frame. */
+/** Most unacknowledged bytes, plus one frame. */
 constexpr size_t kWindowBytes = size_t{8} << 20;
 constexpr int kConnectMs = 3000;
-/** Without an acknowledgement: then the other side is taken for gone. */
+/** The peer is considered dead after this time without an acknowledgement. */
 constexpr int kAckTimeoutMs = 10000;
 constexpr int kBackoffMs = 20, kBackoffMaxMs = 1000;
 
-/** A slot that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
+/** Keeps the last page of each slot: two pages for one slot in a frame would break its checksum. */
 std::vector<PageDescriptor> deduplicated(const std::vector<PageDescriptor>& descriptors) {
   const auto is_next = [](const PageDescriptor& a, const PageDescriptor& b) { return a.slot >= b.slot; };
   if (std::adjacent_find(descriptors.begin(), descriptors.end(), is_next) == descriptors.end()) return descriptors;
@@ -73,7 +73,7 @@ size_t PeerPageSender::pending(const RemoteReceiveBuffer& buffer) const {
   return queue_.pending([&](const RemoteReceiveBuffer& target) { return target == buffer; });
 }
 
-/** Under the lock. */
+/** Requires the lock. */
 bool PeerPageSender::is_given_up(const RemoteReceiveBuffer& buffer) const {
   return std::find(given_up_.begin(), given_up_.end(), buffer) != given_up_.end();
 }
@@ -137,7 +137,7 @@ void PeerPageSender::disconnect() {
   unacknowledged_bytes_ = 0;
 }
 
-/** After a failure: waits a little longer each time, and gives up in the end. */
+/** After a failure: waits with exponential backoff, and gives up in the end. */
 void PeerPageSender::back_off() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!fails_) failing_since_ = steady_clock::now();
@@ -150,7 +150,7 @@ void PeerPageSender::back_off() {
   backoff_ms_ = std::clamp(2 * backoff_ms_, kBackoffMs, kBackoffMaxMs);
 }
 
-/** Under the lock. */
+/** Requires the lock. */
 void PeerPageSender::give_up() {
   counts_.given_up++;
   fails_ = false;
@@ -181,7 +181,7 @@ bool PeerPageSender::is_full() const {
 }
 
 bool PeerPageSender::send_batch(const Queue::Batch& batch) {
-  // Stopped meanwhile: nothing of it is sent.
+  // The stream was stopped meanwhile: nothing of the batch is sent.
   if (queue_.is_stopped(batch)) return true;
   const auto begin = steady_clock::now();
   const std::vector<PageDescriptor> descriptors = deduplicated(batch.descriptors);
@@ -204,7 +204,7 @@ bool PeerPageSender::send_batch(const Queue::Batch& batch) {
     if (unacknowledged_.empty()) last_ack_ = begin;
     unacknowledged_.push_back({batch, header.sequence, header.bytes});
     unacknowledged_bytes_ += header.bytes;
-    // Before the other side can say that it is there.
+    // Counted before the peer can acknowledge it.
     counts_.sent += sent;
   }
   const ReadAccess reading = {[&] { return queue_.begin_reading(batch); }, [&] { queue_.end_reading(batch); }};
@@ -216,7 +216,7 @@ bool PeerPageSender::send_batch(const Queue::Batch& batch) {
   return done;
 }
 
-/** Whatever is wrong with what it hears ends the connection. */
+/** Any invalid acknowledgement ends the connection. */
 void PeerPageSender::receive_acks() {
   Ack ack;
   for (;;) {
@@ -237,7 +237,7 @@ bool PeerPageSender::acks_timed_out() const {
   return !unacknowledged_.empty() && steady_clock::now() - last_ack_ > milliseconds(kAckTimeoutMs);
 }
 
-/** Frames up to the acknowledged one have acknowledged. */
+/** An acknowledgement covers its frame and all earlier ones. */
 bool PeerPageSender::take_ack(const Ack& ack) {
   std::vector<Queue::Batch> acknowledged;
   {

@@ -1,4 +1,4 @@
-// One connection of an instance's messenger to another instance: pages leave as their layers are ready, as many as the other side keeps up with.
+// Sends pages to one other process: over one connection, as layers become ready, within a window of unacknowledged bytes.
 #pragma once
 #include <deque>
 #include <thread>
@@ -9,7 +9,7 @@
 
 namespace kvasir {
 
-/** A buffer of another process, as its address tells. */
+/** A receive buffer of another process, as its address states. */
 struct RemoteReceiveBuffer {
   uint32_t number;
   uint64_t key;
@@ -19,8 +19,8 @@ struct RemoteReceiveBuffer {
 
 struct PeerSendCounts {
   SendCounts sent;
-  uint64_t broken = 0;    // connections that ended before everything had arrived
-  uint64_t given_up = 0;  // times that nobody could be reached for long enough
+  uint64_t broken = 0;    // connections that ended with unacknowledged frames
+  uint64_t given_up = 0;  // times that the peer was unreachable for too long
 
   PeerSendCounts& operator+=(const PeerSendCounts& more) {
     sent += more.sent;
@@ -31,29 +31,29 @@ struct PeerSendCounts {
 };
 
 /**
- * Pages are read a chunk at a time, and nobody waits for the network meanwhile: whoever stops a stream waits for a copy in memory alone. What the
- * other side has not acknowledged is sent again over the next connection.
+ * Pages are read in chunks and never during a wait for the network, so `stop` waits for one copy in memory at most. Frames that the peer
+ * has not acknowledged are sent again over the next connection.
  */
 class PeerPageSender {
  public:
-  /** @param frame_bytes of pages in a frame, about @param give_up_ms after the first failure nobody waits for these pages any more */
+  /** @param frame_bytes approximate bytes of pages in a frame @param give_up_ms how long after the first failure the pages are given up */
   PeerPageSender(std::shared_ptr<KvPool> pool, HostPort address, Transport transport, const HashKey& key, size_t frame_bytes, int give_up_ms);
   ~PeerPageSender();
   PeerPageSender(const PeerPageSender&) = delete;
   PeerPageSender& operator=(const PeerPageSender&) = delete;
 
   const HostPort& address() const { return address_; }
-  /** Its latest connection's; automatic: there has been none. */
+  /** Of the latest connection; automatic before the first. */
   Transport transport() const { return transport_in_use_; }
-  /** Sends nothing to a buffer that was given up. */
+  /** Does nothing for a buffer that was given up. */
   void send(const RemoteReceiveBuffer& buffer, const std::vector<PageDescriptor>& descriptors, bool last);
   void stop(const RemoteReceiveBuffer& buffer);
-  /** Parcels for the buffer whose pages may still be read: what is not acknowledged may be sent again. */
+  /** Queued and unacknowledged pages of this buffer, which may still be read. */
   size_t pending(const RemoteReceiveBuffer& buffer) const;
   PeerSendCounts counts() const;
-  /** Landings that it has given up since the last call, because nobody could be reached. */
+  /** Buffers given up since the last call because the peer was unreachable. */
   std::vector<RemoteReceiveBuffer> take_given_up();
-  /** Has it nothing to do, and no connection to do it over? */
+  /** True without queued pages and without a connection. */
   bool is_idle() const;
 
  private:
@@ -91,19 +91,19 @@ class PeerPageSender {
   PeerSendCounts counts_;
   std::deque<Unacknowledged> unacknowledged_;
   size_t unacknowledged_bytes_ = 0;
-  Deadline last_ack_;  // an acknowledgement, or the first of what waits for one was sent
+  Deadline last_ack_;  // time of the last acknowledgement, or of the first frame that waits for one
   bool connected_ = false;
   std::atomic<Transport> transport_in_use_{Transport::automatic};
-  std::vector<RemoteReceiveBuffer> given_up_;  // given up, until somebody stops them: what comes behind pages that are missing must not leave
-  std::vector<RemoteReceiveBuffer> unreported_;  // of them, those that nobody has been told of
+  std::vector<RemoteReceiveBuffer> given_up_;  // until they are stopped: pages after missing ones must not be sent
+  std::vector<RemoteReceiveBuffer> unreported_;  // of them, not yet returned by `take_given_up`
 
   std::unique_ptr<Connection> connection_;
-  std::unique_ptr<FrameWriter> writer_;  // to it
+  std::unique_ptr<FrameWriter> writer_;  // over `connection_`
   uint32_t sequence_ = 0;
-  Deadline failing_since_;  // since when no page arrived anywhere
+  Deadline failing_since_;  // time of the first failure since the last acknowledgement
   bool fails_ = false;
   int backoff_ms_ = 0;
-  std::atomic<bool> broken_{false};  // the connection
+  std::atomic<bool> broken_{false};  // the current connection
   std::atomic<bool> ended_{false};
   std::thread ack_thread_;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// The messenger of an instance to those of other processes: a connection for each of them, as long as there is something to send.
+// Sends pages to other processes: one `PeerPageSender` for each peer, while there is something to send.
 #pragma once
 #include <list>
 #include <mutex>
@@ -12,20 +12,20 @@ class RemotePageSender {
   RemotePageSender(std::shared_ptr<KvPool> pool, Transport transport, const HashKey& key, size_t frame_bytes, int give_up_ms)
       : pool_(std::move(pool)), transport_(transport), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
 
-  /** As `LocalPageSender::send`, to a buffer of whoever listens there. */
+  /** As `LocalPageSender::send`, to a receive buffer of the process at `address`. */
   void send(const HostPort& address, const RemoteReceiveBuffer& buffer, const std::vector<PageDescriptor>& descriptors, bool last) {
     std::lock_guard<std::mutex> lock(mutex_);
     sender_for(address).send(buffer, descriptors, last);
   }
 
-  /** Once this returns, nothing is read for the buffer any more. */
+  /** None of its pages is read after it returns. */
   void stop(const HostPort& address, const RemoteReceiveBuffer& buffer) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (PeerPageSender& sender : senders_)
       if (sender.address() == address) sender.stop(buffer);
   }
 
-  /** As `LocalPageSender::left`. */
+  /** As `LocalPageSender::pending`. */
   size_t pending(const HostPort& address, const RemoteReceiveBuffer& buffer) const {
     std::lock_guard<std::mutex> lock(mutex_);
     size_t count = 0;
@@ -34,7 +34,7 @@ class RemotePageSender {
     return count;
   }
 
-  /** How pages get there; automatic: nobody has been reached there, or not for long. */
+  /** The transport to this peer; automatic without a recent connection. */
   Transport transport_to(const HostPort& address) const {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const PeerPageSender& sender : senders_)
@@ -42,7 +42,7 @@ class RemotePageSender {
     return Transport::automatic;
   }
 
-  /** Calls `report` with address and buffer of all that has been given up since the last time. */
+  /** Calls `report` with address and buffer of everything given up since the last call. */
   template <class Report>
   void take_given_up(const Report& report) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -61,7 +61,7 @@ class RemotePageSender {
   PeerPageSender& sender_for(const HostPort& address) {
     for (PeerPageSender& sender : senders_)
       if (sender.address() == address) return sender;
-    // Instances come and go: threads for those that went are not kept.
+    // Removes idle senders, so that instances that have left cost no threads.
     for (auto at = senders_.begin(); at != senders_.end();) {
       if (!at->is_idle()) {
         ++at;
@@ -80,7 +80,7 @@ class RemotePageSender {
   const int give_up_ms_;
   mutable std::mutex mutex_;
   std::list<PeerPageSender> senders_;
-  PeerSendCounts gone_;  // of senders that are no more
+  PeerSendCounts gone_;  // of removed senders
 };
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// What is to leave a pool, by destination: in the order of sending within one, in turns between them, each page once its layer is ready.
+// Pages to send, by destination: in order within one destination, in turns between destinations, each page once its layer is ready.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -15,16 +15,16 @@
 
 namespace kvasir {
 
-/** One page on its transport. */
+/** One page to send. */
 struct PageDescriptor {
-  uint32_t step;   // that computes it; 0: computed before
-  uint32_t layer;  // of the model, in order of computation
-  int32_t page;    // of the sender's pool
-  int32_t slot;   // in the buffer
-  bool filling = false;  // may be written while it is sent, and is sent again then
+  uint32_t step;   // the step that computes it; 0: computed before
+  uint32_t layer;  // of the model, in computation order
+  int32_t page;    // in the sender's pool
+  int32_t slot;   // in the receive buffer
+  bool filling = false;  // may be written while it is sent, and is sent again afterwards
 };
 
-/** Throws where a descriptor names no page of the pool, or none of the buffer's slots. */
+/** @throws std::runtime_error if a descriptor names a page outside the pool or a slot outside the buffer */
 inline void check_descriptors(const KvPool& pool, int slots, const std::vector<PageDescriptor>& descriptors) {
   for (const PageDescriptor& descriptor : descriptors) {
     if (descriptor.page >= 0 && descriptor.page < pool.pages && descriptor.slot >= 0 && descriptor.slot < slots) continue;
@@ -33,28 +33,28 @@ inline void check_descriptors(const KvPool& pool, int slots, const std::vector<P
   }
 }
 
-/** One thread takes turns and reads pages; any adds and stops. A `Target` says where pages land; equal ones are one destination. */
+/** One thread takes batches and reads pages; any thread adds and stops. A `Target` names a receive buffer; equal targets share a stream. */
 template <class Target>
 class SendQueue {
  public:
   struct Stream {
     Target target;
     std::deque<PageDescriptor> descriptors;
-    size_t in_flight = 0;  // descriptors of turns that were taken and have not arrived
-    bool last = false;     // nothing comes behind these
-    bool begun = false;    // a batch of it was taken
-    bool ended = false;    // its last batch was taken
+    size_t in_flight = 0;  // descriptors in batches that are not acknowledged
+    bool last = false;     // the stream ends with these descriptors
+    bool begun = false;    // a batch was taken
+    bool ended = false;    // the last batch was taken
     bool reading = false;  // its pages are being read
     bool stopped = false;
   };
 
-  /** What leaves in one go. With `last` the buffer is complete behind it. */
+  /** Pages sent together. With `last` the receive buffer completes after them. */
   struct Batch {
     std::shared_ptr<Stream> stream;
     std::vector<PageDescriptor> descriptors;
     bool last = false;
-    bool first = false;         // of its stream
-    size_t ready_pages = 0;     // with the first: those of the stream that could have count then
+    bool first = false;         // of the stream
+    size_t ready_pages = 0;     // with `first`: pages of the stream that were ready
   };
 
   explicit SendQueue(const StepProgress& progress) : progress_(progress) {}
@@ -71,7 +71,7 @@ class SendQueue {
     (*found)->last = last;
   }
 
-  /** Drops the streams to targets that `matches` names. Once this returns, nothing is read for them any more. */
+  /** Drops the matching streams. None of their pages is read after it returns. */
   template <class Matches>
   void stop(const Matches& matches) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -81,7 +81,7 @@ class SendQueue {
     streams_.remove_if(is_stopped_target);
   }
 
-  /** Of all streams that are not over. */
+  /** The targets of all streams that are not stopped. */
   std::vector<Target> targets() const {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<Target> all;
@@ -90,7 +90,7 @@ class SendQueue {
     return all;
   }
 
-  /** At most `most` pages of the first stream that has some ready, or nothing count but to say so; it matches to the end of the connection. */
+  /** Takes at most `limit` pages of the first stream with ready pages or an end to report; that stream moves to the end of the list. */
   bool next_batch(size_t limit, Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     batch = {};
@@ -115,7 +115,7 @@ class SendQueue {
     return false;
   }
 
-  /** What a batch was to bring has not arrived: it is taken again. Turns of one stream come back the latest first. */
+  /** Returns an unacknowledged batch to its stream. Batches of one stream must be returned in reverse order. */
   void requeue(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     batch.stream->in_flight -= batch.descriptors.size();
@@ -123,13 +123,13 @@ class SendQueue {
     batch.stream->ended = batch.stream->ended && !batch.last;
   }
 
-  /** A batch is where it was to go: its pages are read no more. */
+  /** The batch has arrived: its pages are not read any more. */
   void acknowledge(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     batch.stream->in_flight -= batch.descriptors.size();
   }
 
-  /** Parcels for the targets that `matches` names that have not arrived, and may still be read. */
+  /** Queued and in-flight pages of the matching streams. */
   template <class Matches>
   size_t pending(const Matches& matches) const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -144,7 +144,7 @@ class SendQueue {
     return batch.stream->stopped;
   }
 
-  /** False where it was stopped: then nothing may be read. */
+  /** False if the stream is stopped: its pages must not be read. */
   bool begin_reading(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     return batch.stream->reading = !batch.stream->stopped;
@@ -157,7 +157,7 @@ class SendQueue {
     idle_.notify_all();
   }
 
-  /** The last batch has arrived; false where the stream was stopped before. */
+  /** Removes the stream after its last batch has arrived; false if it was stopped before. */
   bool finish(const Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     streams_.remove(batch.stream);
@@ -178,8 +178,8 @@ class SendQueue {
 
   const StepProgress& progress_;
   mutable std::mutex mutex_;
-  std::condition_variable idle_;  // a stream is no longer being read
-  std::list<std::shared_ptr<Stream>> streams_;  // the one whose batch is next comes first
+  std::condition_variable idle_;  // notified when a stream's pages are no longer read
+  std::list<std::shared_ptr<Stream>> streams_;  // in round-robin order
 };
 
 }  // namespace kvasir

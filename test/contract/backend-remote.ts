@@ -160,17 +160,17 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): vo
       [[{ ...first, sequence: 1 }, second], /remote\[0\] names sequence 1/],
       [[{ ...first, group: 1 }, second], /remote\[0\] names layer group 1/],
       [[{ ...first, firstBlock: rangeBlocks / 2 }, second], /remote\[0\] holds no whole ranges/],
-      [[first, { ...second, blocks: second.blocks.subarray(1) }], /no whole ranges|not at home/],
+      [[first, { ...second, blocks: second.blocks.subarray(1) }], /no whole ranges|not local/],
       [
         [first, { ...second, firstBlock: 2 * rangeBlocks }],
         new RegExp(`remote\\[1\\] reaches block ${3 * rangeBlocks}`),
       ],
       [[second, first], /remote\[1\] is not in order/],
-      [[first], /not at home/],
+      [[first], /not local/],
     ];
     for (const [remote, message] of refused)
       expect(() => playRemote({ ...lent, step: { ...lent.step, remote } }, {})).toThrow(message);
     const home = { ...lent.step, groups: whole.step.groups };
-    expect(() => playRemote({ ...lent, step: home }, {})).toThrow(/at home/);
+    expect(() => playRemote({ ...lent, step: home }, {})).toThrow(/ local/);
   });
 }

@@ -173,7 +173,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     const pool = native?.createPool(native.createBackend(0, 1), 1, 64, 512, 4) ?? 0;
     const path = join(folder, 'instance-0');
     const tooMany = { pool, pagesOfBlock, path, slots: 2 ** 20, identity };
-    expect(() => new NativeBlockStore(tooMany, () => {})).toThrow(/ bytes are wanted, \d+ are free: No space left/);
+    expect(() => new NativeBlockStore(tooMany, () => {})).toThrow(/ bytes are needed, \d+ are free: No space left/);
     expect(statSync(blocks())).toMatchObject({ size: 0, blocks: 0 });
     open.push(new NativeBlockStore({ ...tooMany, slots: 1 }, () => {}));
   });
@@ -243,11 +243,11 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     copyFileSync(index(), kept);
     writeFileSync(index(), 'a diary, and a long one at that');
     expect(() => new Bench()).toThrow(
-      `Cannot keep blocks at ${index()}: it is no index of blocks: give another folder`,
+      `Cannot keep blocks at ${index()}: it is no index of blocks: choose another folder`,
     );
     expect(readFileSync(index(), 'utf8')).toContain('diary');
     rmSync(index());
-    expect(() => new Bench()).toThrow(/instance-0.blocks: it lies there without its index/);
+    expect(() => new Bench()).toThrow(/instance-0.blocks: it exists without its index/);
     expect(existsSync(blocks())).toBe(true);
     copyFileSync(kept, index());
     expect(new Bench().store.found.length / 6).toBe(slots);

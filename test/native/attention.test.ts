@@ -1,4 +1,4 @@
-// Attention kernels against a double-precision oracle and against themselves, by the C++ check that links the very objects of the addon.
+// Attention kernels against a double-precision oracle and against themselves, by a C++ check linked with the objects of the addon.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -36,7 +36,7 @@ describe.skipIf(compiler === undefined || objects.length === 0)(
       return spawnSync(program, [], { encoding: 'utf8', env });
     };
 
-    it('agree with the oracle, and with themselves over chunks, batches, threads and holders of keys', () => {
+    it('agree with the oracle, and bit for bit over chunks, batches, threads and pools', () => {
       const { stdout } = check(undefined);
       expect(stdout).toMatch(/\n\d+ passed, 0 failed\n$/);
     });

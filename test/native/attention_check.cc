@@ -1,5 +1,5 @@
-// Checks attention of every instruction set of this machine: against a double-precision oracle, and bit for bit against itself over chunks,
-// batches, threads and ways to split the keys. Stale bytes are NaN throughout. Prints one line per failure, then "N passed, N failed".
+// Checks attention on every instruction set of this machine: against a double-precision oracle, and bit for bit against itself over chunks,
+// batches, threads and splits of the keys. Stale bytes are NaN. Prints one line per failure, then "N passed, N failed".
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -85,7 +85,7 @@ void check_shape(const Family& family, const Shape& shape, int count, const Rule
   }
 }
 
-/** Sequences of different lengths, decoding and prefilling in the same steps; one holds NaN and infinity. */
+/** Sequences of different lengths decode and prefill in the same steps; one holds NaN and infinity. */
 void check_batch(const Family& family, const Shape& shape) {
   std::vector<Tokens> sequences = {random_tokens(shape, 75, 1), random_tokens(shape, amx_emulated() ? 130 : 600, 2), random_tokens(shape, 33, 3), random_tokens(shape, 40, 4)};
   for (size_t i = 0; i < 40; i++) sequences[3].v[i * shape.kv_heads * shape.head_dim] = i % 2 ? NAN : INFINITY;
@@ -117,7 +117,7 @@ void check_batch(const Family& family, const Shape& shape) {
   expect(std::isnan(batched[3].back()) || std::isnan(batched[3][batched[3].size() - shape.row()]), describe(family, shape, "a NaN of the sequence itself is lost"));
 }
 
-/** A later NaN of the same sequence does not open_connection earlier rows of its chunk. */
+/** A later NaN of the same sequence does not reach earlier rows of its chunk. */
 void check_causal_nan(const Family& family, const Shape& shape) {
   Tokens clean = random_tokens(shape, 70, 9);
   Tokens dirty = clean;
@@ -130,7 +130,7 @@ void check_causal_nan(const Family& family, const Shape& shape) {
   expect(same_bits(a, b), describe(family, shape, "a NaN token reaches rows before it"));
 }
 
-/** Keys dealt to holders of aligned `share`s, whose partials are merged: the bits of one holder. */
+/** Keys distributed in aligned `share`s, whose partials are merged, give the bits of one pool. */
 void check_merge(const Family& family, const Shape& shape, int count, int share) {
   Tokens tokens = random_tokens(shape, count, 5);
   World world(family.isa, shape, {tokens}, 3);
@@ -143,7 +143,7 @@ void check_merge(const Family& family, const Shape& shape, int count, int share)
   std::vector<Partial> parts;
   for (int i = 0; i < holders; i++) {
     int first_block = i * share / kPageTokens;
-    int position = std::min(count, (i + 1) * share) - 1;  // of the last key held
+    int position = std::min(count, (i + 1) * share) - 1;  // of the last key so far
     o[i] = world.attend({{0, 1, position, blocks + first_block, first_block}}, last, 1, &max[i], &sum[i]);
     parts.push_back({o[i].data(), max[i].data(), sum[i].data()});
   }
@@ -169,7 +169,7 @@ void check_statistics(const Family& family, const Shape& shape, int count) {
   }
 }
 
-/** merge_partials alone, against doubles: random statistics, empty parts among them. */
+/** merge_partials alone, against doubles: random statistics, some parts empty. */
 void check_merge_oracle() {
   const int heads = 3, head_dim = 40, tokens = 5;
   ThreadPool pool(2);
@@ -216,7 +216,7 @@ void check_pages(const Family& family, const Shape& shape) {
   expect(same_bits(values, back), describe(family, shape, "a page does not read back"));
 }
 
-/** Every family up to the machine's best; with KVASIR_ISA=amx-emulated the emulated one alone. */
+/** Every family up to the machine's best; with KVASIR_ISA=amx-emulated only the emulated one. */
 std::vector<Family> families() {
   const Family all[] = {{Isa::portable, "portable"}, {Isa::avx2, "avx2"}, {Isa::avx512, "avx512"}, {Isa::amx, "amx"}};
   std::vector<Family> chosen;
@@ -233,7 +233,7 @@ int main() {
   for (const Family& family : families()) {
     std::printf("%s\n", family.name);
     for (KvType type : {KvType::bf16, KvType::f32}) {
-      if (amx_emulated() && type == KvType::f32) continue;  // AVX-512's own, checked without emulation
+      if (amx_emulated() && type == KvType::f32) continue;  // these are AVX-512's kernels, checked without emulation
       for (const Shape& shape : {Shape{type, 1, 1, 32}, Shape{type, 3, 3, 64}, Shape{type, 1, 5, 80}, Shape{type, 2, 8, 128}, Shape{type, 1, 7, 18}}) {
         check_pages(family, shape);
         check_shape(family, shape, 70);

@@ -1,4 +1,4 @@
-// A pool of pages in which sequences grow, for the checks of attention, and the double-precision oracle of one row.
+// A pool of pages in which sequences grow, for the attention checks, and the double-precision oracle of one row.
 #pragma once
 #include <cmath>
 #include <cstdlib>
@@ -20,11 +20,11 @@ struct Shape {
   int row() const { return heads() * head_dim; }
 };
 
-/** What a score is besides scale (q . k). */
+/** The terms of a score besides scale (q . k). */
 struct Rules {
   int window = kNoWindow;
   float softcap = 0;
-  std::vector<float> slopes;  // (heads), or none
+  std::vector<float> slopes;  // (heads), or empty
 };
 
 /** Tokens of one sequence: q (tokens, heads, dim), k and v (tokens, kv_heads, dim). */
@@ -69,7 +69,7 @@ class World {
   ~World() { std::free(memory_); }
   World(const World&) = delete;
 
-  /** Writes the chunk's K and V, then attends: one step. Rows of the result follow the chunks. */
+  /** Writes the chunks' K and V, then attends, as one step. Rows of the result are in the order of chunks. */
   std::vector<float> step(const std::vector<Chunk>& chunks, std::vector<float>* max = nullptr, std::vector<float>* sum = nullptr) {
     std::vector<AttentionSequence> sequences;
     int tokens = 0;
@@ -87,7 +87,7 @@ class World {
     return attend(sequences, queries, tokens, max, sum);
   }
 
-  /** The next rows of a sequence, with the blocks that their windows need and no other. */
+  /** The next rows of a sequence, with exactly the blocks that their windows need. */
   AttentionSequence listed(int sequence, int row, int rows) const {
     const int start = lengths_[sequence];
     const int first_block = start < rules_.window ? 0 : (start - rules_.window + 1) / kPageTokens;

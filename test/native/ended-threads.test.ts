@@ -1,4 +1,4 @@
-// What a thread made in the addon goes with it, unless another thread used it.
+// Objects that a thread created in the addon are freed when it ends, unless another thread has used them.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,21 +14,21 @@ const program = `
   const made = () => {
     const { parentPort } = require('node:worker_threads');
     const addon = require(process.argv[2]);
-    const team = addon.createBackend(addon.detectIsa(), 2);
-    const pools = [0, 1].map(() => addon.createPool(team, 1, 8, 128, 256));
+    const backend = addon.createBackend(addon.detectIsa(), 2);
+    const pools = [0, 1].map(() => addon.createPool(backend, 1, 8, 128, 256));
     const page = new Float32Array(2 * 8 * 32 * 128).fill(1.5);
     for (const pool of pools) for (let i = 0; i < 256; i++) addon.writePage(pool, i, page);
-    parentPort.postMessage({ team, pools });
+    parentPort.postMessage({ backend, pools });
     setInterval(() => {}, 1000);
   };
   const worker = new Worker('(' + made + ')()', { eval: true, argv: [process.argv[1]] });
-  worker.on('message', ({ team, pools: [kept, dropped] }) => {
+  worker.on('message', ({ backend, pools: [kept, dropped] }) => {
     const values = addon.pageValues(kept);
     const before = addon.memoryInfo().anonymousBytes;
     worker.on('exit', () => {
       const out = new Float32Array(values);
       addon.readPage(kept, 255, out);
-      const refusals = [() => addon.pageValues(dropped), () => addon.createPool(team, 1, 1, 2, 1)].map((use) => {
+      const refusals = [() => addon.pageValues(dropped), () => addon.createPool(backend, 1, 1, 2, 1)].map((use) => {
         try { return use(); } catch (error) { return error.message; }
       });
       const freedMebibytes = Math.round((before - addon.memoryInfo().anonymousBytes) / 2 ** 20);

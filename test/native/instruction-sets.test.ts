@@ -1,4 +1,4 @@
-// Objects built for more than the baseline share no inline code with the rest, which must run on any machine.
+// Objects compiled for wider instruction sets share no inline code with the baseline, which must run on any machine.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';

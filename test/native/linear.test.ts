@@ -1,4 +1,4 @@
-// Compiles the self-check of the linear kernels against the objects of the last native build and runs it on every instruction set.
+// The linear kernels on every instruction set, by a C++ check linked with the objects of the last native build.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

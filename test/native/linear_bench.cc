@@ -1,6 +1,6 @@
-// Times the linear layers of a whole forward pass (no attention, no elementwise work but the rounding of inputs) of a Llama-shaped model.
-// linear_bench [model 135m|1b] [type] [threads] [repeats]: one line for each input form; medians (BEST=1: minima) in ms for 1, 8, 32 and
-// 512 tokens (TOKENS=n: for n). FORM=f32 picks one form.
+// Times the linear layers of a forward pass of a Llama-shaped model, with the rounding of inputs and nothing else. linear_bench [model
+// 135m|1b] [type] [threads] [repeats]: one line per input form; medians (BEST=1: minima) in ms for 1, 8, 32 and 512 tokens (TOKENS=n: for
+// n). FORM=f32 selects one form.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -36,7 +36,7 @@ size_t stored_bytes(TensorType type, int columns) {
   }
 }
 
-/** Random values under scales and exponents that are small numbers. */
+/** Random values with small scales and exponents. */
 std::vector<uint8_t> random_row(TensorType type, int columns, unsigned seed) {
   std::vector<uint8_t> row(stored_bytes(type, columns));
   for (size_t i = 0; i < row.size(); i++) row[i] = static_cast<uint8_t>((i + seed) * 2654435761u >> 13);
@@ -75,7 +75,7 @@ struct Model {
     linears.push_back(std::move(linear));
   }
 
-  /** The head sees every row of a decode batch, and the last row of a prompt. */
+  /** The head processes every row of a decode batch, and the last row of a prompt. */
   void forward(ThreadPool& pool, int tokens, std::vector<uint8_t>& input, std::vector<float>& y) const {
     for (const auto& linear : linears) {
       int rows = linear == linears.back() && tokens == 512 ? 1 : tokens;

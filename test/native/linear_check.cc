@@ -1,5 +1,5 @@
-// Self-check of the linear kernels: every type, input form and instruction set against a scalar oracle in double, and bit equality over
-// batch sizes and thread counts. Prints one line for each combination and exits 1 if any failed. linear.test.ts compiles and runs it.
+// Checks the linear kernels: every type, input form and instruction set against a scalar oracle in double, and bit equality over batch
+// sizes and thread counts. Prints one line per combination and exits with 1 if any failed. linear.test.ts compiles and runs it.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -35,7 +35,7 @@ void push(std::vector<uint8_t>& bytes, const void* p, size_t n) {
   bytes.insert(bytes.end(), b, b + n);
 }
 
-/** One stored row in GGUF bytes and its values, decoded here independently of the kernels. */
+/** One stored row in GGUF bytes, and its values, decoded independently of the kernels. */
 struct StoredRow {
   std::vector<uint8_t> bytes;
   std::vector<float> values;
@@ -58,10 +58,10 @@ void add_quantised_block(TensorType type, StoredRow& row) {
   }
 }
 
-/** Stored bytes of a block of the five-bit and K types, and where its f16 factors stand. */
+/** Stored bytes of a block of the five-bit and K types, and the offsets of its f16 factors. */
 struct StoredBlock {
   int inputs;
-  size_t bytes, d, m;  // m: 0 where there is none
+  size_t bytes, d, m;  // m: 0 if absent
 };
 
 StoredBlock stored_block(TensorType type) {
@@ -76,7 +76,7 @@ StoredBlock stored_block(TensorType type) {
   }
 }
 
-/** Value of input k: each type's own loops in the order that its bytes are written in. */
+/** The value of input k, from loops in the order in which each type's bytes are written. */
 float stored_value(TensorType type, const uint8_t* p, float d, float m, int k) {
   const int half = k / 128, quarter = k % 128 / 32, l = k % 32, part = k / 16;
   if (type == TensorType::q5_0 || type == TensorType::q5_1) {
@@ -162,14 +162,14 @@ void fail(const Case& c, const std::string& what) {
   std::printf("FAILED %s: %s\n", name_of(c).c_str(), what.c_str());
 }
 
-/** 64-byte aligned and exactly as long as asked, so that sanitizers see any byte past the end. */
+/** 64-byte aligned and exactly as long as requested, so that sanitizers detect accesses past the end. */
 struct Buffer {
   void* data;
   explicit Buffer(size_t bytes) : data(std::aligned_alloc(64, (bytes + 63) / 64 * 64)) { std::memset(data, 0xff, bytes); }
   ~Buffer() { std::free(data); }
 };
 
-/** Products of `tokens` rows starting at x; columns past the layer's must stay untouched. */
+/** Products of `tokens` rows starting at x; checks that columns past the layer's stay unchanged. */
 std::vector<float> products(const Case& c, const Linear& linear, int threads, const float* x, int tokens, const float* bias) {
   ThreadPool pool(threads);
   Buffer input(input_bytes(c.isa, c.form, c.columns, tokens));
@@ -221,10 +221,10 @@ Layer make_layer(const Case& c) {
   return layer;
 }
 
-/** Products of bf16 pairs round the weights too. */
+/** True if bf16 products round the weights too. */
 bool folds(const Case& c) { return c.form == InputForm::bf16 && c.isa >= Isa::avx512; }
 
-/** Largest error over the magnitude that a sum of that many roundings may have. */
+/** The largest error relative to the bound for that many roundings. */
 void check_values(const Case& c, const Layer& layer, const std::vector<float>& x, const std::vector<float>& bias, const std::vector<float>& y, int tokens) {
   const size_t k_count = static_cast<size_t>(c.columns), n_count = static_cast<size_t>(layer.linear->rows);
   Buffer input(input_bytes(c.isa, c.form, c.columns, tokens));

@@ -1,27 +1,28 @@
-// Programs that tests link from a check of their own and the library's sources under a sanitizer; objects are shared by all that are compiled alike.
+// Test programs linked under a sanitizer from a check and native sources. Programs of one variant share their objects.
 import { spawn, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { findCompiler, objectsFor, raced, sanitized } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
 import { inCi } from '../ci.ts';
 
-/** What is looked for: races, or faults of memory and undefined behaviour. */
+/** What the sanitizer detects: data races, or memory errors and undefined behaviour. */
 export const variants = { races: raced, faults: sanitized };
 export type Variant = keyof typeof variants;
 
 export interface SanitizedProgram {
-  /** The check's own source, in test/native. */
+  /** The check's source in test/native. */
   readonly check: string;
-  /** Of native/, without `.cc`: as the variant compiles them, and those that are compiled with `flags`. */
+  /** Names of native sources without `.cc`, compiled with the flags of the variant. */
   readonly sources: readonly string[];
+  /** As `sources`, compiled with `flags` too. */
   readonly own?: readonly string[];
   readonly flags?: readonly string[];
 }
 
 /**
- * The program at `path`, once it is linked and has run with `trial`. Undefined, outside CI only, where the compiler has no such sanitizer or its
- * programs do not run here.
- * @throws Error with the compiler's words where it refuses the program, and in CI where nothing could be checked
+ * Links the program to `path`, runs it with the argument `trial`, and returns `path`. Outside CI it returns undefined if the compiler lacks the
+ * sanitizer or its programs do not run on this machine.
+ * @throws Error with the compiler's message if it rejects the program; in CI also if the sanitizer is missing
  */
 export async function linked(
   { check, sources, own = [], flags = [] }: SanitizedProgram,
@@ -44,24 +45,24 @@ export async function linked(
     if (links.status === 0) throw error;
     return missing(`${command} has no ${sanitizes}`);
   }
-  // A sanitizer of threads wants its own places in memory, which very random addresses do not leave it.
+  // The thread sanitizer maps fixed addresses, which strong address randomisation may occupy.
   const { stderr } = spawnSync(path, [trial], { encoding: 'utf8' });
   return stderr.includes('memory mapping') ? missing(stderr.trim()) : path;
 }
 
-/** Nothing, or in CI a failure. */
-function missing(why: string): undefined {
-  if (inCi) throw new Error(`Cannot check with a sanitizer: ${why}`);
+/** Returns undefined; fails in CI. */
+function missing(reason: string): undefined {
+  if (inCi) throw new Error(`Cannot check with a sanitizer: ${reason}`);
 }
 
 function ended(command: string, args: readonly string[]): Promise<void> {
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { stdio: ['ignore', 'ignore', 'pipe'] });
-    let said = '';
+    let output = '';
     child.stderr.setEncoding('utf8').on('data', (text: string) => {
-      said += text;
+      output += text;
     });
     child.on('error', reject);
-    child.on('close', (code) => (code === 0 ? resolve() : reject(new Error(`${command} exited ${code}:\n${said}`))));
+    child.on('close', (code) => (code === 0 ? resolve() : reject(new Error(`${command} exited ${code}:\n${output}`))));
   });
 }

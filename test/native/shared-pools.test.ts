@@ -41,17 +41,19 @@ describe.skipIf(native === undefined)('shared KV pools', () => {
     'are refused before they are mapped where they are none, or cut short',
     () => {
       if (native === undefined) return;
-      const team = native.createBackend(0, 1);
+      const backend = native.createBackend(0, 1);
       const other = join(folder, 'other');
       writeFileSync(other, new Uint8Array(4096).fill(7));
-      expect(() => native.openPool(team, other)).toThrow(/Cannot open KV pool .*: it is none of version 1/);
-      expect(() => native.openPool(team, join(folder, 'missing'))).toThrow('No such file');
+      expect(() => native.openPool(backend, other)).toThrow(/Cannot open KV pool .*: it is no pool of version 1/);
+      expect(() => native.openPool(backend, join(folder, 'missing'))).toThrow('No such file');
       const described = new DataView(new ArrayBuffer(32));
       described.setBigUint64(0, 0x6c6f6f70_7369766bn, true);
       [1, 1, 2, 4, 2 ** 30, 0].forEach((value, i) => void described.setInt32(8 + 4 * i, value, true));
       const short = join(folder, 'short');
       writeFileSync(short, new Uint8Array(described.buffer));
-      expect(() => native.openPool(team, short)).toThrow(/a KV pool of 1073741824 pages: .* holds 32 bytes, not \d+/);
+      expect(() => native.openPool(backend, short)).toThrow(
+        /a KV pool of 1073741824 pages: .* holds 32 bytes, not \d+/,
+      );
     },
   );
 });

@@ -1,4 +1,4 @@
-// Freed memory that malloc keeps goes back to the system when it is asked to.
+// trimHeap returns freed memory that malloc keeps to the system.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { root } from '../../scripts/root.mjs';
 const addon = join(root, 'build', 'kvasir.node');
 const report = process.report?.getReport() as { header: { glibcVersionRuntime?: string } } | undefined;
 
-/** 64 MiB of buffers too small for mappings of their own; the few that stay keep the heap's end where it is. */
+/** 64 MiB of buffers below the mmap threshold; a few that stay allocated keep the heap from shrinking by itself. */
 const program = `
   const addon = require(process.argv[1]);
   let buffers = Array.from({ length: 1024 }, () => Buffer.allocUnsafeSlow(65536).fill(1));

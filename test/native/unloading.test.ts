@@ -1,4 +1,4 @@
-// The addon stays mapped when the last thread that loaded it ends: its pool threads still wait in its code.
+// The addon stays mapped after the last thread that loaded it ends, since its pool threads still wait in its code.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// A temporary project that holds the real scripts and whatever else a test puts there.
+// A temporary project with the real scripts and the files of a test.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,8 +9,8 @@ import { root } from '../../scripts/root.mjs';
 export interface ScriptTree {
   readonly root: string;
   write(path: string, text: string): void;
-  /** Runs a script of the tree to its end; `said` is stderr, then stdout. */
-  run(script: string, options?: RunOptions): { readonly status: number | null; readonly said: string };
+  /** Runs a script of the tree to completion; `output` is stderr followed by stdout. */
+  run(script: string, options?: RunOptions): { readonly status: number | null; readonly output: string };
 }
 
 export interface RunOptions {
@@ -38,7 +38,7 @@ export function scriptTree(): ScriptTree {
         env: { ...process.env, ...env },
         encoding: 'utf8',
       });
-      return { status, said: `${stderr}${stdout}` };
+      return { status, output: `${stderr}${stdout}` };
     },
   };
 }

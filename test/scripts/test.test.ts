@@ -9,8 +9,8 @@ const skips = "it.skip('skips', () => {});\n";
 function closing(files: Readonly<Record<string, string>>, args: readonly string[] = []) {
   const tree = scriptTree();
   for (const [path, text] of Object.entries(files)) tree.write(path, text);
-  const { status, said } = tree.run('test.mjs', { args });
-  return { status, last: said.trimEnd().split('\n').at(-1) };
+  const { status, output } = tree.run('test.mjs', { args });
+  return { status, last: output.trimEnd().split('\n').at(-1) };
 }
 
 describe('npm test', () => {

@@ -1,4 +1,4 @@
-// Attention of the AMX family.
+// Attention of the AMX family: tile.hpp over AMX tiles.
 #include "attention/kernels/amx.hpp"
 
 namespace kvasir {

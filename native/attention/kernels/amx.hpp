@@ -1,4 +1,5 @@
-// Attention on AMX tiles: scores and values by TDPBF16PS, weights on AVX-512. Internal linkage: built once for tiles and once for their emulation.
+// Attention on AMX tiles: scores and values by TDPBF16PS, weights on AVX-512. Internal linkage: compiled once for tiles and once for their
+// emulation.
 #pragma once
 #include "attention/kernels/lanes_avx512.hpp"
 #include "simd/amx_tiles.hpp"
@@ -6,11 +7,11 @@
 namespace kvasir {
 namespace {
 
-// Tiles: two blocks of 16 columns of c, then a and the two blocks of b for 16 pairs, then the same for a remainder of 8 pairs.
+// Tile registers: two blocks of 16 columns of c, then a and the two blocks of b for 16 pairs, then the same for a remainder of 8 pairs.
 constexpr int kC0 = 0, kC1 = 1, kA = 2, kB0 = 3, kB1 = 4, kHalfA = 5, kHalfB0 = 6, kHalfB1 = 7;
 constexpr int kTilePairs = 16, kHalfPairs = 8, kTileBytes = 64;
 
-/** Row count of the tiles in force; 0: another kernel may have configured them since. */
+/** Row count of the current tile configuration; 0: another kernel may have configured the tiles since. */
 inline int& configured_rows() {
   static thread_local int rows = 0;
   return rows;
@@ -28,7 +29,7 @@ inline void configure_rows(int rows) {
   configured_rows() = rows;
 }
 
-/** A block of up to 16 rows by 16 or 32 columns. */
+/** A block of c, up to 16 rows by 16 or 32 columns. */
 struct TileBlock {
   const uint16_t* a;
   int a_bytes;  // of a row

@@ -1,4 +1,4 @@
-// Attention of the AMX family over emulated tiles, so that its logic and its bits are tested on machines without AMX.
+// Attention of the AMX family on emulated tiles: tests check its logic and bits on machines without AMX.
 #define KVASIR_AMX_EMULATED
 #include "attention/kernels/amx.hpp"
 

@@ -37,7 +37,7 @@ struct Avx2Lanes {
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
   }
-  /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
+  /** p 2^n if x is not below `lowest`, else 0; NaN stays. */
   static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
     __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_and_ps(_mm256_cmp_ps(x, set(lowest), _CMP_NLT_UQ), _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));

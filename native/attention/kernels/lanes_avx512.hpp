@@ -1,4 +1,4 @@
-// Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, shared by the AVX-512 and AMX families. Internal linkage, as in attention_tile.hpp.
+// Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, for the AVX-512 and AMX families. Internal linkage, as in tile.hpp.
 #pragma once
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -32,13 +32,13 @@ struct Avx512Lanes {
   static uint32_t above(Vec v, float bound) { return _mm512_cmp_ps_mask(v, set(bound), _CMP_GT_OQ); }
   static float largest(Vec v) { return _mm512_reduce_max_ps(v); }
   static float sum(Vec v) { return _mm512_reduce_add_ps(v); }
-  /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
+  /** p 2^n if x is not below `lowest`, else 0; NaN stays. */
   static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, set(lowest), _CMP_NLT_UQ), p, n);
   }
 };
 
-/** bf16 pairs: a step adds two products to each lane (subnormals count as zero). */
+/** bf16 pairs: a step adds two products to each lane. Subnormals count as zero. */
 struct DotBase {
   using Lanes = Avx512Lanes;
   using Element = uint16_t;
@@ -55,12 +55,12 @@ struct DotBase {
     return (__m512bh)_mm512_set1_epi32(pair);
   }
   static __m512 multiply_add(__m512 sum, Left a, Right b) { return _mm512_dpbf16_ps(sum, a, b); }
-  /** What 16 weights lost when they were rounded. */
+  /** The rounding error of 16 weights. */
   static __m512 lost(__m512 exact, const uint16_t* rounded) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rounded)));
     return _mm512_sub_ps(exact, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
   }
-  /** o += lost x V, heavy keys in order. */
+  /** o (head_dim) += lost x V, heavy keys in order. */
   static void add_heavy(float* o, const HeavyKey* heavy, int count, int head_dim) {
     for (int d = 0; d < head_dim; d += 16) {
       const auto lanes = static_cast<__mmask16>(head_dim - d < 16 ? (1u << (head_dim - d)) - 1 : 0xffffu);
@@ -74,7 +74,7 @@ struct DotBase {
       _mm512_mask_storeu_ps(o + d, lanes, sum);
     }
   }
-  /** The sums take the rounded weights, so that o / sum is a true mean of V. */
+  /** The sums use the rounded weights, so that o / sum is an exact mean of V. */
   static __m512 store_weights(const __m512* weights, uint16_t* out, __m512 sums) {
     __m512bh pairs = _mm512_cvtne2ps_pbh(weights[1], weights[0]);
     _mm512_storeu_si512(out, (__m512i)pairs);

@@ -1,4 +1,4 @@
-// Attention of the portable family: four lanes of the compiler's own vectors, separate multiplies and adds.
+// Attention of the portable family: four lanes of compiler vectors, separate multiplies and adds.
 #include "attention/kernels/tile.hpp"
 
 namespace kvasir {
@@ -32,7 +32,7 @@ struct PortableLanes {
   /** x < bound ? a : b */
   static Vec select_below(Vec x, float bound, Vec a, Vec b) { return select(x < set(bound), a, b); }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }
-  /** Nearest integer, |v| < 2^22: the sum has no bits left for a fraction. */
+  /** Nearest integer for |v| < 2^22: the sum leaves no fraction bits. */
   static Vec round(Vec v) { return (v + set(12582912.0f)) - set(12582912.0f); }
   static float largest(Vec v) {
     float best = v[0];
@@ -40,9 +40,9 @@ struct PortableLanes {
     return best;
   }
   static float sum(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
-  /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
+  /** p 2^n if x is not below `lowest`, else 0; NaN stays. */
   static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
-    Words exponent = ((Words)(n + set(12582912.0f)) - (Words)set(12582912.0f) + 127u) << 23;  // of what vanishes: anything
+    Words exponent = ((Words)(n + set(12582912.0f)) - (Words)set(12582912.0f) + 127u) << 23;  // arbitrary in lanes that become 0
     return select(x < set(lowest), zero(), p * (Vec)exponent);
   }
   static Vec low_half(Vec pairs) { return (Vec)((Bits)pairs << 16); }

@@ -1,5 +1,5 @@
-// Products of attention in registers: queries by keys and weights by values are one loop. Everything has internal linkage: each instruction set
-// compiles its own copy with its own flags.
+// Products of attention in registers: queries by keys and weights by values are one loop. Internal linkage: each instruction set compiles
+// its own copy with its own flags.
 #pragma once
 #include <utility>
 
@@ -14,19 +14,22 @@
 namespace kvasir {
 namespace {
 
-/** What becomes of the c that a product meets. */
+/** How a product combines with c. */
 enum class Into {
   nothing,  // c is not read
   chain,    // the products are added to c one by one
-  sum,      // the products are added up, and their sum to c
+  sum,      // the products are summed, and the sum is added to c
 };
 
-/** c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per element, steps in order. */
+/**
+ * c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per element, steps in
+ * order.
+ */
 template <class Form>
 struct Product {
   const typename Form::Element* a;  // (rows, pages x steps x kPack)
   int a_stride;                     // elements
-  const uint8_t* const* b;          // (pages): page + b_offset begins (steps, columns)
+  const uint8_t* const* b;          // (pages): page + b_offset is the start of (steps, columns)
   ptrdiff_t b_offset;
   ptrdiff_t b_stride;  // bytes of a step
   int pages;
@@ -34,19 +37,19 @@ struct Product {
   float* c;
   int c_stride;
   Into into;
-  int prefetch_pages;  // how far ahead in b; 0: nothing
+  int prefetch_pages;  // how many pages ahead to prefetch b; 0: none
 };
 
-/** How a block is compiled. */
+/** Compile-time parameters of a block. */
 template <int Vectors, int AStride, bool Ahead, bool Part>
 struct BlockShape {
   static constexpr int kVectors = Vectors;  // of columns
-  static constexpr int kAStride = AStride;  // 0: known at run time only; else addresses of a need one register
+  static constexpr int kAStride = AStride;  // 0: known at run time only; otherwise addresses of a need one register
   static constexpr bool kAhead = Ahead;     // prefetches
   static constexpr bool kPart = Part;       // only the first `lanes` lanes of b exist
 };
 
-/** Registers for R x N accumulators. */
+/** Registers of R x N accumulators. */
 template <class Form, class Shape, int R>
 void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
   using Lanes = typename Form::Lanes;
@@ -105,7 +108,7 @@ Block<Form> pick_block(int rows, std::integer_sequence<int, R...>) {
   return blocks[rows - 1];
 }
 
-/** All rows of N vectors of columns, in blocks of nearly equal height; only the first block prefetches. */
+/** All rows of N vectors of columns, in blocks of nearly equal height. Only the first block prefetches. */
 template <class Form, int N, int AStride, bool Part>
 void multiply_columns(const Product<Form>& work, int rows, int column, int lanes) {
   constexpr int kRows = Form::kAccumulators / N < 12 ? Form::kAccumulators / N : 12;
@@ -120,7 +123,7 @@ void multiply_columns(const Product<Form>& work, int rows, int column, int lanes
   }
 }
 
-/** Scores: query (rows, head_dim) x K (head_dim, 32), one chain. */
+/** Scores (rows, 32) of a page: query (rows, head_dim) x K (head_dim, 32), one chain. */
 template <class Form>
 void multiply_key_chain(const Product<Form>& work, int rows) {
   constexpr int kWidth = Form::Lanes::kWidth;
@@ -135,10 +138,10 @@ void multiply_key_chain(const Product<Form>& work, int rows) {
   }
 }
 
-/** Dimensions of a short chain: a long one loses to rounding what short ones and their sum keep. */
+/** Dimensions of a short chain: the sum of short chains has a smaller rounding error than one long chain. */
 constexpr int kChainDims = 64;
 
-/** Scores as sums of chains, the first dimensions first. */
+/** Scores (rows, 32) of a page as sums of chains, in the order of dimensions. */
 template <class Form>
 void multiply_key_chains(const Product<Form>& work, int rows) {
   constexpr int kSteps = kChainDims / Form::kPack;
@@ -152,7 +155,10 @@ void multiply_key_chains(const Product<Form>& work, int rows) {
   }
 }
 
-/** weights (rows, keys) x V (keys, columns). Few rows take wide blocks: enough accumulators to hide the latency of an add. */
+/**
+ * weights (rows, keys) x V (keys, columns) to o (rows, columns). Few rows take wide blocks: enough accumulators to hide the latency of an
+ * add.
+ */
 template <class Form>
 void multiply_values(const Product<Form>& work, int rows, int columns) {
   constexpr int kWidth = Form::Lanes::kWidth;

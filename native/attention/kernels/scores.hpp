@@ -1,4 +1,4 @@
-// From products q . k of one row to softmax weights, over vector lanes. Everything has internal linkage, as in attention_tile.hpp.
+// From products q . k of one row to softmax weights, over vector lanes. Internal linkage, as in tile.hpp.
 #pragma once
 #include <limits>
 
@@ -9,8 +9,8 @@ namespace kvasir {
 namespace {
 
 /**
- * exp(x) for x <= 0 (and a rounding error above), relative error under 2e-7; exactly 0 below -87, so that no weight is subnormal.
- * exp(x) = 2^n exp(f), |f| <= ln(2) / 2, the latter by a minimax polynomial.
+ * exp(x) for x <= 0 (and a rounding error above), relative error under 2e-7; exactly 0 below -87, so no weight is subnormal. exp(x) = 2^n
+ * exp(f) with |f| <= ln(2) / 2; exp(f) is a minimax polynomial.
  */
 template <class Lanes>
 typename Lanes::Vec exp_lanes(typename Lanes::Vec x) {
@@ -25,9 +25,7 @@ typename Lanes::Vec exp_lanes(typename Lanes::Vec x) {
   return Lanes::scale_from(x, -87.0f, p, n);
 }
 
-/**
- * tanh(x), relative error under 5e-7; a NaN stays.
- */
+/** tanh(x), relative error under 5e-7; NaN stays. */
 template <class Lanes>
 typename Lanes::Vec tanh_lanes(typename Lanes::Vec x) {
   using Vec = typename Lanes::Vec;
@@ -42,15 +40,15 @@ typename Lanes::Vec tanh_lanes(typename Lanes::Vec x) {
   return Lanes::with_sign(Lanes::select_below(size, kTanhBend, small, large), x);
 }
 
-/** What turns a product q . k into a score, beyond a factor. */
+/** Parameters that turn a product q . k into a score, besides the scale. */
 struct ScoreShape {
   float scale;
   float softcap;    // 0: none
   float slope;
-  float distance;   // of key 0 from the row, 0 or less
+  float distance;   // position of key 0 minus the row's position, at most 0
 };
 
-/** Products of keys [from, to), whole pages, to scores: scaled, capped, and lowered by their distance. */
+/** Turns products of keys [from, to), whole pages, into scores: scaled, capped, and lowered by their distance. */
 template <class Lanes>
 void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
   alignas(64) static constexpr float kSteps[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -64,8 +62,8 @@ void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
 }
 
 /**
- * The largest score of one row, and its scale. Keys [first, keys) of the range are seen: scores beside them in the first and the last page are stale,
- * and are replaced before anything is computed from them. The maximum runs over lanes in the order of pages.
+ * Scales one row's scores and returns the largest. Keys [first, keys) of the range are visible; scores outside them in the first and last
+ * page are stale and are replaced before use. The maximum runs over lanes in page order.
  */
 template <class Lanes>
 float largest_score(float* scores, int first, int keys, float scale) {
@@ -86,7 +84,7 @@ float largest_score(float* scores, int first, int keys, float scale) {
   return Lanes::largest(largest[0]) * scale;
 }
 
-/** Scores of one row to weights exp(score - max), and their sum, which runs over lanes in the order of pages. */
+/** Turns one row's scores into weights exp(score - max) and returns their sum, which runs over lanes in page order. */
 template <class Form>
 float weigh_row(const float* scores, typename Form::Element* weights, int first, int keys, float scale, float max) {
   using Lanes = typename Form::Lanes;

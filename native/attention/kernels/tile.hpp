@@ -1,5 +1,5 @@
-// The loops of attention over one range, written once over vector lanes (`Form::Lanes`) and an operand form. Everything has internal linkage:
-// each instruction set compiles its own copy with its own flags.
+// The loops of attention over one range, written once over vector lanes (`Form::Lanes`) and an operand form. Internal linkage: each
+// instruction set compiles its own copy with its own flags.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -12,28 +12,28 @@
 namespace kvasir {
 namespace {
 
-/** A weight of this share of its row's sum is heavy. Lighter ones are many where they matter, and what they lose to rounding cancels. */
+/** A weight with at least this share of its row's sum is heavy. The rounding errors of the many lighter weights cancel. */
 constexpr float kHeavyShare = 1.0f / 16.0f;
 constexpr int kHeavyMost = 20;
-/** Weighed side by side. */
+/** Rows weighed side by side. */
 constexpr int kWeighedRows = 8;
 
-/** A key whose weight lost something when it was rounded. */
+/** A key whose weight changed when it was rounded. */
 struct HeavyKey {
   const uint8_t* values;  // V of its page, in pairs
   int slot;
   float lost;
 };
 
-/** The scaled score, less the row's largest, from which on weights are heavy: ln(sum x share), at most 0.06 below it. */
+/** The least scaled score of heavy weights, minus the row's largest score: ln(sum x share), at most 0.06 too low. */
 inline float heavy_score(float sum) {
   int32_t bits;
   const float share = sum * kHeavyShare;
   std::memcpy(&bits, &share, 4);
-  return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));  // log2 from the exponent, the fraction linear
+  return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));  // log2 from the exponent, with a linear fraction
 }
 
-/** A tile against a range, by the form's own products. */
+/** A tile against a range, by the form's products. */
 template <class Form>
 class RangeRun {
  public:
@@ -58,16 +58,16 @@ class RangeRun {
     return key < 0 ? 0 : key > all ? all : static_cast<int>(key);
   }
 
-  /** A token sees keys first_of .. keys_of of this range, the latter not included. */
+  /** A token sees keys [first_of, keys_of) of this range. */
   int keys_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1); }
   int first_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1 - work_.window); }
 
-  /** Scores of the rows that see any key of the page. */
+  /** Scores of the rows that see a key of the page. */
   void score_page(int page) const {
     int token = work_.first_key + page * kPageTokens - work_.first_position;
     int row = token > 0 ? token * work_.group : 0;
     int tokens = work_.tokens;
-    while (first_of(tokens - 1) >= (page + 1) * kPageTokens) tokens--;  // their windows begin behind the page
+    while (first_of(tokens - 1) >= (page + 1) * kPageTokens) tokens--;  // their windows begin after the page
     if (tokens * work_.group <= row) return;
     const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(row) * work_.head_dim;
     float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride + page * kPageTokens;
@@ -78,7 +78,9 @@ class RangeRun {
 
   Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
-  /** Tokens [from, to), pass after pass: each folds a row to one number that the next one of that row waits for, and rows in between fill that time. */
+  /**
+   * Tokens [from, to), pass after pass: each pass folds a row to one number that the row's next pass needs, and other rows fill the wait.
+   */
   void weigh_tokens(int from, int to) const {
     const float scale = is_shaped() ? 1.0f : work_.scale;
     each_row(from, to, [&](int token, int row, int first, int keys) {
@@ -95,7 +97,7 @@ class RangeRun {
     }
   }
 
-  /** Rows of tokens [from, to), with the keys [first, keys) that they see of this range; those that see none are done with. */
+  /** Rows of tokens [from, to) with the visible keys [first, keys) of this range. Rows that see none are finished. */
   template <class Use>
   void each_row(int from, int to, const Use& use) const {
     for (int token = from; token < to; token++) {
@@ -114,7 +116,7 @@ class RangeRun {
   bool is_shaped() const { return work_.softcap != 0 || work_.slopes != nullptr; }
   float* scores_of(int row) const { return work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
-  /** What rounding took from or gave to the few heavy weights of a row goes to the sum and, times V, to o, which holds nothing else yet. */
+  /** Adds the rounding error of a row's few heavy weights to the sum and, times V, to o, which is still zero. */
   void restore_heavy(int row, const float* scores, int first, int keys, float scale) const {
     using Lanes = typename Form::Lanes;
     const float bound = (work_.max[row] + heavy_score(work_.sum[row])) / scale;
@@ -145,7 +147,7 @@ class RangeRun {
     shape_scores<typename Form::Lanes>(scores_of(row), first / kPageTokens * kPageTokens, end, shape);
   }
 
-  /** Pages that every token sees whole are added for the tile at once; keys before and behind them token by token. */
+  /** Pages that every token sees completely are added for the whole tile; keys before and after them token by token. */
   void add_values() const {
     int begin = (first_of(work_.tokens - 1) + kPageTokens - 1) / kPageTokens;
     int end = keys_of(0) / kPageTokens;
@@ -158,7 +160,7 @@ class RangeRun {
     for (int token = 0; token < work_.tokens; token++) add_keys(token * work_.group, end * kPageTokens, keys_of(token));
   }
 
-  /** Keys [from, to) for one token. */
+  /** Adds keys [from, to) for one token. */
   void add_keys(int row, int from, int to) const {
     if (from < to && from % kPageTokens != 0) {
       const int page = from / kPageTokens;
@@ -186,7 +188,7 @@ class RangeRun {
     Form::multiply_values(product, rows, work_.head_dim);
   }
 
-  /** Keys [from, to) of a page for one token. Half a pair meets zeros, never the stale key beside it. */
+  /** Adds keys [from, to) of a page for one token. A half pair is multiplied with zeros, never with the stale key beside it. */
   void add_part(int row, int page, int from, int to) const {
     if (Form::kWholePages) return add_padded_page(row, page, from, to);
     if (from % Form::kPack != 0) add_half(row, page, from++);
@@ -200,7 +202,7 @@ class RangeRun {
     if (to % Form::kPack != 0) add_half(row, page, to - 1);
   }
 
-  /** One key of a page for one token, in a form of pairs: the other key of its pair is left out. */
+  /** Adds one key of a page for one token, in a form of pairs: the other key of its pair is left out. */
   void add_half(int row, int page, int key) const {
     const int step = key / Form::kPack;
     Product<Form> product = values_product(row, page);
@@ -220,7 +222,7 @@ class RangeRun {
     }
   }
 
-  /** For forms that take whole pages only: a copy of V in which keys outside [from, to) are zeros. */
+  /** For forms that take whole pages only: uses a copy of V with zeros for keys outside [from, to). */
   void add_padded_page(int row, int page, int from, int to) const {
     constexpr int kColumns = 64;
     for (int column = 0; column < work_.head_dim; column += kColumns) {
@@ -248,7 +250,7 @@ class RangeRun {
     }
   }
 
-  /** One key (0 or 1) of a row of pairs beside zeros. */
+  /** Copies one key (0 or 1) of a row of pairs, with zeros for the other. */
   static void copy_half(const uint8_t* pairs, int columns, int key, uint8_t* out) {
     std::memset(out, 0, 4 * static_cast<size_t>(columns));
     for (int i = 0; i < columns; i++) std::memcpy(out + 4 * i + 2 * key, pairs + 4 * i + 2 * key, 2);
@@ -264,12 +266,12 @@ void run_range(const RangeWork& work) {
   RangeRun<Form>(work).run();
 }
 
-/** What the forms without tiles share. */
+/** The common part of forms without tiles. */
 template <class Form>
 struct FormBase {
   static constexpr bool kWholePages = false;
   static constexpr bool kRoundsWeights = false;
-  /** Scores are sums of short chains. Beside what rounded weights lose, what one long chain loses is nothing. */
+  /** Scores are sums of short chains. The error of one long chain is negligible beside that of rounded weights. */
   static constexpr bool kShortChains = true;
   static void begin(const RangeWork&) {}
   static void end() {}
@@ -283,7 +285,10 @@ struct FormBase {
   static void multiply_values(const Product<Form>& work, int rows, int columns) { kvasir::multiply_values<Form>(work, rows, columns); }
 };
 
-/** Stores the weights of a page and adds their sum to `sums`: light ones are added to each other before they meet the heavy one of another page. */
+/**
+ * Stores a page's weights and adds their sum to `sums`. Light weights are added to each other before they meet the heavy one of another
+ * page.
+ */
 template <class L>
 typename L::Vec store_floats(const typename L::Vec* weights, float* out, typename L::Vec sums) {
   auto page = weights[0];
@@ -311,7 +316,7 @@ struct FloatForm : FormBase<FloatForm<L, Accumulators, Wide>> {
   static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) { return store_floats<L>(weights, out, sums); }
 };
 
-/** bf16 without bf16 instructions: pairs are widened, the even one is added before the odd one. Weights stay float32. */
+/** bf16 without bf16 instructions: pairs are widened, and the even product is added before the odd one. Weights stay float32. */
 template <class L, int Accumulators, int Wide>
 struct WidenedForm : FormBase<WidenedForm<L, Accumulators, Wide>> {
   using Lanes = L;

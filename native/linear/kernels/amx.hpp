@@ -1,5 +1,5 @@
-// Linear kernels on AMX tiles: bf16 (one chain of TDPBF16PS over blocks of 32 inputs) and int8 (exact block sums, the bits of the VNNI kernels).
-// Included by two files, for tiles and for their emulation.
+// Linear kernels on AMX tiles: bf16 (one chain of TDPBF16PS over blocks of 32 inputs) and int8 (exact block sums, with the bits of the VNNI
+// kernels). Two files include it, for tiles and for their emulation.
 #pragma once
 #include "linear/kernels/expand_avx512.hpp"
 #include "simd/amx_tiles.hpp"
@@ -11,7 +11,7 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr size_t kTileBytes = 1024;
 
-/** Configures tiles for `first` and `second` input rows (0: no second row tile) of 64 bytes. */
+/** Configures tiles for `first` and `second` input rows of 64 bytes; 0: no second row tile. */
 void configure(int first, int second) {
   if (second <= 0) second = first;
   TileConfig config;
@@ -20,12 +20,12 @@ void configure(int first, int second) {
   tile_configure(config);
 }
 
-/** Result rows of a tile on their way between tile and y. */
+/** Result rows in transit between a tile and y. */
 struct Stage {
   alignas(64) float rows[kTileRows][kPanel];
 };
 
-/** Where the results of one tile lie. */
+/** The location of one tile's results. */
 struct Place {
   int panel, row, rows;
 };
@@ -79,7 +79,7 @@ void zero_sums() {
   if constexpr (NR == 2 && NP == 2) tile_zero<3>();
 }
 
-/** Rows of a group of up to two row tiles. */
+/** Rows of up to two row tiles. */
 struct Group {
   int row, first, second;
 };
@@ -100,7 +100,7 @@ void store_group(const Segment& s, const Product& p, int panel, const Group& g, 
   if constexpr (NR == 2 && NP == 2) store_sums<3>(s, p, {panel + 1, g.row + kTileRows, g.second}, stage);
 }
 
-/** At most 32 rows: sums stay in tiles over all inputs; weight blocks are expanded just before use, doubly buffered. */
+/** At most 32 rows: sums stay in tiles over all inputs; weight blocks are expanded just before use, double-buffered. */
 template <TensorType TYPE, int NR, int NP>
 void few_rows(const Segment& s, const Product& p, int panel, const Group& g) {
   alignas(64) uint8_t expanded[2][NP][kTileBytes];
@@ -142,7 +142,7 @@ void chunk_group(const Segment& s, const Product& p, const Chunk<NP>& chunk, int
   store_group<NR, NP>(s, out, panel, g, stage);
 }
 
-/** Many rows: a chunk of NP panels is expanded once and all rows run over it; sums wait in y in between. */
+/** Many rows: a chunk of NP panels is expanded once and used for all rows; sums are kept in y between chunks. */
 template <TensorType TYPE, int NP>
 void many_rows(const Segment& s, const Product& p, int panel, const Share& share) {
   Chunk<NP> chunk;
@@ -199,7 +199,7 @@ void bf16_on_tiles(const Segment& s, const Product& p, const Share& share) {
 
 constexpr int kInt8ChunkBlocks = 64;
 
-/** Weights of a chunk of one panel as signed bytes [k/4][16][4], with their scales. */
+/** Weights of one panel's chunk as signed bytes [k/4][16][4], with their scales. */
 struct Int8Chunk {
   alignas(64) uint8_t tiles[kInt8ChunkBlocks][512];
   alignas(64) float scale[kInt8ChunkBlocks][kPanel];
@@ -263,7 +263,7 @@ KVASIR_INLINE void scale_block(__m512 (&acc)[kTileRows], const Int8Sums& sums, c
   }
 }
 
-/** 16 rows x one panel over one chunk; sums of earlier chunks wait in y. Scaling runs one block behind the tiles. */
+/** 16 rows x one panel over one chunk; sums of earlier chunks are in y. Scaling runs one block behind the tiles. */
 template <TensorType TYPE>
 void int8_rows(const Segment& s, const Product& p, const Int8Chunk& chunk, int panel, int row, int first, int count, bool last) {
   const uint8_t* input = p.input + p.row_bytes * static_cast<size_t>(row) + sizeof(Int8Block) * static_cast<size_t>(first);
@@ -312,7 +312,7 @@ void run_int8(const Segment& s, const Product& p, const Share& share) {
   tile_release();
 }
 
-/** Whole tiles of 16 rows go through AMX, the rest through VNNI: block sums are exact, so both give the same bits. */
+/** Whole tiles of 16 rows use AMX, the rest VNNI: block sums are exact, so both give the same bits. */
 void int8_on_tiles(const Segment& s, const Product& p, const Share& share) {
   if (is_planar(s.type)) return linear_int8_planes_avx512(s, p, share);
   Share whole = share, rest = share;

@@ -1,4 +1,4 @@
-// The AMX kernels over emulated tiles, so that their logic and their bits are tested on machines without AMX.
+// The AMX kernels on emulated tiles: tests check their logic and bits on machines without AMX.
 #define KVASIR_AMX_EMULATED
 #include "linear/kernels/amx.hpp"
 

@@ -1,7 +1,7 @@
-// What the AVX-512 kernels of linear layers share. Internal linkage: never include it in a file built for less.
+// What the AVX-512 kernels of linear layers share. Internal linkage: include it only in files compiled for AVX-512.
 #pragma once
 #if defined(__GNUC__) && !defined(__clang__)
-// g++ 12 takes the undefined sources inside its own AVX-512 intrinsics for mistakes of ours.
+// g++ 12 warns about the undefined sources inside its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -24,13 +24,13 @@ KVASIR_INLINE T load_scalar(const uint8_t* p) {
 KVASIR_INLINE __m512i broadcast_i32(const uint8_t* p) { return _mm512_set1_epi32(load_scalar<int32_t>(p)); }
 KVASIR_INLINE __m512 broadcast_f32(const uint8_t* p) { return _mm512_set1_ps(load_scalar<float>(p)); }
 
-/** Columns of a panel that exist. */
+/** The existing columns of a panel. */
 inline __mmask16 panel_mask(const Segment& s, int panel) {
   int columns = s.rows - panel * kPanel;
   return columns >= kPanel ? 0xffff : static_cast<__mmask16>((1u << columns) - 1);
 }
 
-/** Stores one row of a panel's results, plus bias. */
+/** Stores one row (16 columns) of a panel's results, plus bias. */
 KVASIR_INLINE void store_row(const Product& p, int row, int panel, __mmask16 mask, __m512 value) {
   float* y = p.y + static_cast<size_t>(row) * p.ld + panel * kPanel;
   if (p.bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, p.bias + panel * kPanel));

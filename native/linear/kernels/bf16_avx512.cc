@@ -1,4 +1,4 @@
-// bf16 inputs on AVX-512 BF16: weights folded to bf16 on the fly, one chain of vdpbf16ps for each output element, k ascending.
+// bf16 inputs on AVX-512 BF16: weights are folded to bf16 on the fly; one chain of vdpbf16ps per output element, k ascending.
 #include "linear/kernels/expand_avx512.hpp"
 
 namespace kvasir {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kChunkBlocks = 18;  // blocks of a panel expanded at once: two panels of them stay in L1 beside the input rows
 
-/** Rows up to which weights are expanded in registers, for each tile anew: planes take longer to expand. */
+/** Most rows for which weights are expanded in registers, for each tile anew. Planes take longer to expand. */
 constexpr int fused_rows_max(TensorType type) { return is_planar(type) ? 4 : 8; }
 
 KVASIR_INLINE __m512 dot(__m512 acc, __m512i w, __m512i x) {
@@ -68,12 +68,12 @@ __attribute__((noinline)) void fused_tile(const Segment& s, const Product& produ
 template <int NP>
 struct Chunk {
   alignas(64) uint8_t expanded[NP][kChunkBlocks * 1024];
-  const uint8_t* pairs[NP];  // `expanded`, or the panels themselves where they are stored in bf16
+  const uint8_t* pairs[NP];  // `expanded`, or the panels themselves if stored in bf16
   int first, count;  // blocks
   bool last;
 };
 
-/** MT rows x NP panels over one chunk; sums of earlier chunks wait in y, in float32 as in registers. */
+/** MT rows x NP panels over one chunk; sums of earlier chunks are in y, in float32 as in registers. */
 template <int MT, int NP>
 __attribute__((noinline)) void chunk_tile(const Segment& s, const Product& product, const Chunk<NP>& chunk, int panel, int row) {
   RowPointers<MT> x(product.input + product.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * 64, product.row_bytes);
@@ -108,7 +108,7 @@ __attribute__((noinline)) void chunk_tile(const Segment& s, const Product& produ
   store_tile(s, out, panel, row, acc);
 }
 
-/** Returns where the chunk's vectors of a panel lie. */
+/** Returns the chunk's vectors of a panel. */
 template <TensorType TYPE>
 const uint8_t* expand_chunk(const Segment& s, int panel, int first, int count, uint8_t* expanded) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
@@ -145,7 +145,7 @@ void chunk_rows(const Segment& s, const Product& p, const Chunk<NP>& chunk, int 
   });
 }
 
-/** Many rows: expand a chunk of NP panels once, then run all rows over it. */
+/** Many rows: expands a chunk of NP panels once, then runs all rows over it. */
 template <TensorType TYPE, int NP>
 void expanded_panels(const Segment& s, const Product& p, int panel, const Share& share) {
   Chunk<NP> chunk;
@@ -159,7 +159,7 @@ void expanded_panels(const Segment& s, const Product& p, int panel, const Share&
   }
 }
 
-/** The fused tile of `panels` <= NP. */
+/** The fused tile for `panels` <= NP. */
 template <TensorType TYPE, int MT, int NP>
 void fused_tile_of(int panels, const Segment& s, const Product& p, int panel, int row) {
   if constexpr (NP > 1) {
@@ -168,13 +168,13 @@ void fused_tile_of(int panels, const Segment& s, const Product& p, int panel, in
   fused_tile<TYPE, MT, NP>(s, p, panel, row);
 }
 
-/** Few rows: MT rows, at most NP panels at once, in equal parts: a lone last panel would run at the latency of its chain. */
+/** Few rows: MT rows, at most NP panels at once, in equal parts, since a single last panel would run at the latency of its chain. */
 template <TensorType TYPE, int MT, int NP>
 void fused_panels(const Segment& s, const Product& p, const Share& share) {
   for_tiles<NP>(share.panel, share.panel_end, [&](int panel, int panels) { fused_tile_of<TYPE, MT, NP>(panels, s, p, panel, share.row); });
 }
 
-/** Fused tiles of up to MAX rows; false where there are more. */
+/** Fused tiles of up to MAX rows; false if there are more. */
 template <TensorType TYPE, int MAX>
 bool fused_rows(const Segment& s, const Product& p, const Share& share) {
   int rows = share.row_end - share.row;

@@ -1,6 +1,6 @@
-// Float32 chains: each output element is one chain of multiply-adds, k ascending, over weights widened to float32. Few rows take weights
-// straight from registers; for many a chunk of a panel is widened once to [k][16] float32. Compiled for a vector type V once per instruction
-// set; internal linkage.
+// Float32 chains: each output element is one chain of multiply-adds, k ascending, over weights widened to float32. Few rows use weights
+// directly from registers; for many rows a chunk of a panel is widened once to [k][16] float32. Compiled for a vector type V once per
+// instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/chain_weights.hpp"
 #include "linear/kernels/planes.hpp"
@@ -9,17 +9,17 @@ namespace kvasir {
 namespace {
 
 /**
- * V: Float and Int of kLanes lanes; kTileRows rows of a tile over a widened panel; kDirectPanels panels side by side for a single row, enough
- * chains at once to hide the latency of one; Planes (see linear_planes.hpp); and the functions used below.
+ * V has: Float and Int of kLanes lanes; kTileRows, the rows of a tile over a widened panel; kDirectPanels, the panels processed at once for
+ * a single row, enough chains to hide the latency of one; Planes (see planes.hpp); and the functions used below.
  */
 template <class V>
 struct Chain {
   using Float = typename V::Float;
   static constexpr int kVectors = kPanel / V::kLanes;
-  /** Rows that take weights from registers: more would widen them longer than a way through memory takes. */
+  /** Most rows that use weights from registers: for more, widening takes longer than a pass through memory. */
   static constexpr int kDirectRows = 3;
 
-  /** A widened part of a panel: 16 KB. */
+  /** A widened part of a panel: 16 KiB. */
   struct Chunk {
     static constexpr int kBlocks = 8;
     alignas(64) float weights[kBlocks * kBlock][kPanel];
@@ -42,7 +42,7 @@ struct Chain {
     }
   }
 
-  /** `walk` stands at the first of the blocks. */
+  /** `walk` is at the first of the blocks. */
   template <TensorType TYPE>
   static void expand_planes(BlockWalk<TYPE> walk, int blocks, float (*out)[kPanel]) {
     using Lanes = typename V::Planes;
@@ -84,7 +84,7 @@ struct Chain {
   struct Sums {
     float* first;
     size_t stride;
-    bool fresh;  // begin at zero
+    bool fresh;  // starts at zero
     KVASIR_INLINE float* row(int m) const { return first + static_cast<size_t>(m) * stride; }
   };
 
@@ -113,7 +113,7 @@ struct Chain {
       for (int v = 0; v < kVectors; v++) V::store(sums.row(m) + v * V::kLanes, acc[m][v]);
   }
 
-  /** The product of `rows` <= MAX rows. */
+  /** The product for `rows` <= MAX rows. */
   template <int MAX>
   static void multiply_rows(int rows, const Chunk& chunk, const uint8_t* input, size_t row_bytes, const Sums& sums) {
     if constexpr (MAX > 1) {
@@ -122,7 +122,7 @@ struct Chain {
     multiply<MAX>(chunk, input, row_bytes, sums);
   }
 
-  /** One row of results of `panels` panels, plus bias. */
+  /** Stores one row of results of `panels` panels, plus bias. */
   static void store_results(const Segment& s, const Product& p, int row, int panel, int panels, const float* sums, bool last) {
     int left = s.rows - panel * kPanel;
     int columns = left < panels * kPanel ? left : panels * kPanel;
@@ -131,7 +131,7 @@ struct Chain {
     for (int c = 0; c < columns; c++) y[c] = bias ? sums[c] + bias[c] : sums[c];
   }
 
-  /** Rows of a tile over one chunk: sums wait in y for the next one. A panel that is not full has no room there, and takes a copy. */
+  /** Rows of a tile over one chunk; sums are kept in y for the next chunk. A partial panel has no space there and uses a copy. */
   static void tile(const Segment& s, const Product& p, const Chunk& chunk, int panel, int row, int rows) {
     const uint8_t* x = p.input + p.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * kBlock * sizeof(float);
     const int left = s.rows - panel * kPanel;

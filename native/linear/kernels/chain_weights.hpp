@@ -1,4 +1,4 @@
-// Weights of a block as float32 vectors of columns, exact but for q4_1, where d q + m is rounded once. Written once over a vector type V.
+// Weights of a block as float32 vectors of columns; exact except q4_1, where d q + m is rounded once. Written once over a vector type V.
 #pragma once
 #include <utility>
 
@@ -19,23 +19,23 @@ KVASIR_INLINE void unrolled(F&& body) {
   for_each_index(body, std::make_integer_sequence<int, COUNT>{});
 }
 
-/** How quantised weights lie in order `quads` (see Segment): each in `kBits` of a dword of its column. */
+/** Quantised weights in order `quads` (see Segment): `kBits` bits each in a dword of their column. */
 template <TensorType TYPE>
 struct QuadsOf {
   static constexpr int kBits = TYPE == TensorType::q8_0 ? 8 : 4;
   static constexpr int kPlaces = 32 / kBits;  // weights of a dword
   static constexpr uint32_t kMask = (1u << kBits) - 1;
   static constexpr int kScales = TYPE == TensorType::q8_0 ? 512 : 256;
-  static constexpr float kOffset = TYPE == TensorType::q8_0 ? -128.0f : -8.0f;  // not of q4_1
+  static constexpr float kOffset = TYPE == TensorType::q8_0 ? -128.0f : -8.0f;  // unused for q4_1
 
   static constexpr int row(int k) { return k / kPlaces; }
   static constexpr int place(int k) { return kBits == 8 ? k % 4 : 2 * (k % 4) + k / 4 % 2; }
 };
 
 /**
- * Weights of N vectors of columns of one block. A quantised weight stays where it lies in its dword, which makes it 2^shift times too
- * large, and meets a scale that is as much too small: w = fma(bits, d / 2^shift, offset x d), the bits of (q - 8) d. With LEVELS they
- * are the integers that byte products see: d is 1, and the minimum of q4_1 is left out.
+ * Weights of N vectors of columns of one block. A quantised weight stays at its position in the dword, which makes it 2^shift times too
+ * large, and is multiplied by a scale that is as much too small: w = fma(bits, d / 2^shift, offset x d), the bits of (q - 8) d. With LEVELS
+ * the weights are the integers of byte products: d is 1, and the minimum of q4_1 is left out.
  */
 template <class V, TensorType TYPE, int N, bool LEVELS = false>
 class BlockWeights {
@@ -45,7 +45,7 @@ class BlockWeights {
   static constexpr bool kQuantised = is_quantised(TYPE);
 
  public:
-  /** From vector `first` of the panel whose block this is; vectors past the panel's last are those of the next, `panel_bytes` on. */
+  /** Starts at vector `first` of the block's panel; vectors past the panel's last are those of the next panel, `panel_bytes` on. */
   KVASIR_INLINE BlockWeights(const uint8_t* block, int first, size_t panel_bytes) : block_(block), first_(first), panel_bytes_(panel_bytes) {
     if constexpr (kQuantised) {
 #pragma GCC unroll 8
@@ -60,7 +60,7 @@ class BlockWeights {
     }
   }
 
-  /** Input K's weights. */
+  /** The weights of input K. */
   template <int K>
   KVASIR_INLINE void at(Float (&w)[N]) const {
 #pragma GCC unroll 8
@@ -77,7 +77,7 @@ class BlockWeights {
   KVASIR_INLINE Float quantised(int n) const {
     constexpr int kPlace = Quads::place(K), kShift = kPlace * Quads::kBits;
     typename V::Int dwords = V::load_int(panel(n) + 64 * Quads::row(K) + 4 * lane(n));
-    // The topmost would be taken for a sign: that one moves.
+    // The topmost bits would include the sign bit: they are shifted down.
     if constexpr (kPlace + 1 == Quads::kPlaces) return V::fma(V::to_float(V::template shift_down<kShift>(dwords)), scales_[0][n], least_[n]);
     else return V::fma(V::to_float(V::bits(dwords, static_cast<int32_t>(Quads::kMask << kShift))), scales_[kPlace][n], least_[n]);
   }

@@ -1,17 +1,17 @@
-// Expansion of packed blocks (order `pairs`) to bf16 vectors of (16 columns, 2 inputs), for dot products and for AMX tiles.
+// Expansion of packed blocks (order `pairs`) to bf16 vectors of (16 columns, 2 inputs), for dot products and AMX tiles.
 #pragma once
 #include "linear/kernels/planes_avx512.hpp"
 
 namespace kvasir {
 namespace {
 
-/** Blocks between use and prefetch: wide types need fewer for the same time. */
+/** Blocks between prefetch and use: wide types need fewer for the same time. */
 constexpr int prefetch_blocks(TensorType type) { return is_quantised(type) ? kPrefetchBlocks : 4; }
 
-/** Rounds two vectors to bf16; `low` becomes columns 0-7, `high` columns 8-15: no interleaving, thanks to the order of the nibbles. */
+/** Rounds two vectors to bf16: `low` becomes columns 0-7, `high` columns 8-15. The order of the nibbles avoids interleaving. */
 KVASIR_INLINE __m512i round_pair(__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
 
-/** One value for each of 16 columns, doubled: lane j of `low` holds column j / 2, of `high` column 8 + j / 2. */
+/** One value for each of 16 columns, doubled: lane j of `low` holds column j / 2, lane j of `high` column 8 + j / 2. */
 struct Doubled {
   __m512 low, high;
 
@@ -24,9 +24,9 @@ struct Doubled {
 };
 
 /**
- * Two nibbles of every lane as floats without a conversion: the byte is moved to bits 8-15 and the nibbles become mantissa bits of
- * 2^15 + q (low nibble, bits 8-11) and 2^11 + q (high nibble, bits 12-15). Scales have 11 bits, so fma(2^15 + q, d, -d (2^15 + z))
- * is d (q - z) exactly.
+ * Two nibbles of every lane as floats without a conversion: the byte is moved to bits 8-15, and the nibbles become mantissa bits of 2^15 +
+ * q (low nibble, bits 8-11) and 2^11 + q (high nibble, bits 12-15). Scales have 11 bits, so fma(2^15 + q, d, -d (2^15 + z)) is d (q - z)
+ * exactly.
  */
 struct NibblePair {
   static constexpr float kLow = 32768, kHigh = 2048;
@@ -42,7 +42,9 @@ struct NibblePair {
   }
 };
 
-/** begin() at a block (and the header of its super-block), then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns. */
+/**
+ * Call begin() at a block (with the header of its super-block), then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns.
+ */
 template <TensorType TYPE>
 struct PairExpander {
   using Lanes = PlanesAvx512;

@@ -1,4 +1,4 @@
-// int8 inputs on AVX2: exact int32 sums of 32 products by byte multiply-adds that cannot saturate, one scale for each sum.
+// int8 inputs on AVX2: exact int32 sums of 32 products by byte multiply-adds that cannot saturate, one scale per sum.
 #include <immintrin.h>
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kVectors = 2;  // of the 16 columns of a panel
 
-/** Rows of a tile, so that sums, weights and an input fill 16 registers: 16-bit sums of nibbles need no second operand beside the weight. */
+/** Rows of a tile: sums, weights and an input fill 16 registers. 16-bit sums of nibbles need no second operand beside the weight. */
 constexpr int tile_rows(TensorType type) { return type == TensorType::q8_0 ? 4 : 6; }
 constexpr int scales_at(TensorType type) { return type == TensorType::q8_0 ? 512 : 256; }
 
@@ -29,10 +29,10 @@ KVASIR_INLINE __m256 broadcast_f32(const uint8_t* p) { return _mm256_set1_ps(loa
 template <int MT>
 using Sums = __m256i[MT][kVectors];
 
-/** Keeps a sum where it is: g++ otherwise reorders exact sums, multiplies first and adds later, with all products in memory. */
+/** Fixes a sum's position: g++ otherwise reorders exact sums, and keeps all products in memory before it adds them. */
 KVASIR_INLINE void pin(__m256i& sum) { asm("" : "+x"(sum)); }
 
-/** Adds the products of four inputs to 16-bit sums; the first group begins them. */
+/** Adds the products of four inputs to 16-bit sums; the first group initialises them. */
 template <int MT>
 KVASIR_INLINE void add_nibbles(Sums<MT>& sum, __m256i left, __m256i right, const RowPointers<MT>& x, int group) {
 #pragma GCC unroll 8
@@ -46,7 +46,7 @@ KVASIR_INLINE void add_nibbles(Sums<MT>& sum, __m256i left, __m256i right, const
   }
 }
 
-/** Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15, so they widen once a block. */
+/** Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15, so they are widened once per block. */
 template <int MT>
 KVASIR_INLINE void nibble_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -65,7 +65,10 @@ KVASIR_INLINE void nibble_sums(Sums<MT>& sum, const uint8_t* w, const RowPointer
   }
 }
 
-/** |w| <= 128 as the unsigned side and x with the sign of w: a pair stays within 2 * 128 * 127 < 2^15; pairs are widened before they add up. */
+/**
+ * |w| <= 128 is the unsigned side, and x takes the sign of w: a pair stays within 2 * 128 * 127 < 2^15. Pairs are widened before they are
+ * summed.
+ */
 template <int MT>
 KVASIR_INLINE void byte_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
 #pragma GCC unroll 8
@@ -89,7 +92,9 @@ KVASIR_INLINE void byte_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<
   }
 }
 
-/** acc = fma(sum, d * scale, acc); q4_1: then acc = fma(minimum, scaled_sum, acc). Results so far wait in memory: registers are the sums'. */
+/**
+ * acc = fma(sum, d * scale, acc); q4_1: then acc = fma(minimum, scaled_sum, acc). Accumulators are in memory, since sums use the registers.
+ */
 template <TensorType TYPE, int MT>
 KVASIR_INLINE void add_scaled(float (&acc)[MT][kPanel], const Sums<MT>& sum, const uint8_t* scales, const RowPointers<MT>& x) {
 #pragma GCC unroll 2
@@ -131,7 +136,7 @@ void tile(const Segment& s, const Product& p, int panel, int row) {
   }
 }
 
-/** The tile of `rows` <= MAX rows. */
+/** The tile for `rows` <= MAX rows. */
 template <TensorType TYPE, int MAX>
 void tile_of(int rows, const Segment& s, const Product& p, int panel, int row) {
   if constexpr (MAX > 1) {
@@ -174,7 +179,7 @@ void quantise_row_avx2(int columns, const float* x, Int8Block* out) {
     bool finite = _mm_cvtsi128_si32(four) < 0x7f800000;
     float max = _mm_cvtss_f32(_mm_castsi128_ps(four));
     bool zero = !(max >= 1e-30f);
-    // A NaN or infinity leaves zero values under a NaN scale: the row that holds it shows it.
+    // A NaN or infinity gives zero values with a NaN scale, so its whole output row becomes NaN.
     float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / 127.0f;
     __m256 inverse = _mm256_set1_ps(zero ? 0.0f : 127.0f / max);
     __m256i keep = _mm256_set1_epi32(finite ? -1 : 0);

@@ -1,13 +1,13 @@
-// int8 inputs on AVX-512 VNNI: exact int32 sums of 32 products, one scale for each sum.
+// int8 inputs on AVX-512 VNNI: exact int32 sums of 32 products, one scale per sum.
 #include "linear/kernels/avx512.hpp"
 
 namespace kvasir {
 namespace {
 
-/** Where the scales of a block begin. */
+/** Offset of a block's scales. */
 constexpr int scales_at(TensorType type) { return type == TensorType::q8_0 ? 512 : 256; }
 
-/** Sums start at what storing weights unsigned adds, negated. */
+/** Sums start at the negated bias of unsigned storage. */
 template <TensorType TYPE>
 KVASIR_INLINE __m512i first_sum(const uint8_t* block) {
   if constexpr (TYPE == TensorType::q4_0) return broadcast_i32(block + offsetof(Int8Block, minus8));
@@ -26,7 +26,7 @@ KVASIR_INLINE void add_group(__m512i (&sum)[MT][NP], const __m512i (&w)[NP], con
   }
 }
 
-/** Few sums would wait for one another: then odd groups add up on their own. Integers: the order does not matter. */
+/** Few sums would wait for each other, so odd groups are summed separately. Integer sums have no order. */
 template <TensorType TYPE, int MT, int NP>
 KVASIR_INLINE void block_sums(__m512i (&sum)[MT][NP], const uint8_t* w, size_t panel_bytes, const RowPointers<MT>& x) {
   constexpr bool kTwice = MT * NP <= 4;
@@ -119,7 +119,7 @@ void tile(const Segment& s, const Product& product, int panel, int row) {
   }
 }
 
-/** The tile of `rows` <= MAX rows. */
+/** The tile for `rows` <= MAX rows. */
 template <TensorType TYPE, int NP, int MAX>
 void tile_of(int rows, const Segment& s, const Product& p, int panel, int row) {
   if constexpr (MAX > 1) {
@@ -128,7 +128,7 @@ void tile_of(int rows, const Segment& s, const Product& p, int panel, int row) {
   tile<TYPE, MAX, NP>(s, p, panel, row);
 }
 
-// 12 sums, 12 accumulators, two weights and an input: what 32 registers hold.
+// 12 sums, 12 accumulators, two weights and an input fit into 32 registers.
 constexpr int kRowsOfTwoPanels = 6;
 constexpr int kRowsOfOnePanel = 12;
 
@@ -172,7 +172,7 @@ void quantise_row_avx512(int columns, const float* x, Int8Block* out) {
     float max = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(largest))));
     bool finite = largest < 0x7f800000u;
     bool zero = !(max >= 1e-30f);
-    // A NaN or infinity leaves zero values under a NaN scale: the row that holds it shows it.
+    // A NaN or infinity gives zero values with a NaN scale, so its whole output row becomes NaN.
     float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / 127.0f;
     __m512 inverse = _mm512_set1_ps(zero ? 0.0f : 127.0f / max);
     __mmask16 keep = finite ? 0xffff : 0;

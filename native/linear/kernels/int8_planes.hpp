@@ -1,12 +1,12 @@
-// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task, whose sums wait in L1.
-// Instantiated for lanes V (see linear_planes.hpp) once per instruction set; internal linkage.
+// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task, whose sums stay in L1. Instantiated for lanes
+// V (see planes.hpp) once per instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/planes.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kPlaneRows = 96;  // rows whose sums wait at once
+constexpr int kPlaneRows = 96;  // rows whose sums are held at once
 
 template <class V, TensorType TYPE>
 struct PlaneProducts {
@@ -20,7 +20,7 @@ struct PlaneProducts {
     alignas(64) float rows[kPlaneRows][kPanel];
   };
 
-  /** What storing codes unsigned adds to a part's sum, negated. */
+  /** A part's sum starts at the negated bias of unsigned storage. */
   static KVASIR_INLINE int first_sum(const Int8Block& x, int part) {
     if constexpr (kPlanes.zero == 0) return 0;
     else if constexpr (kPlanes.part == kBlock) return x.minus8 * (kPlanes.zero / 8);
@@ -36,7 +36,7 @@ struct PlaneProducts {
     if constexpr (kPlanes.minima) acc = V::fma(scale.minimum, V::set(scaled_sum(x, part)), acc);
   }
 
-  /** One block of the columns from `lane` on, for all rows. */
+  /** One block for the columns from `lane` on and all rows. */
   static KVASIR_INLINE void add_block(const BlockWalk<TYPE>& walk, const uint8_t* input, size_t row_bytes, int rows, int lane, Sums& sums) {
     typename V::Codes codes[kBlock / 4];
 #pragma GCC unroll 8

@@ -1,14 +1,14 @@
-// Codes and scales of the types of planes, read a vector of columns at a time. Internal linkage: included by files of every instruction set.
+// Codes and scales of the types of planes, read as vectors of columns. Internal linkage: included by files of every instruction set.
 #pragma once
 #include "linear/kernels/tiles.hpp"
 
-// V, lanes of columns: kLanes, Word (4 codes of each column), Float; load, shift (right; left where n < 0), keep (an and with a byte
-// everywhere), either (an or), code(word, e) as floats, f16 and int8 (loads of one value for each column), set, mul.
+// V, lanes of columns, has: kLanes, Word (4 codes of each column), Float; load, shift (right; left if n < 0), keep (and with a byte in
+// every position), either (or), code(word, e) as floats, f16 and int8 (loads of one value per column), set, mul.
 
 namespace kvasir {
 namespace {
 
-/** Group `g` of a plane of BITS bits, in place PLACE of its bytes. */
+/** Group `g` of a plane of BITS bits, at position PLACE of its bytes. */
 template <int BITS, int PLACE, class V>
 KVASIR_INLINE typename V::Word plane_bits(const uint8_t* plane, int g, int lane) {
   constexpr int kGroups = 8 / BITS;
@@ -25,12 +25,12 @@ KVASIR_INLINE typename V::Word plane_codes(const uint8_t* block, int g, int lane
   else return V::either(low, plane_bits<kPlanes.high_bits, kPlanes.low_bits, V>(block + 64 * kPlanes.low_bits, g, lane));
 }
 
-/** Scale of a part of a block, for the columns from `lane` on: a product of 11 and 8 bits at most, exact. */
+/** Scale of a part of a block, for the columns from `lane` on: a product of at most 11 and 8 bits, exact. */
 template <TensorType TYPE, class V>
 struct PlaneScale {
   static constexpr Planes kPlanes = planes_of(TYPE);
   typename V::Float scale;
-  typename V::Float minimum;  // where the type has them
+  typename V::Float minimum;  // only for types with minima
 
   KVASIR_INLINE PlaneScale(const uint8_t* block, const uint8_t* header, int part, int lane) {
     const uint8_t* scales = block + kPlanes.code_bytes();
@@ -43,7 +43,7 @@ struct PlaneScale {
       if constexpr (kPlanes.minima) minimum = V::f16(minima + 2 * lane);
     }
   }
-  /** What fma(code, scale, offset) makes the weight; exact where there is no minimum. */
+  /** The offset with which fma(code, scale, offset) is the weight; exact without a minimum. */
   KVASIR_INLINE typename V::Float offset() const {
     if constexpr (kPlanes.minima) return minimum;
     else return V::mul(scale, V::set(-kPlanes.zero));

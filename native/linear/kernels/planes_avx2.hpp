@@ -1,4 +1,4 @@
-// Vectors of 8 columns for the types of planes on AVX2. Internal linkage: never include it in a file built for less.
+// Vectors of 8 columns for the types of planes on AVX2. Internal linkage: include it only in files compiled for AVX2.
 #pragma once
 #include <immintrin.h>
 
@@ -32,7 +32,7 @@ struct PlanesAvx2 {
   /** first + the products of GROUPS groups of codes with their inputs; codes are at most MAX. */
   template <int GROUPS, int MAX>
   static KVASIR_INLINE Int dot(const Codes* codes, const int8_t* x, int first) {
-    // Pairs of products add up in 16 bits as long as they surely fit.
+    // Pairs of products are summed in 16 bits as long as they cannot overflow.
     constexpr int kJoined = 32767 / (2 * 127 * MAX) < GROUPS ? 32767 / (2 * 127 * MAX) : GROUPS;
     static_assert(GROUPS % kJoined == 0, "whole runs");
     Int sum = _mm256_set1_epi32(first);

@@ -10,7 +10,7 @@
 namespace kvasir {
 namespace {
 
-/** Four columns at a time for the types of planes, in vectors of the compiler. */
+/** Four columns at a time for the types of planes, in compiler vectors. */
 struct PlanesPortable {
   typedef uint32_t Word __attribute__((vector_size(16)));
   typedef int32_t Signed __attribute__((vector_size(16)));
@@ -46,7 +46,7 @@ struct PlanesPortable {
   }
   static KVASIR_INLINE Float set(float x) { return Float{x, x, x, x}; }
   static KVASIR_INLINE Float mul(Float a, Float b) { return a * b; }
-  /** Two roundings: where it widens weights, the product is exact. */
+  /** Rounds twice; when it widens weights, the product is exact. */
   static KVASIR_INLINE Float fma(Float a, Float b, Float c) { return a * b + c; }
   static KVASIR_INLINE Float load_floats(const float* p) { return load_as<Float>(p); }
   static KVASIR_INLINE void store_floats(float* p, Float v) { std::memcpy(p, &v, sizeof v); }
@@ -64,7 +64,7 @@ struct PlanesPortable {
   }
 };
 
-/** Four lanes of the compiler's own vectors. */
+/** Four lanes of compiler vectors. */
 struct Portable {
   typedef float Float __attribute__((vector_size(16)));
   typedef int32_t Int __attribute__((vector_size(16)));
@@ -85,7 +85,7 @@ struct Portable {
   static KVASIR_INLINE void store(float* p, Float v) { std::memcpy(p, &v, sizeof v); }
   static KVASIR_INLINE Float broadcast(float x) { return Float{x, x, x, x}; }
   static KVASIR_INLINE Float mul(Float a, Float b) { return a * b; }
-  /** Rounded once where every machine can do that fast, else twice. */
+  /** Rounds once if the machine has a fast fma, else twice. */
   static KVASIR_INLINE Float fma(Float a, Float b, Float c) {
 #if defined(__aarch64__)
     return vfmaq_f32(c, a, b);
@@ -117,7 +117,7 @@ using Float = Portable::Float;
 constexpr int kVectors = kPanel / Portable::kLanes;
 constexpr int kRows = Portable::kTileRows;
 
-/** Results so far of a tile, between chunks. */
+/** Results of a tile between chunks. */
 using Results = float[kRows][kPanel];
 
 /** acc = sum x (d x scale) + acc; q4_1: then acc = minimum x scaled_sum + acc. */
@@ -133,7 +133,7 @@ KVASIR_INLINE void add_scaled(float* acc, const Float (&sum)[kVectors], const ui
   }
 }
 
-/** MT rows over a chunk. Sums of a block's products are integers below 2^24: float32 holds them exactly, whatever the order. */
+/** MT rows over a chunk. Sums of a block's products are integers below 2^24, which float32 holds exactly in any order. */
 template <TensorType TYPE, int MT>
 void multiply_levels(const float (*levels)[kPanel], const uint8_t* block, int blocks, const uint8_t* input, size_t row_bytes, Results& acc) {
   for (int b = 0; b < blocks; b++, block += Segment::block_bytes(TYPE), input += sizeof(Int8Block)) {
@@ -156,7 +156,7 @@ void multiply_levels(const float (*levels)[kPanel], const uint8_t* block, int bl
   }
 }
 
-/** One panel and all rows: levels are widened once a chunk. */
+/** One panel and all rows: levels are widened once per chunk. */
 template <TensorType TYPE>
 void int8_panel(const Segment& s, const Product& p, int panel, const Share& share) {
   using Chunk = Chain<Portable>::Chunk;

@@ -1,4 +1,4 @@
-// How kernels cut rows into tiles and address them. Internal linkage: included by files of every instruction set.
+// Cutting rows into tiles and addressing them. Internal linkage: included by files of every instruction set.
 #pragma once
 #include "linear/kernels.hpp"
 
@@ -6,8 +6,8 @@ namespace kvasir {
 namespace {
 
 /**
- * Pointers to rows of an input, a stride apart, by one address register for every third row: address modes open_connection the two between,
- * so that a tile of twelve rows does not run out of registers.
+ * Pointers to rows of an input, a stride apart. One address register serves three rows through address modes, so that a tile of twelve rows
+ * does not run out of registers.
  */
 template <int MT>
 struct RowPointers {
@@ -25,7 +25,7 @@ struct RowPointers {
   }
 };
 
-constexpr int kPrefetchBlocks = 16;  // ahead of use; found by measurement
+constexpr int kPrefetchBlocks = 16;  // blocks ahead of use; found by measurement
 
 template <int BYTES>
 KVASIR_INLINE void prefetch(const uint8_t* p) {
@@ -33,19 +33,19 @@ KVASIR_INLINE void prefetch(const uint8_t* p) {
 }
 
 /**
- * Bytes from block `b` of a panel to what is wanted `blocks_ahead` later, when NP panels are read side by side: `bytes`, but past the end of
- * the panel that is the panel NP further on, not the neighbour that is being read already.
+ * Bytes from block `b` of a panel to the block needed `blocks_ahead` later, if NP panels are read together: `bytes`, except past the
+ * panel's end, where it is the panel NP further on instead of the neighbour, which is already being read.
  */
 template <int NP>
 KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t bytes, int blocks_ahead) {
   return b + blocks_ahead < s.blocks ? bytes : bytes + static_cast<size_t>(NP - 1) * s.panel_bytes();
 }
 
-/** Steps over the blocks of a panel; the same place in a panel further on is a whole number of panel_bytes away. */
+/** Iterates over the blocks of a panel. The same block of another panel is a multiple of panel_bytes away. */
 template <TensorType TYPE>
 struct BlockWalk {
   const uint8_t* block;
-  const uint8_t* header;  // of the block's super-block, if its type has them
+  const uint8_t* header;  // of the block's super-block, if its type has headers
 
   KVASIR_INLINE BlockWalk(const Segment& s, int panel, int first) {
     header = s.data + s.panel_bytes() * static_cast<size_t>(panel) + Segment::run_bytes(TYPE, first - first % kSuperBlocks);
@@ -65,7 +65,7 @@ struct BlockWalk {
   int left_;
 };
 
-/** Calls body(row, integral constant of rows) for tiles that cut [row, end) into nearly equal parts of at most MAX rows. */
+/** Calls body(row, integral constant of rows) for tiles that divide [row, end) into nearly equal parts of at most MAX rows. */
 template <int MAX, class F>
 inline void for_tiles(int row, int end, F&& body) {
   int tiles = (end - row + MAX - 1) / MAX;

@@ -46,7 +46,7 @@ function checkBlocks(step: Step, group: StepGroup, sequence: number, window: num
   const listedBlocks = listed.reduce((sum, { blocks }) => sum + blocks.length, 0);
   if (gone !== listedBlocks)
     throw new RangeError(
-      `Cannot run the step: sequence ${sequence} has ${gone} blocks that are not at home: remote keys list ${listedBlocks}`,
+      `Cannot run the step: sequence ${sequence} has ${gone} blocks that are not local: remote keys list ${listedBlocks}`,
     );
 }
 
@@ -72,7 +72,7 @@ function whyNotRemote(
   const firstRow = step.positions[step.rowStart[sequence]];
   const end = firstBlock + blocks.length;
   if (end > Math.floor(firstRow / rangeTokens) * rangeBlocks)
-    return `reaches block ${end}: the range of position ${firstRow} is at home`;
+    return `reaches block ${end}: the range of position ${firstRow} is local`;
   if (before !== undefined) {
     const same = before.sequence === sequence && before.group === group;
     const early = before.sequence < sequence || (before.sequence === sequence && before.group < group);
@@ -81,7 +81,6 @@ function whyNotRemote(
   const listed = step.groups[group];
   if (listed === undefined) return `names layer group ${group}`;
   const at = listed.blockStart[sequence] + firstBlock - listed.firstBlock[sequence];
-  if (listed.blocks.subarray(at, at + blocks.length).some((block) => block !== away))
-    return 'holds blocks that are at home';
+  if (listed.blocks.subarray(at, at + blocks.length).some((block) => block !== away)) return 'holds local blocks';
   return undefined;
 }

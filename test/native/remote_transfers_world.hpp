@@ -1,4 +1,4 @@
-// What the checks of the messenger between processes run in: two pools and a receiver, and a wire between them that cuts connections and changes bytes.
+// The environment of the transfer checks: two pools, a receiver, and a proxy that cuts connections and corrupts bytes.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace kvasir {
 
 constexpr int kBuffers = 4, kSlots = 16, kLayers = 8, kPages = kBuffers * kSlots;
-constexpr uint8_t kMine = 0xee;
+constexpr uint8_t kReused = 0xee;
 constexpr size_t kFrameBytes = 1 << 15;
 inline const KvLayout kLayout = {KvType::f32, 2, 8};
 inline const std::atomic<bool> kNeverEnded{false};
@@ -37,18 +37,18 @@ inline void await(const std::function<bool()>& done) {
 
 inline std::shared_ptr<KvPool> new_pool(int pages) { return std::make_shared<KvPool>(detect_isa(), kLayout, pages); }
 
-/** Stands between the two, cuts connections and changes bytes, by chance. It knows the key. */
-class Wire {
+/** A proxy between sender and receiver that cuts connections and corrupts bytes at random. It has the key. */
+class Proxy {
  public:
-  Wire(int port, Transport transport) : to_{"127.0.0.1", port}, transport_(transport), listener_({"127.0.0.1", 0}, transport, key_of(7), kLayout, [this](Connection& near, const std::atomic<bool>& ended) { serve(near, ended); }) {}
+  Proxy(int port, Transport transport) : to_{"127.0.0.1", port}, transport_(transport), listener_({"127.0.0.1", 0}, transport, key_of(7), kLayout, [this](Connection& near, const std::atomic<bool>& ended) { serve(near, ended); }) {}
   HostPort address() const { return {"127.0.0.1", listener_.port()}; }
-  /** One in so many reads is followed by harm; 0: none. */
-  std::atomic<uint32_t> harm{0};
-  std::atomic<int> harmed{0};
+  /** Faults follow one in so many reads; 0: none. */
+  std::atomic<uint32_t> fault_odds{0};
+  std::atomic<int> faults{0};
 
  private:
   void serve(const Connection& near, const std::atomic<bool>& ended) {
-    // One at a time, as there is one sender.
+    // One connection at a time, since there is one sender.
     const std::lock_guard<std::mutex> lock(serving_);
     const auto far = open_connection(to_, transport_, key_of(7), kLayout, 3000, ended);
     if (far == nullptr) return;
@@ -58,16 +58,16 @@ class Wire {
     back.join();
   }
 
-  void forward(const Connection& from, const Connection& to, std::atomic<bool>& over, const std::atomic<bool>& ended, bool harmful) {
+  void forward(const Connection& from, const Connection& to, std::atomic<bool>& over, const std::atomic<bool>& ended, bool faulty) {
     uint8_t bytes[4096];
     while (!ended && !over) {
       if (!from.await_readable(in_milliseconds(0), over)) continue;
       const int64_t got = from.receive_some(bytes, sizeof bytes);
       if (got == Connection::kWouldBlock) continue;
       if (got <= 0) break;
-      const uint32_t odds = harm;
-      if (harmful && odds > 0 && chance_() % odds == 0) {
-        harmed++;
+      const uint32_t odds = fault_odds;
+      if (faulty && odds > 0 && chance_() % odds == 0) {
+        faults++;
         if (chance_() % 2 == 0) break;
         bytes[chance_() % static_cast<uint64_t>(got)] ^= 1 << (chance_() % 8);
       }
@@ -126,7 +126,7 @@ struct World {
     return {opened, {static_cast<uint32_t>(number), receiver.register_buffer(opened), kSlots}};
   }
 
-  void await_landed(int wanted) const {
+  void await_completion(int wanted) const {
     await([&] {
       int32_t out[1];
       while (queue->take(out, 1) == 1)

@@ -1,4 +1,4 @@
-// The messenger between processes, over tcp and shared memory, compiled with sanitizers: hostile frames, cut and changed connections, and no page touched that is not its landing's any more.
+// Page transfers between processes, over TCP and shared memory, compiled with sanitizers: malformed frames, cut and corrupted connections, and no write to pages of a closed receive buffer.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ const sources = [
   'base/memory',
   'attention/layout',
 ];
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-far-'));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-remote-transfers-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const native = loadNative();
@@ -37,13 +37,18 @@ const wide = [
 ];
 const wideSources = [...(avx2 ? ['base/checksum_avx2'] : []), ...(avx512 ? ['base/checksum_avx512'] : [])];
 const kinds: readonly Variant[] = ['races', 'faults'];
-const check = { check: 'far_check.cc', sources, own: ['base/checksum', 'simd/isa', ...wideSources], flags: wide };
+const check = {
+  check: 'remote_transfers_check.cc',
+  sources,
+  own: ['base/checksum', 'simd/isa', ...wideSources],
+  flags: wide,
+};
 const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '0')));
 
-describe('the messenger between processes (needs a C++ compiler with sanitizers)', () => {
+describe('page transfers between processes (need a C++ compiler with sanitizers)', () => {
   for (const [i, kind] of kinds.entries()) {
     const program = programs[i];
-    it.skipIf(program === undefined)(`believes no lie, loses no page, touches none of others: ${kind}`, () => {
+    it.skipIf(program === undefined)(`accept no malformed frame, lose no page, write to no other page: ${kind}`, () => {
       const { stdout, stderr } = spawnSync(program ?? '', ['20'], { encoding: 'utf8' });
       expect(stderr).toBe('');
       expect(stdout).toBe('20 rounds, 0 wrong\n');

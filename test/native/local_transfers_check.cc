@@ -1,5 +1,5 @@
-// The messenger under fire, for a thread sanitizer: steps that run and layers that become ready while buffers are filled, stopped and closed.
-// Arguments: rounds. Ends with 1 where a page holds what it should not.
+// Stress of local page senders, for a thread sanitizer: layers become ready in running steps while receive buffers are filled, stopped and
+// closed. Argument: rounds. Exits with 1 if a page holds wrong bytes.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -13,9 +13,9 @@ using namespace kvasir;
 namespace {
 
 constexpr int kBuffers = 4, kSlots = 16, kLayers = 8, kPages = kBuffers * kSlots;
-constexpr uint8_t kMine = 0xee;
+constexpr uint8_t kReused = 0xee;
 
-enum class AckStatus { complete, stopped, closed };
+enum class End { complete, stopped, closed };
 
 struct World {
   KvLayout layout{KvType::f32, 2, 8};
@@ -23,7 +23,7 @@ struct World {
   std::shared_ptr<KvPool> to = std::make_shared<KvPool>(Isa::portable, layout, kPages);
   std::atomic<int> wakes{0};
   std::shared_ptr<CompletionQueue> queue = std::make_shared<CompletionQueue>([this] { wakes++; });
-  LocalPageSender messenger{from};
+  LocalPageSender sender{from};
   std::mt19937 chance{1};
   int bad = 0;
 
@@ -63,38 +63,38 @@ struct World {
   void round(int number) {
     const int first = number * kBuffers + 1;
     std::vector<std::shared_ptr<ReceiveBuffer>> buffers;
-    AckStatus fates[kBuffers];
+    End ends[kBuffers];
     int wanted = 0;
     for (int l = 0; l < kBuffers; l++) {
       fill(l, 0);
       buffers.push_back(open(first + l, l));
-      fates[l] = static_cast<AckStatus>(chance() % 3);
-      wanted += fates[l] == AckStatus::complete;
+      ends[l] = static_cast<End>(chance() % 3);
+      wanted += ends[l] == End::complete;
     }
-    for (int l = 0; l < kBuffers; l++) messenger.send(buffers[l], descriptors(l), true);
+    for (int l = 0; l < kBuffers; l++) sender.send(buffers[l], descriptors(l), true);
     for (int l = 0; l < kBuffers; l++) {
-      if (fates[l] == AckStatus::stopped) messenger.stop(first + l);
-      if (fates[l] == AckStatus::closed) buffers[l]->close();
-      // Nobody else may touch them any more.
-      if (fates[l] == AckStatus::closed) fill(l, kMine);
+      if (ends[l] == End::stopped) sender.stop(first + l);
+      if (ends[l] == End::closed) buffers[l]->close();
+      // The sender may not touch the pages any more.
+      if (ends[l] == End::closed) fill(l, kReused);
     }
-    await(first, fates, wanted);
+    await(first, ends, wanted);
     for (int l = 0; l < kBuffers; l++) {
-      messenger.stop(first + l);
+      sender.stop(first + l);
       buffers[l]->close();
       for (int i = 0; i < kSlots; i++) {
-        if (fates[l] == AckStatus::complete) bad += !holds(l, i, static_cast<uint8_t>(source(l, i) + 1));
-        if (fates[l] == AckStatus::closed) bad += !holds(l, i, kMine);
+        if (ends[l] == End::complete) bad += !holds(l, i, static_cast<uint8_t>(source(l, i) + 1));
+        if (ends[l] == End::closed) bad += !holds(l, i, kReused);
       }
     }
   }
 
-  void await(int first, const AckStatus* fates, int wanted) {
+  void await(int first, const End* ends, int wanted) {
     int32_t out[kBuffers];
     while (wanted > 0) {
       const int count = queue->take(out, kBuffers);
-      // What was done before it was stopped or closed may be told all the same.
-      for (int i = 0; i < count; i++) wanted -= out[i] >= first && fates[out[i] - first] == AckStatus::complete;
+      // A transfer that completed before it was stopped or closed may be reported too.
+      for (int i = 0; i < count; i++) wanted -= out[i] >= first && ends[out[i] - first] == End::complete;
       std::this_thread::yield();
     }
   }

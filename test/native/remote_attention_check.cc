@@ -1,5 +1,6 @@
-// Guest rooms under fire, for a thread sanitizer: steps with remote keys while creditors take blocks back, write to them, lend them again, run steps of
-// their own and change their share; rooms are asked directly, over tcp and over shared memory. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
+// Stress of remote attention servers, for a thread sanitizer: steps with remote keys run while creditors take blocks back, overwrite them,
+// lend them again, run their own steps and change their share. Queries go directly, over TCP and over shared memory. Argument: rounds.
+// Exits with 1 if the bits of an answered row differ from those of one pool.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +16,7 @@ using namespace kvasir;
 
 namespace {
 
-constexpr int kRanges = 4, kTokens = kRanges * kRangeTokens, kBlocks = kTokens / kPageTokens + 1, kRooms = 2, kLoan = 3;
+constexpr int kRanges = 4, kTokens = kRanges * kRangeTokens, kBlocks = kTokens / kPageTokens + 1, kCreditors = 2, kLoan = 3;
 constexpr int kHeads = 4, kRows = 14;
 
 void fill(KvPool& pool, int page, unsigned seed) {
@@ -26,20 +27,20 @@ void fill(KvPool& pool, int page, unsigned seed) {
   write_page(pool.isa, pool.layout, pool.page(page), values.data());
 }
 
-/** A creditor: block i of its pool is a copy of home's block i, while it is lent. */
+/** A creditor. While it is lent, block i of its pool is a copy of the debtor's block i. */
 struct Creditor {
   std::shared_ptr<Backend> backend = std::make_shared<Backend>(Isa::portable, 2);
   std::shared_ptr<KvPool> pool;
-  RemoteAttentionServer room;
-  RemoteAttentionListener door;
-  std::shared_ptr<RemoteAttentionClient> far, shared;  // the room as seen from behind its door, over tcp and over shared memory
+  RemoteAttentionServer server;
+  RemoteAttentionListener listener;
+  std::shared_ptr<RemoteAttentionClient> over_tcp, shared;  // clients of the server, over TCP and over shared memory
 
   explicit Creditor(const KvLayout& layout)
       : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)),
-        room(backend, pool),
-        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, Transport::automatic, key()),
-        far(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", door.port()}, Transport::tcp, key())),
-        shared(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", door.port()}, Transport::shared, key())) {
+        server(backend, pool),
+        listener({std::shared_ptr<void>(), &server}, layout, {"127.0.0.1", 0}, Transport::automatic, key()),
+        over_tcp(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", listener.port()}, Transport::tcp, key())),
+        shared(std::make_shared<RemoteAttentionClient>(layout, HostPort{"127.0.0.1", listener.port()}, Transport::shared, key())) {
     for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
     lend(0, kRanges);
   }
@@ -53,16 +54,16 @@ struct Creditor {
     for (int i = first_range * kRangePages; i < (first_range + ranges) * kRangePages; i++) all.push_back(i);
     return all;
   }
-  void lend(int first_range, int ranges) { room.lend(kLoan, blocks(first_range, ranges), blocks(first_range, ranges)); }
+  void lend(int first_range, int ranges) { server.lend(kLoan, blocks(first_range, ranges), blocks(first_range, ranges)); }
 
-  /** Takes a range back, uses its pages, and lends it again as it was. */
+  /** Takes a range back, overwrites its pages, and lends it again with its contents. */
   void recall(int range) {
-    room.take_back(kLoan, blocks(range, 1));
+    server.take_back(kLoan, blocks(range, 1));
     for (const int32_t block : blocks(range, 1)) std::memset(pool->page(block), 0xff, pool->layout.page_bytes());
     for (const int32_t block : blocks(range, 1)) fill(*pool, block, block);
     lend(range, 1);
   }
-  /** A step of its own: its threads are busy for a while. */
+  /** Runs a step of its own, which keeps its threads busy for a while. */
   void step(int tasks) {
     const std::lock_guard<std::mutex> lock(backend->busy);
     const StepLock turn(*backend);
@@ -73,12 +74,12 @@ struct Creditor {
   }
 };
 
-/** Two sequences: the first is of `kTokens` keys with some ranges away, the second is all at home. */
+/** Two sequences: the first has `kTokens` keys with some remote ranges, the second is all local. */
 struct Debtor {
   KvLayout layout{KvType::bf16, 2, 16};
   Backend backend{Isa::portable, 2};
   KvPool pool{Isa::portable, layout, kBlocks};
-  std::vector<int32_t> pages, away_blocks;
+  std::vector<int32_t> pages, blocks_with_remote;
   std::vector<uint8_t> query;
   std::vector<float> whole, out;
   std::vector<uint8_t> scratch;
@@ -116,22 +117,22 @@ struct Debtor {
     return std::memcmp(&out[row * columns], &whole[row * columns], sizeof(float) * rows * columns) == 0;
   }
 
-  /** Runs a step of a few layers; `rooms` has one for each range, or none for those at home. Returns false where answered rows differ. */
-  bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& rooms, bool& unanswered) {
-    away_blocks = pages;
+  /** Runs a step of a few layers. `endpoints` has one entry per range, null for local ranges. False if the bits of answered rows differ. */
+  bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& endpoints, bool& unanswered) {
+    blocks_with_remote = pages;
     StepView view;
     view.row_start = {row_start, 3};
     std::vector<std::vector<int32_t>> lists;
     for (int range = 0; range < kRanges; range++) lists.push_back(Creditor::blocks(range, 1));
     for (int range = 0; range < kRanges; range++) {
-      if (rooms[range] == nullptr) continue;
-      std::fill_n(away_blocks.begin() + range * kRangePages, kRangePages, kAway);
-      view.remote.push_back({0, 0, range * kRangePages, rooms[range], kLoan, {lists[range].data(), lists[range].size()}});
+      if (endpoints[range] == nullptr) continue;
+      std::fill_n(blocks_with_remote.begin() + range * kRangePages, kRangePages, kRemoteBlock);
+      view.remote.push_back({0, 0, range * kRangePages, endpoints[range], kLoan, {lists[range].data(), lists[range].size()}});
     }
-    const std::vector<std::vector<AttentionSequence>> groups = {listed(away_blocks.data())};
+    const std::vector<std::vector<AttentionSequence>> groups = {listed(blocks_with_remote.data())};
     const StepLock turn(backend);
-    uint8_t lost[2] = {0, 0};
-    remote.begin(view, groups, lost);
+    uint8_t failed[2] = {0, 0};
+    remote.begin(view, groups, failed);
     bool good = true;
     for (int layer = 0; layer < 3; layer++) {
       std::fill(out.begin(), out.end(), NAN);
@@ -139,18 +140,18 @@ struct Debtor {
       if (!remote.any(0)) return true;
       remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, backend, scratch.data(), &abort});
       if (remote.aborted()) return true;
-      unanswered = lost[0] != 0;
+      unanswered = failed[0] != 0;
       good = good && same(kRows, 1) && (unanswered || same(0, kRows));
     }
     return good;
   }
 };
 
-/** Its owner keeps it. */
-std::shared_ptr<RemoteAttentionEndpoint> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
-std::shared_ptr<RemoteAttentionEndpoint> room_of(Creditor& creditor, unsigned transport) { return transport % 3 == 0 ? room_of(creditor) : transport % 3 == 1 ? creditor.far : creditor.shared; }
+/** Does not own it. */
+std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.server}; }
+std::shared_ptr<RemoteAttentionEndpoint> endpoint_of(Creditor& creditor, unsigned transport) { return transport % 3 == 0 ? endpoint_of(creditor) : transport % 3 == 1 ? creditor.over_tcp : creditor.shared; }
 
-/** The bytes of a frame that asks for a range. */
+/** The bytes of a query frame for one range. */
 std::vector<uint8_t> frame_of(const KvLayout& layout) {
   RemoteQuery query;
   query.layout = layout;
@@ -170,14 +171,14 @@ std::vector<uint8_t> frame_of(const KvLayout& layout) {
   return bytes;
 }
 
-/** Frames with a byte changed, and frames that stop in the middle: the door cuts the connection and serves the next. Returns how many were answered. */
+/** Sends corrupted and truncated frames: the listener ends the connection and serves the next. Returns the number of answers. */
 int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   const std::vector<uint8_t> frame = frame_of(layout);
   const std::atomic<bool> never{false};
   std::mt19937 chance(9);
   int answered = 0;
   for (int i = 0; i < count; i++) {
-    const auto connection = open_connection({"127.0.0.1", creditor.door.port()}, i % 8 < 4 ? Transport::tcp : Transport::shared, Creditor::key(), layout, 5000, never);
+    const auto connection = open_connection({"127.0.0.1", creditor.listener.port()}, i % 8 < 4 ? Transport::tcp : Transport::shared, Creditor::key(), layout, 5000, never);
     if (connection == nullptr) return count;
     std::vector<uint8_t> sent = frame;
     if (i % 4 == 3) sent.resize(chance() % frame.size());
@@ -193,7 +194,7 @@ int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
   std::vector<std::unique_ptr<Creditor>> creditors;
-  for (int i = 0; i < kRooms; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout));
+  for (int i = 0; i < kCreditors; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout));
   int bad = 0, answered = 0, late = 0, aborted = 0;
   bool unanswered = false;
   const auto expect = [&](bool holds, const char* what) {
@@ -201,35 +202,35 @@ int run(int rounds) {
     if (!holds) std::fprintf(stderr, "not so: %s\n", what);
   };
 
-  const auto deal = [&](std::mt19937& chance) {
-    std::vector<std::shared_ptr<RemoteAttentionEndpoint>> rooms;
+  const auto assign = [&](std::mt19937& chance) {
+    std::vector<std::shared_ptr<RemoteAttentionEndpoint>> endpoints;
     for (int range = 0; range < kRanges; range++) {
-      const unsigned place = chance() % (kRooms + 1);
-      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place], chance()));
+      const unsigned place = chance() % (kCreditors + 1);
+      endpoints.push_back(place == kCreditors ? nullptr : endpoint_of(*creditors[place], chance()));
     }
-    return rooms;
+    return endpoints;
   };
 
   std::mt19937 chance(1);
-  for (int round = 0; round < 10; round++) expect(debtor.step(deal(chance), unanswered) && !unanswered, "undisturbed, everything is answered");
+  for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), unanswered) && !unanswered, "undisturbed, all queries are answered");
 
-  // A creditor whose own step never ends, and that gives guests no share then, answers nothing.
-  creditors[0]->room.set_cpu_share(0);
+  // A creditor whose step never ends, with a share of 0, answers nothing.
+  creditors[0]->server.set_cpu_share(0);
   creditors[0]->backend->threads_lock.lock();
-  const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
-  expect(hasty.step(first, unanswered) && unanswered, "a room that answers nothing fails its sequence alone");
+  const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {endpoint_of(*creditors[0]), endpoint_of(*creditors[1]), nullptr, nullptr};
+  expect(hasty.step(first, unanswered) && unanswered, "a server that answers nothing fails its sequence alone");
   creditors[0]->backend->threads_lock.unlock();
-  creditors[0]->room.set_cpu_share(300);
+  creditors[0]->server.set_cpu_share(300);
 
   std::atomic<bool> over{false};
   std::vector<std::thread> owners;
-  for (int i = 0; i < kRooms; i++) {
+  for (int i = 0; i < kCreditors; i++) {
     owners.emplace_back([&, i] {
       std::mt19937 own(i + 10);
       while (!over) {
         if (own() % 8 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
         creditors[i]->step(static_cast<int>(own() % 6));
-        creditors[i]->room.set_cpu_share(static_cast<int>(own() % 11) * 100);
+        creditors[i]->server.set_cpu_share(static_cast<int>(own() % 11) * 100);
         std::this_thread::yield();
       }
     });
@@ -243,7 +244,7 @@ int run(int rounds) {
   });
   for (int round = 0; round < rounds; round++) {
     unanswered = false;
-    expect(debtor.step(deal(chance), unanswered), "what is answered has the bits of one pool");
+    expect(debtor.step(assign(chance), unanswered), "answered rows have the bits of one pool");
     (debtor.remote.aborted() ? aborted : unanswered ? late : answered)++;
   }
   over = true;
@@ -251,20 +252,20 @@ int run(int rounds) {
   impatient.join();
   debtor.abort = 0;
 
-  expect(send_broken(*creditors[0], debtor.layout, 40) == 1, "of broken frames, none is answered, and one that is whole is");
+  expect(send_broken(*creditors[0], debtor.layout, 40) == 1, "malformed frames are not answered, a valid one is");
 
-  // A room that is closed while it is asked refuses; a number without a room likewise.
+  // A server that is closed during a query refuses it, and so does an unknown endpoint.
   for (int round = 0; round < 5; round++) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
-    const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> rooms = {room_of(*dying), room_of(*dying, round), nullptr, room_of(*creditors[1])};
-    std::thread closes([&] { room_of(*dying, round / 2)->close(); });
-    expect(debtor.step(rooms, unanswered), "a room that is closed while it is asked");
+    const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> endpoints = {endpoint_of(*dying), endpoint_of(*dying, round), nullptr, endpoint_of(*creditors[1])};
+    std::thread closes([&] { endpoint_of(*dying, round / 2)->close(); });
+    expect(debtor.step(endpoints, unanswered), "a server that is closed while it is asked");
     closes.join();
-    dying->room.close();
-    expect(debtor.step(rooms, unanswered) && unanswered, "a room that is closed refuses");
+    dying->server.close();
+    expect(debtor.step(endpoints, unanswered) && unanswered, "a server that is closed refuses");
   }
-  creditors[1]->room.set_cpu_share(1000);
-  expect(debtor.step({nullptr, nullptr, nullptr, room_of(*creditors[1])}, unanswered) && !unanswered, "what is over leaves nothing behind");
+  creditors[1]->server.set_cpu_share(1000);
+  expect(debtor.step({nullptr, nullptr, nullptr, endpoint_of(*creditors[1])}, unanswered) && !unanswered, "earlier rounds leave no state");
   std::printf("%d rounds, %d bad\n", rounds, bad);
   if (std::getenv("KVASIR_VERBOSE") != nullptr) std::printf("%d answered, %d not, %d aborted\n", answered, late, aborted);
   return bad == 0 ? 0 : 1;

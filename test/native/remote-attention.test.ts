@@ -1,4 +1,4 @@
-// Guest rooms, compiled with sanitizers: no race, no page read that was taken back, no broken frame believed, and the bits of one pool in all that is answered.
+// Remote attention servers, compiled with sanitizers: no races, no reads of recalled pages, no malformed frame accepted, and answers with the bits of one pool.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -35,17 +35,17 @@ const sources = [
   'attention/kernels/portable',
   'attention/layout',
 ];
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-guests-'));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-remote-attention-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const kinds: readonly Variant[] = ['races', 'faults'];
-const check = { check: 'guests_check.cc', sources };
+const check = { check: 'remote_attention_check.cc', sources };
 const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '1')));
 
-describe('guest rooms (need a C++ compiler with sanitizers)', () => {
+describe('remote attention servers (need a C++ compiler with sanitizers)', () => {
   for (const [i, kind] of kinds.entries()) {
     const program = programs[i];
     it.skipIf(program === undefined)(
-      `keep their word while blocks are taken back, steps run and rooms close: ${kind}`,
+      `answer correctly or refuse while blocks are taken back, steps run and servers close: ${kind}`,
       () => {
         const { stdout, stderr } = spawnSync(program ?? '', ['100'], { encoding: 'utf8' });
         expect(stderr).toBe('');

@@ -1,5 +1,6 @@
-// The messenger between processes under fire, over tcp and over shared memory, for sanitizers: buffers filled, stopped and closed while connections are cut and bytes changed on the transport,
-// frames that lie, and those who do not listen. Arguments: rounds. Ends with 1 after a connection for each thing that is wrong.
+// Stress of page transfers between processes, over TCP and shared memory, for sanitizers: receive buffers are filled, stopped and closed
+// while connections are cut and bytes corrupted; malformed frames and silent peers. Argument: rounds. Prints a line per error and exits
+// with 1 if there are any.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,7 +9,7 @@
 #include <tuple>
 
 #include "base/checksum.hpp"
-#include "far_filling.hpp"
+#include "remote_transfers_filling.hpp"
 #include "net/shared_memory_connection.hpp"
 #include "transfer/remote_page_sender.hpp"
 
@@ -20,10 +21,10 @@ enum class End { complete, stopped, closed };
 
 struct Traffic {
   World& world;
-  RemotePageSender messenger{world.from, world.transport, key_of(7), kFrameBytes, 15000};
+  RemotePageSender sender{world.from, world.transport, key_of(7), kFrameBytes, 15000};
 
   std::vector<PageDescriptor> descriptors(int buffer) const {
-    // Sent again before the first has left, as a page is that filling.
+    // Sent again before the first has left, as a page that is still filling.
     std::vector<PageDescriptor> all = {{0, 0, World::source(buffer, 1), 0}, {0, 0, World::source(buffer, 0), 0}};
     for (int i = 0; i < kSlots; i++) {
       const uint32_t step = world.chance() % 2 ? world.from->progress.next() : 0;
@@ -40,12 +41,12 @@ struct Traffic {
       opened[l] = world.open(l);
       ends[l] = static_cast<End>(world.chance() % 3);
     }
-    for (int l = 0; l < kBuffers; l++) messenger.send(address, opened[l].remote, descriptors(l), true);
+    for (int l = 0; l < kBuffers; l++) sender.send(address, opened[l].remote, descriptors(l), true);
     for (int l = 0; l < kBuffers; l++) {
-      if (ends[l] == End::stopped) messenger.stop(address, opened[l].remote);
+      if (ends[l] == End::stopped) sender.stop(address, opened[l].remote);
       if (ends[l] == End::closed) opened[l].buffer->close();
-      // Nobody else may touch them any more.
-      if (ends[l] == End::closed) world.fill(l, kMine);
+      // No sender may touch the pages any more.
+      if (ends[l] == End::closed) world.fill(l, kReused);
     }
     bool complete[kBuffers] = {};
     await([&] {
@@ -57,11 +58,11 @@ struct Traffic {
       return true;
     });
     for (int l = 0; l < kBuffers; l++) {
-      messenger.stop(address, opened[l].remote);
+      sender.stop(address, opened[l].remote);
       opened[l].buffer->close();
       for (int i = 0; i < kSlots && ends[l] == End::complete; i++)
-        expect(world.holds(l, i, static_cast<uint8_t>(World::source(l, i) + 1)), "a page that has landed holds something else");
-      if (ends[l] == End::closed) expect(world.holds_all(l, kMine), "a closed buffer was written to");
+        expect(world.holds(l, i, static_cast<uint8_t>(World::source(l, i) + 1)), "a received page holds other bytes");
+      if (ends[l] == End::closed) expect(world.holds_all(l, kReused), "a closed buffer was written to");
     }
   }
 };
@@ -79,28 +80,28 @@ void check_traffic(World& world, int rounds) {
     }
   });
   {
-    Wire wire(world.receiver.port(), world.transport);
+    Proxy proxy(world.receiver.port(), world.transport);
     Traffic traffic{world};
     const HostPort straight = {"127.0.0.1", world.receiver.port()};
     for (int i = 0; i < rounds; i++) {
-      wire.harm = i % 2 == 0 ? 0 : 60;
-      traffic.round(i % 3 == 0 ? straight : wire.address());
+      proxy.fault_odds = i % 2 == 0 ? 0 : 60;
+      traffic.round(i % 3 == 0 ? straight : proxy.address());
     }
-    // Between rounds, too, until there was some.
-    for (wire.harm = 20; wire.harmed == 0;) traffic.round(wire.address());
-    await([&] { return traffic.messenger.counts().broken > 0; });
-    expect(traffic.messenger.counts().given_up == 0, "somebody was given up");
+    // Also between rounds, until some faults have been injected.
+    for (proxy.fault_odds = 20; proxy.faults == 0;) traffic.round(proxy.address());
+    await([&] { return traffic.sender.counts().broken > 0; });
+    expect(traffic.sender.counts().given_up == 0, "a reachable peer was given up");
   }
   over = true;
   steps.join();
 }
 
-/** Somebody who knows the key, and says whatever it likes. */
-struct Liar {
+/** A peer that has the key and sends arbitrary frames. */
+struct MalformedPeer {
   World& world;
   std::unique_ptr<Connection> connection;
-  explicit Liar(World& to) : world(to), connection(open_connection({"127.0.0.1", to.receiver.port()}, to.transport, key_of(7), kLayout, 3000, kNeverEnded)) {
-    expect(connection != nullptr, "who knows the key was refused");
+  explicit MalformedPeer(World& to) : world(to), connection(open_connection({"127.0.0.1", to.receiver.port()}, to.transport, key_of(7), kLayout, 3000, kNeverEnded)) {
+    expect(connection != nullptr, "a peer with the key was refused");
   }
 
   FrameHeader header(const RemoteReceiveBuffer& buffer, uint32_t count) const {
@@ -114,8 +115,8 @@ struct Liar {
     return header;
   }
   enum class End { right, wrong, given_up };
-  /** Pages of ones, with checksums that are right. */
-  void say(FrameHeader header, const std::vector<uint32_t>& slots, End end = End::right) {
+  /** Sends pages of ones with valid checksums. */
+  void send(FrameHeader header, const std::vector<uint32_t>& slots, End end = End::right) {
     const std::vector<uint8_t> pages(slots.size() * kLayout.page_bytes(), 1);
     uint64_t sum = kPagesSeed;
     for (size_t i = 0; i < slots.size(); i++) sum = checksum(Isa::portable, pages.data() + i * kLayout.page_bytes(), kLayout.page_bytes(), sum);
@@ -127,35 +128,37 @@ struct Liar {
     if (end == End::given_up) sum = given_up(header);
     connection->send(&sum, sizeof sum, in_milliseconds(3000), kNeverEnded);
   }
-  bool hears(AckStatus status) const {
+  bool receives(AckStatus status) const {
     Ack ack;
     return connection->receive(&ack, sizeof ack, in_milliseconds(5000), kNeverEnded) && ack.status == status;
   }
-  bool is_cut() const {
+  bool is_shut_down() const {
     uint8_t byte;
     return !connection->receive(&byte, 1, in_milliseconds(5000), kNeverEnded);
   }
 };
 
-/** Each lie ends its own connection, is counted, and writes outside of no buffer; with `spoils` the buffer's own pages may have been written. */
-void check_lie(World& world, const char* what, const std::function<void(Liar&, const World::Opened&)>& lie, bool spoils = false) {
-  for (int l = 0; l < kBuffers; l++) world.fill(l, kMine);
+/**
+ * Each malformed frame ends its connection, is counted, and writes to no other buffer. With `spoils` its own buffer may have been written.
+ */
+void check_malformed(World& world, const char* what, const std::function<void(MalformedPeer&, const World::Opened&)>& corrupt, bool spoils = false) {
+  for (int l = 0; l < kBuffers; l++) world.fill(l, kReused);
   const World::Opened opened = world.open(1);
   const uint64_t broken = world.receiver.counts().broken;
-  Liar liar(world);
-  lie(liar, opened);
-  expect(liar.is_cut(), what);
+  MalformedPeer peer(world);
+  corrupt(peer, opened);
+  expect(peer.is_shut_down(), what);
   await([&] { return world.receiver.counts().broken > broken; });
   opened.buffer->close();
-  for (int l = 0; l < kBuffers; l++) expect((spoils && l == 1) || world.holds_all(l, kMine), what);
+  for (int l = 0; l < kBuffers; l++) expect((spoils && l == 1) || world.holds_all(l, kReused), what);
 }
 
-void check_lies(World& world) {
-  const auto change = [&](const char* what, const std::function<void(FrameHeader&)>& lie) {
-    check_lie(world, what, [&](Liar& liar, const World::Opened& opened) {
-      FrameHeader header = liar.header(opened.remote, 2);
-      lie(header);
-      liar.say(header, {0, 1});
+void check_malformed_frames(World& world) {
+  const auto change = [&](const char* what, const std::function<void(FrameHeader&)>& corrupt) {
+    check_malformed(world, what, [&](MalformedPeer& peer, const World::Opened& opened) {
+      FrameHeader header = peer.header(opened.remote, 2);
+      corrupt(header);
+      peer.send(header, {0, 1});
     });
   };
   change("magic", [](FrameHeader& header) { header.magic++; });
@@ -166,91 +169,91 @@ void check_lies(World& world) {
   change("count without bytes", [](FrameHeader& header) { header.count = 1; });
   change("count of everything", [](FrameHeader& header) { header.count = UINT32_MAX, header.bytes = UINT32_MAX * kLayout.page_bytes(); });
   for (const uint32_t slot : {uint32_t{kSlots}, uint32_t{kPages}, UINT32_MAX, uint32_t{1} << 31}) {
-    check_lie(world, "slot", [&](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, slot}); });
+    check_malformed(world, "slot", [&](MalformedPeer& peer, const World::Opened& opened) { peer.send(peer.header(opened.remote, 2), {0, slot}); });
   }
-  check_lie(world, "checksum of the header", [](Liar& liar, const World::Opened& opened) {
-    FrameHeader header = liar.header(opened.remote, 1);
+  check_malformed(world, "checksum of the header", [](MalformedPeer& peer, const World::Opened& opened) {
+    FrameHeader header = peer.header(opened.remote, 1);
     header.checksum = 1;
-    liar.connection->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
+    peer.connection->send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
     const uint32_t slot = 0;
-    liar.connection->send(&slot, sizeof slot, in_milliseconds(3000), kNeverEnded);
+    peer.connection->send(&slot, sizeof slot, in_milliseconds(3000), kNeverEnded);
   });
-  check_lie(world, "checksum of the pages", [](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, 1}, Liar::End::wrong); }, true);
-  check_lie(world, "cut short", [](Liar& liar, const World::Opened& opened) {
-    const FrameHeader header = liar.header(opened.remote, 1);
-    liar.connection->send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
-    liar.connection->shut_down();
+  check_malformed(world, "checksum of the pages", [](MalformedPeer& peer, const World::Opened& opened) { peer.send(peer.header(opened.remote, 2), {0, 1}, MalformedPeer::End::wrong); }, true);
+  check_malformed(world, "cut short", [](MalformedPeer& peer, const World::Opened& opened) {
+    const FrameHeader header = peer.header(opened.remote, 1);
+    peer.connection->send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
+    peer.connection->shut_down();
   });
-  check_lie(world, "doubled", [](Liar& liar, const World::Opened& opened) {
-    liar.say(liar.header(opened.remote, 2), {0, 1});
-    expect(liar.hears(AckStatus::received), "a frame did not land");
-    liar.say(liar.header(opened.remote, 2), {0, 1});
+  check_malformed(world, "doubled", [](MalformedPeer& peer, const World::Opened& opened) {
+    peer.send(peer.header(opened.remote, 2), {0, 1});
+    expect(peer.receives(AckStatus::received), "a frame was not received");
+    peer.send(peer.header(opened.remote, 2), {0, 1});
   }, true);
 }
 
-/** A frame whose stream was stopped on the transport completes nothing, and whoever sends on is outcome. */
+/** A frame whose stream was stopped in transit completes nothing, and later frames are received. */
 void check_given_up(World& world) {
   const World::Opened opened = world.open(1);
-  Liar liar(world);
-  FrameHeader header = liar.header(opened.remote, 2);
+  MalformedPeer peer(world);
+  FrameHeader header = peer.header(opened.remote, 2);
   header.kind = FrameKind::last_pages;
-  liar.say(header, {0, 1}, Liar::End::given_up);
-  expect(liar.hears(AckStatus::closed), "a frame that was given up landed");
-  expect(opened.buffer->while_open([] {}), "a frame that was given up completed its buffer");
+  peer.send(header, {0, 1}, MalformedPeer::End::given_up);
+  expect(peer.receives(AckStatus::closed), "a stopped frame was received");
+  expect(opened.buffer->while_open([] {}), "a stopped frame completed its buffer");
   header.sequence = 2;
-  liar.say(header, {0, 1});
-  expect(liar.hears(AckStatus::received), "nothing lands behind a frame that was given up");
+  peer.send(header, {0, 1});
+  expect(peer.receives(AckStatus::received), "no frame is received after a stopped one");
 }
 
-/** Frames to buffers that are closed, complete, or another's are thrown away; the connection matches on. */
+/** Frames to closed, complete or unknown buffers are discarded; the connection continues. */
 void check_late(World& world) {
-  for (int l = 0; l < kBuffers; l++) world.fill(l, kMine);
+  for (int l = 0; l < kBuffers; l++) world.fill(l, kReused);
   const World::Opened open = world.open(0), closed = world.open(1), complete = world.open(2);
   closed.buffer->close();
   complete.buffer->complete();
   RemoteReceiveBuffer forged = open.remote;
   forged.key++;
-  Liar liar(world);
+  MalformedPeer peer(world);
   uint32_t sequence = 0;
-  const auto say = [&](const RemoteReceiveBuffer& buffer) {
-    FrameHeader header = liar.header(buffer, 2);
+  const auto send = [&](const RemoteReceiveBuffer& buffer) {
+    FrameHeader header = peer.header(buffer, 2);
     header.sequence = ++sequence;
-    liar.say(header, {0, kSlots - 1});
+    peer.send(header, {0, kSlots - 1});
   };
   for (const RemoteReceiveBuffer& buffer : {closed.remote, complete.remote, forged, RemoteReceiveBuffer{12345678, 1, 1}}) {
-    say(buffer);
-    expect(liar.hears(AckStatus::closed), "a frame landed where nothing is open");
+    send(buffer);
+    expect(peer.receives(AckStatus::closed), "a frame was received without an open buffer");
   }
-  for (int l = 0; l < kBuffers; l++) expect(world.holds_all(l, kMine), "a late frame was written");
-  // Who waits for the other side of a ring is not seen to wait by a sanitizer: locks say it again.
+  for (int l = 0; l < kBuffers; l++) expect(world.holds_all(l, kReused), "a late frame was written");
+  // A sanitizer does not see the synchronisation through a ring; the lock provides one that it sees.
   open.buffer->while_open([] {});
-  say(open.remote);
-  bool landed = liar.hears(AckStatus::received);
-  open.buffer->while_open([&] { landed = landed && world.holds(0, 0, 1) && world.holds(0, 1, kMine); });
-  expect(landed, "a frame did not land behind late ones");
+  send(open.remote);
+  bool landed = peer.receives(AckStatus::received);
+  open.buffer->while_open([&] { landed = landed && world.holds(0, 0, 1) && world.holds(0, 1, kReused); });
+  expect(landed, "a frame was not received after late ones");
   open.buffer->close();
 }
 
-/** Whoever connects, before it says anything. */
-Socket stranger(const World& world) {
+/** A connection before its handshake. */
+Socket unauthenticated(const World& world) {
   const HostPort address = {"127.0.0.1", world.receiver.port()};
   return world.transport == Transport::shared ? connect_locally(local_socket_name(key_of(7), address)) : connect_to(address, in_milliseconds(3000), kNeverEnded);
 }
 
-void check_strangers(World& world) {
+void check_handshakes(World& world) {
   const uint64_t refused = world.receiver.counts().refused;
-  const Socket socket = stranger(world);
-  expect(handshake_as_sender(socket, key_of(8), kLayout, in_milliseconds(3000), kNeverEnded) == HandshakeResult::refused, "a wrong key was taken");
+  const Socket socket = unauthenticated(world);
+  expect(handshake_as_sender(socket, key_of(8), kLayout, in_milliseconds(3000), kNeverEnded) == HandshakeResult::refused, "a wrong key was accepted");
   await([&] { return world.receiver.counts().refused == refused + 1; });
-  const Socket mute = stranger(world);
+  const Socket noisy = unauthenticated(world);
   const std::vector<uint8_t> noise(4096, 0x41);
-  mute.send(noise.data(), noise.size(), in_milliseconds(3000), kNeverEnded);
+  noisy.send(noise.data(), noise.size(), in_milliseconds(3000), kNeverEnded);
   await([&] { return world.receiver.counts().refused == refused + 2; });
-  const Socket other = stranger(world);
-  expect(handshake_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == HandshakeResult::shape_mismatch, "other pages were taken");
+  const Socket other = unauthenticated(world);
+  expect(handshake_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == HandshakeResult::shape_mismatch, "another page layout was accepted");
 }
 
-/** Who reads everything and acknowledges nothing gets a window of it, and holds up nobody else; stopping waits for it no longer. */
+/** A peer that reads everything and acknowledges nothing receives one window, and delays neither other peers nor `stop`. */
 void check_silence(World& world) {
   constexpr size_t kWindow = size_t{8} << 20;
   std::atomic<size_t> got{0};
@@ -268,22 +271,22 @@ void check_silence(World& world) {
   const RemoteReceiveBuffer nowhere = {1, 2, kSlots};
   std::vector<PageDescriptor> many;
   for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), static_cast<int32_t>(i % kSlots)});
-  traffic.messenger.send(silent, nowhere, many, true);
+  traffic.sender.send(silent, nowhere, many, true);
   await([&] { return got >= kWindow; });
   const World::Opened opened = world.open(0);
-  traffic.messenger.send({"127.0.0.1", world.receiver.port()}, opened.remote, {{0, 0, 3, 0}}, true);
-  world.await_landed(opened.buffer->number());
-  traffic.messenger.stop(silent, nowhere);
-  expect(traffic.messenger.counts().sent.bytes <= kWindow + 2 * kFrameBytes, "more than a window was sent to who acknowledges nothing");
+  traffic.sender.send({"127.0.0.1", world.receiver.port()}, opened.remote, {{0, 0, 3, 0}}, true);
+  world.await_completion(opened.buffer->number());
+  traffic.sender.stop(silent, nowhere);
+  expect(traffic.sender.counts().sent.bytes <= kWindow + 2 * kFrameBytes, "more than a window was sent without acknowledgements");
   opened.buffer->close();
 }
 
-/** Lengths of all remainders, and each single bit of a stripe. */
+/** All lengths of remainders, and each single bit of a stripe. */
 void check_checksums() {
   std::vector<uint8_t> bytes(300), copy(256);
   for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<uint8_t>(i * 37 + 11);
   for (size_t count = 0; count <= bytes.size(); count++) {
-    expect(checksum(detect_isa(), bytes.data(), count, count) == checksum(Isa::portable, bytes.data(), count, count), "checksums differ by instructions");
+    expect(checksum(detect_isa(), bytes.data(), count, count) == checksum(Isa::portable, bytes.data(), count, count), "checksums differ between instruction sets");
   }
   const uint64_t right = checksum(Isa::portable, bytes.data(), 256, 9);
   RunningChecksum running(detect_isa(), 9);
@@ -292,12 +295,12 @@ void check_checksums() {
   expect(running.value() == right && std::memcmp(copy.data(), bytes.data(), 256) == 0, "a copy in two parts");
   for (int bit = 0; bit < 256 * 8; bit++) {
     copy[bit / 8] ^= 1 << (bit % 8);
-    expect(checksum(detect_isa(), copy.data(), 256, 9) != right, "a changed bit was not noticed");
+    expect(checksum(detect_isa(), copy.data(), 256, 9) != right, "a changed bit was not detected");
     copy[bit / 8] ^= 1 << (bit % 8);
   }
 }
 
-/** Keys 0..31, messages 0..n-1: what the algorithm's other implementations give. */
+/** Keys 0..31, messages 0..n-1: digests of other implementations. */
 void check_hash() {
   HashKey key;
   uint8_t message[130];
@@ -320,19 +323,19 @@ void check_hash() {
   }
 }
 
-/** Shared memory where both have it, tcp where either has not; nobody where they have nothing in common. */
-void check_ways() {
+/** Shared memory if both sides allow it, TCP if either allows only TCP, no connection without a common transport. */
+void check_transports() {
   const auto serve = [](const Connection& connection, const std::atomic<bool>& ended) { connection.await_readable(kNever, ended); };
   const Listener both({"127.0.0.1", 0}, Transport::automatic, key_of(7), kLayout, serve), tcp({"127.0.0.1", 0}, Transport::tcp, key_of(7), kLayout, serve);
   const auto shares = [](const Listener& to, Transport transport) {
     const auto connection = open_connection({"127.0.0.1", to.port()}, transport, key_of(7), kLayout, 3000, kNeverEnded);
     return connection == nullptr ? -1 : dynamic_cast<const SharedMemoryConnection*>(connection.get()) != nullptr ? 1 : 0;
   };
-  expect(shares(both, Transport::automatic) == 1 && shares(both, Transport::tcp) == 0 && shares(both, Transport::shared) == 1, "who has both ways");
-  expect(shares(tcp, Transport::automatic) == 0 && shares(tcp, Transport::tcp) == 0 && shares(tcp, Transport::shared) == -1, "who has tcp alone");
+  expect(shares(both, Transport::automatic) == 1 && shares(both, Transport::tcp) == 0 && shares(both, Transport::shared) == 1, "a listener on both transports");
+  expect(shares(tcp, Transport::automatic) == 0 && shares(tcp, Transport::tcp) == 0 && shares(tcp, Transport::shared) == -1, "a listener on TCP only");
 }
 
-/** The memory that a peer passes is taken as it must be alone, and positions in it that cannot be end the connection. */
+/** Only valid memory is accepted from a peer, and impossible positions in it end the connection. */
 void check_memory() {
   const std::string name = local_socket_name(key_of(9), {"127.0.0.1", 1});
   const Socket listening = listen_locally(name);
@@ -349,10 +352,10 @@ void check_memory() {
     expect(ftruncate(descriptor, static_cast<off_t>(bytes)) == 0 && (seals == 0 || fcntl(descriptor, F_ADD_SEALS, seals) == 0), "memory");
     return descriptor;
   };
-  expect(!taken(-1), "nothing was taken for memory");
+  expect(!taken(-1), "no descriptor was accepted as memory");
   for (const auto& [bytes, seals, right] : {std::tuple<size_t, int, bool>{kBytes, F_SEAL_SHRINK, true}, {kBytes, 0, false}, {kBytes - 4096, F_SEAL_SHRINK, false}, {0, F_SEAL_SHRINK, false}}) {
     const int descriptor = memory(bytes, seals);
-    expect(taken(descriptor) == right, "memory that can be cut short, or is too small");
+    expect(taken(descriptor) == right, "memory that can be truncated or is too small was accepted");
     close(descriptor);
   }
   const int descriptor = memory(kBytes, F_SEAL_SHRINK);
@@ -362,10 +365,10 @@ void check_memory() {
   const auto connection = SharedMemoryConnection::accept(accept_locally(listening), in_milliseconds(3000), kNeverEnded);
   uint8_t bytes[64];
   states->written = 40;
-  expect(connection->receive_some(bytes, sizeof bytes) == 40 && states->read == 40, "what was written is not received");
-  for (const uint64_t lie : {uint64_t{39}, 40 + kRingBytes + 1, UINT64_MAX}) {
-    states->written = lie;
-    expect(connection->receive_some(bytes, sizeof bytes) == Connection::kBroken, "a position that cannot be was believed");
+  expect(connection->receive_some(bytes, sizeof bytes) == 40 && states->read == 40, "written bytes are not received");
+  for (const uint64_t corrupt : {uint64_t{39}, 40 + kRingBytes + 1, UINT64_MAX}) {
+    states->written = corrupt;
+    expect(connection->receive_some(bytes, sizeof bytes) == Connection::kBroken, "an impossible position was accepted");
   }
   munmap(states, sizeof(RingState));
   close(descriptor);
@@ -379,8 +382,8 @@ int main(int argc, char** argv) {
   check_hash();
   for (const Transport transport : {Transport::tcp, Transport::shared}) {
     World world(transport);
-    check_strangers(world);
-    check_lies(world);
+    check_handshakes(world);
+    check_malformed_frames(world);
     check_given_up(world);
     check_late(world);
     check_silence(world);
@@ -389,7 +392,7 @@ int main(int argc, char** argv) {
     check_traffic(world, rounds);
   }
   check_memory();
-  check_ways();
+  check_transports();
   std::printf("%d rounds, %d wrong\n", rounds, failures);
   return failures == 0 ? 0 : 1;
 }

@@ -1,0 +1,31 @@
+// Page transfers within a process, compiled with a thread sanitizer: no races, and no write to pages of a closed receive buffer.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { linked } from './sanitized-program.ts';
+
+const sources = [
+  'transfer/local_page_sender',
+  'kv/receive_buffer',
+  'kv/kv_pool',
+  'base/shared_mapping',
+  'base/memory',
+  'attention/layout',
+];
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-local-transfers-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const check = { check: 'local_transfers_check.cc', sources };
+const program = await linked(check, 'races', join(folder, 'check'), '1');
+
+describe.skipIf(program === undefined)(
+  'page transfers within a process (need a C++ compiler with a thread sanitizer)',
+  () => {
+    it('have no races while receive buffers are filled, stopped and closed', () => {
+      const { stdout, stderr } = spawnSync(program ?? '', ['150'], { encoding: 'utf8' });
+      expect(stderr).toBe('');
+      expect(stdout).toBe('150 rounds, 0 bad pages\n');
+    });
+  },
+);
