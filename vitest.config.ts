@@ -1,22 +1,41 @@
-// How the tests run. Three workers on two cores: tests of processes spend half their time in waiting for time-outs.
-// A worker keeps the modules that it has loaded from one file to the next: loading them for each file took a tenth of the run.
+// How the tests run. Three workers on two cores: tests of processes spend half of their time waiting for time-outs.
+// A worker keeps loaded modules from one file to the next: loading them for each file would take a tenth of the run.
 import { defineConfig } from 'vitest/config';
 import { LongestFirst } from './test/longest-first.ts';
 
-/** Files whose settings the addon reads once in a process: each has one of its own. */
+/** Files with settings that the addon reads once per process: each runs in a process of its own. */
 const alone = ['test/contract/backend-amx-emulated.test.ts'];
 
-export default defineConfig({
-  test: {
-    setupFiles: ['test/setup.ts'],
-    // Patience with a busy machine, and no check: what hangs is told late.
-    testTimeout: 180_000,
-    hookTimeout: 180_000,
-    maxWorkers: 3,
-    sequence: { sequencer: LongestFirst },
-    projects: [
-      { extends: true, test: { name: 'shared', include: ['test/**/*.test.ts'], exclude: alone, isolate: false } },
-      { extends: true, test: { name: 'alone', include: alone } },
-    ],
-  },
+/** Kinds of tests that `npm test -- --fast` leaves out: processes, sanitizer builds, random faults and long benches. */
+const slow = [
+  'test/e2e/**',
+  'test/native/**',
+  'test/contract/*-native.test.ts',
+  'test/**/*-{chaos,mutants,combinations,over-bus}.test.ts',
+  'test/**/combinations.test.ts',
+  'test/**/*.slow.test.ts',
+];
+
+export default defineConfig(({ mode }) => {
+  const isFast = mode === 'fast';
+  const shared = {
+    extends: true as const,
+    test: {
+      name: 'shared',
+      include: ['test/**/*.test.ts'],
+      exclude: isFast ? [...alone, ...slow] : alone,
+      isolate: false,
+    },
+  };
+  return {
+    test: {
+      setupFiles: ['test/setup.ts'],
+      // Long enough for a busy machine. A test that hangs is reported late.
+      testTimeout: 180_000,
+      hookTimeout: 180_000,
+      maxWorkers: 3,
+      sequence: { sequencer: LongestFirst },
+      projects: isFast ? [shared] : [shared, { extends: true, test: { name: 'alone', include: alone } }],
+    },
+  };
 });

@@ -1,5 +1,5 @@
 // `npm test`: prepares, runs the tests, and closes with `N passed, N failed`; arguments go to vitest.
-// `--fuzz SECONDS` before them runs the fuzz target under sanitizers for so long besides.
+// Before them, `--fast` leaves slow kinds of tests out, and `--fuzz SECONDS` also runs the fuzz target under sanitizers.
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -33,8 +33,10 @@ function close({ passed, failed, skipped }) {
 }
 
 /** The seconds to fuzz, and the arguments for vitest. */
-function argumentsOf([flag, seconds, ...rest]) {
-  return flag === '--fuzz' ? { fuzzSeconds: Number(seconds), rest } : { fuzzSeconds: 0, rest: process.argv.slice(2) };
+function argumentsOf([flag, ...rest]) {
+  if (flag === '--fast') return { fuzzSeconds: 0, rest: ['--mode', 'fast', ...rest] };
+  if (flag === '--fuzz') return { fuzzSeconds: Number(rest[0]), rest: rest.slice(1) };
+  return { fuzzSeconds: 0, rest: process.argv.slice(2) };
 }
 
 /** The exit code of node with `args`; null when a signal ended it. */

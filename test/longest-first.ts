@@ -1,9 +1,9 @@
-// The order in which test files run: those that take long first, so that in the end no core waits for the last of them.
+// The order of test files: the longest first, so that no core idles while the last file runs.
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** Those that take ten seconds and more, about the longest first; the very first has a worker of its own, which ends with it. */
+/** Files of ten seconds and more, the longest first. The first one has a worker of its own. */
 const long = [
   ...['contract/backend-amx-emulated', 'e2e/cluster-borrowing', 'engine/golden', 'e2e/cluster-roles'],
   ...[
@@ -42,12 +42,16 @@ const long = [
   // By then what both link has been compiled for the fuzz target, as far as cores were idle.
   ...['sim/faults/request-chaos', 'native/remote-attention', 'native/remote-transfers'],
 ];
-const pathOf = (name: string) => fileURLToPath(new URL(`${name}.test.ts`, import.meta.url));
+
+function pathOf(name: string): string | undefined {
+  const paths = ['test', 'slow.test'].map((kind) => fileURLToPath(new URL(`${name}.${kind}.ts`, import.meta.url)));
+  return paths.find((path) => existsSync(path));
+}
 
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const gone = long.find((name) => !existsSync(pathOf(name)));
-    if (gone !== undefined) throw new Error(`Cannot order the tests: ${gone} is not there any more`);
+    const gone = long.find((name) => pathOf(name) === undefined);
+    if (gone !== undefined) throw new Error(`Cannot order the tests: there is no file ${gone}`);
     const places = new Map(long.map((name, place) => [pathOf(name), place]));
     const placeOf = ({ moduleId }: TestSpecification) => places.get(moduleId) ?? long.length;
     return (await super.sort(files)).sort((a, b) => placeOf(a) - placeOf(b));

@@ -39,6 +39,13 @@ describe('npm test', () => {
     });
   });
 
+  it('leaves slow kinds of tests out with --fast', () => {
+    const config = "export default ({ mode }) => ({ test: { exclude: mode === 'fast' ? ['slow.*'] : [] } });\n";
+    const files = { 'a.test.js': passes, 'slow.test.js': passes, 'vitest.config.js': config };
+    expect(closing(files, ['--fast'])).toEqual({ status: 0, last: '1 passed, 0 failed' });
+    expect(closing(files)).toEqual({ status: 0, last: '2 passed, 0 failed' });
+  });
+
   it('passes arguments on', () => {
     const files = { 'a.test.js': passes, 'b.test.js': passes + fails };
     expect(closing(files, ['a.test'])).toEqual({ status: 0, last: '1 passed, 0 failed' });
