@@ -80,7 +80,7 @@ export function benchPlacement(options: PlacementBenchOptions): PlacementBenchRe
     prompts: requests.length,
     blocksOfPrompt: round(requests.reduce((sum, { chain }) => sum + chain.blocks, 0) / requests.length),
     matchedPrompts: requests.filter(
-      (request) => (placer.choose(0, request, request.trace.inputTokens)?.ownBlocks ?? 0) > 0,
+      (request) => (placer.choose(0, request, request.trace.inputTokens)?.localBlocks ?? 0) > 0,
     ).length,
     decisionUs,
   };

@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
-import type { PlacementAccount } from '../../src/core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
 import type { RecordedStep } from '../../src/runtime/threads/step-record.ts';
 
 function step(startedUs: number, us: number, rows = 1, logitRows = 1): RecordedStep {
@@ -24,8 +24,8 @@ it('tells steps that shared the machine for most of their time', () => {
 /** Two chunks, then three decode steps; 100 us between any two. */
 const record = [step(500, 900, 64, 0), step(1500, 900, 64, 1), ...[2500, 3500, 4500].map((us) => step(us, 900))];
 const nowhere = { decodeAt: undefined, group: undefined, fetchedFrom: undefined, fetchedTokens: 0, inline: false };
-const placed: PlacementAccount = {
-  ...{ ...nowhere, atUs: 0, considered: [], instance: 1, waitUs: 0, prefillUs: 0, predicted: undefined },
+const placed: PlacementTrace = {
+  ...{ ...nowhere, atUs: 0, candidates: [], instance: 1, waitUs: 0, prefillUs: 0, predicted: undefined },
 };
 const lone: Served = {
   ...{ index: 0, arrivalUs: 0, clockUs: 200, inputTokens: 128, cachedTokens: 0, placed, startedUs: 40 },

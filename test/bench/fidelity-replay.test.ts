@@ -4,10 +4,10 @@ import type { Calibration } from '../../src/bench/fidelity/fit.ts';
 import type { HeardStep, Past } from '../../src/bench/fidelity/history.ts';
 import { replayTrace, type SimulatedCluster } from '../../src/bench/fidelity/simulated-run.ts';
 import { LinearCost } from '../../src/core/cost/linear-cost.ts';
-import type { PlacementAccount } from '../../src/core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
 import type { StepShape } from '../../src/core/protocol/step-shape.ts';
-import { PrefillWatch } from '../../src/core/router/placement/prefill-watch.ts';
-import { TokenTransfers } from '../../src/core/router/token-transfers.ts';
+import { LearnedTransfers } from '../../src/core/router/placement/learned-transfers.ts';
+import { PrefillObserver } from '../../src/core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../src/core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -52,7 +52,7 @@ function load(requests: number): readonly TraceRequest[] {
 function record(requests: readonly TraceRequest[]) {
   const steps: HeardStep[][] = capacityTokens.map(() => []);
   const startedUs = new Map<string, number>();
-  const placed = new Map<string, PlacementAccount>();
+  const placed = new Map<string, PlacementTrace>();
   let cachedTokens = 0;
   const simulation = new Simulation({
     instances: capacityTokens.map((tokens) => ({
@@ -67,7 +67,7 @@ function record(requests: readonly TraceRequest[]) {
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
-    learned: { prefills: new PrefillWatch([0, 0]), transfers: new TokenTransfers(2, kvBytesPerToken) },
+    learned: { prefills: new PrefillObserver([0, 0]), transfers: new LearnedTransfers(2, kvBytesPerToken) },
     threads: {
       toInstanceUs: admitUs,
       heardUs: (nowUs, instance, { stepEnded, started }) => {

@@ -11,7 +11,7 @@ const roleSwitch = {
   dwellUs: 100_000,
   gain: 1.1,
   loadMin: 0.05,
-  lookUs: 10_000,
+  intervalUs: 10_000,
   windowUs: 100_000,
 };
 

@@ -3,7 +3,7 @@
 import type { LinearTimes } from '../../core/cost/linear-cost.ts';
 import type { MeasuredKind, SeenSteps } from '../../core/cost/measured-cost.ts';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
-import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';
@@ -54,8 +54,8 @@ interface KindFigures {
 /** A request that the replay placed elsewhere, and what the two conductors saw. */
 export interface Parting {
   readonly index: number;
-  readonly live: PlacementAccount | undefined;
-  readonly replayed: PlacementAccount | undefined;
+  readonly live: PlacementTrace | undefined;
+  readonly replayed: PlacementTrace | undefined;
 }
 
 export interface FidelityReport {

@@ -1,7 +1,7 @@
 // A trace served live: its requests come when the trace says, and what their clients see is written down.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../../core/protocol/ports.ts';
-import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { scramble } from '../../util/scramble.ts';
 import { pageTokens } from '../../util/step.ts';
@@ -14,7 +14,7 @@ export interface Served {
   readonly inputTokens: number;
   readonly cachedTokens: number;
   /** Where its prompt went, and why. */
-  readonly placed: PlacementAccount | undefined;
+  readonly placed: PlacementTrace | undefined;
   readonly startedUs: number;
   readonly ttftUs: number;
   readonly gapUs: Float64Array;

@@ -3,10 +3,10 @@
 import { MeasuredCost, type Variation } from '../../core/cost/measured-cost.ts';
 import { RecordedSteps } from '../../core/cost/recorded-steps.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
-import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { LayerRange, StepShape } from '../../core/protocol/step-shape.ts';
-import { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
-import { TokenTransfers } from '../../core/router/token-transfers.ts';
+import { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
+import { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
 import type { SentTurn } from '../../sim/engine/simulation-config.ts';
@@ -79,7 +79,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
   const all = [...past.requests, ...requests];
   const startedUs = (id: string): number | undefined => all[Number(id)]?.startedUs;
   const served: Served[] = [];
-  const placed = new Map<string, PlacementAccount>();
+  const placed = new Map<string, PlacementTrace>();
   const simulation: Simulation = new Simulation({
     instances: capacityTokens.map((tokens, i) => ({
       role: 'mixed',
@@ -94,8 +94,8 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
     learned: {
-      prefills: new PrefillWatch(capacityTokens.map(() => 0)),
-      transfers: new TokenTransfers(capacityTokens.length, kvBytesPerToken),
+      prefills: new PrefillObserver(capacityTokens.map(() => 0)),
+      transfers: new LearnedTransfers(capacityTokens.length, kvBytesPerToken),
     },
     threads: {
       toInstanceUs: calibration.admitUs,

@@ -123,7 +123,7 @@ function showParting({ index, live, replayed }: Parting): void {
   ];
   printTable(
     rows.flatMap(({ run, account }) =>
-      (account?.considered ?? []).map(({ instance, requests, matchedTokens, queueUs, prefillUs }) => {
+      (account?.candidates ?? []).map(({ instance, requests, matchedTokens, queueUs, prefillUs }) => {
         const taken = instance === account?.instance;
         const predicted = { queueUs: Math.round(queueUs), prefillUs: Math.round(prefillUs) };
         const fetched = taken ? (account?.fetchedTokens ?? 0) : 0;

@@ -8,7 +8,7 @@ import type { BlockTableView, KvEventBatch, KvSnapshot, SsdBlock } from './kv-ev
 import type { BorrowerEffect, RemoteWork } from './lending-effects.ts';
 import type { PinOrder, PinState } from './pin-order.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
-import type { BlockFates, PlacementAccount, Prediction } from './request-trace.ts';
+import type { PlacementTrace, Prediction, PromptBlockCounts } from './request-trace.ts';
 import type { LayerRange, StepShape } from './step-shape.ts';
 
 interface Emit {
@@ -170,8 +170,8 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly group: PipelineGroup | undefined;
     }
   /** For whoever keeps accounts: where a try was to go, and what its instance found of the prompt. */
-  | { readonly kind: 'placed'; readonly id: RequestId; readonly account: PlacementAccount }
-  | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: BlockFates }
+  | { readonly kind: 'placed'; readonly id: RequestId; readonly account: PlacementTrace }
+  | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: PromptBlockCounts }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)

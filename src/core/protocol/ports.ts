@@ -4,9 +4,9 @@ import type { PinId, RequestId } from './ids.ts';
 import type { InstanceRole } from './instance-report.ts';
 import type { PinOrder as Order, PinState } from './pin-order.ts';
 import type { FailureCode, RefusalCause } from './refusal-cause.ts';
-import type { RequestAccount } from './request-trace.ts';
+import type { RequestTrace } from './request-trace.ts';
 
-export type { InstanceRole, PinId, PinState, RequestAccount };
+export type { InstanceRole, PinId, PinState, RequestTrace as RequestAccount };
 
 export interface SamplingParams {
   /** 0 is greedy. */
@@ -80,9 +80,9 @@ export interface ClusterPort {
   /** Unknown: nothing to do. */
   unpin(id: PinId): void;
   /** Hears what came of each request when it has ended, however it did. */
-  onEnded(listener: (account: RequestAccount) => void): void;
+  onEnded(listener: (account: RequestTrace) => void): void;
   /** What is known of a request that is under way or has ended lately. */
-  account(id: RequestId): RequestAccount | undefined;
+  account(id: RequestId): RequestTrace | undefined;
   /** (instances) */
   roles(): readonly InstanceRole[];
   /** New requests go to it in that role, what it has ends there. Undefined: it is so; else why it cannot be. */

@@ -25,7 +25,7 @@ export interface PlacementCandidate {
 }
 
 /** Tokens `from` to `from + rows` were computed in a step, or fetched from another instance; times since 1970. */
-export interface StepAccount {
+export interface StepTrace {
   readonly kind: 'step' | 'fetch';
   readonly instance: InstanceIndex;
   readonly startedUs: number;
@@ -36,10 +36,10 @@ export interface StepAccount {
 }
 
 /** One decision: where a try of the request goes. */
-export interface PlacementAccount {
+export interface PlacementTrace {
   readonly atUs: number;
   /** Those that took prompts. */
-  readonly considered: readonly PlacementCandidate[];
+  readonly candidates: readonly PlacementCandidate[];
   /** Undefined: none was left, or a batch job has to wait for room. */
   readonly instance: InstanceIndex | undefined;
   /** Who decodes, where that is another one. */
@@ -59,7 +59,7 @@ export interface PlacementAccount {
 }
 
 /** Blocks of the prompt as its instance found them: in its cache, or why not. */
-export interface BlockFates {
+export interface PromptBlockCounts {
   readonly hits: number;
   readonly neverSeen: number;
   readonly evicted: number;
@@ -69,23 +69,23 @@ export interface BlockFates {
 export type RequestState = 'queued' | 'prefill' | 'decode' | 'finished' | 'failed' | 'refused' | 'cancelled';
 
 /** Times are by the clock of the conductor's thread. */
-export interface RequestAccount {
+export interface RequestTrace {
   readonly id: RequestId;
   readonly state: RequestState;
   readonly promptTokens: number;
   readonly maxTokens: number;
   readonly outputTokens: number;
   readonly cachedTokens: number | undefined;
-  readonly blocks: BlockFates | undefined;
+  readonly blocks: PromptBlockCounts | undefined;
   readonly batch: boolean;
   readonly sloClass: string | undefined;
   readonly trace: string | undefined;
   readonly priority: number;
   /** Where steps are recorded, the first ones; of the others it is said how many they were. */
-  readonly steps: readonly StepAccount[];
-  readonly stepsUntold: number;
+  readonly steps: readonly StepTrace[];
+  readonly stepsOmitted: number;
   /** In order, the first try first. */
-  readonly placements: readonly PlacementAccount[];
+  readonly placements: readonly PlacementTrace[];
   readonly submittedUs: number;
   readonly startedUs: number | undefined;
   /** Where another instance decodes: when it was computed. */

@@ -4,18 +4,18 @@ import type { ConductorEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
 import type {
-  BlockFates,
-  PlacementAccount,
-  RequestAccount,
+  PlacementTrace,
+  PromptBlockCounts,
   RequestState,
-  StepAccount,
+  RequestTrace,
+  StepTrace,
 } from '../protocol/request-trace.ts';
 import { requestIdOf } from './attempts.ts';
 
 /** An account as it is written. */
-type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & {
-  placements: PlacementAccount[];
-  steps: StepAccount[];
+type Entry = { -readonly [K in keyof RequestTrace]: RequestTrace[K] } & {
+  placements: PlacementTrace[];
+  steps: StepTrace[];
 };
 
 /** Of a request. */
@@ -24,19 +24,19 @@ const stepsMax = 256;
 /** Memory is bounded: by those under way, and by `endedMax` that have ended, the latest. */
 export class RequestLog {
   readonly #endedMax: number;
-  readonly #onEnded: (account: RequestAccount) => void;
+  readonly #onEnded: (account: RequestTrace) => void;
   readonly #live = new Map<RequestId, Entry>();
   /** In the order of their ends. */
   readonly #ended = new Map<RequestId, Entry>();
 
   /** @param onEnded hears each once, when it is whole */
-  constructor(endedMax: number, onEnded: (account: RequestAccount) => void = () => {}) {
+  constructor(endedMax: number, onEnded: (account: RequestTrace) => void = () => {}) {
     this.#endedMax = endedMax;
     this.#onEnded = onEnded;
   }
 
   /** Undefined: it was never here, or too long ago. */
-  find(id: RequestId): RequestAccount | undefined {
+  find(id: RequestId): RequestTrace | undefined {
     return this.#live.get(id) ?? this.#ended.get(id);
   }
 
@@ -61,7 +61,7 @@ export class RequestLog {
         blocks: undefined,
         placements: [],
         steps: [],
-        stepsUntold: 0,
+        stepsOmitted: 0,
         submittedUs: nowUs,
         startedUs: undefined,
       },
@@ -76,7 +76,7 @@ export class RequestLog {
   }
 
   /** What a conductor asks to be done. */
-  hear(nowUs: number, effect: ConductorEffect): void {
+  record(nowUs: number, effect: ConductorEffect): void {
     switch (effect.kind) {
       case 'placed':
         this.#live.get(requestIdOf(effect.id))?.placements.push(effect.account);
@@ -95,18 +95,18 @@ export class RequestLog {
   }
 
   /** It was in a step. */
-  ran(id: RequestId, step: StepAccount): void {
+  addStep(id: RequestId, step: StepTrace): void {
     const entry = this.#live.get(requestIdOf(id));
     if (entry === undefined) return;
     if (entry.steps.length < stepsMax) entry.steps.push(step);
-    else entry.stepsUntold++;
+    else entry.stepsOmitted++;
   }
 
   cancelled(nowUs: number, id: RequestId): void {
     this.#end(nowUs, id, 'cancelled');
   }
 
-  #found(id: RequestId, blocks: BlockFates): void {
+  #found(id: RequestId, blocks: PromptBlockCounts): void {
     const entry = this.#live.get(requestIdOf(id));
     if (entry !== undefined) entry.blocks ??= blocks;
   }

@@ -16,7 +16,7 @@ import { PinDirectory } from './pin-directory.ts';
 import type { BlockCounts } from './placement/placed-prompt.ts';
 import { fetchOf, Placer } from './placement/placer.ts';
 import { RoleController } from './roles/role-controller.ts';
-import { accountOf, RoutePlanner, type RoutingDecision } from './route-planner.ts';
+import { placementTrace, RoutePlanner, type RoutingDecision } from './route-planner.ts';
 
 const unjudged = { slo: undefined, predicted: undefined };
 
@@ -83,7 +83,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   #record(id: RequestId, decision: RoutingDecision): void {
     if (this.#context.config.recordsPlacements !== true) return;
     const candidates = decision.job ? [] : this.#placer.candidates(decision.size.promptTokens);
-    const account = accountOf(this.#context.nowUs, decision, candidates, this.#placer.blockTokens);
+    const account = placementTrace(this.#context.nowUs, decision, candidates, this.#placer.blockTokens);
     this.#context.emit({ kind: 'placed', id, account });
   }
 

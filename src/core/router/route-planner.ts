@@ -3,7 +3,7 @@
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { contextTooLong, type Refusal } from '../protocol/refusals.ts';
 import { kvTokens, promptOf, type RequestSize } from '../protocol/request-size.ts';
-import type { PlacementAccount, PlacementCandidate } from '../protocol/request-trace.ts';
+import type { PlacementCandidate, PlacementTrace } from '../protocol/request-trace.ts';
 import type { AdmissionController, AdmissionVerdict } from './admission/admission-controller.ts';
 import { assignedInstances, type Route } from './attempts.ts';
 import type { BatchJobs } from './batch-jobs.ts';
@@ -193,15 +193,15 @@ function groupRoute({ choice, prefix }: GroupPlacement, alone: Route) {
 }
 
 /** The record of a decision in the trace of its request. */
-export function accountOf(
+export function placementTrace(
   atUs: number,
   { placement, route, verdict, inlineTokens }: RoutingDecision,
   considered: readonly PlacementCandidate[],
   blockTokens: number,
-): PlacementAccount {
+): PlacementTrace {
   return {
     atUs,
-    considered,
+    candidates: considered,
     instance: route?.instance,
     decodeAt: route?.decodeAt,
     group: route?.group?.members,

@@ -1,5 +1,5 @@
 // Latencies of a request as predicted at placement, and as they came out.
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 
 /** Undefined: not predicted, or not reached. */
 export interface Outcome {
@@ -8,14 +8,14 @@ export interface Outcome {
 }
 
 /** Time from submission to the first token. */
-export function ttftOf({ placements, submittedUs, firstTokenUs }: RequestAccount): Outcome {
+export function ttftOf({ placements, submittedUs, firstTokenUs }: RequestTrace): Outcome {
   const actualUs = firstTokenUs === undefined ? undefined : firstTokenUs - submittedUs;
   const [first] = placements;
   return { predictedUs: first && predictedTtftUs(first), actualUs };
 }
 
 /** Mean time between tokens. */
-export function tbtOf({ placements, firstTokenUs, lastTokenUs, outputTokens }: RequestAccount): Outcome {
+export function tbtOf({ placements, firstTokenUs, lastTokenUs, outputTokens }: RequestTrace): Outcome {
   const gaps = outputTokens - 1;
   const isKnown = firstTokenUs !== undefined && lastTokenUs !== undefined && gaps > 0;
   const actualUs = isKnown ? (lastTokenUs - firstTokenUs) / gaps : undefined;
@@ -27,7 +27,7 @@ export function predictedTtftUs({
   waitUs,
   prefillUs,
   predicted,
-}: RequestAccount['placements'][number]): number | undefined {
+}: RequestTrace['placements'][number]): number | undefined {
   if (predicted !== undefined) return predicted.ttftUs;
   return waitUs === undefined || prefillUs === undefined ? undefined : waitUs + prefillUs;
 }

@@ -1,11 +1,11 @@
 // GET /api/requests/ID: the state of a request, its placements, and its predicted and actual times.
 
 import type { ClusterPort } from '../../core/protocol/ports.ts';
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
 import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predictions.ts';
 
-type Placement = RequestAccount['placements'][number];
+type Placement = RequestTrace['placements'][number];
 
 /** @param id from the header x-request-id or the response body @throws ApiError 404 for an unknown id */
 export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number): object {
@@ -26,7 +26,7 @@ export function describeRequest(id: string, cluster: ClusterPort, choicesMax: nu
   return { id: requestId, object: 'kvasir.request', choices };
 }
 
-function describeChoice(index: number, account: RequestAccount): object {
+function describeChoice(index: number, account: RequestTrace): object {
   const { submittedUs, end, blocks, placements } = account;
   const after = (us: number | undefined) => (us === undefined ? null : ms(us - submittedUs));
   return {
@@ -55,7 +55,7 @@ function describeChoice(index: number, account: RequestAccount): object {
   };
 }
 
-function describeFailure({ code, message, cause }: Extract<RequestAccount['end'], { kind: 'failed' }>): object {
+function describeFailure({ code, message, cause }: Extract<RequestTrace['end'], { kind: 'failed' }>): object {
   return {
     code: code.toLowerCase(),
     message,
@@ -63,12 +63,22 @@ function describeFailure({ code, message, cause }: Extract<RequestAccount['end']
   };
 }
 
-function describeBlocks({ hits, neverSeen, ...rest }: NonNullable<RequestAccount['blocks']>): object {
+function describeBlocks({ hits, neverSeen, ...rest }: NonNullable<RequestTrace['blocks']>): object {
   return { hits, misses: { never_seen: neverSeen, ...rest } };
 }
 
 function describePlacement(placement: Placement): object {
-  const { considered, instance, decodeAt, group, fetchedFrom, fetchedTokens, inline, waitUs, prefillUs } = placement;
+  const {
+    candidates: considered,
+    instance,
+    decodeAt,
+    group,
+    fetchedFrom,
+    fetchedTokens,
+    inline,
+    waitUs,
+    prefillUs,
+  } = placement;
   const { predicted } = placement;
   return {
     instance: instance ?? null,

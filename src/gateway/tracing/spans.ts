@@ -1,7 +1,7 @@
 // The spans of a request from its account: queue, placement, fetch, each chunk and step, hand-off and decode.
 
 import type { ClusterPort } from '../../core/protocol/ports.ts';
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import { ttftOf } from '../metrics/predictions.ts';
 import { newId, type TraceContext, traceContext } from './trace-context.ts';
 
@@ -37,7 +37,7 @@ export function exportTraces(cluster: ClusterPort, exporter: SpanSink): void {
 }
 
 /** One span for the request, with child spans. @param originUs origin of the account's clock, in microseconds since 1970 */
-function requestSpans(account: RequestAccount, context: TraceContext, originUs: number): readonly Span[] {
+function requestSpans(account: RequestTrace, context: TraceContext, originUs: number): readonly Span[] {
   const { end, state, submittedUs, endedUs = submittedUs } = account;
   const spanId = newId(8);
   const root: Span = {
@@ -56,7 +56,7 @@ function requestSpans(account: RequestAccount, context: TraceContext, originUs: 
   return [root, ...parts.map((part) => ({ ...below, ...part, spanId: newId(8) }))];
 }
 
-function attributesOf(account: RequestAccount): Span['attributes'] {
+function attributesOf(account: RequestTrace): Span['attributes'] {
   const { id, state, batch, sloClass, promptTokens, cachedTokens, outputTokens, placements, blocks } = account;
   const ttft = ttftOf(account);
   return {
@@ -76,7 +76,7 @@ function attributesOf(account: RequestAccount): Span['attributes'] {
     'kvasir.blocks.never_seen': blocks?.neverSeen,
     'kvasir.blocks.evicted': blocks?.evicted,
     'kvasir.blocks.elsewhere': blocks?.elsewhere,
-    'kvasir.steps.untold': account.stepsUntold,
+    'kvasir.steps.untold': account.stepsOmitted,
   };
 }
 
@@ -85,7 +85,7 @@ function msOf(us: number | undefined): number | undefined {
 }
 
 /** The stages of the request, in order. */
-function phases(account: RequestAccount, originUs: number): readonly Part[] {
+function phases(account: RequestTrace, originUs: number): readonly Part[] {
   const { placements, submittedUs, startedUs, prefilledUs, firstTokenUs, lastTokenUs, endedUs } = account;
   const parts: Part[] = placements.map((placed) => ({
     name: 'placement',
@@ -94,7 +94,7 @@ function phases(account: RequestAccount, originUs: number): readonly Part[] {
     attributes: {
       'kvasir.instance': placed.instance,
       'kvasir.decode_at': placed.decodeAt,
-      'kvasir.considered': placed.considered.length,
+      'kvasir.considered': placed.candidates.length,
       'kvasir.inline': placed.inline,
       'kvasir.fetch.from': placed.fetchedFrom,
       'kvasir.fetch.tokens': placed.fetchedTokens,
@@ -112,7 +112,7 @@ function phases(account: RequestAccount, originUs: number): readonly Part[] {
 }
 
 /** Prefixes fetched from other instances, prompt chunks, and output tokens. */
-function steps({ steps, promptTokens }: RequestAccount): readonly Part[] {
+function steps({ steps, promptTokens }: RequestTrace): readonly Part[] {
   return steps.map(({ kind, instance, startedUs, endedUs, from, rows, aborted }) => ({
     name: kind === 'fetch' ? kind : from < promptTokens ? 'chunk' : 'step',
     startedUs,

@@ -9,10 +9,10 @@ import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/po
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
+import { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
-import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { Bus } from '../bus/bus.ts';
 import { canServe, countsOf, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
@@ -77,7 +77,7 @@ export class ClusterGateway extends ConductorDriver {
   readonly #slots: Slot[] = [];
   readonly #blocks: CatchUpDriver;
   /** Undefined where prefixes stay where they are. */
-  #transfers: TokenTransfers | undefined;
+  #transfers: LearnedTransfers | undefined;
   #isConnected = true;
   readonly #unwatch: () => void;
   /** Form of the first instance that joined: the others have it too. */
@@ -191,7 +191,7 @@ export class ClusterGateway extends ConductorDriver {
     slot.peer = peer;
     slot.role = role;
     slot.incarnation++;
-    this.admission.joined(instance, capacityTokens, capacityTokens);
+    this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role });
     // What it had before, no journal tells.
@@ -214,7 +214,7 @@ export class ClusterGateway extends ConductorDriver {
     this.#root = root;
     const { pipeline } = this.#options;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
-    if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
+    if (fetchBytesPerToken !== undefined) this.#transfers = new LearnedTransfers(slotsMax, fetchBytesPerToken);
     const groups = pipeline && stageLayers !== undefined ? { ...pipeline, layers: stageLayers } : undefined;
     this.placement.begin(root, slots, this.#transfers, groups);
     const conductor = new Conductor<GenerationRequest>({
@@ -292,8 +292,8 @@ export class ClusterGateway extends ConductorDriver {
     const { snapshot, number, journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = this.#placed(snapshot);
-    this.admission.told(instance, snapshot);
-    this.#transfers?.told(instance, snapshot);
+    this.admission.observe(instance, snapshot);
+    this.#transfers?.observe(instance, snapshot);
     const report = {
       incarnation: slot.incarnation,
       ...{ number, journal, requests },

@@ -14,7 +14,7 @@ import type {
   PinListener,
   Readiness,
 } from '../../core/protocol/ports.ts';
-import type { RequestAccount } from '../../core/protocol/request-trace.ts';
+import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 import type { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import type { Conductor } from '../../core/router/conductor.ts';
 import type { TokenPlacement } from '../../core/router/placement/token-placement.ts';
@@ -69,7 +69,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** Names of current tries, by the names of their requests. */
   readonly #tries = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
-  readonly #listeners: ((account: RequestAccount) => void)[] = [];
+  readonly #listeners: ((account: RequestTrace) => void)[] = [];
   readonly #accounts = new RequestLog(accountsMax, (account) => {
     for (const listener of this.#listeners) listener(account);
   });
@@ -159,11 +159,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.feed({ kind: 'unpin', id });
   }
 
-  onEnded(listener: (account: RequestAccount) => void): void {
+  onEnded(listener: (account: RequestTrace) => void): void {
     this.#listeners.push(listener);
   }
 
-  account(id: RequestId): RequestAccount | undefined {
+  account(id: RequestId): RequestTrace | undefined {
     return this.#accounts.find(id);
   }
 
@@ -177,7 +177,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     const { placement, admission } = this;
     return {
       ...{ sinks: this.#sinks.size, tries: this.#tries.size },
-      ...{ prefills: placement.watched, outputs: admission.counted },
+      ...{ prefills: placement.observed, outputs: admission.counted },
     };
   }
 
@@ -205,8 +205,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
-      placement.heard(nowUs(), instance, id, event);
-      admission.heard(id, event);
+      placement.received(nowUs(), instance, id, event);
+      admission.received(id, event);
       this.feed({ kind: 'heard', instance, id, event });
     }
     for (const id of prefilled) {
@@ -221,7 +221,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** Before what came of them. */
   protected hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
     for (const { rows, ...step } of steps)
-      for (const [id, from, count] of rows) this.#accounts.ran(id, { ...step, instance, from, rows: count });
+      for (const [id, from, count] of rows) this.#accounts.addStep(id, { ...step, instance, from, rows: count });
   }
 
   protected feed(event: ConductorEvent): void {
@@ -240,7 +240,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   #carryOut(effect: ConductorEffect): void {
     const { reach, placement, admission, log } = this;
-    this.#accounts.hear(nowUs(), effect);
+    this.#accounts.record(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
         this.#emit(effect.id, effect.event);
@@ -289,8 +289,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     const name = this.#tries.get(id);
     if (name === undefined) return;
     this.#tries.delete(id);
-    this.placement.left(name);
-    this.admission.left(name);
+    this.placement.forget(name);
+    this.admission.forget(name);
   }
 
   #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinUpdated' }>): void {

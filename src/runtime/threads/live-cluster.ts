@@ -6,10 +6,10 @@ import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/po
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
+import { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
 import type { PipelineSettings, PlacerConfig } from '../../core/router/placement/placer.ts';
 import { type TokenPipeline, TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
-import { TokenTransfers } from '../../core/router/token-transfers.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
@@ -75,7 +75,7 @@ export class LiveCluster extends ConductorDriver {
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
-  #transfers: TokenTransfers | undefined;
+  #transfers: LearnedTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
@@ -174,7 +174,7 @@ export class LiveCluster extends ConductorDriver {
       this.#pipelineOf(first),
     );
     for (const [i, { description }] of messages.entries())
-      this.admission.joined(i, description.capacityTokens, description.contextTokens);
+      this.admission.instanceJoined(i, description.capacityTokens, description.contextTokens);
     const conductor = new Conductor<GenerationRequest>({
       instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
       queueMax: this.#options.queueMax,
@@ -202,10 +202,10 @@ export class LiveCluster extends ConductorDriver {
   }
 
   /** Undefined where prefixes stay where they are. */
-  #transfersBetween({ description, shared }: ReadyMessage, instances: number): TokenTransfers | undefined {
+  #transfersBetween({ description, shared }: ReadyMessage, instances: number): LearnedTransfers | undefined {
     const bytesPerToken = description.fetchBytesPerToken;
     if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
-    this.#transfers = new TokenTransfers(instances, bytesPerToken);
+    this.#transfers = new LearnedTransfers(instances, bytesPerToken);
     return this.#transfers;
   }
 
@@ -271,7 +271,7 @@ export class LiveCluster extends ConductorDriver {
     const member = this.#member(index);
     member.snapshot = message.snapshot;
     this.#gone.delete(index);
-    this.admission.joined(index, capacityTokens, contextTokens);
+    this.admission.instanceJoined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, incarnation: member.incarnation, capacityTokens });
     this.#introduce(index, message);
     this.#bureau?.returned(index);
@@ -280,9 +280,9 @@ export class LiveCluster extends ConductorDriver {
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
     this.#member(instance).snapshot = message.snapshot;
-    this.admission.told(instance, message.snapshot);
+    this.admission.observe(instance, message.snapshot);
     this.hearSteps(instance, message.steps);
-    this.#transfers?.told(instance, message.snapshot);
+    this.#transfers?.observe(instance, message.snapshot);
     this.hear(instance, message);
   }
 

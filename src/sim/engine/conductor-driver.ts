@@ -5,7 +5,7 @@ import type { ConductorEffect, StandbyEffect } from '../../core/protocol/effects
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { MessageCounts } from '../../core/protocol/message-counts.ts';
-import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
+import { lengthAdmission, type SloRule } from '../../core/router/admission/length-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
 import { lengthRequests } from '../../core/router/length-requests.ts';
 import { lengthJobs, lengthPlacement } from '../../core/router/placement/length-placement.ts';
@@ -51,8 +51,8 @@ export class ConductorDriver {
   }
 
   /** Learns from an instance's snapshot. */
-  observe(instance: InstanceIndex, snapshot: Parameters<Learned['transfers']['told']>[1]): void {
-    this.#learned?.transfers.told(instance, snapshot);
+  observe(instance: InstanceIndex, snapshot: Parameters<Learned['transfers']['observe']>[1]): void {
+    this.#learned?.transfers.observe(instance, snapshot);
   }
 
   /** The gateway restarts with its conductor: all its clients lose their requests. */
@@ -89,7 +89,7 @@ export class ConductorDriver {
         clients.deliver(effect.id, effect.event);
         break;
       case 'cancel':
-        this.#learned?.prefills.left(effect.id);
+        this.#learned?.prefills.forget(effect.id);
         delivery.sendToInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
@@ -165,7 +165,7 @@ export function createConductor(
     queueMax: config.queueMax,
     requests: lengthRequests,
     placement: { ...placement, ...learned },
-    admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
+    admission: lengthAdmission(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
     messageCounts: fates,
@@ -178,6 +178,6 @@ export function createConductor(
 }
 
 function learn(prefills: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
-  if (event.kind === 'heard') prefills.heard(nowUs, event.instance, event.id, event.event);
+  if (event.kind === 'heard') prefills.received(nowUs, event.instance, event.id, event.event);
   else if (event.kind === 'prefilled') prefills.prefilled(nowUs, event.id);
 }

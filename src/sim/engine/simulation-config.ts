@@ -6,11 +6,11 @@ import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
-import type { PlacementAccount } from '../../core/protocol/request-trace.ts';
+import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
+import type { LearnedTransfers } from '../../core/router/placement/learned-transfers.ts';
 import type { PipelineSettings, PlacementSettings } from '../../core/router/placement/placer.ts';
-import type { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
-import type { TokenTransfers } from '../../core/router/token-transfers.ts';
+import type { PrefillObserver } from '../../core/router/placement/prefill-observer.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import type { FaultPlan } from '../faults/fault-plan.ts';
 import type { Nic } from '../network/network.ts';
@@ -45,9 +45,9 @@ export interface Inspection {
 /** What the conductor of a live cluster learns. */
 export interface Learned {
   /** Prefill times. */
-  readonly prefills: PrefillWatch;
+  readonly prefills: PrefillObserver;
   /** Transfer times of prefixes between instances. */
-  readonly transfers: TokenTransfers;
+  readonly transfers: LearnedTransfers;
 }
 
 /** The messages that an instance sends in one turn of its loop. */
@@ -100,7 +100,7 @@ export interface SimulationConfig {
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
   /** Called with each routing decision and its reasons. */
-  readonly placed?: ((id: RequestId, account: PlacementAccount) => void) | undefined;
+  readonly placed?: ((id: RequestId, account: PlacementTrace) => void) | undefined;
   /** After every event, each machine checks itself and the cluster's invariants are checked. */
   readonly checking: boolean;
   /** Undefined: no faults. */

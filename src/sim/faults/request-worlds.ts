@@ -127,7 +127,7 @@ export function requestWorld(seed: number): RequestWorld {
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
   ...{ sustainUs: 50_000, dwellUs: 150_000, gain: 1.1, loadMin: 0.05 },
-  ...{ lookUs: 20_000, windowUs: 200_000 },
+  ...{ intervalUs: 20_000, windowUs: 200_000 },
 };
 
 /** In some worlds the members of groups compute at different speeds. */

@@ -11,7 +11,7 @@ import { RefusalOdds } from '../../../src/core/router/admission/refusal-odds.ts'
 import { parseSloBound, sloOf } from '../../../src/core/router/admission/slo.ts';
 
 const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
-const member = { steps, capacityTokens: 10_000, landingTokens: 1_000, takesOthers: true };
+const member = { steps, capacityTokens: 10_000, receiveTokens: 1_000, takesHandOffs: true };
 
 const coming = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
   member: at,
@@ -150,7 +150,7 @@ describe('odds of being refused at last', () => {
 
 describe('the pool that decodes', () => {
   it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
-    const pool = new DecodePool([undefined, member, member, { ...member, takesOthers: false }]);
+    const pool = new DecodePool([undefined, member, member, { ...member, takesHandOffs: false }]);
     expect(pool.choose(600)).toBe(1);
     const first = pool.add(0, coming(1, 600, 1_000));
     expect(pool.choose(600)).toBe(2);
@@ -159,9 +159,9 @@ describe('the pool that decodes', () => {
     expect(pool.choose(500)).toBe(2);
     pool.joined(2_000, first);
     expect(pool.choose(500)).toBe(1);
-    pool.lost(1);
+    pool.instanceLost(1);
     expect(pool.choose(900)).toBe(2);
-    pool.lost(2);
+    pool.instanceLost(2);
     expect(pool.choose(1)).toBeUndefined();
     pool.check();
   });
@@ -176,13 +176,13 @@ describe('the pool that decodes', () => {
     pool.add(50_000, coming(0, 800, 300_000));
     // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
     const stepUs = 3_000 + 350;
-    expect(pool.now(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
+    expect(pool.countNow(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
     // At 120 ms the first is older than 100 ms; 200 and 400 decode, the second for 70 ms.
     const thenUs = 2_000 + 600;
-    const { tbtUs, memory } = pool.at(50_000, 120_000, 100_000).load(0, 0);
+    const { tbtUs, memory } = pool.countAt(50_000, 120_000, 100_000).load(0, 0);
     expect(tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
     // Whoever is late joins now: the third at 200 ms instead of 80.
-    expect(pool.at(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
+    expect(pool.countAt(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
     expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
     pool.check();
   });
@@ -197,11 +197,11 @@ describe('the pool that decodes', () => {
     pool.joined(0, old);
     pool.add(50_000, { ...coming(0, 400, 60_000), outputs });
     // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
-    const { memory } = forecast.at(50_000, 80_000).load(0, 0);
+    const { memory } = forecast.countAt(50_000, 80_000).load(0, 0);
     expect(memory).toBeCloseTo((100 + 80 + 0.5 * 400) / 10_000, 3);
     // Nobody is known to go on for longer than 100: those who do may stay.
-    expect(forecast.at(200_000, 200_000).load(0, 0).memory).toBeGreaterThan(0.03);
-    expect(forecast.at(50_000, 180_000).load(0, 0).memory).toBe(0);
+    expect(forecast.countAt(200_000, 200_000).load(0, 0).memory).toBeGreaterThan(0.03);
+    expect(forecast.countAt(50_000, 180_000).load(0, 0).memory).toBe(0);
   });
 
   it('lasts as long as decodes did, where that is learned', () => {
@@ -229,7 +229,7 @@ describe('the pool that decodes', () => {
           pool.check();
         });
         for (const one of live) pool.remove(one);
-        expect(pool.now(100).load(0, 0)).toEqual({ tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 });
+        expect(pool.countNow(100).load(0, 0)).toEqual({ tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 });
       }),
     );
   });

@@ -23,7 +23,7 @@ const costs: PlacementCosts = {
   prefillUs: (kind, tokens, cached) => (kind + 1) * (tokens - cached) * 20,
   transfers: {
     transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
-    askUs: () => 0,
+    latencyUs: () => 0,
     backlogUs: (from) => backlogUs[from % backlogUs.length] ?? 0,
   },
   readUs: (_instance, tokens) => 7 * tokens,
@@ -90,11 +90,11 @@ describe('placement', () => {
           expect(ways).toEqual([]);
           return;
         }
-        const { queueUs, transferUs, waitUs, prefillUs, ownBlocks, fetchedBlocks } = decision;
+        const { queueUs, transferUs, waitUs, prefillUs, localBlocks, fetchedBlocks } = decision;
         expect(waitUs).toBe(Math.max(queueUs, transferUs));
         expect(waitUs + prefillUs).toBe(Math.min(...ways.map(({ us }) => us)));
         expect(ways).toContainEqual({ i: decision.instance, fetchedBlocks, us: waitUs + prefillUs });
-        expect(ownBlocks).toBe(instances[decision.instance]?.own);
+        expect(localBlocks).toBe(instances[decision.instance]?.own);
         expect(decision.from).toBe(fetchedBlocks > 0 ? from : undefined);
         fetched[fetchedBlocks > 0 ? 'yes' : 'no']++;
       }),
@@ -107,7 +107,7 @@ describe('placement', () => {
     const instances = [0, 10].map((own) => ({ up: 1, requests: 0, queueUs: own * 400, kind: 0, own }));
     const question = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
     const decision = placement('cache-aware', { transfers: undefined }).choose(question, viewOf(instances));
-    expect(decision).toMatchObject({ instance: 0, ownBlocks: 0, fetchedBlocks: 0, from: undefined, prefillUs: 2400 });
+    expect(decision).toMatchObject({ instance: 0, localBlocks: 0, fetchedBlocks: 0, from: undefined, prefillUs: 2400 });
     expect(placement('cache-aware').choose(question, viewOf(instances))).toMatchObject({
       instance: 0,
       fetchedBlocks: 10,
@@ -135,7 +135,7 @@ describe('placement', () => {
       });
       expect(choose([10, 0], [6, 0], [1_000, 5_000])).toMatchObject({ waitUs: 1_000, readyUs: 420 });
       // So much of it that computing elsewhere is sooner, were it not for the queue.
-      expect(choose([2, 0], [0, 0])).toMatchObject({ instance: 0, ownBlocks: 2 });
+      expect(choose([2, 0], [0, 0])).toMatchObject({ instance: 0, localBlocks: 2 });
     });
 
     test('adds what the other one reads before it sends', () => {
@@ -171,19 +171,19 @@ describe('placement', () => {
       );
     // 400 us with the prefix of the last one, wherever it is computed.
     expect(choose([0, 4, 10], [0, 0, 0], [0, 0, 1], true)).toMatchObject({
-      ...{ instance: 2, ownBlocks: 10, fetchedBlocks: 0, from: undefined, prefillUs: 400 },
+      ...{ instance: 2, localBlocks: 10, fetchedBlocks: 0, from: undefined, prefillUs: 400 },
     });
     expect(choose([0, 4, 10, 10], [0, 0, 0, 0], [0, 0, 1, 0], true)).toMatchObject({ instance: 3, from: undefined });
     // The one that has it is slower: it comes to whoever has some of it.
     expect(choose([0, 4, 10], [0, 0, 1], [0, 1, 0], true)).toMatchObject({ instance: 1, fetchedBlocks: 6, from: 2 });
     // 2,400 us each: half of the rows take the slower one as long.
-    expect(choose([0, 6], [0, 1], [0, 1], false)).toMatchObject({ instance: 1, ownBlocks: 6, prefillUs: 2_400 });
+    expect(choose([0, 6], [0, 1], [0, 1], false)).toMatchObject({ instance: 1, localBlocks: 6, prefillUs: 2_400 });
   });
 
   test('counts what passes before the first byte of a prefix comes: nothing is computed behind it meanwhile', () => {
     const choose = (queueUs: readonly number[], onSsd = 0) => {
       const instances = queueUs.map((queueUs) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 }));
-      const transfers = { transferUs: () => 370, askUs: () => 70, backlogUs: () => 0 };
+      const transfers = { transferUs: () => 370, latencyUs: () => 70, backlogUs: () => 0 };
       return placement('cache-aware', { transfers, overlapUs: () => 2_000 }).choose(
         { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10], [0, onSsd]) },
         viewOf(instances),
@@ -208,7 +208,7 @@ describe('placement', () => {
         const decision = placement(kind).choose(question, viewOf(instances));
         expect(decision === undefined).toBe(instances.every(({ up }) => up === 0));
         if (decision === undefined) return;
-        expect(instances[decision.instance]).toMatchObject({ up: 1, own: decision.ownBlocks });
+        expect(instances[decision.instance]).toMatchObject({ up: 1, own: decision.localBlocks });
       }),
     );
   });

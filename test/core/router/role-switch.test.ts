@@ -1,18 +1,18 @@
 // When an instance changes sides: only for a gain, only when it lasts, and not too often.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { RoleSwitcher, type RoleSwitchLimits, wanted } from '../../../src/core/router/roles/role-switch.ts';
+import { poolToGrow, RoleSwitcher, type RoleSwitchLimits } from '../../../src/core/router/roles/role-switch.ts';
 
-const limits: RoleSwitchLimits = { sustainUs: 10, dwellUs: 100, gain: 1.15, loadMin: 0.5, lookUs: 1, windowUs: 1 };
+const limits: RoleSwitchLimits = { sustainUs: 10, dwellUs: 100, gain: 1.15, loadMin: 0.5, intervalUs: 1, windowUs: 1 };
 const pool = (instances: number, demand: number) => ({ instances, demand });
 
 describe('the side that an instance is to come over to', () => {
   it('is the fuller one, where that empties it enough and leaves somebody on the other', () => {
-    expect(wanted(pool(4, 4), pool(4, 1), limits)).toBe('prefill');
-    expect(wanted(pool(4, 1), pool(4, 4), limits)).toBe('decode');
-    expect(wanted(pool(4, 4), pool(4, 3.9), limits)).toBeUndefined();
-    expect(wanted(pool(4, 1.9), pool(4, 0), limits)).toBeUndefined();
-    expect(wanted(pool(7, 9), pool(1, 0.1), limits)).toBeUndefined();
+    expect(poolToGrow(pool(4, 4), pool(4, 1), limits)).toBe('prefill');
+    expect(poolToGrow(pool(4, 1), pool(4, 4), limits)).toBe('decode');
+    expect(poolToGrow(pool(4, 4), pool(4, 3.9), limits)).toBeUndefined();
+    expect(poolToGrow(pool(4, 1.9), pool(4, 0), limits)).toBeUndefined();
+    expect(poolToGrow(pool(7, 9), pool(1, 0.1), limits)).toBeUndefined();
   });
 
   it('never is one that makes the fullest pool fuller, nor one that would be undone at once', () => {
@@ -20,13 +20,13 @@ describe('the side that an instance is to come over to', () => {
     const count = fc.integer({ min: 1, max: 12 });
     fc.assert(
       fc.property(count, demand, count, demand, (p, prefill, d, decode) => {
-        const role = wanted(pool(p, prefill), pool(d, decode), limits);
+        const role = poolToGrow(pool(p, prefill), pool(d, decode), limits);
         if (role === undefined) return;
         const more = role === 'prefill' ? 1 : -1;
         const before = Math.max(prefill / p, decode / d);
         expect(Math.max(prefill / (p + more), decode / (d - more))).toBeLessThan(before);
         expect(Math.min(p + more, d - more)).toBeGreaterThanOrEqual(1);
-        expect(wanted(pool(p + more, prefill), pool(d - more, decode), limits)).not.toBe(
+        expect(poolToGrow(pool(p + more, prefill), pool(d - more, decode), limits)).not.toBe(
           role === 'prefill' ? 'decode' : 'prefill',
         );
       }),
@@ -35,7 +35,7 @@ describe('the side that an instance is to come over to', () => {
 
   it('is said when the wish has held long enough, and then not again for a while', () => {
     const switcher = new RoleSwitcher(limits);
-    const look = (nowUs: number, prefill: number) => switcher.look(nowUs, pool(4, prefill), pool(4, 1));
+    const look = (nowUs: number, prefill: number) => switcher.decide(nowUs, pool(4, prefill), pool(4, 1));
     expect([look(0, 4), look(9, 4), look(10, 4)]).toEqual([undefined, undefined, 'prefill']);
     expect([look(60, 8), look(109, 8), look(110, 8)]).toEqual([undefined, undefined, 'prefill']);
     // A moment without it starts the wait anew.

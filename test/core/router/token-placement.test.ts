@@ -13,8 +13,8 @@ function learning() {
     const prompt = new Int32Array(tokens).fill(1);
     const rest = { maxTokens: 1, sampling: greedy, stopTokenIds: [], priority: 0, salt: '' };
     placement.forwarded(instance, { id: 'r', prompt, ...rest });
-    placement.heard(0, instance, 'r', { kind: 'started', cachedTokens: 0 });
-    placement.heard(us, instance, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+    placement.received(0, instance, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.received(us, instance, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
   };
   return { placement, prefill, us: () => predictors.map((each) => each.prefillUs(100, 0)) };
 }
@@ -49,9 +49,9 @@ test('what whoever decodes says of a start is not timed: all is computed by then
       priority: 0,
       salt: '',
     });
-    placement.heard(9, 1, 'r', { kind: 'started', cachedTokens: 0 });
-    placement.heard(10, 1, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+    placement.received(9, 1, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.received(10, 1, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
   }
   expect(us()).toEqual(before);
-  expect(placement.watched).toBe(0);
+  expect(placement.observed).toBe(0);
 });

@@ -107,7 +107,7 @@ describe('a cluster over a bus', () => {
     for (const [i, prompt] of prompts.entries()) {
       const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
       const [placed] = late.account(`r${i}`)?.placements ?? [];
-      const matched = placed?.considered.map(({ matchedTokens }) => matchedTokens) ?? [];
+      const matched = placed?.candidates.map(({ matchedTokens }) => matchedTokens) ?? [];
       expect(Math.max(...matched)).toBe(Math.floor((prompt.length - 1) / 32) * 32);
       expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
     }

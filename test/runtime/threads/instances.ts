@@ -44,7 +44,7 @@ export class TaughtCluster extends LiveCluster {
     const request = liveRequest('lesson', livePrompt(1, 1000), 1);
     for (let i = 0; i < 50; i++) {
       this.placement.forwarded(instance, request);
-      this.placement.heard(0, instance, request.id, { kind: 'started', cachedTokens: 0 });
+      this.placement.received(0, instance, request.id, { kind: 'started', cachedTokens: 0 });
       this.placement.prefilled(1032 * usPerToken, request.id);
     }
   }

@@ -62,7 +62,7 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
     const last = liveRequest('last', [...livePrompt(rounds - 1, 400), 9], 1);
     await answerOf(cluster, last);
     const [placed] = cluster.account('last')?.placements ?? [];
-    expect(placed?.considered.map(({ matchedTokens }) => matchedTokens >= 384)).toEqual([true, true]);
+    expect(placed?.candidates.map(({ matchedTokens }) => matchedTokens >= 384)).toEqual([true, true]);
     expect(cluster.snapshot().pages.used).toBe(0);
   });
 });

@@ -84,8 +84,8 @@ export interface PoolLoads {
 const unpredicted: DecodeMember = {
   steps: { predictUs: ({ rows }) => rows },
   capacityTokens: Number.POSITIVE_INFINITY,
-  landingTokens: Number.POSITIVE_INFINITY,
-  takesOthers: true,
+  receiveTokens: Number.POSITIVE_INFINITY,
+  takesHandOffs: true,
 };
 
 const defaultForecast: ForecastSettings = { kind: 'td', decodeUs: 0, oddsMax: 0.5 };
@@ -122,7 +122,7 @@ export class AdmissionController<Request> {
   /** Decode work, that of prompts whose prefill should have ended included, in full instances; 0 while no request has an SLO. */
   decodeDemand(nowUs: number): number {
     if (this.#slo === undefined) return 0;
-    return this.#pool.at(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
+    return this.#pool.countAt(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
   }
 
   /** The decode instance that also computes a short prompt; undefined: another instance computes it. @param able as for `chooseDecoder` */
@@ -161,7 +161,7 @@ export class AdmissionController<Request> {
   ): InstanceIndex | undefined {
     if (!this.#forecasts) return this.#pool.choose(promptTokens, able);
     const joinsUs = nowUs + this.#joinsAfterUs(prefilledUs - nowUs);
-    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens, able);
+    return this.#forecast.countAt(nowUs, joinsUs).chooseCounted(promptTokens, able);
   }
 
   /** Time until a request with this predicted TTFT joins the decoding batch. */
@@ -179,8 +179,8 @@ export class AdmissionController<Request> {
     const { promptTokens, waitUs, prefillUs, inline, member } = planned;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : handOffUs(config.handOff, promptTokens, prefillUs));
     const joinsUs = nowUs + this.#joinsAfterUs(ttftUs);
-    const pool = this.#forecasts ? this.#forecast.at(nowUs, joinsUs) : this.#pool.now(nowUs);
-    const decode = member === undefined ? idleDecode : pool.least(member, promptTokens);
+    const pool = this.#forecasts ? this.#forecast.countAt(nowUs, joinsUs) : this.#pool.countNow(nowUs);
+    const decode = member === undefined ? idleDecode : pool.leastLoad(member, promptTokens);
     const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
     const decodeLoad = tbtUs / bounds.tbtUs;
@@ -251,17 +251,17 @@ export class AdmissionController<Request> {
   }
 
   instanceLost(instance: InstanceIndex): void {
-    this.#pool.lost(instance);
+    this.#pool.instanceLost(instance);
   }
 
   instanceJoined(instance: InstanceIndex): void {
-    this.#pool.joinedAgain(instance);
+    this.#pool.instanceJoined(instance);
   }
 
   /** Against the SLO of the latest request; undefined while no request has one. @param waitUs mean over the prefill instances */
   loads(nowUs: number, waitUs: number): PoolLoads | undefined {
     if (this.#slo === undefined) return undefined;
-    return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs).meanTbtUs / this.#slo.tbtUs };
+    return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.countNow(nowUs).meanTbtUs / this.#slo.tbtUs };
   }
 
   /** @param inlineTokens (instances): prompt tokens that are to be computed on the instance that decodes them */

@@ -59,8 +59,10 @@ export class DecodeForecast {
   }
 
   /** The pool, counted as it will be. */
-  at(nowUs: number, atUs: number): DecodePool {
-    return this.#kind === 'lengths' ? this.#pool.expected(nowUs, atUs) : this.#pool.at(nowUs, atUs, this.decodeUs);
+  countAt(nowUs: number, atUs: number): DecodePool {
+    return this.#kind === 'lengths'
+      ? this.#pool.countExpected(nowUs, atUs)
+      : this.#pool.countAt(nowUs, atUs, this.decodeUs);
   }
 
   /** When a request joins whose first token is predicted after so long. */
@@ -85,7 +87,7 @@ export class DecodeForecast {
 
   /** A request was refused by its forecast. */
   refused(): void {
-    this.#odds.forget();
+    this.#odds.decay();
   }
 
   /** An output came to its end. @param decodedUs since it joined */

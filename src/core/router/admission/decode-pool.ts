@@ -8,9 +8,9 @@ export interface DecodeMember {
   /** Tokens whose keys and values fit at once. */
   readonly capacityTokens: number;
   /** Tokens of prompts that may be on the way at once: where they land is bounded. */
-  readonly landingTokens: number;
+  readonly receiveTokens: number;
   /** False: it decodes only what it has prefilled. */
-  readonly takesOthers: boolean;
+  readonly takesHandOffs: boolean;
 }
 
 /** A request on its way to an instance that decodes. */
@@ -82,7 +82,7 @@ export class DecodePool {
     };
     this.#there = new Uint8Array(members.length).fill(1);
     this.#decodes = Uint8Array.from(members, (member) => Number(member !== undefined));
-    this.#takes = Uint8Array.from(members, (member) => Number(member?.takesOthers === true));
+    this.#takes = Uint8Array.from(members, (member) => Number(member?.takesHandOffs === true));
   }
 
   /**
@@ -111,8 +111,8 @@ export class DecodePool {
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
-        if (member === undefined || !this.takesOthers(i) || able?.[i] === 0) continue;
-        if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
+        if (member === undefined || !this.takesHandOffs(i) || able?.[i] === 0) continue;
+        if (pass === 0 && this.#comingTokens[i] + tokens > member.receiveTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;
         best = i;
@@ -156,12 +156,12 @@ export class DecodePool {
     this.#tally(decoding, 1);
   }
 
-  lost(member: number): void {
+  instanceLost(member: number): void {
     this.#there[member] = 0;
   }
 
   /** It is there again. */
-  joinedAgain(member: number): void {
+  instanceJoined(member: number): void {
     this.#there[member] = 1;
   }
 
@@ -177,7 +177,7 @@ export class DecodePool {
   }
 
   /** Those who decode now. */
-  now(nowUs: number): this {
+  countNow(nowUs: number): this {
     return this.#count(nowUs, nowUs, ({ joined }) => Number(joined));
   }
 
@@ -185,13 +185,13 @@ export class DecodePool {
    * Those who will decode at `atUs`, were every decode to last `decodeUs`: who will have joined by then, less who joined longer ago than
    * that (Mooncake, section 6.2: system level).
    */
-  at(nowUs: number, atUs: number, decodeUs: number): this {
+  countAt(nowUs: number, atUs: number, decodeUs: number): this {
     return this.#count(nowUs, atUs, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
   }
 
   /** Those who are expected to decode at `atUs`: each with the chance that its output, like others of its kind, goes on until then (request level). */
-  expected(nowUs: number, atUs: number): this {
-    this.now(nowUs);
+  countExpected(nowUs: number, atUs: number): this {
+    this.countNow(nowUs);
     const stepUs = this.#members.map((_, i) => Math.max(1, this.load(i, 0).tbtUs));
     return this.#count(nowUs, atUs, ({ member, joined, outputs }, fromUs) => {
       if (fromUs > atUs) return 0;
@@ -237,12 +237,12 @@ export class DecodePool {
   }
 
   /** Does it decode what others prefill, and is it there? */
-  takesOthers(index: number): boolean {
+  takesHandOffs(index: number): boolean {
     return this.#takes[index] === 1 && this.#there[index] === 1;
   }
 
   /** The least that any of those who decode at a member may wait for a token, as counted last. */
-  strictestUs(index: number): number {
+  strictestTbtUs(index: number): number {
     return this.#counted.tbtUsMax[index];
   }
 
@@ -270,7 +270,7 @@ export class DecodePool {
   }
 
   /** Of whoever could decode instead of `index` and would have the shortest step with `tokens` more. */
-  least(index: number, tokens: number): DecodeLoad {
+  leastLoad(index: number, tokens: number): DecodeLoad {
     let least = this.load(index, tokens);
     if (this.#takes[index] === 0) return least;
     for (let i = 0; i < this.#members.length; i++) {
@@ -301,7 +301,7 @@ export class DecodePool {
     let demand = 0;
     for (let i = 0; i < this.#members.length; i++) {
       const member = this.#members[i];
-      if (member === undefined || !this.takesOthers(i)) continue;
+      if (member === undefined || !this.takesHandOffs(i)) continue;
       const { tbtUs, memory } = this.load(i, 0);
       const leastUs = member.steps.predictUs(decodeShape(1, 1));
       demand += Math.max(memory, tbtUs === 0 ? 0 : (tbtUs - leastUs) / Math.max(1, tbtUsMax - leastUs));

@@ -49,15 +49,15 @@ export class InlinePrefill {
    * is computed elsewhere.
    */
   choose(nowUs: number, { promptTokens, tbtUs, able }: InlineQuestion, prompt: CachedPrompt): InlineChoice | undefined {
-    this.#pool.now(nowUs);
+    this.#pool.countNow(nowUs);
     let best: InlineChoice | undefined;
     for (let member = 0; member < this.#pending.length; member++) {
-      if (!this.#pool.takesOthers(member) || able?.[member] === 0) continue;
+      if (!this.#pool.takesHandOffs(member) || able?.[member] === 0) continue;
       const cached = prompt.cachedTokens(member);
       const rows = promptTokens - cached + this.#pending[member];
       if (rows > this.#limits.tokensMax || this.#pool.load(member, promptTokens).memory > 1) continue;
       const stepUs = this.#pool.stepUsWith(member, rows, cached);
-      if (stepUs > Math.min(this.#limits.stepUsMax, tbtUs, this.#pool.strictestUs(member))) continue;
+      if (stepUs > Math.min(this.#limits.stepUsMax, tbtUs, this.#pool.strictestTbtUs(member))) continue;
       if (best !== undefined && stepUs >= best.stepUs) continue;
       best = { member, cachedTokens: cached, waitUs: this.#pool.load(member, 0).tbtUs, stepUs };
     }

@@ -47,7 +47,7 @@ export interface AdmissionSettings {
 /** What a request may wait, if its output has so many tokens. */
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
-export function admissionConfig(
+export function lengthAdmission(
   { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
@@ -57,8 +57,8 @@ export function admissionConfig(
   const members = instances.map(({ role, machine }, i) => {
     if (role === 'prefill' && roleSwitch === undefined) return undefined;
     const steps = new ModelPredictor(machine.cost);
-    const landingTokens = machine.handOff?.landingTokens ?? 0;
-    return { steps, capacityTokens: capacityTokens[i], landingTokens, takesOthers: role === 'decode' };
+    const receiveTokens = machine.handOff?.landingTokens ?? 0;
+    return { steps, capacityTokens: capacityTokens[i], receiveTokens, takesHandOffs: role === 'decode' };
   });
   const [{ machine, nic }] = instances;
   const decoder = instances.find(({ role }) => role === 'decode');

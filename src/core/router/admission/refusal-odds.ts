@@ -27,7 +27,7 @@ export class RefusalOdds {
   }
 
   /** A request was refused before anybody could see: so that nobody is shut out for what once was. */
-  forget(): void {
+  decay(): void {
     this.#intercept -= forgotten * this.#intercept;
     this.#slope += forgotten * (1 - this.#slope);
   }

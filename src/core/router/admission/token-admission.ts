@@ -20,7 +20,7 @@ const forever: Slo = {
 interface Member extends DecodeMember {
   readonly steps: StepCost;
   capacityTokens: number;
-  landingTokens: number;
+  receiveTokens: number;
 }
 
 /** Each instance tells what it has learned of its steps; prefills are learned by placement. */
@@ -38,15 +38,15 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     this.#settings = settings;
     this.#limits = limits;
     this.#members = Array.from({ length: instances }, () => {
-      return { steps: new StepCost(), capacityTokens: 0, landingTokens: 0, takesOthers: true };
+      return { steps: new StepCost(), capacityTokens: 0, receiveTokens: 0, takesHandOffs: true };
     });
   }
 
-  /** An instance is there. @param landingTokens of prompts of others that fit beside what is its own */
-  joined(instance: InstanceIndex, capacityTokens: number, landingTokens: number): void {
+  /** An instance is there. @param receiveTokens of prompts of others that fit beside what is its own */
+  instanceJoined(instance: InstanceIndex, capacityTokens: number, receiveTokens: number): void {
     const member = this.#members[instance];
     member.capacityTokens = capacityTokens;
-    member.landingTokens = landingTokens;
+    member.receiveTokens = receiveTokens;
   }
 
   /** @param prefills (instances) */
@@ -100,13 +100,13 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
   }
 
   /** Before the conductor hears it. */
-  heard(id: RequestId, event: GenerationEvent): void {
+  received(id: RequestId, event: GenerationEvent): void {
     const counter = this.#counting.get(id);
     if (counter !== undefined && event.kind === 'tokens') counter.count += event.tokens.length;
-    if (event.kind === 'finished' || event.kind === 'failed') this.left(id);
+    if (event.kind === 'finished' || event.kind === 'failed') this.forget(id);
   }
 
-  left(id: RequestId): void {
+  forget(id: RequestId): void {
     this.#counting.delete(id);
   }
 
@@ -116,7 +116,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
   }
 
   /** What an instance has told of itself. */
-  told(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
+  observe(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
     if (stepCost !== undefined) this.#members[instance].steps.take(stepCost);
   }
 }

@@ -4,7 +4,7 @@ import type { PrefixIndex } from '../../kvcache/events/prefix-index.ts';
 import type { Replication } from '../../kvcache/events/replica-table.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
-import type { BlockFates } from '../../protocol/request-trace.ts';
+import type { PromptBlockCounts } from '../../protocol/request-trace.ts';
 
 /** Why blocks of prompts were computed, counted when their requests started. */
 export interface MissReasons {
@@ -43,11 +43,11 @@ export interface PlacedPrompt {
 }
 
 /** Classifies the blocks of a prompt of which its instance had `cachedTokens` tokens. */
-export function blockFates(
+export function countPromptBlocks(
   index: PrefixIndex,
   chain: BlockChain,
   of: { readonly blockTokens: number; readonly promptTokens: number; readonly cachedTokens: number },
-): BlockFates {
+): PromptBlockCounts {
   const hits = Math.floor(of.cachedTokens / of.blockTokens);
   const reusable = Math.min(chain.blocks, Math.floor((of.promptTokens - 1) / of.blockTokens));
   const partial = Math.ceil(of.promptTokens / of.blockTokens) - reusable;

@@ -10,7 +10,7 @@ export interface TransferCosts {
   /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
   transferUs(from: number, to: number, tokens: number): number;
   /** Of that, what passes before the first byte, whatever there is to send: nobody computes behind it meanwhile. */
-  askUs(from: number, to: number): number;
+  latencyUs(from: number, to: number): number;
   /** What an instance has to send before anything else. */
   backlogUs(from: number): number;
 }
@@ -28,7 +28,7 @@ export interface PlacementCosts {
 }
 
 /** What is asked. */
-export interface PlacementQuestion {
+export interface PlacementQuery {
   /** Counts the requests that were placed. */
   readonly number: number;
   readonly tokens: number;
@@ -40,7 +40,7 @@ export interface PlacementQuestion {
 export interface PlacementDecision {
   readonly instance: number;
   /** Blocks of the prompt that the instance has itself, and those that it is to fetch besides. */
-  readonly ownBlocks: number;
+  readonly localBlocks: number;
   readonly fetchedBlocks: number;
   /** Who sends them; undefined when none are fetched. */
   readonly from: number | undefined;
@@ -87,7 +87,7 @@ export class Placement {
   }
 
   /** Undefined when no instance takes requests. */
-  choose(question: PlacementQuestion, view: ClusterView): PlacementDecision | undefined {
+  choose(question: PlacementQuery, view: ClusterView): PlacementDecision | undefined {
     switch (this.#settings.kind) {
       case 'cache-aware':
         return this.#leastTtft(question, view, true);
@@ -108,17 +108,17 @@ export class Placement {
   }
 
   /** A policy that looks at no cache; what the chosen one has it uses all the same. */
-  #plain(question: PlacementQuestion, view: ClusterView, instance: number | undefined): PlacementDecision | undefined {
+  #plain(question: PlacementQuery, view: ClusterView, instance: number | undefined): PlacementDecision | undefined {
     if (instance === undefined) return undefined;
     const { tokens, blockTokens, matches } = question;
-    const ownBlocks = matches?.blocks[instance] ?? 0;
+    const localBlocks = matches?.blocks[instance] ?? 0;
     const queueUs = view.queueUs[instance];
-    const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens);
-    const readyUs = this.#readyUs(view.kind[instance], question, ownBlocks, this.#ownReadUs(question, instance));
+    const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, localBlocks * blockTokens);
+    const readyUs = this.#readyUs(view.kind[instance], question, localBlocks, this.#ownReadUs(question, instance));
     // Field by field, in the order of the other decisions: all are alike to those who read them.
     return {
       instance,
-      ownBlocks,
+      localBlocks,
       fetchedBlocks: 0,
       from: undefined,
       ssdBlocks: matches?.onSsd[instance] ?? 0,
@@ -137,7 +137,7 @@ export class Placement {
    * comes while others compute, so that the longer of queue and transfer counts, not their sum. Among equal sums least is moved, then least
    * computed: what is predicted to cost no time costs a link, and the other one, all the same.
    */
-  #leastTtft(question: PlacementQuestion, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
+  #leastTtft(question: PlacementQuery, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
     const { matches, tokens, blockTokens } = question;
     const transfers = fetching ? this.#costs.transfers : undefined;
     const longest = transfers && longestMatch(matches, transfers);
@@ -186,7 +186,7 @@ export class Placement {
   }
 
   /** All that one has of the prompt, and the other has not, comes from there. */
-  #coming(question: PlacementQuestion, kind: number, from: number, to: number) {
+  #coming(question: PlacementQuery, kind: number, from: number, to: number) {
     const { matches, blockTokens } = question;
     const blocks = matches?.blocks[from] ?? 0;
     const fetchedBlocks = blocks - (matches?.blocks[to] ?? 0);
@@ -196,12 +196,12 @@ export class Placement {
     const readUs = this.#readUs(from, fetchedSsdBlocks * blockTokens);
     const transferUs = readUs + (transfers?.transferUs(from, to, fetchedBlocks * blockTokens) ?? 0);
     const comesUs = Math.max(transferUs, this.#ownReadUs(question, to));
-    const beginsUs = readUs + (transfers?.askUs(from, to) ?? 0);
+    const beginsUs = readUs + (transfers?.latencyUs(from, to) ?? 0);
     const readyUs = Math.max(beginsUs, this.#readyUs(kind, question, blocks, comesUs));
     return { fetchedBlocks, fetchedSsdBlocks, transferUs, readyUs };
   }
 
-  #ownReadUs({ matches, blockTokens }: PlacementQuestion, instance: number): number {
+  #ownReadUs({ matches, blockTokens }: PlacementQuery, instance: number): number {
     return this.#readUs(instance, (matches?.onSsd[instance] ?? 0) * blockTokens);
   }
 
@@ -209,12 +209,12 @@ export class Placement {
     return tokens === 0 ? 0 : this.#costs.readUs(instance, tokens);
   }
 
-  #readyUs(kind: number, { tokens, blockTokens }: PlacementQuestion, blocks: number, comesUs: number): number {
+  #readyUs(kind: number, { tokens, blockTokens }: PlacementQuery, blocks: number, comesUs: number): number {
     return comesUs === 0 ? 0 : Math.max(0, comesUs - this.#costs.overlapUs(kind, tokens, blocks * blockTokens));
   }
 
   /** Behind what it has. Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
-  #ownUs(question: PlacementQuestion, view: ClusterView, i: number): number {
+  #ownUs(question: PlacementQuery, view: ClusterView, i: number): number {
     const { matches, tokens, blockTokens } = question;
     const own = matches?.blocks[i] ?? 0;
     const [kind, queueUs] = [view.kind[i], view.queueUs[i]];
@@ -226,7 +226,7 @@ export class Placement {
 
 /** Of a decision: no prefix comes from another instance. */
 export const nothingFetched = {
-  ...{ ownBlocks: 0, fetchedBlocks: 0, from: undefined, ssdBlocks: 0, fetchedSsdBlocks: 0 },
+  ...{ localBlocks: 0, fetchedBlocks: 0, from: undefined, ssdBlocks: 0, fetchedSsdBlocks: 0 },
   ...{ transferUs: 0, readyUs: 0, savedUs: 0 },
 };
 

@@ -11,8 +11,8 @@ import type { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
 import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
-import type { BlockFates, PlacementCandidate } from '../../protocol/request-trace.ts';
-import { type BlockCounts, blockFates, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
+import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
+import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
 import { PrefillQueues } from './prefill-queues.ts';
 
@@ -101,7 +101,7 @@ export class Placer<Request> {
       prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
       transfers: transfers && {
         transferUs: (from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens),
-        askUs: (from, to) => transfers.askUs(from, to),
+        latencyUs: (from, to) => transfers.askUs(from, to),
         backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
       },
       readUs: (instance, tokens) => this.#ssds?.predictUs(this.#nowUs, instance, tokens) ?? 0,
@@ -165,7 +165,7 @@ export class Placer<Request> {
   ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
     if (pipeline === undefined || this.#config?.prompts.mayPipeline(request) !== true) return undefined;
-    const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
+    const cachedTokens = (decision.localBlocks + decision.fetchedBlocks) * blockTokens;
     const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
     const up = this.#view.up.with(decodeAt, 0);
     const view = { ...this.#view, up, pending: this.#queues.pending, prefills: this.#groupPrefills, prefixes };
@@ -246,7 +246,12 @@ export class Placer<Request> {
    * The prompt is being computed: corrects the predictions by the tokens that its instance found in its cache.
    * @param overtaken its first output arrived before this report
    */
-  started(nowUs: number, placed: PlacedPrompt, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
+  started(
+    nowUs: number,
+    placed: PlacedPrompt,
+    cachedTokens: number,
+    overtaken: boolean,
+  ): PromptBlockCounts | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its KV leaves layer by layer as it is computed: later transfers queue behind it.
     if (decodeAt !== undefined && !overtaken) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
@@ -258,7 +263,7 @@ export class Placer<Request> {
       this.#queues.correct(instance, prefillUs, correctedUs);
       placed.prefillUs = correctedUs;
     }
-    const found = blockFates(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
+    const found = countPromptBlocks(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
     this.hitBlocks += found.hits;
     this.misses.neverSeen += found.neverSeen;
     this.misses.evicted += found.evicted;
@@ -340,9 +345,9 @@ export class Placer<Request> {
 
 /** The prefix that the chosen instance fetches from another one; undefined: none. */
 export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
-  const { from, ownBlocks, fetchedBlocks, transferUs, savedUs } = decision;
+  const { from, localBlocks, fetchedBlocks, transferUs, savedUs } = decision;
   if (from === undefined) return undefined;
-  return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs), transferUs };
+  return { from, blocks: localBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs), transferUs };
 }
 
 const none: readonly InstanceIndex[] = [];

@@ -11,9 +11,9 @@ import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts
 import { layersOf } from '../../protocol/step-shape.ts';
 import { TokenContent } from '../../scheduler/batching/token-content.ts';
 import { batchLimits } from '../../scheduler/executor/token-limits.ts';
-import type { TokenTransfers } from '../token-transfers.ts';
+import type { LearnedTransfers } from './learned-transfers.ts';
 import type { PlacerConfig, PromptModel } from './placer.ts';
-import { PrefillWatch } from './prefill-watch.ts';
+import { PrefillObserver } from './prefill-observer.ts';
 
 /** Blocks that the index has room for from the start: it grows. */
 const blocks = 4_096;
@@ -31,10 +31,10 @@ export interface TokenPipeline extends PipelineSettings {
 
 export class TokenPlacement implements PromptModel<GenerationRequest> {
   readonly #hashKey: Uint32Array;
-  #watch = new PrefillWatch([]);
+  #watch = new PrefillObserver([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
-  #transfers: TokenTransfers | undefined;
+  #transfers: LearnedTransfers | undefined;
   #pipeline: TokenPipeline | undefined;
 
   /** @param hashKey the cluster's, which keys the identities of blocks */
@@ -43,11 +43,11 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   }
 
   /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike @param transfers undefined: prefixes stay where they are */
-  begin(root: BlockRoot, kinds: readonly number[], transfers?: TokenTransfers, pipeline?: TokenPipeline): void {
+  begin(root: BlockRoot, kinds: readonly number[], transfers?: LearnedTransfers, pipeline?: TokenPipeline): void {
     this.#root = root;
     this.#pipeline = pipeline;
     this.#transfers = transfers;
-    this.#watch = new PrefillWatch(kinds);
+    this.#watch = new PrefillObserver(kinds);
   }
 
   /** There is another instance in the place of the one that was there. */
@@ -98,8 +98,8 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     this.#watch.forwarded(instance, id, prompt.length);
   }
 
-  heard(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    this.#watch.heard(nowUs, instance, id, event);
+  received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+    this.#watch.received(nowUs, instance, id, event);
   }
 
   /** All of its prompt is computed. */
@@ -108,13 +108,13 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   }
 
   /** Prompts whose prefills are watched. */
-  get watched(): number {
+  get observed(): number {
     return this.#watch.size;
   }
 
   /** Its prefill is of no interest any more. */
-  left(id: RequestId): void {
-    this.#watch.left(id);
+  forget(id: RequestId): void {
+    this.#watch.forget(id);
   }
 
   chainOf(request: GenerationRequest): BlockChain {

@@ -73,7 +73,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
   balance(): void {
     const { nowUs, instances } = this.#context;
     if (this.#limits === undefined || this.#switcher === undefined) return;
-    const { lookUs, windowUs } = this.#limits;
+    const { intervalUs: lookUs, windowUs } = this.#limits;
     const pastUs = nowUs - this.#checkedUs;
     if (pastUs < lookUs) return;
     this.#arrivals += (this.#sentUs / pastUs - this.#arrivals) * (pastUs / (pastUs + windowUs));
@@ -81,7 +81,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#checkedUs = nowUs;
     const prefills = instances.withRole('prefill').length;
     const queued = (this.#parts.placer.meanWaitUs(nowUs) * prefills) / windowUs;
-    const role = this.#switcher.look(
+    const role = this.#switcher.decide(
       nowUs,
       { instances: prefills, demand: this.#arrivals + queued },
       { instances: instances.withRole('decode').length, demand: this.#parts.admission.decodeDemand(nowUs) },

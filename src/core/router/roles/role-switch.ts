@@ -9,7 +9,7 @@ export interface RoleSwitchLimits {
   /** While both are emptier than this, nothing is gained. */
   readonly loadMin: number;
   /** Pools are looked at so often at most, what comes is averaged over about `windowUs`, and what waits is to be worked off in as long. */
-  readonly lookUs: number;
+  readonly intervalUs: number;
   readonly windowUs: number;
 }
 
@@ -18,7 +18,7 @@ export const roleSwitchLimits: RoleSwitchLimits = {
   dwellUs: 15_000_000,
   gain: 1.15,
   loadMin: 0.5,
-  lookUs: 1_000_000,
+  intervalUs: 1_000_000,
   windowUs: 20_000_000,
 };
 
@@ -31,7 +31,7 @@ export interface PoolDemand {
 export type SplitRole = 'prefill' | 'decode';
 
 /** The pool that the fuller one would be relieved by most, if an instance came over to it; undefined: neither is worth it. */
-export function wanted(prefill: PoolDemand, decode: PoolDemand, limits: RoleSwitchLimits): SplitRole | undefined {
+export function poolToGrow(prefill: PoolDemand, decode: PoolDemand, limits: RoleSwitchLimits): SplitRole | undefined {
   const fullest = Math.max(load(prefill, 0), load(decode, 0));
   if (fullest < limits.loadMin) return undefined;
   const role = load(prefill, 0) > load(decode, 0) ? 'prefill' : 'decode';
@@ -56,8 +56,8 @@ export class RoleSwitcher {
   }
 
   /** The side that an instance is to come over to now. `nowUs` never goes back. */
-  look(nowUs: number, prefill: PoolDemand, decode: PoolDemand): SplitRole | undefined {
-    const wish = wanted(prefill, decode, this.#limits);
+  decide(nowUs: number, prefill: PoolDemand, decode: PoolDemand): SplitRole | undefined {
+    const wish = poolToGrow(prefill, decode, this.#limits);
     if (wish !== this.#wish) this.#wishedUs = nowUs;
     this.#wish = wish;
     const { sustainUs, dwellUs } = this.#limits;

@@ -10,7 +10,7 @@ interface Prompt {
   startedUs: number | undefined;
 }
 
-export class PrefillWatch {
+export class PrefillObserver {
   /** (instances): those that are alike share one. */
   readonly times: readonly PrefillTimes[];
   /** Prompts that are forwarded and have no first token yet. */
@@ -29,22 +29,22 @@ export class PrefillWatch {
     this.#prompts.set(id, { instance, tokens, computed: tokens, startedUs: undefined });
   }
 
-  heard(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+  received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     if (event.kind === 'started' && instance !== prompt.instance) {
       // Whoever decodes says so once all is computed.
-      if (prompt.startedUs === undefined) this.left(id);
+      if (prompt.startedUs === undefined) this.forget(id);
     } else if (event.kind === 'started' && event.ahead === true) {
       // What it waits for says nothing of what it computes.
-      this.left(id);
+      this.forget(id);
     } else if (event.kind === 'started') {
       prompt.startedUs = nowUs;
       prompt.computed = prompt.tokens - event.cachedTokens;
     } else if (event.kind === 'tokens') {
       this.prefilled(nowUs, id);
     } else if (event.kind === 'finished' || event.kind === 'failed') {
-      this.left(id);
+      this.forget(id);
     }
   }
 
@@ -53,11 +53,11 @@ export class PrefillWatch {
     const prompt = this.#prompts.get(id);
     if (prompt?.startedUs !== undefined)
       this.times[prompt.instance]?.observe(prompt.computed, nowUs - prompt.startedUs);
-    this.left(id);
+    this.forget(id);
   }
 
   /** Its prefill is of no interest any more. */
-  left(id: RequestId): void {
+  forget(id: RequestId): void {
     this.#prompts.delete(id);
   }
 }

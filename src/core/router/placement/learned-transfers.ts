@@ -1,7 +1,7 @@
 // What the conductor of token instances takes fetching a prefix to cost: as fast as pages have been moving and SSDs have read, heard when a step ends.
-import type { SsdConfig, SsdEnd } from '../cost/ssd-times.ts';
-import type { TransferConfig, TransferEnd } from '../cost/transfer-times.ts';
-import type { InstanceSnapshot } from '../protocol/ports.ts';
+import type { SsdConfig, SsdEnd } from '../../cost/ssd-times.ts';
+import type { TransferConfig, TransferEnd } from '../../cost/transfer-times.ts';
+import type { InstanceSnapshot } from '../../protocol/ports.ts';
 
 /** Until pages have moved, and blocks have been read of SSD. */
 const bytesPerSecondGuess = 2e9;
@@ -25,7 +25,7 @@ class LearnedEnd implements TransferEnd, SsdEnd {
   #steps = 0;
   #stepMs = 0;
 
-  told({ sent, running, steps, stepMsTotal, tiers }: Standing): void {
+  observe({ sent, running, steps, stepMsTotal, tiers }: Standing): void {
     const { ssdReadBytes = 0, ssdReadSeconds = 0 } = tiers?.moved ?? {};
     if (ssdReadBytes >= tellingBytes && ssdReadSeconds > 0) this.ssdBytesPerSecond = ssdReadBytes / ssdReadSeconds;
     if (sent !== undefined && sent.bytes >= tellingBytes && sent.copySeconds > 0)
@@ -39,7 +39,7 @@ class LearnedEnd implements TransferEnd, SsdEnd {
   }
 }
 
-export class TokenTransfers {
+export class LearnedTransfers {
   readonly config: TransferConfig;
   readonly ssds: SsdConfig;
   readonly #ends: readonly LearnedEnd[];
@@ -50,7 +50,7 @@ export class TokenTransfers {
     this.ssds = { ends: this.#ends, bytesPerToken };
   }
 
-  told(instance: number, snapshot: Standing): void {
-    this.#ends[instance]?.told(snapshot);
+  observe(instance: number, snapshot: Standing): void {
+    this.#ends[instance]?.observe(snapshot);
   }
 }
