@@ -1,38 +1,40 @@
-// The pool that decodes as it will be when a prefill ends, and what is learned for that from requests that ended.
+// Forecast of the decode pool for the time at which a prefill ends (Mooncake, section 6.2), and what it learns from ended requests.
+
+import { assertNever } from '../../../util/assert-never.ts';
 import type { DecodePool } from './decode-pool.ts';
 import { type LengthDistribution, OutputLengths } from './output-lengths.ts';
 import { RefusalOdds } from './refusal-odds.ts';
 
 /**
- * td: every decode lasts a time that is given. mean: the mean time of those that ended (both system level, Mooncake 6.2). lengths: each
- * goes on as outputs of its kind have (request level).
+ * td: every decode lasts the configured time t_d; mean: every decode lasts the mean time of the ended ones (both Mooncake, section 6.2, system
+ * level). lengths: each decode lasts as the outputs of its class have (request level). A new forecast is one more kind here and one more case
+ * in `DecodeForecast.countAt`.
  */
 export const forecastKinds = ['td', 'mean', 'lengths'] as const;
 export type ForecastKind = (typeof forecastKinds)[number];
 
 export interface ForecastSettings {
   readonly kind: ForecastKind;
-  /** That a decode lasts; where that is learned, until one has ended. */
+  /** Duration of a decode; for `mean`, until the first decode has ended. */
   readonly decodeUs: number;
-  /** Share of requests of some load, refused where they decode, from which on those of that load are refused before prefill. */
+  /** A load is refused before prefill when this share of the requests with such a load is refused on the decode instance. */
   readonly oddsMax: number;
 }
 
-/** How far one request moves what is thought of the wait. */
+/** Step of the pace for each observed wait. */
 const paceStep = 0.01;
-/** Decodes that the mean time remembers. */
+/** Decodes that the running mean covers. */
 const rememberedMax = 1024;
 
 export class DecodeForecast {
   readonly #kind: ForecastKind;
   readonly #pool: DecodePool;
   readonly #outputs = new OutputLengths();
-  /** As given. */
-  readonly #givenUs: number;
-  /** Learned; undefined until a decode has ended. */
+  readonly #configuredUs: number;
+  /** Undefined until a decode has ended. */
   #meanUs: number | undefined;
   #known = 0;
-  /** By which predicted waits are multiplied, so that half are longer: short prompts overtake long ones, and prefixes come meanwhile. */
+  /** Factor of predicted waits for which half of the waits are longer: short prompts overtake long ones, and prefixes arrive meanwhile. */
   #pace = 1;
   readonly #oddsMax: number;
   readonly #odds = new RefusalOdds();
@@ -40,59 +42,66 @@ export class DecodeForecast {
   constructor(pool: DecodePool, { kind, decodeUs, oddsMax }: ForecastSettings) {
     this.#pool = pool;
     this.#kind = kind;
-    this.#givenUs = decodeUs;
+    this.#configuredUs = decodeUs;
     this.#oddsMax = oddsMax;
   }
 
-  /** How long a decode is taken to last. */
+  /** The duration that the system-level forecasts take every decode to have. */
   get decodeUs(): number {
-    return this.#kind === 'mean' ? this.meanUs : this.#givenUs;
+    return this.#kind === 'mean' ? this.meanUs : this.#configuredUs;
   }
 
-  /** How long decodes lasted that ended. */
+  /** Mean duration of the ended decodes; the configured one before the first has ended. */
   get meanUs(): number {
-    return this.#meanUs ?? this.#givenUs;
+    return this.#meanUs ?? this.#configuredUs;
   }
 
-  outputsOf(kind: string): LengthDistribution {
-    return this.#outputs.of(kind);
+  outputsOf(outputClass: string): LengthDistribution {
+    return this.#outputs.of(outputClass);
   }
 
-  /** The pool, counted as it will be. */
+  /** The pool, counted as it will be at `atUs`. */
   countAt(nowUs: number, atUs: number): DecodePool {
-    return this.#kind === 'lengths'
-      ? this.#pool.countExpected(nowUs, atUs)
-      : this.#pool.countAt(nowUs, atUs, this.decodeUs);
+    switch (this.#kind) {
+      case 'td':
+      case 'mean':
+        return this.#pool.countAt(nowUs, atUs, this.decodeUs);
+      case 'lengths':
+        return this.#pool.countExpected(nowUs, atUs);
+      default:
+        return assertNever(this.#kind);
+    }
   }
 
-  /** When a request joins whose first token is predicted after so long. */
+  /** Time until a request with this predicted TTFT joins the decoding batch. */
   joinsAfterUs(ttftUs: number): number {
     return ttftUs * this.#pace;
   }
 
+  /** A request has joined the decoding batch. @param actualUs time since it was accepted */
   joined(predictedUs: number, actualUs: number): void {
     this.#pace += actualUs > predictedUs * this.#pace ? paceStep / 2 : -paceStep / 2;
     this.#pace = Math.max(paceStep, this.#pace);
   }
 
-  /** A forecast load, so that it is 1 where as many as may be are refused at last. */
+  /** Shifts a forecast load so that it is 1 where the share `oddsMax` of requests is refused on the decode instance. */
   corrected(load: number): number {
     return load + 1 - this.#odds.loadAt(this.#oddsMax);
   }
 
-  /** A request whose load was forecast so, and corrected, came to where it decodes. */
+  /** A request with this forecast load reached its decode instance. */
   reachedDecode(load: number, refused: boolean): void {
     this.#odds.observe(load, refused);
   }
 
-  /** A request was refused by its forecast. */
+  /** A request was refused for its forecast load. */
   refused(): void {
     this.#odds.decay();
   }
 
-  /** An output came to its end. @param decodedUs since it joined */
-  ended(kind: string, tokens: number, decodedUs: number): void {
-    this.#outputs.observe(kind, tokens);
+  /** A request has finished. @param decodedUs since it joined the decoding batch */
+  ended(outputClass: string, tokens: number, decodedUs: number): void {
+    this.#outputs.observe(outputClass, tokens);
     const meanUs = this.#meanUs ?? 0;
     this.#known = Math.min(rememberedMax, this.#known + 1);
     this.#meanUs = meanUs + (decodedUs - meanUs) / this.#known;

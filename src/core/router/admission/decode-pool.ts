@@ -1,66 +1,76 @@
-// What the instances that decode are about to do: who decodes there, who is on the way, and when each of them joins and leaves.
-import type { StepPredictor } from '../../protocol/step-shape.ts';
-import { decodeShape } from '../../protocol/step-shape.ts';
+// The decode pool: requests that decode on each instance or are on their way to it, and the load that they predict.
+
+import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
 import type { LengthDistribution } from './output-lengths.ts';
 
+/** An instance of the pool. */
 export interface DecodeMember {
   readonly steps: Pick<StepPredictor, 'predictUs'>;
-  /** Tokens whose keys and values fit at once. */
+  /** Tokens whose keys and values fit into memory at once. */
   readonly capacityTokens: number;
-  /** Tokens of prompts that may be on the way at once: where they land is bounded. */
+  /** Prompt tokens that the receive buffers hold at once. */
   readonly receiveTokens: number;
-  /** False: it decodes only what it has prefilled. */
+  /** False: the instance decodes only prompts that it has prefilled itself. */
   readonly takesHandOffs: boolean;
 }
 
-/** A request on its way to an instance that decodes. */
+/** A request on its way to the instance that decodes it. */
 export interface DecodeArrival {
   /** Index of the instance. */
   readonly member: number;
+  /** Of the prompt. */
   readonly tokens: number;
   /** Predicted. */
   readonly joinsUs: number;
-  /** What it may wait for each token; Infinity: as long as it takes. */
+  /** Its TBT bound; Infinity: none. */
   readonly tbtUsMax: number;
-  /** How long outputs like its own become, as far as is known. */
+  /** Output lengths of similar requests. */
   readonly outputs?: LengthDistribution | undefined;
 }
 
-/** A request that decodes, or is to. */
+/** A request that decodes, or will. */
 export interface DecodingRequest extends DecodeArrival {
   readonly addedUs: number;
   member: number;
-  /** When it joins: predicted, until it has. */
+  /** When the request joins the decoding batch: predicted until it has joined. */
   joinsUs: number;
   joined: boolean;
 }
 
 export interface DecodeLoad {
-  /** Of a step. */
+  /** Predicted duration of a step. */
   readonly tbtUs: number;
-  /** What those who are there may wait for each token, the least of them. */
+  /** Strictest TBT bound of the batch. */
   readonly tbtUsMax: number;
-  /** Of what fits. */
+  /** KV memory in use, over capacity. */
   readonly memory: number;
 }
 
-/** Where nobody decodes. */
+/** The load of an empty batch. */
 export const idleDecode: DecodeLoad = { tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 };
-const gone: DecodeLoad = { ...idleDecode, tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
+/** The load of an instance that is down or does not decode. */
+const unavailable: DecodeLoad = { ...idleDecode, tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
 
-/** Requests count with their prompts and with what they should have generated since they joined, a token in each step. */
+/** The share of a request that counts. @param fromUs when it joined, or joins */
+type Share = (decoding: DecodingRequest, fromUs: number) => number;
+
+/**
+ * A request counts with its prompt and with one output token for each predicted step since it joined. `countNow`, `countAt` and
+ * `countExpected` select the requests that `load` and the methods after it see.
+ */
 export class DecodePool {
   readonly #members: readonly (DecodeMember | undefined)[];
   readonly #decoding = new Set<DecodingRequest>();
-  /** (members): all who decode or are on the way, and their tokens; tokens that are on the way. */
+  /** (members): requests that decode or are on their way, and their tokens. */
   readonly #requests: Int32Array;
   readonly #tokens: Float64Array;
-  readonly #comingTokens: Float64Array;
-  /** (instances): 1 for those that are not lost, decode, and decode what others prefill. */
-  readonly #there: Uint8Array;
+  /** (members): tokens on their way. */
+  readonly #arrivingTokens: Float64Array;
+  /** (members): 1 for instances that are up, that decode, and that take hand-offs. */
+  readonly #up: Uint8Array;
   readonly #decodes: Uint8Array;
-  readonly #takes: Uint8Array;
-  /** (members): what was counted last: sequences, their prompts' tokens, for how long they have decoded together, and the strictest TBT. */
+  readonly #takesHandOffs: Uint8Array;
+  /** (members): the last count: sequences, prompt tokens, sum of the times since they joined, and the strictest TBT bound. */
   readonly #counted: {
     readonly rows: Float64Array;
     readonly keys: Float64Array;
@@ -68,27 +78,27 @@ export class DecodePool {
     readonly tbtUsMax: Float64Array;
   };
 
-  /** @param members (instances): undefined for those that do not decode */
+  /** @param members (instances): undefined for instances that never decode */
   constructor(members: readonly (DecodeMember | undefined)[]) {
     this.#members = members;
     this.#requests = new Int32Array(members.length);
     this.#tokens = new Float64Array(members.length);
-    this.#comingTokens = new Float64Array(members.length);
+    this.#arrivingTokens = new Float64Array(members.length);
     this.#counted = {
       rows: new Float64Array(members.length),
       keys: new Float64Array(members.length),
       decodedUs: new Float64Array(members.length),
       tbtUsMax: new Float64Array(members.length),
     };
-    this.#there = new Uint8Array(members.length).fill(1);
+    this.#up = new Uint8Array(members.length).fill(1);
     this.#decodes = Uint8Array.from(members, (member) => Number(member !== undefined));
-    this.#takes = Uint8Array.from(members, (member) => Number(member?.takesHandOffs === true));
+    this.#takesHandOffs = Uint8Array.from(members, (member) => Number(member?.takesHandOffs === true));
   }
 
   /**
-   * The member whose step would be shortest with `tokens` more, all counted who decode there or are on the way; those where the prompt would
-   * have to wait for a place to land come last. Undefined when none is left.
-   * @param able who is asked; undefined: all
+   * The member with the shortest step after one more prompt of `tokens` tokens, over all requests that decode or are on their way. Members
+   * whose receive buffers are full come last. Undefined when no member is up.
+   * @param able (members): 1 for candidates; undefined: all
    */
   choose(tokens: number, able?: Uint8Array): number | undefined {
     const stepUs = (i: number, { steps }: DecodeMember): number =>
@@ -96,7 +106,7 @@ export class DecodePool {
     return this.#shortest(tokens, stepUs, able);
   }
 
-  /** The same with those who were counted last. */
+  /** As `choose`, over the requests of the last count. */
   chooseCounted(tokens: number, able?: Uint8Array): number | undefined {
     return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs, able);
   }
@@ -112,7 +122,7 @@ export class DecodePool {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
         if (member === undefined || !this.takesHandOffs(i) || able?.[i] === 0) continue;
-        if (pass === 0 && this.#comingTokens[i] + tokens > member.receiveTokens) continue;
+        if (pass === 0 && this.#arrivingTokens[i] + tokens > member.receiveTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;
         best = i;
@@ -122,74 +132,74 @@ export class DecodePool {
     return best;
   }
 
-  add(nowUs: number, coming: DecodeArrival): DecodingRequest {
-    const decoding = { ...coming, addedUs: nowUs, joined: false };
+  add(nowUs: number, arrival: DecodeArrival): DecodingRequest {
+    const decoding = { ...arrival, addedUs: nowUs, joined: false };
     this.#decoding.add(decoding);
-    this.#tally(decoding, 1);
+    this.#adjust(decoding, 1);
     return decoding;
   }
 
+  /** The request has joined the decoding batch. */
   joined(nowUs: number, decoding: DecodingRequest): void {
     if (decoding.joined || !this.#decoding.has(decoding)) return;
     decoding.joined = true;
     decoding.joinsUs = nowUs;
-    this.#comingTokens[decoding.member] -= decoding.tokens;
+    this.#arrivingTokens[decoding.member] -= decoding.tokens;
   }
 
-  /** It ended, or never came. */
+  /** The request has ended, or will not arrive. */
   remove(decoding: DecodingRequest): void {
     if (!this.#decoding.delete(decoding)) return;
-    this.#tally(decoding, -1);
+    this.#adjust(decoding, -1);
   }
 
-  #tally({ member, tokens, joined }: DecodingRequest, requests: 1 | -1): void {
+  #adjust({ member, tokens, joined }: DecodingRequest, requests: 1 | -1): void {
     this.#requests[member] = this.#requests[member] + requests;
     this.#tokens[member] = this.#tokens[member] + requests * tokens;
-    if (!joined) this.#comingTokens[member] = this.#comingTokens[member] + requests * tokens;
+    if (!joined) this.#arrivingTokens[member] = this.#arrivingTokens[member] + requests * tokens;
   }
 
-  /** It goes on at another member. */
+  /** The request migrates to another member. */
   move(decoding: DecodingRequest, member: number): void {
     if (!this.#decoding.has(decoding)) return;
-    this.#tally(decoding, -1);
+    this.#adjust(decoding, -1);
     decoding.member = member;
-    this.#tally(decoding, 1);
+    this.#adjust(decoding, 1);
   }
 
   instanceLost(member: number): void {
-    this.#there[member] = 0;
+    this.#up[member] = 0;
   }
 
-  /** It is there again. */
   instanceJoined(member: number): void {
-    this.#there[member] = 1;
+    this.#up[member] = 1;
   }
 
-  /** From now on it decodes what others prefill, or only what it has prefilled itself, or what is there until that has ended. */
+  /** From now on the member decodes hand-offs, only its own prefills, or nothing new: what it has ends there. */
   setRole(member: number, decodes: 'others' | 'own' | 'none'): void {
     if (this.#members[member] === undefined) return;
     this.#decodes[member] = Number(decodes !== 'none');
-    this.#takes[member] = Number(decodes === 'others');
+    this.#takesHandOffs[member] = Number(decodes === 'others');
   }
 
   #isUp(index: number): boolean {
-    return this.#there[index] === 1 && this.#decodes[index] === 1;
+    return this.#up[index] === 1 && this.#decodes[index] === 1;
   }
 
-  /** Those who decode now. */
+  /** Counts the requests that have joined. */
   countNow(nowUs: number): this {
     return this.#count(nowUs, nowUs, ({ joined }) => Number(joined));
   }
 
-  /**
-   * Those who will decode at `atUs`, were every decode to last `decodeUs`: who will have joined by then, less who joined longer ago than
-   * that (Mooncake, section 6.2: system level).
-   */
+  /** Counts the requests that decode at `atUs` if every decode lasts `decodeUs` (Mooncake, section 6.2: system level). */
   countAt(nowUs: number, atUs: number, decodeUs: number): this {
     return this.#count(nowUs, atUs, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
   }
 
-  /** Those who are expected to decode at `atUs`: each with the chance that its output, like others of its kind, goes on until then (request level). */
+  /**
+   * Counts each request with the probability that it still decodes at `atUs`, by the output lengths of similar requests (Mooncake, section
+   * 6.2: request level).
+   */
   countExpected(nowUs: number, atUs: number): this {
     this.countNow(nowUs);
     const stepUs = this.#members.map((_, i) => Math.max(1, this.load(i, 0).tbtUs));
@@ -197,19 +207,18 @@ export class DecodePool {
       if (fromUs > atUs) return 0;
       if (outputs === undefined) return 1;
       const now = joined ? outputs.longer((nowUs - fromUs) / stepUs[member]) : 1;
-      // Longer than any known: nobody can tell.
+      // An output longer than all known ones has no known distribution.
       return now === 0 ? 1 : outputs.longer((atUs - fromUs) / stepUs[member]) / now;
     });
   }
 
-  /** @param share of a request that joined, or joins, at `fromUs` */
-  #count(nowUs: number, atUs: number, share: (decoding: DecodingRequest, fromUs: number) => number): this {
+  #count(nowUs: number, atUs: number, share: Share): this {
     const { rows, keys, decodedUs, tbtUsMax } = this.#counted;
     for (const each of [rows, keys, decodedUs]) each.fill(0);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       const { member, joined, joinsUs } = decoding;
-      // Whoever is late joins now at the earliest.
+      // A late request joins now at the earliest.
       const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
       const part = share(decoding, fromUs);
       if (part === 0) continue;
@@ -221,10 +230,10 @@ export class DecodePool {
     return this;
   }
 
-  /** Of a member with one more of `tokens` tokens (0: none), as counted last by `now` or `at`. */
+  /** Load of a member with one more prompt of `tokens` tokens (0: none). */
   load(index: number, tokens: number): DecodeLoad {
     const member = this.#members[index];
-    if (member === undefined || !this.#isUp(index)) return gone;
+    if (member === undefined || !this.#isUp(index)) return unavailable;
     const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
     if (rows === 0) return idleDecode;
     const prompts = this.#counted.keys[index] + tokens;
@@ -236,17 +245,17 @@ export class DecodePool {
     };
   }
 
-  /** Does it decode what others prefill, and is it there? */
+  /** True when the member is up and decodes what other instances prefill. */
   takesHandOffs(index: number): boolean {
-    return this.#takes[index] === 1 && this.#there[index] === 1;
+    return this.#takesHandOffs[index] === 1 && this.#up[index] === 1;
   }
 
-  /** The least that any of those who decode at a member may wait for a token, as counted last. */
+  /** Strictest TBT bound on a member. */
   strictestTbtUs(index: number): number {
     return this.#counted.tbtUsMax[index];
   }
 
-  /** Of a member's step, as counted last, in which `rows` rows of a prompt behind `cachedTokens` are computed too. */
+  /** Duration of a step that also computes `rows` rows of a prompt behind `cachedTokens` tokens. */
   stepUsWith(index: number, rows: number, cachedTokens: number): number {
     const member = this.#members[index];
     if (member === undefined) return Number.POSITIVE_INFINITY;
@@ -261,7 +270,7 @@ export class DecodePool {
     });
   }
 
-  /** Tokens of those counted last: their prompts, and one for each step since they joined. */
+  /** Tokens on a member: prompts, and one for each step since their requests joined. */
   #keys(index: number, member: DecodeMember): number {
     const rows = this.#counted.rows[index];
     const prompts = this.#counted.keys[index];
@@ -269,19 +278,19 @@ export class DecodePool {
     return prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
   }
 
-  /** Of whoever could decode instead of `index` and would have the shortest step with `tokens` more. */
+  /** The load with `tokens` more tokens of the member, or of the member with the shortest step that could decode in its place. */
   leastLoad(index: number, tokens: number): DecodeLoad {
     let least = this.load(index, tokens);
-    if (this.#takes[index] === 0) return least;
+    if (this.#takesHandOffs[index] === 0) return least;
     for (let i = 0; i < this.#members.length; i++) {
-      if (this.#takes[i] === 0) continue;
+      if (this.#takesHandOffs[i] === 0) continue;
       const load = this.load(i, tokens);
       if (load.tbtUs < least.tbtUs) least = load;
     }
     return least;
   }
 
-  /** Mean over the members, as counted last by `now` or `at`. */
+  /** Mean over the members that are up. */
   get meanTbtUs(): number {
     let sum = 0;
     let members = 0;
@@ -294,8 +303,8 @@ export class DecodePool {
   }
 
   /**
-   * Of those that decode what others prefill, as counted last, in full ones: one is full when its memory is, or when its steps take as long as
-   * `tbtUsMax`; the time of a step with next to nothing in it does not count.
+   * Decode work of the members that take hand-offs, in full members: a member is full when its memory is, or when its step takes
+   * `tbtUsMax`. The time of an almost empty step does not count.
    */
   demand(tbtUsMax: number): number {
     let demand = 0;
@@ -309,17 +318,17 @@ export class DecodePool {
     return demand;
   }
 
-  /** Throws unless the counts are those of the requests. */
+  /** Throws unless the sums are those of the requests. */
   check(): void {
     for (let i = 0; i < this.#members.length; i++) {
       let requests = 0;
-      let coming = 0;
+      let arriving = 0;
       for (const { member, tokens, joined } of this.#decoding) {
         if (member !== i) continue;
         requests++;
-        if (!joined) coming += tokens;
+        if (!joined) arriving += tokens;
       }
-      if (requests !== this.#requests[i] || coming !== this.#comingTokens[i])
+      if (requests !== this.#requests[i] || arriving !== this.#arrivingTokens[i])
         throw new Error(`Decode pool broken: member ${i} has ${requests} requests, ${this.#requests[i]} are counted`);
     }
   }

@@ -1,20 +1,20 @@
-// How late things come against their predictions: a bound that all but few keep, learned as they come.
+// An upper bound on the error of predictions that all but a small share keep, learned online.
 
-/** Share that is to keep the bound. */
+/** Share of the observations that keeps the bound. */
 const share = 0.99;
-/** How far one observation moves it, over what may be waited. */
+/** Step of the bound for each observation, over the scale of the observation. */
 const stepShare = 0.02;
 
-/** Robbins and Monro's quantile: up by `share` of a step for one that comes later, down by the rest for one that does not. */
+/** Quantile by stochastic approximation (Robbins and Monro, 1951): up by `share` of a step for a later value, else down by the rest. */
 export class ErrorBound {
   #us = 0;
 
-  /** To add to a prediction. */
+  /** Microseconds to add to a prediction. */
   get us(): number {
     return Math.max(0, this.#us);
   }
 
-  /** It came at `actualUs`; `scaleUs`: what it might have waited. */
+  /** @param scaleUs the bound on the predicted value, which scales the step */
   observe(predictedUs: number, actualUs: number, scaleUs: number): void {
     const step = stepShare * scaleUs;
     this.#us += actualUs > predictedUs + this.#us ? step * share : -step * (1 - share);

@@ -1,4 +1,4 @@
-// What the conductor of a simulated cluster is told for its gate: who decodes, how fast, and what requests may wait.
+// Admission of simulated requests: decode instances and SLOs by the cost models of the instances.
 
 import type { RequestLengths } from '../../../util/request-lengths.ts';
 import { ModelPredictor } from '../../cost/model-predictor.ts';
@@ -15,7 +15,7 @@ import type { ForecastKind } from './decode-forecast.ts';
 import type { InlineLimits } from './inline-prefill.ts';
 import { type SloClass, sloOf } from './slo.ts';
 
-/** An instance as its prefills, decodes and hand-offs are predicted. */
+/** An instance with the models that predict its prefills, decodes and hand-offs. */
 interface PredictedInstance {
   readonly role: InstanceRole;
   readonly machine: {
@@ -28,23 +28,23 @@ interface PredictedInstance {
 
 export interface AdmissionSettings {
   readonly kind: AdmissionKind;
-  /** Of requests that name no class. Undefined: they wait as long as it takes. */
+  /** The class of requests that name none. Undefined: no bounds. */
   readonly slo: SloClass | undefined;
-  /** By the names that requests give. */
+  /** By name. */
   readonly classes?: ReadonlyMap<string, SloClass>;
-  /** How the predictive policy sees decode as it will be; td unless given. */
+  /** The decode forecast of the predictive policy; td unless given. */
   readonly forecast?: ForecastKind;
-  /** How long it takes every decode to last where that is given. */
+  /** Duration of a decode for the forecast `td`, in microseconds. */
   readonly decodeUs: number;
-  /** Odds of being refused where it decodes from which on it refuses a request before prefill; a half unless given. */
+  /** Refuse before prefill when the predicted probability of a refusal on the decode instance reaches this value; 0.5 unless given. */
   readonly oddsMax?: number;
-  /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
+  /** Prompts with at most so many uncached tokens are computed on the instance that decodes them; undefined: none is. */
   readonly inlineTokens?: number | undefined;
-  /** Instances change sides as the work does; undefined: none does. */
+  /** Instances change roles with the load; undefined: none does. */
   readonly roleSwitch?: RoleSwitchLimits | undefined;
 }
 
-/** What a request may wait, if its output has so many tokens. */
+/** The SLO of a request whose output has so many tokens; undefined: no bounds. */
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function lengthAdmission(
@@ -82,7 +82,7 @@ export function lengthAdmission(
   };
 }
 
-/** A chunk of any instance that decodes what others prefill, beside as many sequences as it runs. */
+/** The limits that every decode instance keeps: one chunk beside as many sequences as it runs. */
 function inlineLimits(
   inlineTokens: number | undefined,
   instances: readonly PredictedInstance[],
@@ -95,7 +95,7 @@ function inlineLimits(
   };
 }
 
-/** What requests may wait, against an instance like the first that prefills and one like the first that decodes; undefined where none has to be told. */
+/** SLOs relative to the first prefill instance and the first decode instance. */
 export function sloRule(
   { slo, classes }: Pick<AdmissionSettings, 'slo' | 'classes'>,
   instances: readonly PredictedInstance[],

@@ -1,27 +1,27 @@
-// How long outputs become, learned from those that ended: by kind of request, forgetting slowly.
+// Distributions of output lengths, learned from finished requests by class, with slow decay.
 
-/** Four bins for each doubling. */
+/** Bins for each doubling of the length. */
 const binsPerDoubling = 4;
 const bins = 24 * binsPerDoubling;
-/** Outputs known at most; then all count half, so that what is new tells more. */
+/** Observations at most: then all weights are halved, so that new ones weigh more. */
 const weightMax = 4096;
-/** A kind with fewer is taken to be like all. */
-const knownMin = 32;
-const kindsMax = 1024;
+/** A class with fewer observations uses the distribution of all requests. */
+const observationsMin = 32;
+const classesMax = 1024;
 
-/** A histogram of output lengths that answers for how many more tokens a request goes on. */
+/** A histogram of output lengths. */
 export class LengthDistribution {
   readonly #counts = new Float64Array(bins);
-  /** (bins + 1): outputs in this bin and longer ones. */
+  /** (bins + 1): weight of this bin and of all longer ones. */
   readonly #from = new Float64Array(bins + 1);
   #tokens = 0;
 
-  /** Outputs learned, old ones in part. */
+  /** Weight of all observations. */
   get weight(): number {
     return this.#from[0];
   }
 
-  /** 1 while nothing is known. */
+  /** 1 before the first observation. */
   get mean(): number {
     return this.weight === 0 ? 1 : this.#tokens / this.weight;
   }
@@ -37,7 +37,7 @@ export class LengthDistribution {
     }
   }
 
-  /** Share of outputs with more than `tokens` tokens; 1 while nothing is known. */
+  /** Share of outputs with more than `tokens` tokens; 1 before the first observation. */
   longer(tokens: number): number {
     if (this.weight === 0 || tokens <= 0) return 1;
     const at = tokens + 1;
@@ -53,28 +53,28 @@ export class LengthDistribution {
   }
 }
 
-/** Kinds are whatever tells requests apart before they run: their class, their tenant. */
+/** Classes of requests are known before they run: by SLO class and tenant. */
 export class OutputLengths {
   readonly #all = new LengthDistribution();
-  readonly #kinds = new Map<string, LengthDistribution>();
+  readonly #classes = new Map<string, LengthDistribution>();
 
-  of(kind: string): LengthDistribution {
-    const known = this.#kinds.get(kind);
-    return known === undefined || known.weight < knownMin ? this.#all : known;
+  of(outputClass: string): LengthDistribution {
+    const known = this.#classes.get(outputClass);
+    return known === undefined || known.weight < observationsMin ? this.#all : known;
   }
 
-  observe(kind: string, tokens: number): void {
+  observe(outputClass: string, tokens: number): void {
     this.#all.observe(tokens);
-    let known = this.#kinds.get(kind);
-    if (known === undefined && this.#kinds.size < kindsMax) {
+    let known = this.#classes.get(outputClass);
+    if (known === undefined && this.#classes.size < classesMax) {
       known = new LengthDistribution();
-      this.#kinds.set(kind, known);
+      this.#classes.set(outputClass, known);
     }
     known?.observe(tokens);
   }
 }
 
-/** Integers alone: the same bins on any machine. */
+/** Integer arithmetic: the same bins on every machine. */
 function binOf(tokens: number): number {
   const doubling = 31 - Math.clz32(tokens);
   const part = Math.floor(((tokens - 2 ** doubling) * binsPerDoubling) / 2 ** doubling);

@@ -1,15 +1,16 @@
-// What a request may wait for: its first token, each next one, or its last.
+// SLO classes: bounds that are absolute, or multiples of the time that a request takes on an idle instance.
+
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import type { Slo } from '../../protocol/slo.ts';
 import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
 
-/** Absolute, or so many times what the same request takes alone. */
+/** Absolute in microseconds, or a multiple of the time that the request takes alone. */
 export type SloBound = { readonly us: number } | { readonly times: number };
 
-/** One class of requests: somebody reads along, or only the end counts. */
+/** Bounds of one class of requests: on TTFT and TBT for streaming clients, else on the completion time. */
 export type SloClass = { readonly ttft: SloBound; readonly tbt: SloBound } | { readonly completion: SloBound };
 
-/** '30s', '250ms', '250' (milliseconds) or '10x'; undefined when it is none of these. */
+/** Parses '30s', '250ms', '250' (milliseconds) or '10x'; undefined for any other text. */
 export function parseSloBound(text: string): SloBound | undefined {
   const match = /^(\d+(?:\.\d+)?)(x|ms|s)?$/.exec(text.trim());
   const value = Number(match?.[1] ?? 0);
@@ -18,13 +19,12 @@ export function parseSloBound(text: string): SloBound | undefined {
   return { us: Math.round(value * (match[2] === 's' ? 1e6 : 1e3)) };
 }
 
-/** Of a request, as it would be alone. */
 interface Lengths {
   readonly promptTokens: number;
   readonly outputTokens: number;
 }
 
-/** What a request of a class may wait: against its own prefill and decode on an instance that does nothing else, nothing of it cached. */
+/** The SLO of a request of a class; multiples refer to its prefill and decode on an idle instance with an empty cache. */
 export function sloOf(
   slo: SloClass,
   { promptTokens, outputTokens }: Lengths,

@@ -1,4 +1,4 @@
-// Who is taken by token instances: what requests may wait, by their classes, against steps and prefills as instances have told of them.
+// Admission of requests with token ids: SLOs by class, and step and prefill times that instances report.
 
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { StepCost } from '../../cost/step-cost.ts';
@@ -11,7 +11,7 @@ import type { DecodeMember } from './decode-pool.ts';
 import type { AdmissionSettings } from './length-admission.ts';
 import { sloOf } from './slo.ts';
 
-const forever: Slo = {
+const unbounded: Slo = {
   ttftUs: Number.POSITIVE_INFINITY,
   tbtUs: Number.POSITIVE_INFINITY,
   completionUs: Number.POSITIVE_INFINITY,
@@ -23,17 +23,17 @@ interface Member extends DecodeMember {
   receiveTokens: number;
 }
 
-/** Each instance tells what it has learned of its steps; prefills are learned by placement. */
+/** Instances report their learned step times; placement learns the prefill times. */
 export class TokenAdmission implements AdmissionModel<GenerationRequest> {
   readonly #settings: AdmissionSettings;
   readonly #limits: BatchLimits;
   readonly #members: readonly Member[];
   #prefills: readonly PrefillPredictor[] = [];
   readonly #outputs = new WeakMap<GenerationRequest, { count: number }>();
-  /** By the names of tries under way. */
+  /** By the ids of running attempts. */
   readonly #counting = new Map<RequestId, { count: number }>();
 
-  /** @param limits of each instance's steps */
+  /** @param limits of the steps of each instance */
   constructor(settings: AdmissionSettings, instances: number, limits: BatchLimits) {
     this.#settings = settings;
     this.#limits = limits;
@@ -42,7 +42,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     });
   }
 
-  /** An instance is there. @param receiveTokens of prompts of others that fit beside what is its own */
+  /** @param receiveTokens prompt tokens that its receive buffers hold */
   instanceJoined(instance: InstanceIndex, capacityTokens: number, receiveTokens: number): void {
     const member = this.#members[instance];
     member.capacityTokens = capacityTokens;
@@ -68,14 +68,14 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     };
   }
 
-  /** What a request may wait; undefined: nobody has said. @throws RangeError for a class that there is not */
+  /** Undefined: the request has no SLO. @throws RangeError for an unknown class */
   slo({ prompt, sloClass, batch = false }: GenerationRequest, outputTokens: number): Slo | undefined {
     const { slo, classes, kind } = this.#settings;
     const named = sloClass === undefined ? slo : classes?.get(sloClass);
     if (named === undefined && sloClass !== undefined)
       throw new RangeError(`Cannot judge request: its class ${sloClass} is none of slo-classes`);
-    // Where nobody is refused it is foretold all the same.
-    if (named === undefined || batch) return kind === 'none' ? forever : undefined;
+    // The policy `none` refuses nothing, and still predicts.
+    if (named === undefined || batch) return kind === 'none' ? unbounded : undefined;
     const [{ steps }] = this.#members;
     const lengths = { promptTokens: prompt.length, outputTokens };
     return sloOf(named, lengths, { prefill: this.#prefills[0], steps });
@@ -90,7 +90,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     return (request.resumed?.tokens.length ?? 0) + (this.#outputs.get(request)?.count ?? 0);
   }
 
-  /** As an instance takes it: with what it may wait for each token. */
+  /** The request as its instance receives it: with its TBT bound. */
   forwarded(request: GenerationRequest): GenerationRequest {
     const counter = { count: 0 };
     this.#outputs.set(request, counter);
@@ -99,7 +99,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     return tbtUsMax === Number.POSITIVE_INFINITY ? request : { ...request, tbtUsMax };
   }
 
-  /** Before the conductor hears it. */
+  /** Takes an event of an attempt, before the conductor does. */
   received(id: RequestId, event: GenerationEvent): void {
     const counter = this.#counting.get(id);
     if (counter !== undefined && event.kind === 'tokens') counter.count += event.tokens.length;
@@ -110,12 +110,12 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     this.#counting.delete(id);
   }
 
-  /** Tries whose outputs are counted. */
+  /** Attempts whose outputs are counted. */
   get counted(): number {
     return this.#counting.size;
   }
 
-  /** What an instance has told of itself. */
+  /** Takes the learned step times of an instance. */
   observe(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
     if (stepCost !== undefined) this.#members[instance].steps.take(stepCost);
   }

@@ -1,34 +1,35 @@
-// What the conductor of token instances takes fetching a prefix to cost: as fast as pages have been moving and SSDs have read, heard when a step ends.
+// Learned transfer times of live instances: the bandwidths of recent page transfers and SSD reads, and the latency of a request.
+
 import type { SsdConfig, SsdEnd } from '../../cost/ssd-times.ts';
 import type { TransferConfig, TransferEnd } from '../../cost/transfer-times.ts';
 import type { InstanceSnapshot } from '../../protocol/ports.ts';
 
-/** Until pages have moved, and blocks have been read of SSD. */
-const bytesPerSecondGuess = 2e9;
-const ssdBytesPerSecondGuess = 1e9;
-/** Of an instance that has nothing to do. */
+/** Before the first transfer and the first SSD read. */
+const initialBytesPerSecond = 2e9;
+const initialSsdBytesPerSecond = 1e9;
+/** Latency of an idle instance. */
 const idleUs = 500;
-/** Less than this says little of how fast it goes. */
-const tellingBytes = 2 ** 20;
+/** Fewer bytes give no reliable bandwidth. */
+const sampleBytesMin = 2 ** 20;
 
-/** What an instance tells that says how fast it sends and reads, and when it hears. */
-type Standing = Pick<InstanceSnapshot, 'running' | 'steps' | 'stepMsTotal'> & {
+/** The part of an instance snapshot that shows bandwidth and latency. */
+type TransferSnapshot = Pick<InstanceSnapshot, 'running' | 'steps' | 'stepMsTotal'> & {
   readonly sent?: Pick<NonNullable<InstanceSnapshot['sent']>, 'bytes' | 'copySeconds'>;
   readonly tiers?: Pick<NonNullable<InstanceSnapshot['tiers']>, 'moved'> | undefined;
 };
 
-/** An instance hears what others ask between two steps. */
+/** An instance serves requests of other instances between two steps: its latency is that of a step. */
 class LearnedEnd implements TransferEnd, SsdEnd {
-  bytesPerSecond = bytesPerSecondGuess;
-  ssdBytesPerSecond = ssdBytesPerSecondGuess;
+  bytesPerSecond = initialBytesPerSecond;
+  ssdBytesPerSecond = initialSsdBytesPerSecond;
   us = idleUs;
   #steps = 0;
   #stepMs = 0;
 
-  observe({ sent, running, steps, stepMsTotal, tiers }: Standing): void {
+  observe({ sent, running, steps, stepMsTotal, tiers }: TransferSnapshot): void {
     const { ssdReadBytes = 0, ssdReadSeconds = 0 } = tiers?.moved ?? {};
-    if (ssdReadBytes >= tellingBytes && ssdReadSeconds > 0) this.ssdBytesPerSecond = ssdReadBytes / ssdReadSeconds;
-    if (sent !== undefined && sent.bytes >= tellingBytes && sent.copySeconds > 0)
+    if (ssdReadBytes >= sampleBytesMin && ssdReadSeconds > 0) this.ssdBytesPerSecond = ssdReadBytes / ssdReadSeconds;
+    if (sent !== undefined && sent.bytes >= sampleBytesMin && sent.copySeconds > 0)
       this.bytesPerSecond = sent.bytes / sent.copySeconds;
     if (steps > this.#steps) {
       const meanUs = (1000 * (stepMsTotal - this.#stepMs)) / (steps - this.#steps);
@@ -50,7 +51,7 @@ export class LearnedTransfers {
     this.ssds = { ends: this.#ends, bytesPerToken };
   }
 
-  observe(instance: number, snapshot: Standing): void {
+  observe(instance: number, snapshot: TransferSnapshot): void {
     this.#ends[instance]?.observe(snapshot);
   }
 }

@@ -1,61 +1,70 @@
-// Where a request goes: Mooncake's Algorithm 1 and the baselines that it is measured against, as pure functions of plain views.
+// Placement policies: Mooncake's Algorithm 1 (section 6.1) and its baselines, as pure functions of plain views.
+
+import { assertNever } from '../../../util/assert-never.ts';
 import { counterUniform } from '../../../util/counter-random.ts';
 import { longestMatch, type PrefixMatches } from '../../kvcache/events/prefix-index.ts';
 import type { ClusterView } from '../../protocol/cluster-view.ts';
 
+/** A new policy is one more kind here and one more case in `Placement.choose`. */
 export const placementKinds = ['cache-aware', 'local-cache-only', 'least-loaded', 'round-robin', 'random'] as const;
 export type PlacementKind = (typeof placementKinds)[number];
 
+/** Predicted transfer times between instances, in microseconds. */
 export interface TransferCosts {
-  /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
+  /** Until `tokens` tokens of keys and values have arrived, the backlog of the sender included. */
   transferUs(from: number, to: number, tokens: number): number;
-  /** Of that, what passes before the first byte, whatever there is to send: nobody computes behind it meanwhile. */
+  /** The part of a transfer before its first byte, during which no prefill overlaps it. */
   latencyUs(from: number, to: number): number;
-  /** What an instance has to send before anything else. */
+  /** Until the sender has sent what is queued. */
   backlogUs(from: number): number;
 }
 
+/** Predicted times of a prefill, in microseconds. */
 export interface PlacementCosts {
+  /** Instances of one kind compute at one speed. */
   readonly kinds: number;
-  /** Prefill of `tokens` tokens, the first `cachedTokens` of which are in the cache, on an instance of the kind that does nothing else. */
+  /** Prefill of `tokens` tokens on an idle instance that has the first `cachedTokens` in its cache. */
   prefillUs(kind: number, tokens: number, cachedTokens: number): number;
-  /** What moves between instances; undefined: nothing does. */
+  /** Undefined: nothing moves between instances. */
   readonly transfers: TransferCosts | undefined;
-  /** Until an instance has read `tokens` tokens of its SSD. */
+  /** Until an instance has read `tokens` tokens from its SSD. */
   readUs(instance: number, tokens: number): number;
-  /** Of a prefill behind `cachedTokens` tokens, what runs before the last of these are here: 0 where all are waited for. */
+  /** The part of a prefill that runs while its last `cachedTokens` still arrive; 0: the prefill waits for all of them. */
   overlapUs(kind: number, tokens: number, cachedTokens: number): number;
 }
 
-/** What is asked. */
+/** A prompt to place. */
 export interface PlacementQuery {
-  /** Counts the requests that were placed. */
+  /** Number of prompts placed before. */
   readonly number: number;
   readonly tokens: number;
   readonly blockTokens: number;
-  /** Undefined for policies that do not look at caches. */
+  /** Undefined for policies that ignore caches. */
   readonly matches: PrefixMatches | undefined;
 }
 
+/** The chosen instance. Times are predictions in microseconds. */
 export interface PlacementDecision {
   readonly instance: number;
-  /** Blocks of the prompt that the instance has itself, and those that it is to fetch besides. */
+  /** Blocks of the prompt in the instance's own cache. */
   readonly localBlocks: number;
+  /** Further blocks that the instance fetches. */
   readonly fetchedBlocks: number;
-  /** Who sends them; undefined when none are fetched. */
+  /** The instance that sends them; undefined: none are fetched. */
   readonly from: number | undefined;
-  /** Of its own blocks, and of those that it is to fetch, how many have to be read of SSD. */
+  /** Of the local blocks, those that are read from SSD. */
   readonly ssdBlocks: number;
+  /** Of the fetched blocks, those that the sender reads from SSD. */
   readonly fetchedSsdBlocks: number;
   readonly queueUs: number;
-  /** What the other one reads of SSD included. */
+  /** Of the fetched blocks, the SSD reads of the sender included. */
   readonly transferUs: number;
-  /** Until it could begin for what comes: all of it, less what is computed meanwhile. */
+  /** Until the prefill could start as far as its prefix is concerned. */
   readonly readyUs: number;
   readonly prefillUs: number;
-  /** Until the prefill begins: what it fetches comes while others compute. */
+  /** Until the prefill starts: fetches overlap with the queue. */
   readonly waitUs: number;
-  /** What the fetch saves: after so much more than its time, computing would have been faster. */
+  /** Prefill time that the fetch saves: a fetch that is later by more than this is slower than computing. */
   readonly savedUs: number;
 }
 
@@ -63,16 +72,17 @@ export interface PlacementSettings {
   readonly kind: PlacementKind;
   /** Two unsigned 32-bit halves. */
   readonly seed: readonly [number, number];
-  /** A remote prefix is worth a look when it is so many times as long as the instance's own (`kvcache_balancing_threshold`). */
+  /** A remote prefix is considered when it is so many times as long as the local one (Mooncake's `kvcache_balancing_threshold`). */
   readonly balancingThreshold: number;
 }
 
-/** Decides from what it is shown alone: the same question gets the same answer. */
+/** A function of its arguments: equal queries of equal views get equal decisions. */
 export class Placement {
   readonly #settings: PlacementSettings;
   readonly #costs: PlacementCosts;
-  /** (kinds): prefill of the question's whole prompt, and of what the longest prefix leaves of it. */
+  /** (kinds): prefill of the whole prompt of the query. */
   readonly #wholeUs: Float64Array;
+  /** (kinds): prefill of the prompt behind its longest prefix. */
   readonly #restUs: Float64Array;
 
   constructor(settings: PlacementSettings, costs: PlacementCosts) {
@@ -86,19 +96,22 @@ export class Placement {
     return this.#settings.kind;
   }
 
-  /** Undefined when no instance takes requests. */
-  choose(question: PlacementQuery, view: ClusterView): PlacementDecision | undefined {
-    switch (this.#settings.kind) {
+  /** Undefined when no instance is up. */
+  choose(query: PlacementQuery, view: ClusterView): PlacementDecision | undefined {
+    const { kind } = this.#settings;
+    switch (kind) {
       case 'cache-aware':
-        return this.#leastTtft(question, view, true);
+        return this.#leastTtft(query, view, true);
       case 'local-cache-only':
-        return this.#leastTtft(question, view, false);
+        return this.#leastTtft(query, view, false);
       case 'least-loaded':
-        return this.#plain(question, view, leastLoaded(view));
+        return this.#withoutFetch(query, view, leastLoaded(view));
       case 'round-robin':
-        return this.#plain(question, view, nthUp(view, question.number % countUp(view)));
+        return this.#withoutFetch(query, view, nthUp(view, query.number % countUp(view)));
       case 'random':
-        return this.#plain(question, view, nthUp(view, this.#draw(question.number, countUp(view))));
+        return this.#withoutFetch(query, view, nthUp(view, this.#draw(query.number, countUp(view))));
+      default:
+        return assertNever(kind);
     }
   }
 
@@ -107,15 +120,15 @@ export class Placement {
     return Math.floor(counterUniform(low, high, number) * below);
   }
 
-  /** A policy that looks at no cache; what the chosen one has it uses all the same. */
-  #plain(question: PlacementQuery, view: ClusterView, instance: number | undefined): PlacementDecision | undefined {
+  /** Uses the local prefix of the instance, and fetches nothing. */
+  #withoutFetch(query: PlacementQuery, view: ClusterView, instance: number | undefined): PlacementDecision | undefined {
     if (instance === undefined) return undefined;
-    const { tokens, blockTokens, matches } = question;
+    const { tokens, blockTokens, matches } = query;
     const localBlocks = matches?.blocks[instance] ?? 0;
     const queueUs = view.queueUs[instance];
     const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, localBlocks * blockTokens);
-    const readyUs = this.#readyUs(view.kind[instance], question, localBlocks, this.#ownReadUs(question, instance));
-    // Field by field, in the order of the other decisions: all are alike to those who read them.
+    const readyUs = this.#readyUs(view.kind[instance], query, localBlocks, this.#localReadUs(query, instance));
+    // Every decision has its fields in this order: one hidden class serves all readers.
     return {
       instance,
       localBlocks,
@@ -133,12 +146,12 @@ export class Placement {
   }
 
   /**
-   * Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. A prefix
-   * comes while others compute, so that the longer of queue and transfer counts, not their sum. Among equal sums least is moved, then least
-   * computed: what is predicted to cost no time costs a link, and the other one, all the same.
+   * Algorithm 1: the least sum of queue and prefill, behind the local prefix, or behind a fetched one that is longer by the threshold. A
+   * prefix arrives while other prompts are computed, so that the longer of queue and transfer counts, not their sum. Among equal sums the
+   * fewest fetched blocks win, then the fewest computed ones: what is predicted to take no time still uses a link or an instance.
    */
-  #leastTtft(question: PlacementQuery, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
-    const { matches, tokens, blockTokens } = question;
+  #leastTtft(query: PlacementQuery, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
+    const { matches, tokens, blockTokens } = query;
     const transfers = fetching ? this.#costs.transfers : undefined;
     const longest = transfers && longestMatch(matches, transfers);
     const longestBlocks = longest === undefined ? 0 : (matches?.blocks[longest] ?? 0);
@@ -148,60 +161,63 @@ export class Placement {
     }
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
-    let [moved, has] = [0, 0];
+    let [bestFetched, bestCached] = [0, 0];
     for (let i = 0; i < view.up.length; i++) {
       if (view.up[i] === 0) continue;
-      const own = matches?.blocks[i] ?? 0;
+      const local = matches?.blocks[i] ?? 0;
       const queueUs = view.queueUs[i];
       const restUs = this.#restUs[view.kind[i]];
-      let us = this.#ownUs(question, view, i);
+      let us = this.#localUs(query, view, i);
       let fetched = 0;
-      // Most instances would not be the best one even if their prefix were there at once.
+      // Most instances would lose even with the prefix already there.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
-      if (mayFetch && longestBlocks > own * this.#settings.balancingThreshold) {
-        const { readyUs } = this.#coming(question, view.kind[i], longest, i);
+      if (mayFetch && longestBlocks > local * this.#settings.balancingThreshold) {
+        const { readyUs } = this.#fetch(query, view.kind[i], longest, i);
         const fetchedUs = Math.max(queueUs, readyUs) + restUs;
         if (fetchedUs < us) {
           us = fetchedUs;
-          fetched = longestBlocks - own;
+          fetched = longestBlocks - local;
         }
       }
       if (us > bestUs) continue;
-      // Equal is equal to the last bit, as of those who are alike: whoever is predicted to be later, by however little, does not win.
+      // Sums are equal only when all bits are: an instance that is later by any amount loses.
       const after =
-        us - bestUs || fetched - moved || has - own - fetched || view.requests[i] - view.requests[best ?? i];
+        us - bestUs ||
+        fetched - bestFetched ||
+        bestCached - local - fetched ||
+        view.requests[i] - view.requests[best ?? i];
       if (best !== undefined && after >= 0) continue;
       best = i;
       bestUs = us;
-      moved = fetched;
-      has = own + fetched;
+      bestFetched = fetched;
+      bestCached = local + fetched;
     }
-    const alone = this.#plain(question, view, best);
-    if (alone === undefined || longest === undefined || moved === 0) return alone;
+    const alone = this.#withoutFetch(query, view, best);
+    if (alone === undefined || longest === undefined || bestFetched === 0) return alone;
     const { instance, queueUs } = alone;
-    const coming = this.#coming(question, view.kind[instance], longest, instance);
+    const fetch = this.#fetch(query, view.kind[instance], longest, instance);
     const prefillUs = this.#restUs[view.kind[instance]];
-    const waitUs = Math.max(queueUs, coming.readyUs);
-    return { ...alone, ...coming, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
+    const waitUs = Math.max(queueUs, fetch.readyUs);
+    return { ...alone, ...fetch, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
   }
 
-  /** All that one has of the prompt, and the other has not, comes from there. */
-  #coming(question: PlacementQuery, kind: number, from: number, to: number) {
-    const { matches, blockTokens } = question;
+  /** The fetch of all blocks of the prompt that `from` has and `to` lacks. */
+  #fetch(query: PlacementQuery, kind: number, from: number, to: number) {
+    const { matches, blockTokens } = query;
     const blocks = matches?.blocks[from] ?? 0;
     const fetchedBlocks = blocks - (matches?.blocks[to] ?? 0);
     const fetchedSsdBlocks = Math.min(fetchedBlocks, matches?.onSsd[from] ?? 0);
     const { transfers } = this.#costs;
-    // What has to be read of SSD leaves when all of it has been.
+    // The sender reads all of its SSD blocks before it sends.
     const readUs = this.#readUs(from, fetchedSsdBlocks * blockTokens);
     const transferUs = readUs + (transfers?.transferUs(from, to, fetchedBlocks * blockTokens) ?? 0);
-    const comesUs = Math.max(transferUs, this.#ownReadUs(question, to));
-    const beginsUs = readUs + (transfers?.latencyUs(from, to) ?? 0);
-    const readyUs = Math.max(beginsUs, this.#readyUs(kind, question, blocks, comesUs));
+    const arrivedUs = Math.max(transferUs, this.#localReadUs(query, to));
+    const firstByteUs = readUs + (transfers?.latencyUs(from, to) ?? 0);
+    const readyUs = Math.max(firstByteUs, this.#readyUs(kind, query, blocks, arrivedUs));
     return { fetchedBlocks, fetchedSsdBlocks, transferUs, readyUs };
   }
 
-  #ownReadUs({ matches, blockTokens }: PlacementQuery, instance: number): number {
+  #localReadUs({ matches, blockTokens }: PlacementQuery, instance: number): number {
     return this.#readUs(instance, (matches?.onSsd[instance] ?? 0) * blockTokens);
   }
 
@@ -209,22 +225,23 @@ export class Placement {
     return tokens === 0 ? 0 : this.#costs.readUs(instance, tokens);
   }
 
-  #readyUs(kind: number, { tokens, blockTokens }: PlacementQuery, blocks: number, comesUs: number): number {
-    return comesUs === 0 ? 0 : Math.max(0, comesUs - this.#costs.overlapUs(kind, tokens, blocks * blockTokens));
+  /** @param arrivedUs until all of the prefix is there */
+  #readyUs(kind: number, { tokens, blockTokens }: PlacementQuery, blocks: number, arrivedUs: number): number {
+    return arrivedUs === 0 ? 0 : Math.max(0, arrivedUs - this.#costs.overlapUs(kind, tokens, blocks * blockTokens));
   }
 
-  /** Behind what it has. Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
-  #ownUs(question: PlacementQuery, view: ClusterView, i: number): number {
-    const { matches, tokens, blockTokens } = question;
-    const own = matches?.blocks[i] ?? 0;
+  /** TTFT behind the local prefix. Most instances have nothing of a prompt: those of one kind share one prefill time. */
+  #localUs(query: PlacementQuery, view: ClusterView, i: number): number {
+    const { matches, tokens, blockTokens } = query;
+    const local = matches?.blocks[i] ?? 0;
     const [kind, queueUs] = [view.kind[i], view.queueUs[i]];
-    if (own === 0) return queueUs + this.#wholeUs[kind];
-    const readyUs = this.#readyUs(kind, question, own, this.#ownReadUs(question, i));
-    return Math.max(queueUs, readyUs) + this.#costs.prefillUs(kind, tokens, own * blockTokens);
+    if (local === 0) return queueUs + this.#wholeUs[kind];
+    const readyUs = this.#readyUs(kind, query, local, this.#localReadUs(query, i));
+    return Math.max(queueUs, readyUs) + this.#costs.prefillUs(kind, tokens, local * blockTokens);
   }
 }
 
-/** Of a decision: no prefix comes from another instance. */
+/** The fields of a decision without a fetch. */
 export const nothingFetched = {
   ...{ localBlocks: 0, fetchedBlocks: 0, from: undefined, ssdBlocks: 0, fetchedSsdBlocks: 0 },
   ...{ transferUs: 0, readyUs: 0, savedUs: 0 },

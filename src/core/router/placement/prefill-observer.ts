@@ -1,4 +1,5 @@
-// Watches prompts from the moment they are forwarded until their first token, so that prefill times are learned.
+// Observes prefills from the forwarded prompt to the first token, to learn prefill times.
+
 import { PrefillTimes } from '../../cost/prefill-times.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
@@ -6,17 +7,18 @@ import type { GenerationEvent } from '../../protocol/ports.ts';
 interface Prompt {
   readonly instance: InstanceIndex;
   readonly tokens: number;
+  /** Tokens that are not cached. */
   computed: number;
   startedUs: number | undefined;
 }
 
 export class PrefillObserver {
-  /** (instances): those that are alike share one. */
+  /** (instances): equal instances share one. */
   readonly times: readonly PrefillTimes[];
-  /** Prompts that are forwarded and have no first token yet. */
+  /** Forwarded prompts without a first token. */
   readonly #prompts = new Map<RequestId, Prompt>();
 
-  /** @param kinds (instances): equal for those that compute alike */
+  /** @param kinds (instances): equal for instances of equal speed */
   constructor(kinds: readonly number[]) {
     this.times = PrefillTimes.of(kinds);
   }
@@ -29,14 +31,15 @@ export class PrefillObserver {
     this.#prompts.set(id, { instance, tokens, computed: tokens, startedUs: undefined });
   }
 
+  /** Takes an event of an instance. */
   received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     if (event.kind === 'started' && instance !== prompt.instance) {
-      // Whoever decodes says so once all is computed.
+      // The decode instance reports the start after the prefill has ended.
       if (prompt.startedUs === undefined) this.forget(id);
     } else if (event.kind === 'started' && event.ahead === true) {
-      // What it waits for says nothing of what it computes.
+      // Its time would include the wait for its prefix.
       this.forget(id);
     } else if (event.kind === 'started') {
       prompt.startedUs = nowUs;
@@ -48,7 +51,7 @@ export class PrefillObserver {
     }
   }
 
-  /** All of its prompt is computed. */
+  /** The prefill has ended. */
   prefilled(nowUs: number, id: RequestId): void {
     const prompt = this.#prompts.get(id);
     if (prompt?.startedUs !== undefined)
@@ -56,7 +59,6 @@ export class PrefillObserver {
     this.forget(id);
   }
 
-  /** Its prefill is of no interest any more. */
   forget(id: RequestId): void {
     this.#prompts.delete(id);
   }

@@ -1,18 +1,21 @@
-// How long a prefill that comes now would wait at each instance: predictions, corrected by how long prefills took.
+// Predicted wait of a new prefill on each instance, corrected by how long recent prefills took.
 
-/** A prior of so much predicted work for each instance being as fast as predicted, and the share of what was learned that each prefill leaves. */
+/** Predicted work of the prior: an instance starts out as fast as predicted. */
 const priorUs = 1e6;
-const kept = 0.95;
+/** Share of the earlier observations that remains after each prefill. */
+const decay = 0.95;
 
 /**
- * Work is predicted time of prefills that were sent and have not ended. Decode beside them, waiting for memory and wrong predictions show in
- * how long each took from when the one before ended: the ratio, over the recent ones of an instance, scales what it has left.
+ * The work of an instance is the predicted time of its prefills that have not ended. Decode steps beside them, waits for memory and wrong
+ * predictions show in the time from the end of one prefill to the end of the next: the ratio of this time to the prediction, over recent
+ * prefills, scales the work that is left.
  */
 export class PrefillQueues {
   readonly #workUs: Float64Array;
   readonly #pending: Int32Array;
-  /** When the prefill that runs now began, as far as was heard. */
+  /** (instances): start of the running prefill, as far as it is reported. */
   readonly #sinceUs: Float64Array;
+  /** (instances): decayed sums of observed and of predicted times. */
   readonly #tookUs: Float64Array;
   readonly #predictedUs: Float64Array;
 
@@ -24,7 +27,7 @@ export class PrefillQueues {
     this.#predictedUs = new Float64Array(instances).fill(priorUs);
   }
 
-  /** (instances): prefills that were sent and have not ended. */
+  /** (instances): prefills that have not ended. */
   get pending(): ArrayLike<number> {
     return this.#pending;
   }
@@ -36,41 +39,41 @@ export class PrefillQueues {
     this.#workUs[instance] += predictedUs;
   }
 
-  /** A prefill that was sent takes another time: more or less is cached. */
+  /** More or less of a pending prompt is cached than predicted. */
   correct(instance: number, beforeUs: number, afterUs: number): void {
     this.#workUs[instance] += afterUs - beforeUs;
   }
 
-  /** A prefill ended with its first token. It could not begin before `readyUs`, when its prefix was there. */
+  /** A prefill has ended. @param readyUs when its prefix was there: it could not start before */
   end(nowUs: number, instance: number, predictedUs: number, readyUs: number): void {
     const tookUs = Math.max(0, nowUs - Math.max(this.#sinceUs[instance], readyUs));
-    this.#tookUs[instance] = this.#tookUs[instance] * kept + tookUs;
-    this.#predictedUs[instance] = this.#predictedUs[instance] * kept + predictedUs;
+    this.#tookUs[instance] = this.#tookUs[instance] * decay + tookUs;
+    this.#predictedUs[instance] = this.#predictedUs[instance] * decay + predictedUs;
     this.#sinceUs[instance] = nowUs;
     this.remove(instance, predictedUs);
   }
 
   /**
-   * A share of a prefill ended, of which others did the rest: what it took is not known, as they wait for one another. It is taken to have run as
-   * predicted, beside what the next one that ends here took.
+   * The share of a group member has ended. Members wait for one another, so that its time is not observable: it counts as predicted, next to
+   * the prefill that ends on this instance after it.
    */
   endShare(instance: number, predictedUs: number): void {
     this.#sinceUs[instance] += predictedUs;
     this.remove(instance, predictedUs);
   }
 
-  /** A prefill will not be run to its end. */
+  /** A pending prefill is cancelled. */
   remove(instance: number, predictedUs: number): void {
     this.#pending[instance]--;
     this.#workUs[instance] = this.#pending[instance] === 0 ? 0 : this.#workUs[instance] - predictedUs;
   }
 
-  /** How many times the predicted time a prefill takes. */
+  /** Observed over predicted time of recent prefills. */
   slowness(instance: number): number {
     return this.#tookUs[instance] / this.#predictedUs[instance];
   }
 
-  /** Writes the predicted wait at each instance: (instances) microseconds. */
+  /** Writes the predicted wait of a prefill that arrives now: (instances) microseconds. */
   predict(nowUs: number, out: Float64Array): void {
     for (let i = 0; i < out.length; i++) {
       const pending = this.#pending[i];
@@ -79,7 +82,7 @@ export class PrefillQueues {
         continue;
       }
       const leftUs = this.slowness(i) * this.#workUs[i];
-      // Of the one that runs some is done: its share of the whole at most, however long it has been held up.
+      // The running prefill has done at most its share of the work, however long it has been delayed.
       out[i] = leftUs - Math.max(0, Math.min(nowUs - this.#sinceUs[i], leftUs / pending));
     }
   }

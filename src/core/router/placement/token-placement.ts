@@ -1,4 +1,4 @@
-// What the conductor of token instances places by: blocks that they tell of, and prefill times as they turn out.
+// Placement of requests with token ids: block hashes of their prompts, and learned prefill times.
 
 import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
@@ -15,49 +15,54 @@ import type { LearnedTransfers } from './learned-transfers.ts';
 import type { PlacerConfig, PromptModel } from './placer.ts';
 import { PrefillObserver } from './prefill-observer.ts';
 
-/** Blocks that the index has room for from the start: it grows. */
+/** Initial size of the prefix index, in blocks: it grows. */
 const blocks = 4_096;
-/** Blocks remembered when nobody holds them any more, to say why they were missed. */
+/** Evicted blocks that the index remembers, to tell an evicted block from one that was never seen. */
 const rememberedBlocks = 65_536;
-/** Between two members of a group: a message, and rows in shared memory. */
+/** From one member of a group to the next: a message, and rows in shared memory. */
 const hopUs = 1_000;
-/** Smallest chunk of a group. */
+/** Smallest chunk of a group, in tokens. */
 const stageTokensMin = 128;
 
-/** Groups that compute prompts together, and the layers of the model. */
+/** Pipeline groups over the layers of the model. */
 export interface TokenPipeline extends PipelineSettings {
   readonly layers: number;
 }
 
 export class TokenPlacement implements PromptModel<GenerationRequest> {
   readonly #hashKey: Uint32Array;
-  #watch = new PrefillObserver([]);
+  #observer = new PrefillObserver([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
   #transfers: LearnedTransfers | undefined;
   #pipeline: TokenPipeline | undefined;
 
-  /** @param hashKey the cluster's, which keys the identities of blocks */
+  /** @param hashKey keys the block hashes of the cluster */
   constructor(hashKey: Uint32Array) {
     this.#hashKey = hashKey;
   }
 
-  /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike @param transfers undefined: prefixes stay where they are */
+  /**
+   * The model is loaded.
+   * @param root first hash of every block chain
+   * @param kinds (instances): equal for instances of equal speed
+   * @param transfers undefined: prefixes do not move between instances
+   */
   begin(root: BlockRoot, kinds: readonly number[], transfers?: LearnedTransfers, pipeline?: TokenPipeline): void {
     this.#root = root;
     this.#pipeline = pipeline;
     this.#transfers = transfers;
-    this.#watch = new PrefillObserver(kinds);
+    this.#observer = new PrefillObserver(kinds);
   }
 
-  /** There is another instance in the place of the one that was there. */
+  /** Another machine takes the place of the instance. */
   replaced(instance: InstanceIndex): void {
-    this.#watch.times[instance]?.forget();
+    this.#observer.times[instance]?.forget();
   }
 
   /** (instances) */
   get prefills(): readonly PrefillPredictor[] {
-    return this.#watch.times;
+    return this.#observer.times;
   }
 
   get config(): PlacerConfig<GenerationRequest> {
@@ -67,10 +72,10 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
       balancingThreshold: 1,
       blockTokens: pageTokens,
       prompts: this,
-      predictors: this.#watch.times,
+      predictors: this.#observer.times,
       transfers: this.#transfers?.config,
       ssds: this.#transfers?.ssds,
-      // Those between whom pages move have steps that wait for them.
+      // Instances that fetch pages start steps that wait for them.
       aheadRows: this.#transfers && batchLimits.tokensMax,
       pipeline: this.#pipeline && {
         ...this.#pipeline,
@@ -81,10 +86,10 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
     };
   }
 
-  /** (instances): those that share what was learned share these. */
+  /** (instances): one for instances that share learned prefill times. */
   #groupPrefills({ layers }: TokenPipeline): readonly PipelinedPrefill[] {
     const { tokensMax, stepUsPrefill } = batchLimits;
-    return this.#watch.times.map((times) => {
+    return this.#observer.times.map((times) => {
       const predictStageUs: StageTimes = ({ rows }, range) =>
         (times.prefillUs(rows, 0) * layersOf(layers, range)) / layers;
       return new PipelinedPrefill({
@@ -95,26 +100,26 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   }
 
   forwarded(instance: InstanceIndex, { id, prompt }: GenerationRequest): void {
-    this.#watch.forwarded(instance, id, prompt.length);
+    this.#observer.forwarded(instance, id, prompt.length);
   }
 
   received(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    this.#watch.received(nowUs, instance, id, event);
+    this.#observer.received(nowUs, instance, id, event);
   }
 
-  /** All of its prompt is computed. */
+  /** The prefill has ended. */
   prefilled(nowUs: number, id: RequestId): void {
-    this.#watch.prefilled(nowUs, id);
+    this.#observer.prefilled(nowUs, id);
   }
 
-  /** Prompts whose prefills are watched. */
+  /** Prefills under observation. */
   get observed(): number {
-    return this.#watch.size;
+    return this.#observer.size;
   }
 
-  /** Its prefill is of no interest any more. */
+  /** The request has ended or was cancelled. */
   forget(id: RequestId): void {
-    this.#watch.forget(id);
+    this.#observer.forget(id);
   }
 
   chainOf(request: GenerationRequest): BlockChain {
