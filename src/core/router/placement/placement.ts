@@ -172,7 +172,7 @@ export class Placement {
       // Most instances would lose even with the prefix already there.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
       if (mayFetch && longestBlocks > local * this.#settings.balancingThreshold) {
-        const { readyUs } = this.#fetch(query, view.kind[i], longest, i);
+        const { readyUs } = this.#fetchTimes(query, view.kind[i], longest, i);
         const fetchedUs = Math.max(queueUs, readyUs) + restUs;
         if (fetchedUs < us) {
           us = fetchedUs;
@@ -195,14 +195,14 @@ export class Placement {
     const alone = this.#withoutFetch(query, view, best);
     if (alone === undefined || longest === undefined || bestFetched === 0) return alone;
     const { instance, queueUs } = alone;
-    const fetch = this.#fetch(query, view.kind[instance], longest, instance);
+    const remote = this.#fetchTimes(query, view.kind[instance], longest, instance);
     const prefillUs = this.#restUs[view.kind[instance]];
-    const waitUs = Math.max(queueUs, fetch.readyUs);
-    return { ...alone, ...fetch, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
+    const waitUs = Math.max(queueUs, remote.readyUs);
+    return { ...alone, ...remote, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
   }
 
   /** The fetch of all blocks of the prompt that `from` has and `to` lacks. */
-  #fetch(query: PlacementQuery, kind: number, from: number, to: number) {
+  #fetchTimes(query: PlacementQuery, kind: number, from: number, to: number) {
     const { matches, blockTokens } = query;
     const blocks = matches?.blocks[from] ?? 0;
     const fetchedBlocks = blocks - (matches?.blocks[to] ?? 0);
