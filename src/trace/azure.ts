@@ -1,4 +1,4 @@
-// Traces in the format of Azure's LLM inference data: time stamp, context tokens, generated tokens; nothing says what is shared.
+// Traces in the format of Azure's LLM inference data: time stamp, context tokens, generated tokens; no block ids.
 import { shown, TraceError, type TraceRequest } from './request.ts';
 
 export const azureHeader = 'TIMESTAMP,ContextTokens,GeneratedTokens';
@@ -6,7 +6,7 @@ export const azureHeader = 'TIMESTAMP,ContextTokens,GeneratedTokens';
 const stampPattern = /^(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?$/;
 const noBlocks = new Int32Array(0);
 
-/** Arrivals count from the first row, whose time is `startUs` once it is known. */
+/** Arrivals count from the first row; `startUs` is its time, undefined for the first row itself. */
 export function parseAzureLine(
   text: string,
   line: number,
@@ -35,7 +35,7 @@ function tokens(field: string, text: string, line: number): number {
   return value;
 }
 
-/** Microseconds since 1970 of a UTC stamp. */
+/** Microseconds from 1970 to a UTC time stamp. */
 function stampUs(text: string, line: number): number {
   const match = stampPattern.exec(text);
   const [year, month, day, hour, minute, second] = (match ?? []).slice(1, 7).map(Number);
@@ -47,7 +47,7 @@ function stampUs(text: string, line: number): number {
   return seconds * 1_000_000 + Number(fraction.slice(0, 6));
 }
 
-/** Proleptic Gregorian calendar; years begin in March, so that the leap day comes last. */
+/** Proleptic Gregorian calendar; years begin in March, so that the leap day is the last day. */
 function daysSince1970(year: number, month: number, day: number): number {
   const y = month > 2 ? year : year - 1;
   const monthFromMarch = (month + 9) % 12;

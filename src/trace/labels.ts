@@ -1,15 +1,15 @@
-// Who sent a request and what it may wait, for workloads that do not say: drawn by share.
+// Tenants, SLO classes and priorities for workloads without them: drawn by share.
 import { counterUniform } from '../util/counter-random.ts';
 import type { TraceRequest } from './request.ts';
 
-/** Shares need not add up to 1: what counts is their sum. */
+/** A probability relative to the sum of all shares. */
 export interface Share {
   readonly name: string;
   readonly share: number;
 }
 
 export interface LabelSettings {
-  /** Classes to draw from; empty: none is drawn. */
+  /** Empty: no class is drawn. */
   readonly classes: readonly Share[];
   readonly tenants: readonly Share[];
   /** By class. */
@@ -17,10 +17,10 @@ export interface LabelSettings {
   readonly seed: number;
 }
 
-/** Streams of the seed that nothing else draws from. */
+/** Random streams of this file alone. */
 const streams = { classes: 11, tenants: 12 };
 
-/** A pure function of (settings, place of the request): what a request says itself stays. */
+/** A pure function of (settings, index of the request). Labels that a request already has stay. */
 export class Labels {
   readonly #settings: LabelSettings;
 

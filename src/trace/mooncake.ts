@@ -1,10 +1,10 @@
-// Traces in Mooncake's format: a JSON object a line, with the ids of the prompt's blocks.
+// Traces in Mooncake's format: one JSON object per line, with the ids of the prompt's blocks.
 
 import { wideZero } from '../util/wide-zero.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 
 const idMax = 2 ** 31 - 1;
-/** Time stamps are milliseconds: microseconds stay exact integers up to here. */
+/** The largest time stamp with microseconds as an exact integer. */
 const timestampMsMax = Math.floor(Number.MAX_SAFE_INTEGER / 1000);
 
 export function parseMooncakeLine(text: string, line: number, index: number, blockTokens: number): TraceRequest {
@@ -31,7 +31,7 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
 
 type Row = Readonly<Record<string, unknown>>;
 
-/** Ours: what Mooncake's traces do not tell. Undefined: nothing. */
+/** Labels that extend Mooncake's format. Undefined: the row has none. */
 function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
   const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs } = row;
   if ((sloClass ?? tenant ?? priority ?? batch ?? pinMs) === undefined) return undefined;
@@ -58,7 +58,7 @@ function rank(value: unknown, line: number): number {
   throw new TraceError(line, `priority is ${shown(value)}: a whole number expected`);
 }
 
-/** A line without its end; reading it gives the same request. */
+/** One line without its line break. Parsing it yields the same request. */
 export function mooncakeLine(request: TraceRequest): string {
   const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority, batch, pinUs } = request;
   const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
@@ -96,7 +96,7 @@ function blockIds(value: unknown, line: number): Int32Array {
   if (!Array.isArray(value)) throw new TraceError(line, `hash_ids is ${shown(value)}: a list of block ids expected`);
   const ids = Int32Array.from(value as ArrayLike<number>);
   for (let i = 0; i < ids.length; i++) {
-    // Whatever is no 32-bit integer does not survive the conversion.
+    // A value that is no 32-bit integer does not survive the conversion.
     if (ids[i] !== value[i] || ids[i] < 0) {
       throw new TraceError(line, `hash_ids[${i}] is ${shown(value[i])}: a whole number of 0 to ${idMax} expected`);
     }

@@ -1,4 +1,4 @@
-// From pieces of text to requests, whatever the format: a trace is read as it streams and never held as text.
+// Parses a trace of any supported format as it streams, without holding its text.
 
 import { wideZero } from '../util/wide-zero.ts';
 import { azureHeader, parseAzureLine } from './azure.ts';
@@ -6,11 +6,11 @@ import { parseMooncakeLine } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 
 export interface TraceParserOptions {
-  /** Tokens of a block of the trace's prompts: 512 in Mooncake's. */
+  /** Block size of the trace in tokens: 512 in Mooncake's. */
   readonly blockTokens: number;
 }
 
-/** Lines may be cut anywhere between two pieces. The first line tells the format: JSON objects, or Azure's CSV header. */
+/** A line may span several pieces. The first line determines the format: a JSON object, or Azure's CSV header. */
 export class TraceParser {
   readonly #blockTokens: number;
   #format: 'mooncake' | 'azure' | undefined;
@@ -31,7 +31,7 @@ export class TraceParser {
     for (const line of lines) this.#take(line, out);
   }
 
-  /** The text is over. */
+  /** The text has ended. */
   end(out: TraceRequest[]): void {
     if (this.#rest !== '') this.#take(this.#rest, out);
     this.#rest = '';

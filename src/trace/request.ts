@@ -1,12 +1,12 @@
-// One request of a workload, and the error of a line that is none.
+// One request of a workload, and the error of an invalid line.
 import type { RequestLengths } from '../util/request-lengths.ts';
 
 export interface TraceRequest extends RequestLengths {
-  /** No request: the full blocks of its prompt are to be kept for so long. */
+  /** Not a request: pins the full blocks of its prompt for so long. */
   readonly pinUs?: number;
 }
 
-/** A line that cannot be a request: names line, field and value. */
+/** An invalid line, with its number, field and value. */
 export class TraceError extends Error {
   constructor(line: number, why: string) {
     super(`Cannot read the trace: line ${line}: ${why}`);
@@ -14,7 +14,7 @@ export class TraceError extends Error {
   }
 }
 
-/** A value as an error shows it: short, whatever it is. */
+/** A shortened value for an error message. */
 export function shown(value: unknown): string {
   const text = value === undefined ? 'missing' : (JSON.stringify(value) ?? String(value));
   return text.length > 40 ? `${text.slice(0, 40)}...` : text;

@@ -1,31 +1,31 @@
-// How much of a trace's prompts a cache could serve: hit ratios of one global cache, without bound and with.
+// Hit ratios that one global cache would have on a trace, unbounded and bounded.
 import { type EvictionKind, EvictionQueue } from '../core/kvcache/eviction.ts';
 import { Int32List } from '../util/int32-list.ts';
 import type { TraceRequest } from './request.ts';
 
-/** Shares of 0..1. A hit is a block that is in the cache when its request, taken in the order of the trace, touches it. */
+/** Shares of 0..1. A hit is a block in the cache when its request, in trace order, touches it. */
 export interface HitRatios {
   readonly hitRatioBlocks: number;
-  /** Each block weighs as many tokens as it has. */
+  /** Blocks weighted by their tokens. */
   readonly hitRatioTokens: number;
-  /** Mean over requests of their own ratios. */
+  /** Mean of the ratios of single requests. */
   readonly meanRequestHitRatioBlocks: number;
   readonly meanRequestHitRatioTokens: number;
 }
 
 export interface CacheBound {
   readonly eviction: EvictionKind;
-  /** Most blocks, whatever their tokens, or most tokens. */
+  /** Capacity in blocks of any size, or in tokens. */
   readonly capacityBlocks?: number;
   readonly capacityTokens?: number;
 }
 
-/** The prompts of a trace as one list of blocks: 8 bytes for each touch. */
+/** The prompts of a trace as one list of blocks: 8 bytes per touch. */
 export class BlockTouches {
   readonly #blockTokens: number;
   readonly #dense = new Map<number, number>();
   readonly #touches = new Int32List(1024);
-  /** (requests): how many touches came before the end of each, and its tokens. */
+  /** (requests): number of touches up to the end of each request, and its tokens. */
   readonly #ends = new Int32List(256);
   readonly #tokens = new Int32List(256);
 
@@ -54,14 +54,14 @@ export class BlockTouches {
     return this.#dense.size;
   }
 
-  /** Unique blocks that one request alone touches. */
+  /** Unique blocks that only one request touches. */
   usedOnce(): number {
     const uses = new Int32Array(this.unique);
     for (const block of this.#touches.view()) uses[block]++;
     return uses.reduce((once, count) => once + (count === 1 ? 1 : 0), 0);
   }
 
-  /** Ratios of a cache that keeps everything. */
+  /** Ratios of an unbounded cache. */
   ideal(): HitRatios {
     const seen = new Uint8Array(this.unique);
     return this.#replay((block) => {
@@ -71,7 +71,7 @@ export class BlockTouches {
     });
   }
 
-  /** Ratios of a bounded cache: a miss evicts until it fits, then inserts. Uses count anew after an eviction. */
+  /** Ratios of a bounded cache: a miss evicts until the block fits, then inserts it. Use counts restart after an eviction. */
   bounded(bound: CacheBound): HitRatios {
     const cache = new BoundedCache(this.unique, bound);
     return this.#replay((block, tokens, depth) => cache.touch(block, tokens, depth));
@@ -112,12 +112,12 @@ export class BlockTouches {
   }
 }
 
-/** 0 where there is nothing to hit. */
+/** 0 for an empty total. */
 function ratio(part: number, whole: number): number {
   return whole === 0 ? 0 : part / whole;
 }
 
-/** Blocks 0..blocks-1 under the orders of the block cache, but each block stands for itself: no parent keeps its children. */
+/** Blocks 0..blocks-1 in the eviction orders of the block cache, without the order of parents and children. */
 class BoundedCache {
   readonly #queue: EvictionQueue;
   readonly #tokens: Int32Array;
@@ -132,7 +132,7 @@ class BoundedCache {
     this.#capacityTokens = capacityTokens;
   }
 
-  /** True for a hit. A block larger than the whole cache is never kept. */
+  /** True for a hit. A block larger than the cache is never inserted. */
   touch(block: number, tokens: number, depth: number): boolean {
     const queue = this.#queue;
     queue.tick();

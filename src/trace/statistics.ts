@@ -1,4 +1,4 @@
-// What a trace is made of: lengths, arrivals, and what its prompts share.
+// Statistics of a trace: lengths, arrivals, and shared prompt blocks.
 import { Int32List } from '../util/int32-list.ts';
 import type { TraceRequest } from './request.ts';
 import { BlockTouches, type CacheBound, type HitRatios } from './reuse.ts';
@@ -20,18 +20,18 @@ export interface TraceStatistics {
   readonly outputTokens: Distribution & { readonly total: number };
   readonly arrivals: {
     readonly requestsPerSecond: number;
-    /** Most requests that came within one second of the clock, and within one minute. */
+    /** Maximum number of arrivals in one clock second, and in one clock minute. */
     readonly busiestSecond: number;
     readonly busiestMinute: number;
     readonly gapMs: Distribution;
   };
   readonly blocks: { readonly total: number; readonly unique: number; readonly usedOnce: number };
-  /** One cache without bound. */
+  /** Of one unbounded cache. */
   readonly ideal: HitRatios;
   readonly capacities: readonly (CacheBound & HitRatios)[];
 }
 
-/** Takes requests one by one; keeps 20 bytes for each and 8 for each of their blocks. */
+/** Accepts requests one by one. Memory: 20 bytes per request and 8 per block. */
 export class TraceSummary {
   readonly #blockTokens: number;
   readonly #input = new Int32List(256);
@@ -82,7 +82,7 @@ export class TraceSummary {
   }
 }
 
-/** Counts arrivals in consecutive windows of the clock; they come in order. */
+/** Counts arrivals in consecutive clock windows. Arrivals must be in order. */
 class BusiestWindow {
   readonly #windowUs: number;
   #window = 0;

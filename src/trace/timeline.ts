@@ -1,6 +1,6 @@
-// Timelines as Chrome traces: JSON that chrome://tracing and Perfetto open, a line for each event.
+// Timelines as Chrome traces: JSON for chrome://tracing and Perfetto, one line per event.
 
-/** One thing that took time on one row. */
+/** An interval on one row. */
 export interface TimelineEvent {
   readonly name: string;
   readonly row: number;
@@ -9,7 +9,7 @@ export interface TimelineEvent {
   readonly args: Readonly<Record<string, number | string>>;
 }
 
-/** Text that comes before any event: names of the rows. */
+/** The text before all events: names of the rows. */
 export function timelineStart(rows: readonly string[]): string {
   const names = rows.map((name, row) =>
     JSON.stringify({ name: 'thread_name', ph: 'M', pid: 0, tid: row, args: { name } }),

@@ -1,7 +1,7 @@
-// Traces made faster, cut and repeated as they stream by.
+// Scales, cuts and repeats traces as they stream.
 import type { TraceRequest } from './request.ts';
 
-/** From `from` on and before `to`, counted in requests or in microseconds of the trace. */
+/** The half-open range [from, to), in requests or in microseconds of the trace. */
 export interface Span {
   readonly unit: 'requests' | 'us';
   readonly from: number;
@@ -12,7 +12,7 @@ export interface Span {
 const unitUs: Readonly<Record<string, number>> = { s: 1e6, m: 60e6, h: 3600e6 };
 const spanPattern = /^(?:(\d+(?:\.\d+)?)([smh])?)?\.\.(?:(\d+(?:\.\d+)?)([smh])?)?$/;
 
-/** '100..500' in requests, '60s..5m' in time; either end may be left out. Undefined when it is neither. */
+/** '100..500' in requests or '60s..5m' in time; either end may be omitted. Undefined: invalid. */
 export function parseSpan(text: string): Span | undefined {
   const match = spanPattern.exec(text.trim());
   if (match === null) return undefined;
@@ -29,7 +29,7 @@ export function parseSpan(text: string): Span | undefined {
   return whole && from < to ? { unit: timed ? 'us' : 'requests', from, to } : undefined;
 }
 
-/** What lies in the span, counted anew: requests from 0, time from the start of the span, or from its first request. */
+/** The requests of the span, renumbered from 0, with times from the start of the span or from its first request. */
 export class Slice {
   readonly #span: Span;
   #startUs: number | undefined;
@@ -42,12 +42,12 @@ export class Slice {
     if (span.unit === 'us') this.#startUs = span.from;
   }
 
-  /** Nothing that comes lies in the span any more. */
+  /** True if all further requests are behind the span. */
   get over(): boolean {
     return this.#over;
   }
 
-  /** Undefined: not in the span. */
+  /** Undefined: the request is not in the span. */
   take(request: TraceRequest): TraceRequest | undefined {
     const { unit, from, to } = this.#span;
     const at = unit === 'us' ? request.arrivalUs : this.#seen;
@@ -60,8 +60,8 @@ export class Slice {
 }
 
 /**
- * A trace again and again: each time starts one mean gap after the last arrival of the time before. Blocks are new ones each time, unless
- * `sameBlocks`.
+ * Repeats a trace. Each repetition starts one mean gap after the last arrival of the one before. Each has new blocks, unless
+ * `sameBlocks` is set.
  */
 export class Tiling {
   readonly #sameBlocks: boolean;
@@ -69,7 +69,7 @@ export class Tiling {
   #count = 0;
   #firstUs = 0;
   #lastUs = 0;
-  /** Ids of one time of the trace. */
+  /** Number of block ids of one repetition. */
   #ids = 0;
   #emitted = 0;
 
@@ -84,7 +84,7 @@ export class Tiling {
     return { ...request, index, arrivalUs, blocks: this.#blocksOf(request.blocks) };
   }
 
-  /** The trace is over and comes again. */
+  /** The trace has ended and repeats. */
   again(): void {
     this.#tile++;
     if (!this.#sameBlocks && (this.#tile + 1) * this.#ids > 2 ** 31) {
@@ -110,7 +110,7 @@ export class Tiling {
   }
 }
 
-/** Arrivals `speed` times as fast. */
+/** Divides arrival times by `speed`. */
 export function faster(request: TraceRequest, speed: number): TraceRequest {
   return speed === 1 ? request : { ...request, arrivalUs: Math.round(request.arrivalUs / speed) };
 }

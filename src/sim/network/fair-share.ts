@@ -1,35 +1,35 @@
-// Max-min fair rates: every flow gets what it can use, or as much as any other on a resource that is full.
+// Max-min fair rates: every flow has its demand, or the largest share on a resource that is full.
 
 export interface SharedResource {
   readonly capacity: number;
   readonly users: readonly SharedFlow[];
-  /** Scratch of `FairShare`: what is left for how many users whose shares are open. */
+  /** Scratch of `FairShare`: capacity left, and users with open shares. */
   left: number;
   open: number;
 }
 
 export interface SharedFlow {
-  /** Resources that it passes, each at its full rate; one at least. */
+  /** At least one; the flow uses each at its full rate. */
   readonly resources: readonly SharedResource[];
-  /** Most it can use. */
+  /** Maximum usable rate. */
   demand: number;
-  /** What it gets. */
+  /** The computed rate. */
   share: number;
   /** Scratch of `FairShare`. */
   open: boolean;
 }
 
 /**
- * Progressive filling: all shares rise together; a flow stops at its demand, and every flow on a resource stops when that is full. Exact but for
- * rounding. Each resource is looked at when it may be the next to fill up: O((flows + resources) log resources).
+ * Progressive filling: all shares rise together. A flow stops at its demand, and the flows of a resource stop when it is full. Exact but for
+ * rounding. A resource is examined when it may be the next to fill: O((flows + resources) log resources).
  */
 export class FairShare {
-  /** A heap of resources by what an open user of each would get when it was last looked at, which is never too much. */
+  /** A heap of resources by the share of an open user, a lower bound from the last examination. */
   readonly #heap: SharedResource[] = [];
   #keys = new Float64Array(64);
   readonly #limited: SharedFlow[] = [];
 
-  /** Sets the shares of flows that share the resources with nobody else. */
+  /** Sets the shares of all flows that use these resources. */
   share(flows: readonly SharedFlow[], resources: readonly SharedResource[]): void {
     this.#begin(flows, resources);
     const limited = this.#limited;
@@ -68,7 +68,7 @@ export class FairShare {
     for (let i = (heap.length >> 1) - 1; i >= 0; i--) this.#down(i);
   }
 
-  /** The resource whose open users would get least; undefined when none is open. */
+  /** The resource with the smallest share for its open users; undefined: no flow is open. */
   #firstToFill(): SharedResource | undefined {
     const heap = this.#heap;
     while (heap.length > 0) {
@@ -76,7 +76,7 @@ export class FairShare {
       const level = first.left / first.open;
       if (first.open > 0 && level <= this.#keys[0]) return first;
       if (first.open > 0) {
-        // Others took less than their share of it since.
+        // Other flows have used less than their share of it since.
         this.#keys[0] = level;
       } else {
         const last = heap.pop();

@@ -1,13 +1,13 @@
-// Flows over shared resources in simulated time: what has been offered leaves at a fair rate, as far as it has been produced.
+// Flows over shared resources in simulated time: offered bytes leave at a fair rate, once they have been produced.
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import { wideZero } from '../../util/wide-zero.ts';
 import { FairShare, type SharedFlow, type SharedResource } from './fair-share.ts';
 
 export type FlowId = number;
 
-/** Less than this is nothing: rounding of rates. */
+/** Smaller amounts count as zero: rounding of rates. */
 const byteMin = 0.5;
-/** A rate that changes by less than this part of it has not changed: rounding of shares. */
+/** Relative change of a rate that counts as none: rounding of shares. */
 const rateTolerance = 1e-12;
 
 class Resource implements SharedResource {
@@ -17,7 +17,7 @@ class Resource implements SharedResource {
   readonly users: Flow[] = [];
   left: number = wideZero;
   open = 0;
-  /** The last refresh that came by. */
+  /** The last refresh that visited it. */
   round = 0;
 
   constructor(name: number, capacity: number) {
@@ -32,21 +32,21 @@ class Flow implements SharedFlow {
   demand: number = wideZero;
   share: number = wideZero;
   open = false;
-  /** Bytes per microsecond at which it leaves. */
+  /** Bytes per microsecond. */
   rate: number = wideZero;
-  /** More than its rate has changed since its next event was planned. */
+  /** Its next event must be planned again even if its rate stays. */
   touched = false;
   round = 0;
-  /** Bytes that exist by `settledUs`, of which `sent` have left. */
+  /** Bytes produced by `settledUs`, of which `sent` have left. */
   produced: number = wideZero;
   sent: number = wideZero;
   settledUs: number = wideZero;
-  /** Bytes come into being evenly until then, when so many will exist; no less than exist now. */
+  /** Bytes are produced at a constant rate until then, up to `producedThen`. */
   producesUntilUs: number = wideZero;
   producedThen: number = wideZero;
-  /** Nothing more will be offered. */
+  /** No more bytes will be offered. */
   complete = false;
-  /** When it has to be looked at, were its rate to stay. */
+  /** Its next event at the present rate. */
   nextUs = Number.POSITIVE_INFINITY;
 
   constructor(id: FlowId, resources: readonly Resource[], nowUs: number) {
@@ -68,14 +68,14 @@ class Flow implements SharedFlow {
     return this.complete && this.producesUntilUs <= this.settledUs && this.backlog < byteMin;
   }
 
-  /** Bytes that have left by `nowUs`; it stays as it is. */
+  /** Bytes that have left by `nowUs`, without a change of state. */
   sentBy(nowUs: number): number {
     const us = nowUs - this.settledUs;
     const produced = nowUs >= this.producesUntilUs ? this.producedThen : this.produced + this.productionRate * us;
     return Math.min(produced, this.sent + this.rate * us);
   }
 
-  /** Brings it to `nowUs`, which no event of its own may lie before. */
+  /** Advances it to `nowUs`. It must have no event before that time. */
   settle(nowUs: number): void {
     const us = nowUs - this.settledUs;
     if (us === 0) return;
@@ -87,7 +87,7 @@ class Flow implements SharedFlow {
     this.demand = this.backlog > 0 ? Number.POSITIVE_INFINITY : this.productionRate;
   }
 
-  /** When its demand changes next, were its rate to stay, or it has left. */
+  /** When its demand changes or its last byte leaves, at the present rate. */
   eventUs(): number {
     if (this.drained) return this.settledUs;
     const produces = this.productionRate;
@@ -98,20 +98,20 @@ class Flow implements SharedFlow {
 }
 
 /**
- * Rates are recomputed exactly over all flows that share something, directly or through others, whenever one of them begins, ends, runs
- * dry or has something again: once for all that changes at one time, in `refresh`. Times are whole microseconds, rounded up.
+ * When a flow begins, ends, runs dry or has bytes again, the rates of all flows connected to it by shared resources are recomputed exactly:
+ * once for all changes of one time, in `refresh`. Times are whole microseconds, rounded up.
  */
 export class Flows implements HeapOrder {
   /** Bytes per microsecond of each resource. */
   readonly #capacity: (resource: number) => number;
   readonly #flows: (Flow | undefined)[] = [];
   readonly #free: FlowId[] = [];
-  /** Those that somebody uses, by name. */
+  /** Resources in use, by name. */
   readonly #resources = new Map<number, Resource>();
   readonly #events: IndexedHeap;
   #room = 64;
   readonly #fair = new FairShare();
-  /** Resources whose users changed since the last refresh, and when. */
+  /** Resources with changes since the last refresh, and the time of the changes. */
   readonly #changed: Resource[] = [];
   #changedUs: number = wideZero;
   #round = 0;
@@ -121,7 +121,7 @@ export class Flows implements HeapOrder {
     this.#events = new IndexedHeap(this.#room, this);
   }
 
-  /** Of the events. */
+  /** The order of events. */
   before(a: FlowId, b: FlowId): boolean {
     const difference = this.#at(a).nextUs - this.#at(b).nextUs;
     return difference < 0 || (difference === 0 && a < b);
@@ -131,12 +131,12 @@ export class Flows implements HeapOrder {
     return this.#flows.length - this.#free.length;
   }
 
-  /** Rates are to be refreshed before time goes on. */
+  /** True if `refresh` must run before time advances. */
   get changed(): boolean {
     return this.#changed.length > 0;
   }
 
-  /** When `due` is to be called; after a refresh. */
+  /** The time of the next `due`; valid after a refresh. */
   get nextUs(): number {
     const first = this.#events.peek();
     return first === undefined ? Number.POSITIVE_INFINITY : this.#at(first).nextUs;
@@ -158,7 +158,7 @@ export class Flows implements HeapOrder {
     return id;
   }
 
-  /** Bytes more, which come into being evenly until `untilUs`: at once where that is now. With `last` nothing more will come. */
+  /** Adds bytes that are produced at a constant rate until `untilUs`, or at once. @param last no more will be offered */
   offer(nowUs: number, id: FlowId, bytes: number, untilUs: number, last: boolean): void {
     const flow = this.#at(id);
     flow.settle(nowUs);
@@ -170,7 +170,7 @@ export class Flows implements HeapOrder {
     this.#touch(nowUs, flow);
   }
 
-  /** The flow ends where it is; returns how many bytes have left, rounded. */
+  /** Ends the flow. Returns the bytes that have left, rounded. */
   close(nowUs: number, id: FlowId): number {
     const flow = this.#at(id);
     flow.settle(nowUs);
@@ -186,12 +186,12 @@ export class Flows implements HeapOrder {
     return Math.round(flow.sent);
   }
 
-  /** Bytes that have left by `nowUs`: looking changes nothing. */
+  /** Bytes that have left by `nowUs`, without a change of state. */
   sentBy(nowUs: number, id: FlowId): number {
     return this.#at(id).sentBy(nowUs);
   }
 
-  /** Looks at the flows that something happens to at `nowUs`: returns one that has left completely, to be closed, until there is none. */
+  /** Handles the events of `nowUs` until a flow has left completely, and returns it to be closed; undefined: no event is left. */
   due(nowUs: number): FlowId | undefined {
     while (this.nextUs <= nowUs) {
       const id = this.#events.pop();
@@ -205,7 +205,7 @@ export class Flows implements HeapOrder {
     return undefined;
   }
 
-  /** Rates follow what has changed. */
+  /** Recomputes the rates that the changes affect. */
   refresh(): void {
     this.#round++;
     for (const resource of this.#changed) if (resource.round !== this.#round) this.#refreshAround(resource);
@@ -244,7 +244,7 @@ export class Flows implements HeapOrder {
     for (const resource of flow.resources) this.#changed.push(resource);
   }
 
-  /** All flows that share something with those of this resource, directly or through others, and all that they share. */
+  /** The flows connected to this resource by shared resources, and those resources. */
   #component(start: Resource): readonly [readonly Flow[], readonly Resource[]] {
     const flows: Flow[] = [];
     const resources = [start];
@@ -279,7 +279,7 @@ export class Flows implements HeapOrder {
     return flow;
   }
 
-  /** After a refresh, throws unless no resource carries more than it can and every flow that could send does. */
+  /** After a refresh: throws unless every resource is within its capacity and every flow with demand has a rate. */
   check(): void {
     if (this.changed) return;
     for (const { name, capacity, users } of this.#resources.values()) {
@@ -290,7 +290,7 @@ export class Flows implements HeapOrder {
     }
     for (const flow of this.#flows) {
       if (flow !== undefined && flow.demand > 0 && flow.rate === 0)
-        throw new Error(`Flows broken: one stands still with ${flow.backlog} bytes`);
+        throw new Error(`Flows broken: flow ${flow.id} has no rate and ${flow.backlog} bytes left`);
     }
   }
 }

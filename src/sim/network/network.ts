@@ -1,24 +1,24 @@
-// The network between instances: a NIC each, links between pairs where they are narrower, and bytes accounted by what they are for.
+// The network between instances: a NIC for each, narrower links between pairs, and bytes accounted by purpose.
 import { type FlowId, Flows } from './flows.ts';
 
 export const byteKinds = ['prefix', 'handoff', 'borrow', 'settle', 'activations'] as const;
 export type ByteKind = (typeof byteKinds)[number];
 
 export interface Nic {
-  /** All NICs of the instance together, each direction. */
+  /** Of all NICs of the instance together, in each direction. */
   readonly bytesPerSecond: number;
-  /** From one instance's memory to another's, before the first byte. */
+  /** Latency of the first byte from memory to memory. */
   readonly us: number;
 }
 
 export interface NetworkConfig {
   /** By instance. */
   readonly nics: readonly Nic[];
-  /** Between two instances, each direction, where that is less than their NICs. */
+  /** Between two instances in each direction, where that is less than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
 }
 
-/** What passes from one instance to another. Those of one kind between the same two have names of their own. */
+/** A stream from one instance to another. Streams of one kind between the same two have distinct names. */
 interface Stream {
   readonly from: number;
   readonly to: number;
@@ -34,7 +34,7 @@ function keyOf({ from, to, name, kind }: Stream): string {
   return `${from}>${to} ${kind} ${name}`;
 }
 
-/** Bytes from the start on, by instance. */
+/** (instances): bytes since the start. */
 interface Traffic {
   readonly sent: Float64Array;
   readonly received: Float64Array;
@@ -46,10 +46,10 @@ export interface Link {
   readonly bytes: number;
 }
 
-/** Of larger clusters nobody looks at pairs. */
+/** Larger clusters have no figures of pairs. */
 const instancesInPairs = 64;
 
-/** A transfer that has left completely: it lands `us` later. */
+/** A transfer that has left completely and arrives `us` later. */
 export interface Departed extends Stream {
   readonly us: number;
   readonly bytes: number;
@@ -61,9 +61,9 @@ export class Network {
   readonly #flows: Flows;
   readonly #transfers = new Map<string, Transfer>();
   readonly #byFlow: (Transfer | undefined)[] = [];
-  /** Of transfers that have ended. */
+  /** Traffic of transfers that have ended. */
   readonly #ended: Traffic;
-  /** (instances, instances): bytes of those from one to another; none where there are too many pairs. */
+  /** (senders, receivers): bytes of ended transfers; empty where there are too many pairs. */
   readonly #pairs: Float64Array;
 
   constructor(config: NetworkConfig) {
@@ -74,37 +74,37 @@ export class Network {
     this.#flows = new Flows((resource) => this.#capacity(resource));
   }
 
-  /** It is to be refreshed before time goes on. */
+  /** True if `refresh` must run before time advances. */
   get changed(): boolean {
     return this.#flows.changed;
   }
 
-  /** Rates follow what has changed. */
+  /** Recomputes rates after changes. */
   refresh(): void {
     this.#flows.refresh();
   }
 
-  /** When `due` is to be called, were nothing to change. */
+  /** The time of the next `due`, if nothing changes. */
   get nextUs(): number {
     return this.#flows.nextUs;
   }
 
-  /** Transfers under way. */
+  /** Number of transfers under way. */
   get size(): number {
     return this.#flows.size;
   }
 
-  /** What a message takes from one instance to another. */
+  /** Time of a message from one instance to another. */
   latencyUs(from: number, to: number): number {
     return Math.max(this.#config.nics[from].us, this.#config.nics[to].us);
   }
 
-  /** What two instances have for one another if nobody else sends. */
+  /** Bandwidth between two instances without other traffic. */
   bytesPerUs(from: number, to: number): number {
     return Math.min(...this.#path(from, to).map((resource) => this.#capacity(resource)));
   }
 
-  /** Bytes of a named stream that come into being evenly until `untilUs`; the first ones open it, with `last` it ends. */
+  /** Adds bytes to a stream that are produced at a constant rate until `untilUs`. The first bytes open it; `last` ends it. */
   stream(
     nowUs: number,
     { from, to, name, kind }: Stream,
@@ -120,7 +120,7 @@ export class Network {
     this.#flows.offer(nowUs, transfer.flow, bytes, untilUs, last);
   }
 
-  /** What every NIC has carried by `nowUs`, with what is under way: looking changes nothing. */
+  /** Traffic of every NIC by `nowUs`, with transfers under way, without a change of state. */
   trafficBy(nowUs: number): Traffic {
     const [sent, received] = [this.#ended.sent.slice(), this.#ended.received.slice()];
     for (const { flow, from, to } of this.#transfers.values()) {
@@ -131,13 +131,13 @@ export class Network {
     return { sent, received };
   }
 
-  /** What an instance has sent, and for how long its NIC was busy with that. */
+  /** Bytes that an instance has sent, and the time that its NIC was busy with them. */
   sentBy(nowUs: number, instance: number): { readonly bytes: number; readonly copySeconds: number } {
     const bytes = this.trafficBy(nowUs).sent[instance];
     return { bytes, copySeconds: bytes / this.#config.nics[instance].bytesPerSecond };
   }
 
-  /** Who has sent whom how many bytes, of transfers that have ended; empty of a cluster of too many pairs. */
+  /** Bytes of ended transfers by sender and receiver; empty where there are too many pairs. */
   get links(): readonly Link[] {
     const instances = this.#ended.sent.length;
     return [...this.#pairs.entries()]
@@ -145,29 +145,29 @@ export class Network {
       .map(([pair, bytes]) => ({ from: Math.floor(pair / instances), to: pair % instances, bytes }));
   }
 
-  /** Bytes a second that each instance can send, and receive. */
+  /** (instances): bandwidth in each direction. */
   get nicBytesPerSecond(): readonly number[] {
     return this.#config.nics.map(({ bytesPerSecond }) => bytesPerSecond);
   }
 
-  /** Those under way. */
+  /** Transfers under way. */
   get transfers(): Iterable<Pick<Transfer, 'from' | 'to' | 'name' | 'kind'>> {
     return this.#transfers.values();
   }
 
-  /** Drops what has not left yet; what is not known has ended before. Returns how many bytes have left. */
+  /** Ends a stream, if it is under way. Returns the bytes that have left. */
   stop(nowUs: number, stream: Stream): number {
     const transfer = this.#transfers.get(keyOf(stream));
     return transfer === undefined ? 0 : this.#close(nowUs, transfer);
   }
 
-  /** Bytes of a stream under way that have left by `nowUs`: looking changes nothing. */
+  /** Bytes of a stream under way that have left by `nowUs`, without a change of state. */
   leftBy(nowUs: number, stream: Stream): number {
     const transfer = this.#transfers.get(keyOf(stream));
     return transfer === undefined ? 0 : this.#flows.sentBy(nowUs, transfer.flow);
   }
 
-  /** Something changes: says which transfer has left completely by that, again and again until there is none. */
+  /** A transfer that has left completely by `nowUs`; undefined: no more. To be called until then. */
   due(nowUs: number): Departed | undefined {
     const flow = this.#flows.due(nowUs);
     if (flow === undefined) return undefined;
@@ -190,7 +190,7 @@ export class Network {
     return bytes;
   }
 
-  /** Resources: what an instance sends (2 i), what it receives (2 i + 1), then the links of pairs. */
+  /** Resources: the sending side of NIC i (2 i), its receiving side (2 i + 1), then the links of pairs. */
   #path(from: number, to: number): readonly number[] {
     const ends = [2 * from, 2 * to + 1];
     const instances = this.#config.nics.length;

@@ -1,12 +1,12 @@
-// What came of the requests of each class, and of each tenant.
+// Outcomes by SLO class and by tenant.
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
 import { Histogram } from './histogram.ts';
 
-/** Those who come when there are so many already count together, under `others`. */
+/** Further names count together, under `others`. */
 const groupsMax = 32;
 const others = 'others';
 
-/** How long a request that completed took. */
+/** Times of a completed request. */
 export interface Served {
   readonly ttftUs: number;
   readonly tbtUs: number;
@@ -18,7 +18,7 @@ export class Group {
   completed = 0;
   refused = 0;
   withinSlo = 0;
-  /** Completed, and what of it was late. */
+  /** Completed requests beyond their SLO, by metric. */
   readonly late = { ttft: 0, tbt: 0, completion: 0 };
   inputTokens = 0;
   outputTokens = 0;
@@ -48,7 +48,7 @@ export function inTime(slo: LengthRequest['slo'], { ttftUs, tbtUs, completionUs 
   return slo === undefined || (ttftUs <= slo.ttftUs && tbtUs <= slo.tbtUs && completionUs <= slo.completionUs);
 }
 
-/** By name, in the order in which they came; few, however many names there are. */
+/** By name, in the order of first use; the number of groups is bounded. */
 export class Groups {
   readonly all = new Map<string, Group>();
 

@@ -38,7 +38,7 @@ export class Histogram {
     return this.#max;
   }
 
-  /** Neighbouring ranges that cover every value, at most `most`, each about as wide in proportion to its values. */
+  /** At most `most` adjacent ranges that cover every value, of about equal relative width. */
   bins(most: number): readonly HistogramBin[] {
     const first = this.#counts.findIndex((count) => count > 0);
     if (first < 0) return [];
@@ -52,7 +52,7 @@ export class Histogram {
     return bins;
   }
 
-  /** The value that a share `p` of all are at most. */
+  /** The percentile `p` of [0, 1]. */
   percentile(p: number): number {
     const rank = Math.max(1, Math.ceil(p * this.#count));
     let seen = 0;

@@ -1,4 +1,4 @@
-// The loads of the pools that prefill and decode over time, as one SVG.
+// The loads of the prefill and decode pools over time, as one SVG.
 import type { LoadOverTime } from './load-recorder.ts';
 
 const width = 860;

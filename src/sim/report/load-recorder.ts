@@ -1,4 +1,4 @@
-// How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
+// The state of the cluster over time: samples at equal distances in bounded memory for any length of run.
 
 import type { InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { PoolLoads } from '../../core/router/admission/admission-controller.ts';
@@ -9,7 +9,7 @@ import type { Outcome } from './outcome.ts';
 const samplesMax = 512;
 const firstIntervalUs = 100_000;
 
-/** What is looked at between events. */
+/** The state that is sampled between events. */
 export interface RecordedSimulation {
   readonly nowUs: number;
   readonly outcome: Outcome;
@@ -26,22 +26,22 @@ export interface LoadOverTime {
   readonly seconds: readonly number[];
   readonly running: readonly (readonly number[])[];
   readonly waiting: readonly (readonly number[])[];
-  /** Share of the KV blocks that requests hold; cached ones are free to take. */
+  /** Share of the KV blocks that requests hold; cached blocks count as free. */
   readonly kvUsed: readonly (readonly number[])[];
-  /** (samples): counts from the start on. */
+  /** (samples): counts since the start. */
   readonly totals: Readonly<Record<TotalName, readonly number[]>>;
-  /** (samples): bytes from the start on, by what they are for. */
+  /** (samples): bytes since the start, by purpose. */
   readonly bytesMoved: Readonly<Record<ByteKind, readonly number[]>>;
-  /** Share of its NIC that an instance sends, and receives, from each sample to the next. */
+  /** Share of its NIC that an instance uses for sending, and for receiving, from each sample to the next. */
   readonly nicSent: readonly (readonly number[])[];
   readonly nicReceived: readonly (readonly number[])[];
   /** Over the whole run. */
   readonly links: readonly Link[];
-  /** (samples): who owes whom how many blocks, (debtor, creditor, blocks); empty where nobody lends. */
+  /** (samples): debts as (debtor, creditor, blocks); empty without lending. */
   readonly debts: readonly (readonly (readonly [number, number, number])[])[];
-  /** (samples): share of each tier that is filled, over all instances; empty where there is none. */
+  /** (samples): filled share of each tier, over all instances; empty without the tier. */
   readonly tiers: Readonly<Record<TierName, readonly number[]>>;
-  /** (samples): what is predicted over the SLO; empty where no request had one. */
+  /** (samples): predicted times over the SLO; empty where no request had one. */
   readonly poolLoads: readonly PoolLoads[];
 }
 
@@ -64,7 +64,7 @@ interface Sample {
   readonly tiers: Readonly<Record<TierName, number | undefined>>;
 }
 
-/** Looks at the state between events, so that a run with it is the same as one without. When there are too many samples every other goes. */
+/** Samples between events, so that a run with it is the same as one without. Drops every other sample when there are too many. */
 export class LoadRecorder {
   readonly #simulation: RecordedSimulation;
   #samples: Sample[] = [];
@@ -79,17 +79,17 @@ export class LoadRecorder {
   advance(timeUs: number): void {
     while (this.#nextUs < timeUs) {
       this.#simulation.advance(this.#nextUs);
-      this.#samples.push(this.#look(this.#nextUs));
+      this.#samples.push(this.#sample(this.#nextUs));
       this.#nextUs += this.#intervalUs;
       if (this.#samples.length === samplesMax) this.#thin();
     }
   }
 
-  /** The run is over: what was looked at after its end goes, its end is the last sample. */
+  /** The run is over: drops samples after its end, and adds its end as the last sample. */
   close(): void {
     const endUs = this.#simulation.nowUs;
     this.#samples = this.#samples.filter(({ atUs }) => atUs < endUs);
-    this.#samples.push(this.#look(endUs));
+    this.#samples.push(this.#sample(endUs));
   }
 
   load(): LoadOverTime {
@@ -129,7 +129,7 @@ export class LoadRecorder {
     );
   }
 
-  #look(atUs: number): Sample {
+  #sample(atUs: number): Sample {
     const { network } = this.#simulation.cluster;
     const snapshots = this.#simulation.snapshots();
     const { completedRequests, refusedRequests } = this.#simulation.outcome;
@@ -161,7 +161,7 @@ export class LoadRecorder {
   }
 }
 
-/** Cached blocks count, too. */
+/** Cached blocks count as filled. */
 function filled(snapshots: readonly InstanceSnapshot[]): Sample['tiers'] {
   const blocks = { device: 0, host: 0, ssd: 0 };
   const capacity = { device: 0, host: 0, ssd: 0 };

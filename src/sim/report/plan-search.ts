@@ -1,32 +1,32 @@
-// The search for the cheapest cluster that keeps enough requests within their SLO. What a cluster keeps, somebody else tries.
+// The search for the cheapest cluster that keeps enough requests within their SLO, over trials of a given function.
 
-/** How many instances of each role. */
+/** Number of instances of each role. */
 export interface Shape {
   readonly prefill: number;
   readonly decode: number;
   readonly mixed: number;
 }
 
-/** A way to make instances. Machines are rented whole. */
+/** Hardware for instances. Machines are rented whole. */
 export interface Unit {
-  /** Below 1: an instance takes several machines. */
+  /** Below 1: an instance spans several machines. */
   readonly instancesPerMachine: number;
-  /** Of a machine. */
+  /** Of one machine. */
   readonly pricePerHour: number;
 }
 
 export interface Kept {
-  /** Of all requests, those within their SLO: 0..1. */
+  /** Share of all requests within their SLO: 0..1. */
   readonly share: number;
 }
 
 export type Trial<U extends Unit, K extends Kept> = Shape &
   K & {
     readonly unit: U;
-    /** What those that decode alone are made of. */
+    /** Hardware of the decode instances. */
     readonly decodeUnit: U;
     readonly machines: number;
-    /** Of all its machines. */
+    /** Of all machines. */
     readonly pricePerHour: number;
   };
 
@@ -36,10 +36,10 @@ export interface SearchLimits {
   readonly within: number;
 }
 
-/** Simulates a cluster. The same shape always keeps the same. */
+/** Simulates a cluster. A function of its arguments. */
 export type Try<U extends Unit, K extends Kept> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
 
-/** Instances that fill 1, 2, 3... machines, or the most there may be where that is less than one machine has. */
+/** Numbers of instances that fill 1, 2, 3... machines, or `instancesMax` where one machine holds more. */
 export function levelsOf({ instancesPerMachine }: Unit, instancesMax: number): readonly number[] {
   const each = Math.max(1, instancesPerMachine);
   const levels = Math.floor(instancesMax / each);
@@ -51,9 +51,9 @@ function machinesOf({ instancesPerMachine }: Unit, instances: number): number {
 }
 
 /**
- * Every cluster that was tried, in order. Exact where more instances of any role never keep less; no dearer cluster is tried than one
- * that is found to keep enough.
- * @param pairs units that may prefill for, and decode after, one another, beside each for itself
+ * Every trial, in order. Exact where more instances of a role never keep fewer requests. No cluster is tried that costs more than one that
+ * keeps enough.
+ * @param pairs hardware for prefill and for decode that may be combined, besides each unit with itself
  */
 export async function searchPlans<U extends Unit, K extends Kept>(
   units: readonly U[],
@@ -68,12 +68,12 @@ export async function searchPlans<U extends Unit, K extends Kept>(
   return search.trials;
 }
 
-/** The cheapest that keeps enough; of equal price the one that keeps most, then the first tried. */
+/** The cheapest that keeps enough; at equal price the one that keeps most, then the first trial. */
 export function cheapestOf<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[], within: number) {
   return byPrice(trials).find(({ share }) => share >= within);
 }
 
-/** Those that keep more than any that costs as much or less, cheapest first. */
+/** The Pareto frontier of price and kept share, cheapest first. */
 export function frontierOf<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[]): readonly Trial<U, K>[] {
   let most = -1;
   return byPrice(trials).filter(({ share }) => {
@@ -91,7 +91,7 @@ class PlanSearch<U extends Unit, K extends Kept> {
   readonly trials: Trial<U, K>[] = [];
   readonly #limits: SearchLimits;
   readonly #attempt: Try<U, K>;
-  /** Of the cheapest so far that keeps enough. */
+  /** Price of the cheapest so far that keeps enough. */
   #pricePerHour = Number.POSITIVE_INFINITY;
 
   constructor(limits: SearchLimits, attempt: Try<U, K>) {
@@ -99,7 +99,7 @@ class PlanSearch<U extends Unit, K extends Kept> {
     this.#attempt = attempt;
   }
 
-  /** Halves the levels, then walks on down while one of two below keeps enough: more instances may keep a little less, too. */
+  /** Bisects the levels, then walks down while one of the next two keeps enough: more instances may also keep slightly less. */
   async coupled(unit: U): Promise<void> {
     const levels = this.#affordable(unit);
     const known = new Map<number, boolean>();
@@ -121,7 +121,7 @@ class PlanSearch<U extends Unit, K extends Kept> {
     }
   }
 
-  /** A prefill pool that fails with all the rest decoding fails with fewer: every level that keeps enough leads to the next lower one. */
+  /** A prefill pool that fails with all other instances decoding fails with fewer. From each level that keeps enough, the search continues one lower. */
   async apart(unit: U): Promise<void> {
     const levels = this.#affordable(unit);
     for (let level = levels.length - 1, prefill = 1; level >= 0; ) {
@@ -133,8 +133,8 @@ class PlanSearch<U extends Unit, K extends Kept> {
   }
 
   /**
-   * Machines of their own for either role. From the most that decode down: where the rest fails, more prefill; where it keeps enough, fewer
-   * decode. Only what is cheaper than the cheapest so far is tried.
+   * Separate machines for the two roles, from the largest decode pool down: after a failure with more prefill, after a success with fewer
+   * decode instances. Only clusters cheaper than the cheapest so far are tried.
    */
   async paired(prefillUnit: U, decodeUnit: U): Promise<void> {
     const { instancesMax } = this.#limits;
@@ -149,14 +149,14 @@ class PlanSearch<U extends Unit, K extends Kept> {
     }
   }
 
-  /** Levels that cost no more than the cheapest so far. */
+  /** Levels at most as expensive as the cheapest so far. */
   #affordable(unit: U): readonly number[] {
     return levelsOf(unit, this.#limits.instancesMax).filter(
       (level) => machinesOf(unit, level) * unit.pricePerHour <= this.#pricePerHour,
     );
   }
 
-  /** Machines of one unit are shared by its roles. */
+  /** Both roles share machines of the same hardware. */
   #machines(unit: U, { prefill, decode, mixed }: Shape, decodeUnit: U): readonly [number, number] {
     if (unit === decodeUnit) return [machinesOf(unit, prefill + decode + mixed), 0];
     return [machinesOf(unit, prefill + mixed), machinesOf(decodeUnit, decode)];

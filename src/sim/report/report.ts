@@ -1,4 +1,4 @@
-// What a page about a run shows, as plain data.
+// The content of the report page of a run, as plain data.
 import { type Histogram, latencyMs } from './histogram.ts';
 import type { LoadOverTime } from './load-recorder.ts';
 import type { Outcome } from './outcome.ts';
@@ -11,25 +11,25 @@ export interface LatencyReport {
   readonly p90: number;
   readonly p99: number;
   readonly count: number;
-  /** Milliseconds from, milliseconds to, requests. */
+  /** (from in ms, to in ms, requests) */
   readonly bins: readonly (readonly [number, number, number])[];
 }
 
 export interface RunReport {
-  /** What was simulated, in the order shown: name and value. */
+  /** Names and values of the settings, in display order. */
   readonly settings: readonly (readonly [string, string])[];
-  /** (instances): names, in the order of the load. */
+  /** (instances): names, in the order of `load`. */
   readonly instances: readonly string[];
   readonly counts: {
     readonly requests: number;
     readonly completed: number;
-    /** By reason, none of them zero. */
+    /** By reason, without zeros. */
     readonly refused: Readonly<Record<string, number>>;
     readonly withinSlo: number;
     readonly wastedPrefillTokens: number;
     readonly bytesMoved: Readonly<Record<string, number>>;
     readonly hitRatioTokens: number;
-    /** Blocks of prompts, from cache and by why they were computed. */
+    /** Blocks of prompts found in a cache; `missReasons` counts the computed ones by reason. */
     readonly hitBlocks: number;
     readonly missReasons: Readonly<Record<string, number>>;
     readonly outputTokens: number;

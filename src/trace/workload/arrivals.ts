@@ -1,12 +1,12 @@
-// When requests come: evenly, at random (Poisson), or in bursts.
+// Arrival times: constant, Poisson, or in bursts.
 import type { Prng } from '../../util/prng.ts';
 
 export type Arrivals =
-  /** Independent of one another. */
+  /** Independent arrivals. */
   | { readonly kind: 'poisson'; readonly requestsPerSecond: number }
   /** At equal distances. */
   | { readonly kind: 'constant'; readonly requestsPerSecond: number }
-  /** Phases with arrivals (Poisson) and without, of exponential lengths with these means; the rate is that of both together. */
+  /** Alternating phases with (Poisson) and without arrivals, of exponential lengths with these means. The rate is the overall mean. */
   | {
       readonly kind: 'bursts';
       readonly requestsPerSecond: number;
@@ -20,7 +20,7 @@ export class ArrivalClock {
   readonly #prng: Prng;
   #count = 0;
   #nowUs = 0;
-  /** What is left of the phase with arrivals. */
+  /** Remaining time of the phase with arrivals. */
   #onUs = 0;
 
   constructor(arrivals: Arrivals, prng: Prng) {

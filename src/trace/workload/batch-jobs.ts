@@ -1,4 +1,4 @@
-// Batch jobs that come beside a workload, as long as it goes on.
+// Batch jobs that arrive beside a workload, until it ends.
 import type { TraceRequest } from '../request.ts';
 import { type Workload, WorkloadGenerator } from './generator.ts';
 import type { Lengths } from './lengths.ts';
@@ -9,11 +9,11 @@ export interface BatchWorkload {
   readonly output: Lengths;
 }
 
-/** Jobs are numbered from here on: beside the requests of any trace. */
+/** Index of the first job, above those of any trace. */
 const firstIndex = 2 ** 32;
 const noBlocks = new Int32Array(0);
 
-/** Poisson arrivals; prompts share nothing. A pure function of (workload, seed). */
+/** Poisson arrivals of prompts without shared blocks. A pure function of (workload, seed). */
 export class BatchJobStream {
   readonly #generator: WorkloadGenerator;
   #next: TraceRequest;
@@ -27,12 +27,12 @@ export class BatchJobStream {
       sessions: undefined,
       contextTokens: 2 ** 31 - 1,
     };
-    // Block ids are not used: one block is enough for any prompt.
+    // Jobs do not use block ids: one block is enough for any prompt.
     this.#generator = new WorkloadGenerator(workload, { seed: (seed ^ 0x5bd1e995) >>> 0, blockTokens: 2 ** 31 - 1 });
     this.#next = this.#generator.next();
   }
 
-  /** The requests with the jobs that come up to each of them. */
+  /** The requests, each preceded by the jobs that arrive before it. */
   merge(requests: readonly TraceRequest[]): readonly TraceRequest[] {
     const merged: TraceRequest[] = [];
     for (const request of requests) {

@@ -1,26 +1,26 @@
-// Names of the blocks of generated prompts: prefixes that families of requests share, and blocks of a request's own.
+// Block ids of generated prompts: prefixes shared by families of requests, and unique blocks.
 
 import { exactExp, exactLog } from '../../util/exact-math.ts';
 import { Int32List } from '../../util/int32-list.ts';
 import type { Prng } from '../../util/prng.ts';
 
 export interface Prefixes {
-  /** How many different prefixes there are. */
+  /** Number of distinct prefixes. */
   readonly families: number;
-  /** The k-th most popular one is drawn in proportion to 1 / k ** zipf; 0: all alike. */
+  /** The k-th most popular one is drawn in proportion to 1 / k ** zipf; 0: uniformly. */
   readonly zipf: number;
-  /** Share of the prompt that is its family's, in whole blocks. */
+  /** Share of the prompt that belongs to its family, in whole blocks. */
   readonly share: number;
 }
 
-/** Ids are those of traces: equal ones stand for equal blocks behind equal prefixes. */
+/** As in traces, equal ids mean equal blocks behind equal prefixes. */
 export class BlockNames {
   readonly #blockTokens: number;
   readonly #prefixes: Prefixes | undefined;
   readonly #prng: Prng;
-  /** (families): probability of this one or one before it. */
+  /** (families): cumulative probability. */
   readonly #upTo: Float64Array;
-  /** (families): names so far of the prefix, which grows when a longer prompt comes. */
+  /** (families): ids of the prefix so far; it grows with longer prompts. */
   readonly #families: readonly Int32List[];
   #next = 0;
 
@@ -33,7 +33,7 @@ export class BlockNames {
     this.#upTo = cumulative(families, zipf);
   }
 
-  /** Of a prompt that continues none: its family's blocks, then new ones. */
+  /** A new prompt: its family's blocks, then unique ones. */
   fresh(inputTokens: number): Int32Array {
     const full = Math.floor(inputTokens / this.#blockTokens);
     const shared = Math.min(full, Math.round(((this.#prefixes?.share ?? 0) * inputTokens) / this.#blockTokens));
@@ -46,7 +46,7 @@ export class BlockNames {
     return this.#fill(names, shared);
   }
 
-  /** Of the k-th most popular family's prefix, behind a prompt of `inputTokens` tokens. */
+  /** The k-th most popular family's prefix of a prompt of `inputTokens` tokens. */
   prefix(k: number, inputTokens: number): Int32Array {
     const shared = Math.floor(((this.#prefixes?.share ?? 0) * inputTokens) / this.#blockTokens);
     const family = this.#families[k];
@@ -54,7 +54,7 @@ export class BlockNames {
     return family.raw.slice(0, shared);
   }
 
-  /** Of a prompt that goes on where another of `beforeTokens` tokens ended: a block that was partial is another one now. */
+  /** A prompt that continues another of `beforeTokens` tokens. The last block, if partial, has a new id. */
   continued(before: Int32Array, beforeTokens: number, inputTokens: number): Int32Array {
     const kept = Math.floor(beforeTokens / this.#blockTokens);
     const names = new Int32Array(Math.ceil(inputTokens / this.#blockTokens));

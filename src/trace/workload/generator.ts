@@ -8,34 +8,34 @@ import { type DrawnLengths, drawer, type Lengths, type LengthTable, meanOf } fro
 import { type Conversation, TurnQueue } from './turn-queue.ts';
 
 export interface Sessions {
-  /** Mean of the number of requests of a session, at least 1; after each, another follows with the same probability. */
+  /** Mean number of requests of a session, at least 1; geometrically distributed. */
   readonly turns: number;
-  /** What the user adds to the last prompt and its output. */
+  /** Tokens that the user adds to the last prompt and its output. */
   readonly newTokens: Lengths;
-  /** Mean of the time between the last token of an output and the next prompt (exponential). */
+  /** Mean time from the last output token to the next prompt; exponentially distributed. */
   readonly thinkSeconds: number;
-  /** An output is taken to last so long for each of its tokens: the generator does not hear the answers. */
+  /** Assumed output time per token: the generator does not receive the answers. */
   readonly answerMsPerToken: number;
 }
 
 export interface Workload {
-  /** The rate is that of requests: sessions come at this rate over their turns. */
+  /** The rate counts requests; sessions arrive at this rate divided by their turns. */
   readonly arrivals: Arrivals;
-  /** Of a request, or of the first one of a session. */
+  /** Lengths of a request, or of the first request of a session. */
   readonly lengths: DrawnLengths | LengthTable;
-  /** A share of requests (of sessions) of other lengths. */
+  /** A share of the requests, or sessions, with other lengths. */
   readonly long: { readonly share: number; readonly lengths: DrawnLengths } | undefined;
   readonly prefixes: Prefixes | undefined;
   readonly sessions: Sessions | undefined;
-  /** What comes changes in turns, over and over. Undefined: it does not. */
+  /** Phases of different load that repeat. Undefined: the load is stationary. */
   readonly phases?: readonly Phase[] | undefined;
-  /** Prompt and output together; what is longer loses the end of its prompt, and a session ends before it. */
+  /** Maximum of prompt plus output. Longer prompts are truncated, and a session ends before it. */
   readonly contextTokens: number;
 }
 
 export interface Phase {
   readonly seconds: number;
-  /** So many times as many requests as the rate says. */
+  /** Factor on the rate of requests. */
   readonly times: number;
   readonly lengths: DrawnLengths;
 }
@@ -47,7 +47,7 @@ interface Pair {
 
 const streams = { arrivals: 1, lengths: 2, kinds: 3, families: 4, turns: 5 };
 
-/** A pure function of (workload, seed, block size). Sessions under way are all that it remembers. */
+/** A pure function of (workload, seed, block size). Its only state is the sessions under way. */
 export class WorkloadGenerator {
   readonly #workload: Workload;
   readonly #clock: ArrivalClock;
@@ -81,7 +81,7 @@ export class WorkloadGenerator {
     return this.#phases?.warp(us) ?? us;
   }
 
-  /** Pins of the most popular prefixes, at the start, as long as they are in a prompt of mean length. */
+  /** Pins of the most popular prefixes at the start, as long as in a prompt of mean length. */
   pins(families: number, pinUs: number): readonly TraceRequest[] {
     const { lengths, prefixes } = this.#workload;
     if (lengths.kind !== 'drawn' || prefixes === undefined) return [];
@@ -110,12 +110,12 @@ export class WorkloadGenerator {
   }
 
   #emit(request: Omit<TraceRequest, 'index'>): TraceRequest {
-    if (this.#workload.sessions !== undefined) this.#maybeAgain(request, this.#workload.sessions);
+    if (this.#workload.sessions !== undefined) this.#maybeContinue(request, this.#workload.sessions);
     return { index: this.#index++, ...request };
   }
 
-  /** Does the session go on after this request? */
-  #maybeAgain(
+  /** Adds the next request of the session, if the session continues. */
+  #maybeContinue(
     { arrivalUs, inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
     { turns, thinkSeconds, answerMsPerToken }: Sessions,
   ): void {
@@ -133,11 +133,11 @@ export class WorkloadGenerator {
   }
 }
 
-/** Arrivals of a steady clock, drawn together where more come and apart where fewer do. */
+/** Warps arrivals of a constant rate: compressed in phases of higher load, stretched in phases of lower load. */
 class Phases {
   readonly #phases: readonly Phase[];
   readonly #pairs: readonly (() => Pair)[];
-  /** All phases once: their time, and the time of as many requests of a steady clock. */
+  /** All phases once: their duration, and the duration of the same number of requests at the constant rate. */
   readonly #round = { seconds: 0, length: 0 };
   #current = 0;
 
@@ -150,10 +150,10 @@ class Phases {
     this.#pairs = phases.map(({ lengths }) => pairOf(lengths, prng));
   }
 
-  /** Of the phase that the last time fell into. */
+  /** Lengths of the phase of the last arrival. */
   readonly draw = (): Pair => this.#pairs[this.#current]();
 
-  /** When a request comes that would come at `us` if all phases were alike. */
+  /** The arrival time of a request that would arrive at `us` at the constant rate. */
   warp(us: number): number {
     const rounds = Math.floor(us / 1e6 / this.#round.length);
     let left = us / 1e6 - rounds * this.#round.length;

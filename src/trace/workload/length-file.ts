@@ -1,4 +1,4 @@
-// Lengths that were measured, as CSV text: `num_prefill_tokens,num_decode_tokens` and whatever columns follow.
+// Measured lengths as CSV text: `num_prefill_tokens,num_decode_tokens`, and any further columns.
 import { Int32List } from '../../util/int32-list.ts';
 import { shown, TraceError } from '../request.ts';
 import type { LengthTable } from './lengths.ts';

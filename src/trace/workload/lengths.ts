@@ -1,13 +1,13 @@
-// How many tokens prompts and outputs have.
+// Length distributions of prompts and outputs.
 import { exactExp, exactLog } from '../../util/exact-math.ts';
 import type { Prng } from '../../util/prng.ts';
 
 /** Tokens, at least 1. */
 export type Lengths =
   | { readonly kind: 'fixed'; readonly tokens: number }
-  /** Each whole number of [min, max] as often. */
+  /** Uniform over the integers of [min, max]. */
   | { readonly kind: 'uniform'; readonly min: number; readonly max: number }
-  /** `variation` is the deviation over the mean. */
+  /** `variation` is the coefficient of variation. */
   | { readonly kind: 'log-normal'; readonly mean: number; readonly variation: number };
 
 /** Prompt and output, independent of each other. */
@@ -17,7 +17,7 @@ export interface DrawnLengths {
   readonly output: Lengths;
 }
 
-/** Pairs that were measured: prompt and output of a request belong together. */
+/** Measured pairs: prompt and output of a request are drawn together. */
 export interface LengthTable {
   readonly kind: 'table';
   /** (pairs) */
@@ -27,7 +27,7 @@ export interface LengthTable {
 
 const pattern = /^(?<first>\d+)(?:\.\.(?<last>\d+)|~(?<variation>\d+(?:\.\d+)?))?$/;
 
-/** '512': so many; '100..900': uniform; '8000~0.6': log-normal with that mean and variation. Undefined when it is none of them. */
+/** '512': fixed; '100..900': uniform; '8000~0.6': log-normal with that mean and variation. Undefined: invalid. */
 export function parseLengths(text: string): Lengths | undefined {
   const { first, last, variation } = pattern.exec(text.trim())?.groups ?? {};
   const tokens = Number(first);
@@ -38,7 +38,7 @@ export function parseLengths(text: string): Lengths | undefined {
   return max >= tokens && max < 2 ** 31 ? { kind: 'uniform', min: tokens, max } : undefined;
 }
 
-/** A function that draws one length. */
+/** Returns a function that draws one length. */
 export function drawer(lengths: Lengths, prng: Prng): () => number {
   switch (lengths.kind) {
     case 'fixed':

@@ -1,4 +1,4 @@
-// Workloads by name: those of Mooncake's evaluation as far as they are published, and mixes with long contexts.
+// Workloads by name: those of Mooncake's evaluation, as far as published, and mixes with long contexts.
 import type { Workload } from './generator.ts';
 import type { DrawnLengths, Lengths } from './lengths.ts';
 
@@ -6,7 +6,7 @@ const fixed = (tokens: number): Lengths => ({ kind: 'fixed', tokens });
 const around = (mean: number, variation: number): Lengths => ({ kind: 'log-normal', mean, variation });
 const drawn = (input: Lengths, output: Lengths): DrawnLengths => ({ kind: 'drawn', input, output });
 
-/** One request a second unless asked otherwise. */
+/** One request per second by default. */
 const plain: Workload = {
   arrivals: { kind: 'poisson', requestsPerSecond: 1 },
   lengths: drawn(fixed(1024), fixed(128)),
@@ -16,7 +16,7 @@ const plain: Workload = {
   contextTokens: 131_072,
 };
 
-/** Means and shares are published (Mooncake, FAST'25), deviations, families and turns are ours. */
+/** Means and shares are published (Mooncake, FAST'25); deviations, families and turns are our choice. */
 const published = {
   arxiv: { ...plain, lengths: drawn(around(8088, 0.6), around(229, 0.5)) },
   'l-eval': {
@@ -54,7 +54,7 @@ function longMix(share: number): Workload {
   };
 }
 
-/** Long prompts with short answers, and short prompts with long ones, in turns of five minutes: what prefills and what decodes have to do shifts. */
+/** Long prompts with short outputs, then short prompts with long outputs, five minutes each: the load shifts between prefill and decode. */
 const shifting: Workload = {
   ...plain,
   phases: [

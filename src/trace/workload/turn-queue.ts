@@ -1,6 +1,6 @@
-// The next requests of sessions under way, in order of time.
+// The next requests of sessions, in order of time.
 
-/** A request to come: its prompt begins with the one before. */
+/** The next request of a session; its prompt extends the one before. */
 export interface Conversation {
   readonly arrivalUs: number;
   readonly inputTokens: number;
@@ -8,12 +8,12 @@ export interface Conversation {
   readonly beforeTokens: number;
 }
 
-/** A binary heap; of equal times the one added first comes first. */
+/** A binary heap; at equal times in the order of insertion. */
 export class TurnQueue {
   readonly #items: { readonly turn: Conversation; readonly order: number }[] = [];
   #added = 0;
 
-  /** Microseconds; Infinity when nothing is in. */
+  /** Infinity when it is empty. */
   get nextUs(): number {
     return this.#items[0]?.turn.arrivalUs ?? Number.POSITIVE_INFINITY;
   }
@@ -29,7 +29,7 @@ export class TurnQueue {
     }
   }
 
-  /** Removes the first; there must be one. */
+  /** Removes the first entry; there must be one. */
   take(): Conversation {
     const items = this.#items;
     this.#swap(0, items.length - 1);
