@@ -94,12 +94,12 @@ RowPagesView read_row_pages(Arguments& in, const char* what) {
   return rows;
 }
 
-ComingRowsView read_coming_rows(Arguments& in) {
-  ComingRowsView coming = {read_row_pages(in, "rowsIn"), nullptr, std::chrono::milliseconds(0)};
-  if (!coming.rows.pool) return coming;
-  coming.arrivals = registries().arrivals.find(in.handle("rowsIn.arrivals"));
-  coming.within = std::chrono::milliseconds(in.integer("rowsIn.withinMs", 0, INT32_MAX));
-  return coming;
+ArrivingRowsView read_arriving_rows(Arguments& in) {
+  ArrivingRowsView arriving = {read_row_pages(in, "rowsIn"), nullptr, std::chrono::milliseconds(0)};
+  if (!arriving.rows.pool) return arriving;
+  arriving.arrivals = registries().arrivals.find(in.handle("rowsIn.arrivals"));
+  arriving.within = std::chrono::milliseconds(in.integer("rowsIn.withinMs", 0, INT32_MAX));
+  return arriving;
 }
 
 /** Index in the abort array, if it is that long, of the flag that the step waits for rows. */
@@ -147,7 +147,7 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
   const int arriving = in.integer("arriving", 0, INT32_MAX);
   for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
-  step.rows_in = read_coming_rows(in);
+  step.rows_in = read_arriving_rows(in);
   step.rows_out = read_row_pages(in, "rowsOut");
   const bool reports_unanswered = remotes + arriving > 0 || step.rows_in.rows.pool;
   if (reports_unanswered && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");

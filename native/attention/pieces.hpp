@@ -81,9 +81,9 @@ class AttentionPieces {
 
   int root_of_task(int task) const { return find(first_task_, task); }
   int root_of_merge(int merge) const { return find(first_merge_, merge); }
-  /** False if `goes_on`, called before each range, ended the task. */
-  template <class GoesOn>
-  bool run_task(int task, uint8_t* workspace, const GoesOn& goes_on) const {
+  /** False if `keep_going`, called before each range, ended the task. */
+  template <class KeepGoing>
+  bool run_task(int task, uint8_t* workspace, const KeepGoing& keep_going) const {
     const Place place = place_of(task);
     const TileRows tile = tile_rows(*place.root, place.tile);
     const AttentionPiece& piece = place.root->pieces[place.piece];
@@ -94,7 +94,7 @@ class AttentionPieces {
     const PartialRows out = whole ? stream_.shape.partial(space.stack) : place.partial;
     const int keys_end = (tile.end_key() + kPageTokens - 1) / kPageTokens;
     const int end_block = std::min(keys_end, (piece.first + piece.ranges) * kRangePages);
-    if (!stream_.stream(tile, place.kv_head, piece.first, piece.ranges, end_block, space, out, goes_on)) return false;
+    if (!stream_.stream(tile, place.kv_head, piece.first, piece.ranges, end_block, space, out, keep_going)) return false;
     if (whole) stream_.write_rows(tile, place.kv_head, out, place.root->output, place.root->first_row);
     return true;
   }

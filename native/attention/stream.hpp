@@ -104,12 +104,12 @@ class TileStream {
 
   /**
    * Computes the partial of the ranges from `origin` (aligned to `most`, a power of two) that hold keys for the tile, at most `most` of
-   * them, into `out`, the bottom of the stack. `pages` start at range `first`; earlier ranges hold no keys for the tile. `goes_on` is
+   * them, into `out`, the bottom of the stack. `pages` start at range `first`; earlier ranges hold no keys for the tile. `keep_going` is
    * called before each range: false leaves `out` unfinished and is returned.
    */
-  template <class GoesOn>
+  template <class KeepGoing>
   bool stream(const TileRows& tile, int kv_head, int origin, int most, int end_block, const StreamWorkspace& workspace, const PartialRows& out,
-              const GoesOn& goes_on) const {
+              const KeepGoing& keep_going) const {
     int first = std::max(origin, tile.first_block / kRangePages);
     int last = std::min((tile.end_key() - 1) / kRangeTokens, origin + most - 1);
     int depth = 0;
@@ -121,7 +121,7 @@ class TileStream {
     // Ranges before the first key are empty; their empty partials keep the tree aligned.
     for (int missing = first - origin; missing != 0; missing &= missing - 1) clear_rows(level(depth++), tile);
     for (int range = first; range <= last; range++) {
-      if (!goes_on()) return false;
+      if (!keep_going()) return false;
       run_range(tile, kv_head, range, end_block, workspace, level(depth++));
       for (int merges = merges_after(range - origin); merges > 0; merges--) merge_top();
     }

@@ -18,7 +18,7 @@ constexpr int kTokensPerTask = 8;  // fewer tokens are bound by memory: every fu
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 /** Bytes of a segment: kernels prefetch the next one by whole cache lines. */
-size_t room_of(const Segment& segment) {
+size_t padded_bytes(const Segment& segment) {
   constexpr size_t kLine = 64;
   return (segment.bytes() + kLine - 1) / kLine * kLine;
 }
@@ -64,7 +64,7 @@ class PackedLinear final : public Linear {
     uint8_t* data = memory_.data();
     for (Segment& segment : segments_) {
       segment.data = data;
-      data += room_of(segment);
+      data += padded_bytes(segment);
       rows += segment.rows;
     }
   }
@@ -81,7 +81,7 @@ class PackedLinear final : public Linear {
 
   size_t bytes() const override {
     size_t total = 0;
-    for (const Segment& segment : segments_) total += room_of(segment);
+    for (const Segment& segment : segments_) total += padded_bytes(segment);
     return total;
   }
 

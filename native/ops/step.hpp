@@ -44,7 +44,7 @@ struct RowPagesView {
 };
 
 /** Mirrors ComingRows. */
-struct ComingRowsView {
+struct ArrivingRowsView {
   RowPagesView rows;
   std::shared_ptr<LayerArrivals> arrivals;  // null: unknown handle
   std::chrono::milliseconds within;
@@ -77,7 +77,7 @@ struct StepView {
   std::vector<RemoteKeysView> remote;  // ordered by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
   int32_t* waiting = nullptr;  // 1 while the step waits for rows_in, when an abort loses no work
-  ComingRowsView rows_in;  // the step's rows, computed by earlier layers
+  ArrivingRowsView rows_in;  // the step's rows, computed by earlier layers
   RowPagesView rows_out;   // receives the rows for later layers
   StepSamplingView sampling;
 

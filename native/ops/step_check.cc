@@ -100,7 +100,7 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
 /** Why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with the blocks. */
-std::string why_not_remote(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
+std::string remote_keys_error(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
   if (keys.sequence < 0 || keys.sequence >= step.sequences()) return "names sequence " + std::to_string(keys.sequence);
   const bool known = keys.group >= 0 && static_cast<size_t>(keys.group) < limits.groups.size();
   if (!known || limits.groups[keys.group].window != kNoWindow) return "names layer group " + std::to_string(keys.group);
@@ -121,7 +121,7 @@ std::string why_not_remote(const StepView& step, const StepLimits& limits, const
 
 void check_remote(const StepView& step, const StepLimits& limits) {
   for (size_t i = 0; i < step.remote.size(); i++) {
-    const std::string why = why_not_remote(step, limits, step.remote[i], i == 0 ? nullptr : &step.remote[i - 1]);
+    const std::string why = remote_keys_error(step, limits, step.remote[i], i == 0 ? nullptr : &step.remote[i - 1]);
     if (!why.empty()) refuse("remote[" + std::to_string(i) + "] " + why);
   }
 }

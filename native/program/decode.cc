@@ -23,7 +23,7 @@ void read_buffer_spec(EncodedReader& in, int op_count, ProgramPlan& plan) {
     EncodedReader::refuse("columns of a query buffer: " + std::to_string(buffer.columns) + ", not " + std::to_string(query_columns));
   }
   const int first = in.integer("first op of a buffer", 0, int64_t{op_count} + 1);
-  plan.lives.push_back({first, in.integer("last op of a buffer", first, int64_t{op_count} + 1)});
+  plan.lifetimes.push_back({first, in.integer("last op of a buffer", first, int64_t{op_count} + 1)});
   buffer.alone = in.integer("whether a buffer is alone", 0, 2) == 1;
   plan.scratch_columns = std::max(plan.scratch_columns, static_cast<size_t>(buffer.columns));
   plan.buffers.push_back(buffer);

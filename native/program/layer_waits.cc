@@ -1,4 +1,4 @@
-// A step waits for transfers one after the other: attention needs all of a layer's pages, and each transfer has its own deadline.
+// A step waiting for transfers one after the other: attention needs all of a layer's pages, and each transfer has its own deadline.
 #include "program/layer_waits.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
   unanswered_ = unanswered;
   any_failed_ = false;
   aborted_ = false;
-  lost_ = false;
+  rows_missing_ = false;
   if (!step.arriving.empty() || step.rows_in.rows.pool) begun_ = Clock::now();
 }
 
@@ -39,11 +39,11 @@ void LayerWaits::wait(EventCount& event, Backend& backend, const int32_t* abort,
 
 bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
   const Clock::time_point now = Clock::now();
-  return arrivals.is_ready(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last_arrival()) > quiet_ || now - begun_ > within;
+  return arrivals.is_ready(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last_arrival()) > stall_limit_ || now - begun_ > within;
 }
 
 /** Waits for one transfer. `arrivals` null: it does not exist any more. */
-bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort) {
+bool LayerWaits::await_transfer(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort) {
   if (arrivals == nullptr) return false;
   wait(arrivals->event(), backend, abort, [&] { return is_over(*arrivals, within, layer); });
   return arrivals->is_ready(layer);
@@ -54,22 +54,22 @@ void LayerWaits::await(int layer, KvPool& pool, Backend& backend, const int32_t*
   for (const ArrivingKeysView& keys : step_->arriving) {
     if (aborted_) return;
     if (unanswered_[keys.sequence] != 0) continue;
-    if (has_come(keys.arrivals.get(), keys.within, layer, backend, abort) || aborted_) continue;
+    if (await_transfer(keys.arrivals.get(), keys.within, layer, backend, abort) || aborted_) continue;
     unanswered_[keys.sequence] = 1;
     any_failed_ = true;
   }
 }
 
 bool LayerWaits::await_rows(Backend& backend, const int32_t* abort) {
-  const ComingRowsView& coming = step_->rows_in;
-  const auto set_waiting = [this](int32_t waits) {
-    if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waits, __ATOMIC_SEQ_CST);
+  const ArrivingRowsView& rows = step_->rows_in;
+  const auto set_waiting = [this](int32_t waiting) {
+    if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waiting, __ATOMIC_SEQ_CST);
   };
   set_waiting(1);
-  const bool here = has_come(coming.arrivals.get(), coming.within, 0, backend, abort);
+  const bool arrived = await_transfer(rows.arrivals.get(), rows.within, 0, backend, abort);
   set_waiting(0);
-  if (aborted_ || here) return !aborted_;
-  lost_ = true;
+  if (aborted_ || arrived) return !aborted_;
+  rows_missing_ = true;
   std::fill_n(unanswered_, step_->sequences(), uint8_t{1});
   return false;
 }

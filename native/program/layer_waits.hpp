@@ -14,8 +14,8 @@ namespace kvasir {
 /** A program's waits for pages in transfer. */
 class LayerWaits {
  public:
-  /** A transfer without an arrival for `quiet` fails its sequences. */
-  explicit LayerWaits(std::chrono::milliseconds quiet) : quiet_(quiet) {}
+  /** A transfer without an arrival for `stall_limit` fails its sequences. */
+  explicit LayerWaits(std::chrono::milliseconds stall_limit) : stall_limit_(stall_limit) {}
 
   /** Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences whose pages do not arrive. */
   void begin(const StepView& step, uint8_t* unanswered);
@@ -28,7 +28,7 @@ class LayerWaits {
   bool await_rows(Backend& backend, const int32_t* abort);
   bool aborted() const { return aborted_; }
   /** True if the step's input rows did not arrive. */
-  bool lost() const { return lost_; }
+  bool rows_missing() const { return rows_missing_; }
   /** True if the pages of a sequence of the step did not arrive. */
   bool any_failed() const { return any_failed_; }
 
@@ -36,17 +36,17 @@ class LayerWaits {
   using Clock = std::chrono::steady_clock;
 
   bool is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const;
-  bool has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort);
+  bool await_transfer(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort);
   template <class Over>
   void wait(EventCount& event, Backend& backend, const int32_t* abort, const Over& over);
 
-  std::chrono::milliseconds quiet_;
+  std::chrono::milliseconds stall_limit_;
   const StepView* step_ = nullptr;
   uint8_t* unanswered_ = nullptr;
   Clock::time_point begun_;
   bool any_failed_ = false;
   bool aborted_ = false;
-  bool lost_ = false;
+  bool rows_missing_ = false;
 };
 
 }  // namespace kvasir

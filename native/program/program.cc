@@ -31,9 +31,9 @@ size_t place(std::vector<Region>& regions) {
   for (const size_t index : order) {
     Region& region = regions[index];
     for (const Region* other : placed) {
-      const bool lives_apart = other->last < region.first || region.last < other->first;
-      const bool lies_apart = region.offset + region.bytes <= other->offset || other->offset + other->bytes <= region.offset;
-      if (!lives_apart && !lies_apart) region.offset = other->offset + other->bytes;
+      const bool disjoint_in_time = other->last < region.first || region.last < other->first;
+      const bool disjoint_in_space = region.offset + region.bytes <= other->offset || other->offset + other->bytes <= region.offset;
+      if (!disjoint_in_time && !disjoint_in_space) region.offset = other->offset + other->bytes;
     }
     const auto after = std::find_if(placed.begin(), placed.end(), [&](const Region* other) { return other->offset > region.offset; });
     placed.insert(after, &region);
@@ -67,7 +67,7 @@ void Program::place_buffers() {
   std::vector<Region> regions;
   for (size_t i = 0; i < plan_->buffers.size(); i++) {
     const Buffer& buffer = plan_->buffers[i];
-    regions.push_back({aligned(buffer.bytes(plan_->capacity(buffer))), plan_->lives[i].first, plan_->lives[i].last});
+    regions.push_back({aligned(buffer.bytes(plan_->capacity(buffer))), plan_->lifetimes[i].first, plan_->lifetimes[i].last});
   }
   // Other memory of the ops is in use throughout.
   const int end = static_cast<int>(plan_->ops.size());
@@ -133,7 +133,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);
     if (remote_.aborted() || waits_.aborted()) return false;
-    if (waits_.lost()) return true;
+    if (waits_.rows_missing()) return true;
   }
   if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
   return true;

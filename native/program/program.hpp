@@ -54,7 +54,7 @@ struct ProgramPlan {
   explicit ProgramPlan(const ProgramBindings& given) : bindings(given) {}
 
   /** The first and the last op during which a buffer holds a value. */
-  struct Life {
+  struct Lifetime {
     int first;
     int last;
   };
@@ -63,7 +63,7 @@ struct ProgramPlan {
   StepLimits limits = {0, 0, 0, INT32_MAX, 0, 0, {}};
   KvLayout layout = {KvType::bf16, 0, 0};  // kv_heads 0: no op uses pages
   std::vector<Buffer> buffers;
-  std::vector<Life> lives;  // of each buffer
+  std::vector<Lifetime> lifetimes;  // of each buffer
   std::vector<std::unique_ptr<ProgramOp>> ops;
   const Buffer* logits = nullptr;
   size_t scratch_columns = 1;

@@ -101,8 +101,8 @@ void FrameWriter::add_pages(const std::vector<PageDescriptor>& descriptors, cons
 /** Merges pages that are adjacent in the pool. */
 void FrameWriter::add_part(const void* data, size_t bytes) {
   const iovec part = {const_cast<void*>(data), bytes};
-  const bool goes_on = !parts_.empty() && is_page(parts_.back()) && is_page(part) && static_cast<uint8_t*>(parts_.back().iov_base) + parts_.back().iov_len == data;
-  if (goes_on) parts_.back().iov_len += bytes;
+  const bool contiguous = !parts_.empty() && is_page(parts_.back()) && is_page(part) && static_cast<uint8_t*>(parts_.back().iov_base) + parts_.back().iov_len == data;
+  if (contiguous) parts_.back().iov_len += bytes;
   else parts_.push_back(part);
 }
 

@@ -52,7 +52,7 @@ class RemotePageSender {
 
   PeerSendCounts counts() const {
     std::lock_guard<std::mutex> lock(mutex_);
-    PeerSendCounts sum = gone_;
+    PeerSendCounts sum = removed_;
     for (const PeerPageSender& sender : senders_) sum += sender.counts();
     return sum;
   }
@@ -67,7 +67,7 @@ class RemotePageSender {
         ++at;
         continue;
       }
-      gone_ += at->counts();
+      removed_ += at->counts();
       at = senders_.erase(at);
     }
     return senders_.emplace_back(pool_, address, transport_, key_, frame_bytes_, give_up_ms_);
@@ -80,7 +80,7 @@ class RemotePageSender {
   const int give_up_ms_;
   mutable std::mutex mutex_;
   std::list<PeerPageSender> senders_;
-  PeerSendCounts gone_;  // of removed senders
+  PeerSendCounts removed_;  // of removed senders
 };
 
 }  // namespace kvasir

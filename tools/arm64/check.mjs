@@ -1,4 +1,4 @@
-// Compiles native/ for arm64 Linux and runs the C++ checks under emulation: what a developer without such a machine can know of it.
+// Compiles native/ for arm64 Linux and runs the C++ checks under emulation, on machines without arm64 hardware.
 // node tools/arm64/check.mjs   (Debian: apt install g++-aarch64-linux-gnu qemu-user; $ARM64_CXX and $ARM64_RUN name others)
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
