@@ -1,13 +1,13 @@
-// The cluster as routing decisions see it: one entry for each instance.
+// The cluster as placement sees it: one entry for each instance.
 
-/** Instances by index. Times are predictions in microseconds. */
+/** By instance index. Times are predictions in microseconds. */
 export interface ClusterView {
-  /** 1: takes requests. */
+  /** 1: the instance is up and computes prompts. */
   readonly up: Uint8Array;
-  /** Requests accepted and not ended. */
+  /** Requests that are placed and not ended. */
   readonly requests: Int32Array;
-  /** Until a prefill that comes now would begin. */
+  /** Wait of a prefill that arrives now. */
   readonly queueUs: Float64Array;
-  /** Instances of a kind compute alike. */
+  /** Instances of one kind compute at one speed. */
   readonly kind: Uint8Array;
 }

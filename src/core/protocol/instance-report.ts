@@ -1,23 +1,27 @@
-// The heartbeat of an instance to the conductor, and the roles of instances.
+// Heartbeats from an instance to its conductor, and the roles of instances.
 
 import type { RequestId } from './ids.ts';
 
-/** What an instance says of itself at equal distances. Late and doubled ones change nothing; after a lost one the next says all. */
+/** Heartbeat, sent at a fixed interval. A late or duplicate one changes nothing; each one is complete, so that a lost one needs no repeat. */
 export interface InstanceReport {
   readonly incarnation: number;
-  /** 1, 2, 3... in each life. */
+  /** 1, 2, 3... in each incarnation. */
   readonly number: number;
-  /** The last journal that has left. */
+  /** Number of the last KV event batch sent. */
   readonly journal: number;
   readonly requests: readonly ReportedRequest[];
 }
+
 export interface ReportedRequest {
   readonly id: RequestId;
-  /** Tokens of output that its client has been told of here; 0 where it has not been started, or does not speak to its client. */
+  /** Output tokens sent to the client from here; 0 before the start, and on an instance that only computes the prompt. */
   readonly outputs: number;
-  /** There is nothing of it yet but memory for its prompt. */
+  /** The instance has only reserved memory for the prompt. */
   readonly awaited: boolean;
 }
 
-/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests; a store computes nothing, and keeps what others have computed. */
+/**
+ * prefill: computes prompts for decode instances. decode: decodes prompts of prefill instances. mixed: does both for its own requests. store:
+ * computes nothing, and keeps KV blocks that others have computed.
+ */
 export type InstanceRole = 'prefill' | 'decode' | 'mixed' | 'store';

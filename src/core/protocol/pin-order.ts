@@ -1,19 +1,18 @@
-// Orders to pin a prefix for a time, and what becomes of them.
+// Orders to pin a prefix in KV memory for a time, and the states of a pin.
 
 import type { PinId } from './ids.ts';
 
-/** What becomes of a pin. */
 export type PinState =
-  /** The first `tokens` tokens of the prompt stay until then. */
+  /** The first `tokens` tokens of the prompt stay in memory until `untilUs`. */
   | { readonly kind: 'pinned'; readonly tokens: number; readonly untilUs: number }
-  /** By its length it can never be pinned there, there is no room now, or it could not be computed. */
+  /** length: the prompt exceeds the pin memory; memory: other pins occupy it; failed: the prompt could not be computed. */
   | { readonly kind: 'refused'; readonly why: 'length' | 'memory' | 'failed'; readonly message: string }
-  /** Its time has passed, it was taken back, or it was lost. */
+  /** The pin has expired, was removed, or was lost with its instance. */
   | { readonly kind: 'unpinned' };
 
 export interface PinOrder<Request> {
   readonly id: PinId;
-  /** Its prompt's full blocks are what is pinned. It has a name of its own and asks for one token of output, or none. */
+  /** The full blocks of its prompt are pinned. The request has an id of its own and at most one output token. */
   readonly request: Request;
   readonly ttlUs: number;
 }

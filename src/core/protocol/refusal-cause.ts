@@ -1,10 +1,11 @@
-// Why a request fails or is refused, with the figures that the decision rests on.
+// Causes of failures and refusals, with the figures of the decision.
 
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
 
 /**
- * Where a request was refused, why, and by which figures: its first token, its gaps or its end would be later than they may be, what decodes
- * would need more KV memory than there is, the queue is full, or it is too long. Tokens are those that need keys and values.
+ * Why a request is refused: the predicted TTFT, TBT or completion time exceeds its bound, the decoding requests exceed KV memory, the queue
+ * is full, or the request is too long. `at`: before its prefill, or on its decode instance. Token counts are tokens with keys and values;
+ * times are microseconds.
  */
 export type RefusalCause =
   | { readonly reason: 'ttft'; readonly at: 'prefill'; readonly predictedUs: number; readonly mostUs: number }
@@ -14,11 +15,12 @@ export type RefusalCause =
       readonly at: 'prefill';
       readonly predictedUs: number;
       readonly mostUs: number;
-      /** Predicted: of its output, and between two of them. */
+      /** Predicted length of the output. */
       readonly outputTokens: number;
+      /** Predicted time between tokens. */
       readonly tbtUs: number;
     }
-  /** Of all that would decode, over what fits. */
+  /** `share`: KV memory of all that would decode, over capacity. */
   | { readonly reason: 'memory'; readonly at: 'prefill'; readonly share: number }
   | {
       readonly reason: 'memory';
@@ -35,5 +37,5 @@ export type RefusalCause =
       readonly outputTokensMax: number;
       readonly capacityTokens: number;
     }
-  /** Its prompt could never land where it is to be decoded. */
+  /** The prompt exceeds the receive buffers of its decode instance. */
   | { readonly reason: 'length'; readonly at: 'decode'; readonly promptTokens: number };

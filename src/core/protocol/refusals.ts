@@ -1,5 +1,6 @@
 // Refusals: the failure event of a request that is not served, built from the figures of the decision.
 
+import { assertNever } from '../../util/assert-never.ts';
 import type { GenerationEvent } from './ports.ts';
 import type { RefusalCause } from './refusal-cause.ts';
 import { kvTokens, type RequestSize } from './request-size.ts';
@@ -52,6 +53,8 @@ export function loadOf(cause: RefusalCause): number | undefined {
       return (cause.accepted + 1) / cause.queueMax;
     case 'length':
       return cause.at === 'prefill' ? kvTokens(cause) / cause.capacityTokens : undefined;
+    default:
+      return assertNever(cause);
   }
 }
 
@@ -77,6 +80,8 @@ function describe(cause: RefusalCause, retryAfterMs: number | undefined): string
       return cause.at === 'prefill'
         ? `it is longer than the KV memory: ${cause.promptTokens} prompt tokens and up to ${cause.outputTokensMax} of output, ${cause.capacityTokens} fit`
         : 'its prompt is longer than the memory that takes prompts from other instances';
+    default:
+      return assertNever(cause);
   }
 }
 

@@ -1,4 +1,5 @@
-// How long a request may become.
+// The size of a request: its prompt and its longest possible output.
+
 import type { GenerationRequest } from './ports.ts';
 
 export interface RequestSize {
@@ -6,17 +7,18 @@ export interface RequestSize {
   readonly outputTokensMax: number;
 }
 
+/** Output of earlier attempts counts as prompt. */
 export function sizeOf(request: GenerationRequest): RequestSize {
   const before = request.resumed?.tokens.length ?? 0;
   return { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
 }
 
-/** Tokens whose keys and values a request may need at once: the last token of the output never needs them. */
+/** Tokens whose keys and values a request needs at most: the last output token needs none. */
 export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number {
   return promptTokens + Math.max(0, outputTokensMax - 1);
 }
 
-/** What an instance has of it that computes the prompt for another one. */
+/** The size on an instance that computes the prompt for another one. */
 export function promptOf({ promptTokens, outputTokensMax }: RequestSize): RequestSize {
   return { promptTokens, outputTokensMax: Math.min(1, outputTokensMax) };
 }

@@ -1,30 +1,31 @@
-// The recorded life of a request: where it was placed and why, what was predicted, and what happened.
+// The trace of a request: where it was placed and why, what was predicted, and what happened.
 
 import type { InstanceIndex, RequestId } from './ids.ts';
 import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 
-/** What a request is predicted to meet. */
+/** Predictions for a request when it is accepted. */
 export interface Prediction {
   readonly ttftUs: number;
   readonly tbtUs: number;
   readonly outputTokens: number;
-  /** TBT over what may be waited by the one who may wait least. */
+  /** TBT over the strictest TBT bound of the decoding batch. */
   readonly decodeLoad: number;
 }
 
-/** An instance as it was seen when the request was placed. */
+/** An instance as placement saw it. */
 export interface PlacementCandidate {
   readonly instance: InstanceIndex;
-  /** Requests that it had. */
+  /** Requests placed on it. */
   readonly requests: number;
-  /** Leading tokens of the prompt that it was known to have. */
+  /** Leading tokens of the prompt in its cache, by the prefix index. */
   readonly matchedTokens: number;
-  /** Until the prefill would have begun there, and how long it would have taken. */
+  /** Predicted wait for the prefill. */
   readonly queueUs: number;
+  /** Predicted duration of the prefill. */
   readonly prefillUs: number;
 }
 
-/** Tokens `from` to `from + rows` were computed in a step, or fetched from another instance; times since 1970. */
+/** A step that computed tokens `from` to `from + rows`, or a fetch of them from another instance. Times since 1970. */
 export interface StepTrace {
   readonly kind: 'step' | 'fetch';
   readonly instance: InstanceIndex;
@@ -35,30 +36,30 @@ export interface StepTrace {
   readonly aborted: boolean;
 }
 
-/** One decision: where a try of the request goes. */
+/** The routing decision of one attempt. */
 export interface PlacementTrace {
   readonly atUs: number;
-  /** Those that took prompts. */
+  /** The up instances that compute prompts. */
   readonly candidates: readonly PlacementCandidate[];
-  /** Undefined: none was left, or a batch job has to wait for room. */
+  /** Undefined: no instance was left, or a batch job waits for memory. */
   readonly instance: InstanceIndex | undefined;
-  /** Who decodes, where that is another one. */
+  /** The decode instance, when it is another one. */
   readonly decodeAt: InstanceIndex | undefined;
-  /** Who computes the prompt with it. */
+  /** The pipeline group that computes the prompt. */
   readonly group: readonly InstanceIndex[] | undefined;
-  /** Whose prefix is fetched, and how much of it. */
+  /** The instance that sends a prefix. */
   readonly fetchedFrom: InstanceIndex | undefined;
   readonly fetchedTokens: number;
-  /** The prompt is computed where it decodes, though others compute prompts. */
+  /** A decode instance computes the prompt inline. */
   readonly inline: boolean;
-  /** Predicted: until the prefill begins, and for how long it runs; undefined of batch jobs. */
+  /** Predicted wait for the prefill, and its duration; undefined for batch jobs. */
   readonly waitUs: number | undefined;
   readonly prefillUs: number | undefined;
-  /** What admission foresaw, where it was asked. */
+  /** Undefined for a request without an SLO. */
   readonly predicted: Prediction | undefined;
 }
 
-/** Blocks of the prompt as its instance found them: in its cache, or why not. */
+/** Blocks of a prompt by what its instance found: hits, and misses by their reason. */
 export interface PromptBlockCounts {
   readonly hits: number;
   readonly neverSeen: number;
@@ -66,9 +67,10 @@ export interface PromptBlockCounts {
   readonly elsewhere: number;
   readonly partial: number;
 }
+
 export type RequestState = 'queued' | 'prefill' | 'decode' | 'finished' | 'failed' | 'refused' | 'cancelled';
 
-/** Times are by the clock of the conductor's thread. */
+/** Times are microseconds on the clock of the conductor's thread. */
 export interface RequestTrace {
   readonly id: RequestId;
   readonly state: RequestState;
@@ -81,14 +83,15 @@ export interface RequestTrace {
   readonly sloClass: string | undefined;
   readonly trace: string | undefined;
   readonly priority: number;
-  /** Where steps are recorded, the first ones; of the others it is said how many they were. */
+  /** The first steps, where steps are recorded. */
   readonly steps: readonly StepTrace[];
+  /** Number of later steps. */
   readonly stepsOmitted: number;
-  /** In order, the first try first. */
+  /** One for each attempt, in order. */
   readonly placements: readonly PlacementTrace[];
   readonly submittedUs: number;
   readonly startedUs: number | undefined;
-  /** Where another instance decodes: when it was computed. */
+  /** End of the prefill, when another instance decodes. */
   readonly prefilledUs: number | undefined;
   readonly firstTokenUs: number | undefined;
   readonly lastTokenUs: number | undefined;

@@ -1,5 +1,6 @@
-// Keeps accounts of requests: of those under way, and of the latest that have ended.
+// Keeps the traces of running requests, and of the last ended ones.
 
+import { assertNever } from '../../util/assert-never.ts';
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
@@ -12,30 +13,30 @@ import type {
 } from '../protocol/request-trace.ts';
 import { requestIdOf } from './attempts.ts';
 
-/** An account as it is written. */
+/** A trace under construction. */
 type Entry = { -readonly [K in keyof RequestTrace]: RequestTrace[K] } & {
   placements: PlacementTrace[];
   steps: StepTrace[];
 };
 
-/** Of a request. */
+/** Steps recorded of a request. */
 const stepsMax = 256;
 
-/** Memory is bounded: by those under way, and by `endedMax` that have ended, the latest. */
+/** Memory is bounded by the running requests and the last `endedMax` ended ones. */
 export class RequestLog {
   readonly #endedMax: number;
-  readonly #onEnded: (account: RequestTrace) => void;
+  readonly #onEnded: (trace: RequestTrace) => void;
   readonly #live = new Map<RequestId, Entry>();
-  /** In the order of their ends. */
+  /** In the order in which they ended. */
   readonly #ended = new Map<RequestId, Entry>();
 
-  /** @param onEnded hears each once, when it is whole */
-  constructor(endedMax: number, onEnded: (account: RequestTrace) => void = () => {}) {
+  /** @param onEnded receives each complete trace once */
+  constructor(endedMax: number, onEnded: (trace: RequestTrace) => void = () => {}) {
     this.#endedMax = endedMax;
     this.#onEnded = onEnded;
   }
 
-  /** Undefined: it was never here, or too long ago. */
+  /** Undefined: unknown, or ended too long ago. */
   find(id: RequestId): RequestTrace | undefined {
     return this.#live.get(id) ?? this.#ended.get(id);
   }
@@ -75,7 +76,7 @@ export class RequestLog {
     });
   }
 
-  /** What a conductor asks to be done. */
+  /** Takes an effect of the conductor. */
   record(nowUs: number, effect: ConductorEffect): void {
     switch (effect.kind) {
       case 'placed':
@@ -86,6 +87,19 @@ export class RequestLog {
         break;
       case 'emit':
         this.#emit(nowUs, effect.id, effect.event);
+        break;
+      case 'forward':
+      case 'cancel':
+      case 'pin':
+      case 'unpin':
+      case 'pinUpdated':
+      case 'roleSwitched':
+      case 'askBlocks':
+      case 'ignored':
+      case 'drained':
+        break;
+      default:
+        assertNever(effect);
     }
   }
 
@@ -94,7 +108,7 @@ export class RequestLog {
     if (entry !== undefined) entry.prefilledUs ??= nowUs;
   }
 
-  /** It was in a step. */
+  /** The request had rows in a step. */
   addStep(id: RequestId, step: StepTrace): void {
     const entry = this.#live.get(requestIdOf(id));
     if (entry === undefined) return;
@@ -134,7 +148,13 @@ export class RequestLog {
         const { kind, code, message, cause } = event;
         entry.end = { kind, code, message, cause };
         this.#end(nowUs, id, cause === undefined ? 'failed' : 'refused');
+        break;
       }
+      case 'accepted':
+      case 'prompt-logprobs':
+        break;
+      default:
+        assertNever(event);
     }
   }
 

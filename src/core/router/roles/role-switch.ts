@@ -1,15 +1,17 @@
-// When an instance should change sides: what both pools have to do over what they can, with hysteresis.
+// When an instance should change between prefill and decode: by the loads of both pools, with hysteresis.
 
 export interface RoleSwitchLimits {
-  /** A wish has to hold for so long, and a pool rests for so long after a switch. */
+  /** The same pool has to need an instance for so long. */
   readonly sustainUs: number;
+  /** Time from one switch to the next, at least. */
   readonly dwellUs: number;
-  /** The fuller pool has to be so many times as full as it would be after a switch. */
+  /** The load of the fuller pool, over the larger load after a switch, at least. */
   readonly gain: number;
-  /** While both are emptier than this, nothing is gained. */
+  /** While both loads are below this, no instance switches. */
   readonly loadMin: number;
-  /** Pools are looked at so often at most, what comes is averaged over about `windowUs`, and what waits is to be worked off in as long. */
+  /** Interval of the checks. */
   readonly intervalUs: number;
+  /** Arrivals are averaged over about this time, and queued work counts as demand over it. */
   readonly windowUs: number;
 }
 
@@ -22,15 +24,15 @@ export const roleSwitchLimits: RoleSwitchLimits = {
   windowUs: 20_000_000,
 };
 
-/** Of a pool: instances, and what it has to do, in full instances. */
 export interface PoolDemand {
   readonly instances: number;
+  /** Work of the pool, in fully loaded instances. */
   readonly demand: number;
 }
 
 export type SplitRole = 'prefill' | 'decode';
 
-/** The pool that the fuller one would be relieved by most, if an instance came over to it; undefined: neither is worth it. */
+/** The fuller pool, when one more instance relieves it enough; undefined: no switch is worth it. */
 export function poolToGrow(prefill: PoolDemand, decode: PoolDemand, limits: RoleSwitchLimits): SplitRole | undefined {
   const fullest = Math.max(load(prefill, 0), load(decode, 0));
   if (fullest < limits.loadMin) return undefined;
@@ -44,27 +46,27 @@ function load({ instances, demand }: PoolDemand, more: number): number {
   return demand / Math.max(1, instances + more);
 }
 
-/** Switches when the same wish has held long enough, and the last switch is long enough ago. */
+/** Decides for a switch when the same pool has needed an instance for long enough, and the last switch is long enough ago. */
 export class RoleSwitcher {
   readonly #limits: RoleSwitchLimits;
-  #wish: SplitRole | undefined;
-  #wishedUs = 0;
+  #needed: SplitRole | undefined;
+  #neededSinceUs = 0;
   #switchedUs = Number.NEGATIVE_INFINITY;
 
   constructor(limits: RoleSwitchLimits) {
     this.#limits = limits;
   }
 
-  /** The side that an instance is to come over to now. `nowUs` never goes back. */
+  /** The role that an instance takes now; undefined: none switches. `nowUs` never decreases. */
   decide(nowUs: number, prefill: PoolDemand, decode: PoolDemand): SplitRole | undefined {
-    const wish = poolToGrow(prefill, decode, this.#limits);
-    if (wish !== this.#wish) this.#wishedUs = nowUs;
-    this.#wish = wish;
+    const needed = poolToGrow(prefill, decode, this.#limits);
+    if (needed !== this.#needed) this.#neededSinceUs = nowUs;
+    this.#needed = needed;
     const { sustainUs, dwellUs } = this.#limits;
-    if (wish === undefined || nowUs - this.#wishedUs < sustainUs || nowUs - this.#switchedUs < dwellUs)
+    if (needed === undefined || nowUs - this.#neededSinceUs < sustainUs || nowUs - this.#switchedUs < dwellUs)
       return undefined;
     this.#switchedUs = nowUs;
-    this.#wishedUs = nowUs;
-    return wish;
+    this.#neededSinceUs = nowUs;
+    return needed;
   }
 }
