@@ -19,8 +19,6 @@ const aboutPeople: readonly string[] = ['For whom:', 'people who', 'users who', 
  */
 export const remaining: Readonly<Record<string, number>> = {
   'CHANGELOG.md': 145,
-  'README.md': 45,
-  docs: 1000,
   experiments: 1,
   models: 17,
   native: 96,
