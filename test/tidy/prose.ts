@@ -18,6 +18,7 @@ const aboutPeople: readonly string[] = ['For whom:', 'people who', 'users who', 
  * breaches of a folder, set its count to 0 and run this test.
  */
 export const remaining: Readonly<Record<string, number>> = {
+  docs: 15,
   'CHANGELOG.md': 145,
   experiments: 1,
   models: 17,
