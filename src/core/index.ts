@@ -1,4 +1,4 @@
-// The public face of the policy room: `kvasir/policy`.
+// The public interface of `kvasir/policy`: the pure block cache, batcher and step cost model.
 
 export { StepCost } from './cost/step-cost.ts';
 export { BlockCache, type BlockCacheConfig } from './kvcache/block-cache.ts';

@@ -1,6 +1,6 @@
 // The end of a switch that handles every kind of a union.
 
-/** Fails to compile while a kind is left. @throws Error that names the kind, if one that the types exclude is passed after all */
+/** Fails to compile while a kind is unhandled. @throws Error with the kind, for a value outside its type */
 export function assertNever(value: never): never {
   const given: unknown = value;
   const kind = typeof given === 'object' && given !== null && 'kind' in given ? given.kind : given;

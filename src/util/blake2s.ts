@@ -1,4 +1,4 @@
-// BLAKE2s (RFC 7693) over 32-bit words, keyed and cut to 128 bits: small enough to own, a few microseconds for a block.
+// BLAKE2s (RFC 7693) over 32-bit words, keyed and cut to 128 bits: a few microseconds for a block.
 
 const iv = [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19] as const;
 
@@ -43,7 +43,7 @@ function mix(a: number, b: number, c: number, d: number, x: number, y: number): 
   v[d] = vd;
 }
 
-/** Mixes the message words in `m` into `h`; `bytes` is the count of bytes so far, under 2^32. */
+/** Mixes the message words in `m` into `h`; `bytes` counts the bytes so far, below 2^32. */
 function compress(bytes: number, last: boolean): void {
   for (let i = 0; i < 8; i++) {
     v[i] = h[i];

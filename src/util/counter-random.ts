@@ -1,4 +1,4 @@
-// Counter-based randomness: a uniform number that is a pure function of (seed, index), the same in TypeScript and C++.
+// Counter-based random numbers: uniform values as a pure function of (seed, index), equal in TypeScript and C++.
 
 const multiplierA = 0xd2511f53;
 const multiplierB = 0xcd9e8d57;

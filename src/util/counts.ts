@@ -1,58 +1,58 @@
-// What moving pages, reading SSD and computing for others comes to: counted beside the kernels, told by instances.
+// Counters of page transfers, SSD reads and remote attention: counted beside the kernels, reported by instances.
 
-/** What a messenger has copied. */
+/** Pages that a messenger has copied. */
 export interface SentPages {
   readonly pages: number;
   readonly bytes: number;
-  /** Of them, those that left while a step ran: hidden behind it. */
+  /** Bytes that were sent while a step ran, and so hidden behind it. */
   readonly earlyBytes: number;
-  /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
+  /** Started streams, and the sum of the pages that were ready when each stream sent its first. */
   readonly streams: number;
   readonly firstPages: number;
   readonly copySeconds: number;
 }
 
 export interface MessengerCounts extends SentPages {
-  /** Connections that broke, were refused or given up; always 0 inside a process. */
+  /** Connections that broke, were refused or were given up; always 0 within a process. */
   readonly faults: number;
 }
 
-/** What a guest room has done for debtors. */
+/** Work of a remote attention server for debtors. */
 export interface GuestCounts {
-  /** Answered: of one sequence in one layer each. */
+  /** Answered queries: of one sequence in one layer each. */
   readonly queries: number;
   /** Query rows of these. */
   readonly rows: number;
-  /** For blocks that are not lent, or not as the debtor believes. */
+  /** Queries for blocks that are not lent, or lent under other terms. */
   readonly refused: number;
-  /** Of computing, over all threads. */
+  /** Compute time over all threads. */
   readonly seconds: number;
-  /** That queries waited so that guests keep to their share. */
+  /** Time that queries waited so that remote attention keeps to its share. */
   readonly restSeconds: number;
-  /** Query rows in, partials out. */
+  /** Query rows received, partial results sent. */
   readonly bytesIn: number;
   readonly bytesOut: number;
 }
 
-/** What steps have asked of rooms. */
+/** Remote attention that steps have requested. */
 export interface RemoteCounts {
   readonly queries: number;
-  /** Query rows out, partials in. */
+  /** Query rows sent, partial results received. */
   readonly bytesOut: number;
   readonly bytesIn: number;
-  /** That steps waited for partials after their own part was done. */
+  /** Time that steps waited for partial results after their own part. */
   readonly waitSeconds: number;
 }
 
-/** What a store of blocks on SSD has moved. */
+/** Transfers of an SSD block store. */
 export interface StoreCounts {
   readonly readBytes: number;
   readonly writtenBytes: number;
-  /** Blocks that were to be read and were not whole. */
+  /** Blocks that failed their check when read. */
   readonly badBlocks: number;
   readonly failedWrites: number;
-  /** Spent reading, what was read in vain included. */
+  /** Time of reads, including failed ones. */
   readonly readSeconds: number;
-  /** What the system said when a block could not be written last; empty: nothing. */
+  /** System error of the last failed write; empty: none. */
   readonly error: string;
 }

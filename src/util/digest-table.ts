@@ -1,10 +1,12 @@
 // An open-addressing map from 128-bit digests (four words) to small integers, in one typed array.
 
-/** (slots, 5 words): digest; value plus one, 0: the slot is empty. What a lookup reads lies side by side: tables are larger than caches. */
+/**
+ * (slots, 5 words): digest; value plus one, 0: empty slot. Words of a lookup are adjacent, since tables exceed caches.
+ */
 const slotWords = 5;
 const valueAt = 4;
 
-/** Keys are digests, so their first word is spread well enough to be the slot. Values are 0..2^31-2. Lookups allocate nothing. */
+/** Keys are digests, so their first word selects the slot. Values are 0..2^31-2. Lookups allocate nothing. */
 export class DigestTable {
   #mask: number;
   #words: Uint32Array;
@@ -32,7 +34,7 @@ export class DigestTable {
     else this.#words[place + valueAt] = value + 1;
   }
 
-  /** The value of the key where it has one; else sets it, and returns undefined. */
+  /** The value of the key if it is present; else sets it, and returns undefined. */
   getOrSet(words: Uint32Array, at: number, value: number): number | undefined {
     const place = this.#find(words, at);
     const known = this.#words[place + valueAt];
@@ -41,7 +43,7 @@ export class DigestTable {
     return undefined;
   }
 
-  /** False when the key was not there. */
+  /** False when the key was not present. */
   delete(words: Uint32Array, at: number): boolean {
     const place = this.#find(words, at);
     if (this.#words[place + valueAt] === 0) return false;
@@ -49,7 +51,7 @@ export class DigestTable {
     return true;
   }
 
-  /** Deletes the key only where it has this value; says whether it had. */
+  /** Deletes the key only if it has this value; true if it did. */
   deleteIf(words: Uint32Array, at: number, value: number): boolean {
     const place = this.#find(words, at);
     if (this.#words[place + valueAt] !== value + 1) return false;
@@ -72,7 +74,7 @@ export class DigestTable {
     table[place + valueAt] = value + 1;
   }
 
-  /** Backward shift: whoever probed past the hole moves into it, so no tombstones gather. */
+  /** Backward shift: entries that probed past the hole move into it, so there are no tombstones. */
   #clear(place: number): void {
     const table = this.#words;
     const mask = this.#mask;
@@ -87,7 +89,7 @@ export class DigestTable {
     table[hole * slotWords + valueAt] = 0;
   }
 
-  /** Where the key's slot begins, or would. */
+  /** The first word of the key's slot, or of the empty slot for it. */
   #find(words: Uint32Array, at: number): number {
     const table = this.#words;
     const mask = this.#mask;

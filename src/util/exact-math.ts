@@ -1,5 +1,5 @@
-// Logarithm and exponential with the same bits on any machine: additions, multiplications and divisions in one fixed order, where Math.log
-// and Math.exp may differ from engine to engine.
+// Logarithm and exponential with the same bits on any machine: additions, multiplications and divisions in one fixed
+// order. Math.log and Math.exp may differ between engines.
 
 /** Enough terms for the last bit: |s| is at most 0.1716, and 0.1716 ** 24 is below 2 ** -60. */
 const logTerms = 12;

@@ -1,6 +1,6 @@
-// Arrays of doubles that are used again: taking and giving back costs less than the collector's work on large short-lived ones.
+// Reusable arrays of doubles: cheaper than garbage collection of large short-lived ones.
 
-/** Arrays have a power of two of elements, 16 at least; what they held before is still in them. */
+/** Arrays have a power of two of elements, at least 16. They keep their old contents. */
 export class Float64Pool {
   /** By the logarithm of the length. */
   readonly #free: Float64Array[][] = Array.from({ length: 32 }, () => []);
@@ -11,7 +11,7 @@ export class Float64Pool {
     return this.#free[size].pop() ?? new Float64Array(2 ** size);
   }
 
-  /** Nobody uses the array any more; it came from `take`. */
+  /** Returns an array from `take` that is not in use any more. */
   give(array: Float64Array): void {
     this.#free[sizeClass(array.length)].push(array);
   }

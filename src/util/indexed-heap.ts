@@ -1,14 +1,17 @@
-// A binary heap of small integers that knows where each one stands, so that any of them can be taken out.
+// A binary heap of small integers with their positions, so that any of them can be removed.
 
-/** A strict total order over ids: an object with a method, which is faster than a function that differs from heap to heap. */
+/** A strict total order over ids. An object with a method is faster than a function that differs between heaps. */
 export interface HeapOrder {
   before(a: number, b: number): boolean;
 }
 
-/** Holds ids 0..capacity-1, each at most once. Push, remove and pop are O(log n). Whoever changes the order of an id that is in says so at once. */
+/**
+ * Holds ids 0..capacity-1, each at most once. Push, remove and pop are O(log n). A caller that changes the order of an
+ * id in the heap calls `moved` at once.
+ */
 export class IndexedHeap {
   #ids: Int32Array;
-  /** (capacity): place in `ids` plus one; 0: not in the heap. */
+  /** (capacity): position in `ids` plus one; 0: not in the heap. */
   #place: Int32Array;
   readonly #order: HeapOrder;
   #size = 0;
@@ -32,11 +35,11 @@ export class IndexedHeap {
   }
 
   push(id: number): void {
-    if (this.has(id)) throw new Error(`Cannot push onto the heap: it is there already: id ${id}`);
+    if (this.has(id)) throw new Error(`Cannot push onto the heap: it is in the heap already: id ${id}`);
     this.#up(this.#size++, id);
   }
 
-  /** False when it was not there. */
+  /** False when the id was not in the heap. */
   remove(id: number): boolean {
     const place = this.#place[id] - 1;
     if (place < 0) return false;
@@ -46,13 +49,13 @@ export class IndexedHeap {
     return true;
   }
 
-  /** The order of this id alone has changed. Nothing happens when it is not in. */
+  /** The order of this id alone has changed. Ignored when it is not in the heap. */
   moved(id: number): void {
     const place = this.#place[id] - 1;
     if (place >= 0) this.#settle(place, id);
   }
 
-  /** Room for ids up to `capacity`, no less than before. */
+  /** Makes space for ids below `capacity`, at least as many as before. */
   grow(capacity: number): void {
     const ids = new Int32Array(capacity);
     ids.set(this.#ids);

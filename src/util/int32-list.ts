@@ -19,7 +19,7 @@ export class Int32List {
     return this.#length;
   }
 
-  /** The backing array: entries past `length` are meaningless. */
+  /** The backing array: entries behind `length` are undefined. */
   get raw(): Int32Array {
     return this.#items;
   }
@@ -43,13 +43,13 @@ export class Int32List {
     return this.#items[--this.#length];
   }
 
-  /** Drops the first `count` items; there must be as many. */
+  /** Drops the first `count` items; the list must have as many. */
   shift(count: number): void {
     this.#items.copyWithin(0, count, this.#length);
     this.#length -= count;
   }
 
-  /** Drops `count` items from `index` on; there must be as many. */
+  /** Drops `count` items from `index` on; the list must have as many. */
   cut(index: number, count: number): void {
     this.#items.copyWithin(index, index + count, this.#length);
     this.#length -= count;
@@ -63,7 +63,7 @@ export class Int32List {
     this.#length = length;
   }
 
-  /** Drops what lies past `length`. */
+  /** Drops items behind `length`. */
   truncate(length: number): void {
     this.#length = Math.min(this.#length, length);
   }

@@ -1,9 +1,9 @@
-// The time between tokens of a request, as one number.
+// TBT of a request: its time between tokens as one number.
 
-/** Share of a request's gaps, the longest ones, whose mean is its TBT (Mooncake, FAST'25). */
+/** Share of a request's gaps, the longest ones, that its TBT is the mean of (Mooncake, FAST'25). */
 const longestGaps = 0.1;
 
-/** TBT of a request: of the first `gaps` gaps, which it reorders. */
+/** TBT of a request from its first `gaps` gaps, which this function reorders. */
 export function meanOfLongest(gapUs: Float64Array, gaps: number): number {
   const count = Math.ceil(gaps * longestGaps);
   const first = gaps - count;
@@ -13,7 +13,7 @@ export function meanOfLongest(gapUs: Float64Array, gaps: number): number {
   return sum / count;
 }
 
-/** Hoare's selection: no value before `place` is larger than one from there on to `last`. */
+/** Hoare's selection: afterwards no value before `place` is larger than one from `place` to `last`. */
 function putInPlace(values: Float64Array, place: number, last: number): void {
   let left = 0;
   let right = last;

@@ -1,6 +1,6 @@
-// What a model's configuration says, whatever file it came from: the weights room fills it, the models room builds from it.
+// A model's configuration, whatever file it came from: weights/ reads it, models/ builds the graph from it.
 
-/** How rope frequencies are stretched for contexts longer than the first training's. */
+/** How rope frequencies are stretched for contexts longer than in the original training. */
 export type RopeScaling =
   | { readonly kind: 'none' }
   /** Every frequency divided by `factor`. */
@@ -13,24 +13,32 @@ export type RopeScaling =
       readonly highFreqFactor: number;
       readonly originalMaxPositions: number;
     }
-  /** One divisor for each of the rotaryDim/2 frequencies, lowest dimension first (how GGUF files store llama3 scaling). */
+  /**
+   * One divisor for each of the rotaryDim/2 frequencies, lowest dimension first (how GGUF files store llama3 scaling).
+   */
   | { readonly kind: 'divisors'; readonly divisors: readonly number[] }
-  /** YaRN (Peng et al.): frequencies that turn less than betaSlow times in the first training divided, those above betaFast kept, a ramp between. */
+  /**
+   * YaRN (Peng et al.): divides frequencies that turn less than betaSlow times in the original context, keeps those
+   * above betaFast, with a ramp between.
+   */
   | {
       readonly kind: 'yarn';
       readonly factor: number;
       readonly betaFast: number;
       readonly betaSlow: number;
-      /** The ramp begins and ends at whole dimensions. */
+      /** The ramp starts and ends at whole dimensions. */
       readonly truncate: boolean;
       readonly originalMaxPositions: number;
-      /** Factor of the rotated q and k alike, against flat scores. */
+      /** Factor of the rotated q and k, against flat scores. */
       readonly magnitude: number;
     }
-  /** LongRoPE (Phi-3): one divisor for each frequency, of two sets: which one, the served context decides for all positions. */
+  /**
+   * LongRoPE (Phi-3): one divisor for each frequency, from one of two sets. The served context length selects the set
+   * for all positions.
+   */
   | {
       readonly kind: 'longrope';
-      /** Up to originalMaxPositions. */
+      /** Used up to originalMaxPositions. */
       readonly shortDivisors: readonly number[];
       readonly longDivisors: readonly number[];
       readonly originalMaxPositions: number;
@@ -46,14 +54,14 @@ export type Activation = 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
 
 export type LayerAttention = 'full' | 'sliding';
 
-/** How a model tells where a token stands. */
+/** How a model encodes positions. */
 export type Positions =
   | {
       readonly kind: 'rope';
-      /** Leading dimensions of a head that rope rotates: headDim unless the model says less. */
+      /** Leading dimensions of a head that rope rotates: headDim by default. */
       readonly rotaryDim: number;
       readonly rope: Rope;
-      /** Rope of the sliding layers where it differs from the others'. */
+      /** Rope of the sliding layers if it differs from the others'. */
       readonly slidingRope: Rope | undefined;
     }
   /** A table of maxPositions + offset rows, added to the embeddings; a token at position p takes row p + offset. */
@@ -62,17 +70,17 @@ export type Positions =
   | { readonly kind: 'alibi' };
 
 export interface AttentionConfig {
-  /** Factor of q k^T before the softmax: 1 / sqrt(headDim) unless the model says otherwise. */
+  /** Factor of q k^T before the softmax: 1 / sqrt(headDim) by default. */
   readonly scale: number;
   /** Scores s become softcap * tanh(s / softcap). */
   readonly softcap: number | undefined;
-  /** Tokens that a sliding layer sees, its own included; undefined: no layer slides. */
+  /** Tokens that a sliding layer attends to, including its own; undefined: no layer slides. */
   readonly window: number | undefined;
-  /** One entry for each layer when layers differ; undefined: all slide if there is a window, else none. */
+  /** One entry for each layer if layers differ; undefined: all slide if there is a window, else none. */
   readonly layers: readonly LayerAttention[] | undefined;
 }
 
-/** Which linear layers have biases. */
+/** Linear layers with biases. */
 export interface Biases {
   readonly qkv: boolean;
   /** The attention's output projection. */
@@ -80,9 +88,9 @@ export interface Biases {
   readonly mlp: boolean;
 }
 
-/** Sizes are elements or counts; token positions are tokens. What all models of an architecture share is known to the models room alone. */
+/** Sizes are elements or counts. Properties common to all models of an architecture are in models/ only. */
 export interface ModelConfig {
-  /** `model_type` of config.json or `general.architecture` of a GGUF file, spelled as the models room spells it; known or not. */
+  /** `model_type` of config.json or `general.architecture` of a GGUF file, spelled as in models/; known or not. */
   readonly architecture: string;
   readonly vocabSize: number;
   readonly hiddenSize: number;
@@ -98,7 +106,7 @@ export interface ModelConfig {
   readonly tieEmbeddings: boolean;
   readonly biases: Biases;
   readonly activation: Activation;
-  /** Attention and MLP read the same input and are added together (GPT-NeoX). */
+  /** Attention and MLP read the same input, and their outputs are added (GPT-NeoX). */
   readonly parallelResidual: boolean;
   readonly positions: Positions;
   readonly attention: AttentionConfig;

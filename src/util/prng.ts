@@ -1,4 +1,4 @@
-// Deterministic random draws: each purpose has a stream of its own, so that more draws of one change nothing in another.
+// Deterministic random numbers: each purpose has its own stream, so that more draws of one do not change another.
 import { counterUniform } from './counter-random.ts';
 import { exactLog } from './exact-math.ts';
 

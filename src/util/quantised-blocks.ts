@@ -1,4 +1,5 @@
-// What the bytes of quantised blocks mean: levels, and for each group of levels a scale and a minimum. Value = scale x level + minimum.
+// Decoding of quantised blocks: levels, and a scale and a minimum for each group of levels. Value = scale x level +
+// minimum.
 import { f16ToNumber } from './floats.ts';
 
 export type QuantisedType = 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'q8_0' | 'q2_k' | 'q3_k' | 'q4_k' | 'q5_k' | 'q6_k';
@@ -98,7 +99,7 @@ function decodeNibbles({ bytes, levels, scales, minimums }: Block, zero: number)
   for (let k = 0; k < 32; k++) levels[k] = bits(bytes, first + (k & 15), (k >> 4) * 4, 15) - zero;
 }
 
-/** As with nibbles, but 32 fifth bits stand before them. */
+/** Like the 4-bit types, with 32 fifth bits before the nibbles. */
 function decodeFiveBits(block: Block, zero: number): void {
   const { bytes, levels } = block;
   decodeNibbles(block, zero);

@@ -1,7 +1,7 @@
-// What a workload says of a request where no model runs: when it comes, how long it is, and which blocks it shares.
+// A request of a workload without a model: its arrival time, lengths, and shared blocks.
 
 export interface RequestLengths {
-  /** Place in the trace, from 0. */
+  /** Position in the trace, from 0. */
   readonly index: number;
   /** From the start of the trace; never descends. */
   readonly arrivalUs: number;
@@ -10,18 +10,18 @@ export interface RequestLengths {
   /** At least 1. */
   readonly outputTokens: number;
   /**
-   * (ceil(inputTokens / blockTokens)): ids of the prompt's blocks, root to leaf. Equal ids are equal blocks behind equal prefixes; the
-   * last block may be partial. Empty: unknown, so that nothing is shared.
+   * (ceil(inputTokens / blockTokens)): ids of the prompt's blocks, root to leaf. Equal ids are equal blocks behind
+   * equal prefixes; the last block may be partial. Empty: unknown, nothing is shared.
    */
   readonly blocks: Int32Array;
-  /** Ids of the blocks that its output completes, where those are known: they stay cached as the prompt's do. */
+  /** Ids of the blocks that the output completes, if known: they stay cached like those of the prompt. */
   readonly outputBlocks?: Int32Array;
-  /** By name: what it may wait. */
+  /** Name of its service class, which sets its latency limits. */
   readonly sloClass?: string;
-  /** Who sent it. */
+  /** Tenant. */
   readonly tenant?: string;
-  /** Larger runs first; 0 unless given. */
+  /** Larger runs first; 0 by default. */
   readonly priority?: number;
-  /** A batch job: nobody waits for it. */
+  /** A batch job: no client waits for it. */
   readonly batch?: boolean;
 }

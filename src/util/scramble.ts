@@ -1,6 +1,6 @@
-// Spreads 32-bit integers: what hashes and tables of integer keys begin with.
+// Hash of 32-bit integers, for tables with integer keys.
 
-/** The finisher of MurmurHash3: every bit of the input moves about half of the output's, and no two inputs give the same. */
+/** The finaliser of MurmurHash3: every input bit changes about half of the output bits, and no two inputs collide. */
 export function scramble(value: number): number {
   let x = value;
   x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);

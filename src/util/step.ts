@@ -1,12 +1,15 @@
-// One engine step as plain data: what the instance machine plans, what an executor runs and gives back.
+// One engine step as plain data: the input of an executor, and its result.
 
 /** Tokens of one page and of one rBlock. */
 export const pageTokens = 32;
 
-/** Most alternatives that can be asked for beside a sampled token. */
+/** Maximum number of alternatives reported beside a sampled token. */
 export const topLogprobsMax = 20;
 
-/** Layers that share a block table. A window group's layers see the last `window` tokens only, their own included. */
+/**
+ * Layers that share a block table. Layers of a window group attend to the last `window` tokens only, including their
+ * own.
+ */
 export interface LayerGroup {
   readonly layers: number;
   readonly window: number | undefined;
@@ -17,64 +20,72 @@ export interface StepGroup {
   /** (rBlocks of the pool, layers of the group): page ids. Shared, not copied. */
   readonly pageTable: Int32Array;
   readonly layers: number;
-  /** rBlock ids of all sequences of the step, one sequence after another; `away` stands for a block that `Step.remote` lists. */
+  /**
+   * rBlock ids of all sequences of the step, one sequence after another; `away` stands for a remote block, listed in
+   * `Step.remote`.
+   */
   readonly blocks: Int32Array;
-  /** (sequences): where a sequence's ids begin in `blocks`. */
+  /** (sequences): where a sequence's ids start in `blocks`. */
   readonly blockStart: Int32Array;
   /**
-   * (sequences): absolute index (position / pageTokens) of a sequence's first listed block; every block from it to that of the sequence's last
-   * position is listed. 0 without a window; else firstBlock * pageTokens <= max(0, first row's position - window + 1).
+   * (sequences): absolute index (position / pageTokens) of a sequence's first listed block; every block from it to that
+   * of the sequence's last position is listed. 0 without a window; else firstBlock * pageTokens <= max(0, first row's
+   * position - window + 1).
    */
   readonly firstBlock: Int32Array;
 }
 
-/** Stands in a block table for an rBlock that lies at a creditor. */
+/** Stands for a remote rBlock, held by a creditor, in a block table. */
 export const away = -1;
 
-/** Tokens of one attention range, the least that a creditor holds of a sequence: whole ranges move. */
+/** Tokens of one attention range, the smallest unit that a creditor holds of a sequence: whole ranges move. */
 export const rangeTokens = 256;
 
 /**
- * Whole ranges of a sequence whose keys and values lie in another pool: its instance's guest room computes attention over them. The range
- * of the step's first row, and what follows it, is always at home. Layer groups with a window have none.
+ * Whole ranges of a sequence with keys and values in the pool of another instance, where a remote attention server
+ * computes attention over them. The range of the step's first row, and later ones, are always local. Layer groups with
+ * a window have none.
  */
 export interface RemoteKeys {
-  /** Place of the sequence in the step. */
+  /** Index of the sequence in the step. */
   readonly sequence: number;
   readonly group: number;
   /** Absolute index of the first block; a multiple of the blocks of a range. */
   readonly firstBlock: number;
-  /** The creditor's guest room: an integer, valid in every thread of the process. */
+  /** Handle of the creditor's remote attention server, valid in every thread of the process. */
   readonly room: number;
-  /** What the creditor lent them as. */
+  /** Loan number under which the creditor lent them. */
   readonly loan: number;
-  /** Its rBlock ids, from `firstBlock` on; whole ranges. */
+  /** Their rBlock ids at the creditor, from `firstBlock` on; whole ranges. */
   readonly blocks: Int32Array;
 }
 
-/** Blocks in a sequence's list whose contents are still on their way, layer by layer: the step waits for each layer's before its attention. */
+/**
+ * Listed blocks of a sequence with contents still in transit, layer by layer: the step waits for each layer's blocks
+ * before its attention.
+ */
 export interface ArrivingKeys {
-  /** Place of the sequence in the step. */
+  /** Index of the sequence in the step. */
   readonly sequence: number;
-  /** Native arrivals: an integer, valid in every thread of the process. Those that are freed do not come. */
+  /** Handle of native arrival counters, valid in every thread of the process. Freed arrivals never complete. */
   readonly arrivals: number;
-  /** From when the step begins: what is not there by then does not come. */
+  /** Timeout from the start of the step; contents that are missing then count as lost. */
   readonly withinMs: number;
 }
 
-/** Rows of the residual stream, float32 and one after another, across pages of a pool that is there for them. */
+/** Rows of the residual stream, float32 and consecutive, in pages of a pool for activations. */
 export interface RowPages {
-  /** An integer, valid in every thread of the process. */
+  /** Handle of the pool, valid in every thread of the process. */
   readonly pool: number;
-  /** As many as the rows take, at least. */
+  /** At least as many as the rows require. */
   readonly pages: Int32Array;
 }
 
-/** Rows that may still be on their way: the step waits for them before anything else. All its sequences are lost where they do not come. */
+/** Rows that may still be in transit: the step waits for them first. If they do not arrive, all its sequences fail. */
 export interface ComingRows extends RowPages {
-  /** As those of `ArrivingKeys`. */
+  /** Like those of `ArrivingKeys`. */
   readonly arrivals: number;
-  /** From when the step begins: what is not there by then does not come. */
+  /** Timeout from the start of the step; rows that are missing then count as lost. */
   readonly withinMs: number;
 }
 
@@ -106,14 +117,14 @@ export interface StepSampling {
   readonly repetitionPenalty: Float32Array;
   readonly frequencyPenalty: Float32Array;
   readonly presencePenalty: Float32Array;
-  /** Tokens seen by a row and how often each stands in its output (0: only in the prompt). */
+  /** Tokens that occur before a row, and how often each occurs in its output (0: only in the prompt). */
   readonly seenStart: Int32Array;
   readonly seenTokens: Int32Array;
   readonly seenCounts: Int32Array;
   readonly biasStart: Int32Array;
   readonly biasTokens: Int32Array;
   readonly biasValues: Float32Array;
-  /** How many alternatives to report, 0..topLogprobsMax. */
+  /** Number of alternatives to report, 0..topLogprobsMax. */
   readonly topLogprobs: Int32Array;
   /** 1: the row samples nothing and reports the log-probability of `target` (prompt log-probabilities). */
   readonly hasTarget: Uint8Array;
@@ -121,19 +132,21 @@ export interface StepSampling {
 }
 
 export interface Step {
-  /** (tokens) ids, and absolute positions, of all sequences, ragged. */
+  /** (tokens): ids and absolute positions of all sequences, ragged. */
   readonly tokens: Int32Array;
   readonly positions: Int32Array;
   /** (sequences + 1): first row of each sequence. Rows of a sequence are consecutive positions. */
   readonly rowStart: Int32Array;
   readonly groups: readonly StepGroup[];
-  /** By (sequence, group, firstBlock), ascending; empty where all keys are at home. */
+  /** By (sequence, group, firstBlock), ascending; empty if all keys are local. */
   readonly remote: readonly RemoteKeys[];
-  /** Undefined: all that is listed is there. A sequence may wait for several. */
+  /** Undefined: all listed blocks have their contents. A sequence may wait for several. */
   readonly arriving?: readonly ArrivingKeys[] | undefined;
-  /** Of a program that begins with what other layers have made of the step's tokens: where that is; undefined: in its input buffer. */
+  /** Input activations of a program that starts after the first layer; undefined: in its input buffer. */
   readonly rowsIn?: ComingRows | undefined;
-  /** Of one that ends before the logits: where others find what it makes of them; undefined: in its output buffer alone. */
+  /**
+   * Pages for the output activations of a program that ends before the logits; undefined: in its output buffer only.
+   */
   readonly rowsOut?: RowPages | undefined;
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
@@ -144,14 +157,14 @@ export interface Step {
 export interface StepResult {
   readonly tokens: Int32Array;
   readonly logprobs: Float32Array;
-  /** (rows, topLogprobsMax), best first; entries past the row's `topLogprobs` are meaningless. */
+  /** (rows, topLogprobsMax), best first; entries behind the row's `topLogprobs` are undefined. */
   readonly topTokens: Int32Array;
   readonly topLogprobs: Float32Array;
-  /** 1: the row's logits held NaN or no finite maximum; its other entries are meaningless. */
+  /** 1: the row's logits held NaN or no finite maximum; its other entries are undefined. */
   readonly failed: Uint8Array;
   /**
-   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time, or whose blocks or rows on their way did not come: nothing of them counts as written, and
-   * their logit rows are meaningless. All others are as ever.
+   * Indices of failed sequences, ascending: remote keys were refused or timed out, or blocks or rows in transit did not
+   * arrive. Nothing of them counts as written, and their logit rows are undefined. Other sequences are not affected.
    */
   readonly unanswered: Int32Array;
 }

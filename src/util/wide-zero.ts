@@ -1,7 +1,8 @@
-// The zero that times and bytes begin with.
+// The initial zero of fields for times and bytes.
 
 /**
- * Negative zero: a double where 0 is a small integer. A field that begins with it holds times past 2^31 us (36 minutes), many bytes and shares of them
- * as it is; one that begins with 0 changes its kind with the first of these, and all code that ever looked at its object is compiled anew.
+ * Negative zero is a double, while 0 is a small integer. A field that starts with a double can hold times beyond 2^31
+ * us (36 minutes) and large byte counts. A field that starts with a small integer changes its representation then, and
+ * all code that uses its object is compiled again.
  */
 export const wideZero = -0;

@@ -1,16 +1,17 @@
-// What a step costs whose rows see keys of other instances (DistAttention, Infinite-LLM section 4), and what it costs those instances.
+// Cost of a step that attends to keys on other instances (DistAttention, Infinite-LLM section 4), and what it costs
+// those instances.
 
 import type { StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
 
-/** Rows and the keys that they see at one creditor; as in `StepShape`. */
+/** Rows and the keys that they attend to at one creditor; fields as in `StepShape`. */
 export type RemoteKeys = Omit<StepShape, 'logitRows'>;
 
-/** The way of queries to creditors and of partials back. */
+/** The link that carries queries to creditors and partial results back. */
 export interface QueryLink {
-  /** Of the model: each is a round trip. */
+  /** Layers of the model: each takes a round trip. */
   readonly layers: number;
-  /** Of one row and all layers: its query, and the partial (o, m, l) that comes back. */
+  /** Bytes of one row over all layers: its query, and the partial result (o, m, l) that returns. */
   readonly rowBytes: number;
   readonly oneWayUs: number;
   readonly bytesPerUs: number;
@@ -22,26 +23,27 @@ export interface AttentionHeads {
   readonly headDim: number;
 }
 
-/** Queries of two bytes an element; of each head an unscaled output, a maximum and a sum of four. */
+/** Queries have two bytes an element; each head returns an unscaled output, a maximum and a sum of four bytes each. */
 export function queryRowBytes({ layers, heads, headDim }: AttentionHeads): number {
   return layers * heads * (2 * headDim + 4 * (headDim + 2));
 }
 
-/** Attention of a step: what the same rows would save if each saw itself alone. */
+/** Attention time of a step: the time that the same rows would save if each attended to itself alone. */
 export function attentionUs(cost: StepCostModel, shape: StepShape): number {
   const { rows, decodeRows } = shape;
   return cost.stepUs(shape) - cost.stepUs({ ...shape, keyRows: rows, decodeKeys: decodeRows });
 }
 
-/** What a creditor's devices compute for a guest's rows, were they to do nothing else. */
+/** Time that a creditor's devices take for a debtor's rows if they compute nothing else. */
 export function guestUs(cost: StepCostModel, { rows, keyRows, decodeRows, decodeKeys }: RemoteKeys): number {
   const shape = { rows, keyRows: rows + keyRows, decodeRows, decodeKeys: decodeRows + decodeKeys, logitRows: 0 };
   return attentionUs(cost, shape);
 }
 
 /**
- * Until the partials of a creditor are here: a round trip for each layer, queries and partials of all rows that the step sends anywhere (they
- * share its NIC), and the guest's work at the share that it gets, or until the keys that lie in host memory have been read, whichever is longer.
+ * Time until the partial results of a creditor arrive: a round trip for each layer, the queries and results of all rows
+ * that the step sends (they share its NIC), and the longer of the creditor's work at its share of time and reading the
+ * keys that are in host memory.
  */
 export function partialsUs(
   link: QueryLink,
@@ -54,12 +56,12 @@ export function partialsUs(
   return wayUs + Math.max(hostReadUs, (guestWorkUs * 1000) / Math.max(1, sharePermille));
 }
 
-/** All creditors work beside the local part of the attention: what is longer counts (design 5). */
+/** All creditors work in parallel with the local attention: the longer time counts. */
 export function distributedUs(localUs: number, localAttentionUs: number, awaitedUs: number): number {
   return Math.round(localUs + Math.max(0, awaitedUs - localAttentionUs));
 }
 
-/** A step of a creditor, whose guests take this share of its time. */
+/** Time of a creditor's own step while remote attention takes this share of its time. */
 export function besideGuestsUs(us: number, remoteAttentionPermille: number): number {
   return Math.round((us * 1000) / (1000 - remoteAttentionPermille));
 }

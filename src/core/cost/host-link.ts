@@ -1,18 +1,23 @@
-// What moving keys and values between device and host memory adds to a step that computes meanwhile, layer by layer or not.
+// Time that KV transfers between device and host memory add to a concurrent step, with and without layer-wise
+// transfers.
 import type { PrefillPredictor } from './prefill.ts';
 
 export interface HostLinkShape {
-  /** Of all devices of the instance together, each direction. */
+  /** Bandwidth of all devices of the instance together, for each direction. */
   readonly bytesPerSecond: number;
   readonly kvBytesPerToken: number;
   readonly layers: number;
-  /** Layers are loaded before they are wanted and stored once they are computed; else all is loaded, then computed, then stored. */
+  /**
+   * True: each layer is loaded before it is required and stored once it is computed. False: all layers are loaded, then
+   * computed, then stored.
+   */
   readonly layerWise: boolean;
 }
 
 /**
- * Mooncake, section 5.2: a layer is loaded while those before it compute, and stored while those behind it do; the step ends when all is
- * stored. Three stages with equal layers pass through them like through any pipeline: one layer of each, and the rest of the slowest.
+ * Mooncake, section 5.2: a layer is loaded while earlier ones compute, and stored while later ones compute; the step
+ * ends when all are stored. Equal layers pass the three stages like any pipeline: one layer through each stage, and the
+ * others at the pace of the slowest.
  */
 export class HostLink {
   readonly kvBytesPerToken: number;
@@ -22,16 +27,16 @@ export class HostLink {
   constructor({ bytesPerSecond, kvBytesPerToken, layers, layerWise }: HostLinkShape) {
     this.kvBytesPerToken = kvBytesPerToken;
     this.#tokenUs = (kvBytesPerToken * 1e6) / bytesPerSecond;
-    // All at once is one layer.
+    // Without layer-wise transfers, everything is one layer.
     this.#layers = layerWise ? layers : 1;
   }
 
-  /** Of so many tokens, by nothing else held up. */
+  /** Time to move this many tokens over an idle link. */
   moveUs(tokens: number): number {
     return tokens * this.#tokenUs;
   }
 
-  /** What loading and storing so many tokens adds to `computeUs`. */
+  /** Time that loading and storing these tokens adds to `computeUs`. */
   exposedUs(computeUs: number, loadTokens: number, storeTokens: number): number {
     const loadUs = this.moveUs(loadTokens);
     const storeUs = this.moveUs(storeTokens);
@@ -40,7 +45,10 @@ export class HostLink {
   }
 }
 
-/** Prefills whose cached tokens are loaded from host memory and whose new ones are stored there. Cached ones may be on the device: then it is less. */
+/**
+ * Prefill that loads cached tokens from host memory and stores new ones there. An upper bound: cached tokens may be in
+ * device memory.
+ */
 export class HostPrefill implements PrefillPredictor {
   readonly #compute: PrefillPredictor;
   readonly #link: HostLink;

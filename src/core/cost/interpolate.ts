@@ -1,6 +1,7 @@
-// Measured points made continuous: straight lines between neighbours, in sums and products alone, so that every machine gets the same bits.
+// Interpolation of measured points by straight lines, with sums and products only, so that every machine computes the
+// same bits.
 
-/** Index i of the segment xs[i]..xs[i+1] to use for x: the last one beyond the end, the first before the start. */
+/** Index i of the segment xs[i]..xs[i+1] for x: the last segment behind the end, the first one before the start. */
 function segmentOf(xs: Float64Array, x: number): number {
   let low = 0;
   let high = xs.length - 1;
@@ -12,12 +13,15 @@ function segmentOf(xs: Float64Array, x: number): number {
   return low;
 }
 
-/** How far x lies into its segment: 0 before the first point, above 1 beyond the last. */
+/** Position of x in its segment: 0 before the first point, above 1 behind the last. */
 function shareOf(xs: Float64Array, segment: number, x: number): number {
   return xs.length === 1 ? 0 : Math.max(0, (x - xs[segment]) / (xs[segment + 1] - xs[segment]));
 }
 
-/** Through points of rising x. Before the first it is level, beyond the last it goes on as it last went, never downwards. */
+/**
+ * A line through points of rising x. It is level before the first point, and continues the last segment behind the
+ * last, but never falls there.
+ */
 export class Line {
   readonly #xs: Float64Array;
   readonly #ys: Float64Array;
@@ -38,14 +42,14 @@ export class Line {
   }
 }
 
-/** Over a full grid: a line in y on either side, and a line in x between them. */
+/** Bilinear interpolation over a full grid: lines in y, and a line in x between them. */
 export class Surface {
   readonly #xs: Float64Array;
   readonly #ys: Float64Array;
   /** (xs, ys) */
   readonly #values: Float64Array;
 
-  /** @param xs rising, as `ys`; at least two of each */
+  /** @param xs rising, like `ys`; at least two of each */
   constructor(xs: ArrayLike<number>, ys: ArrayLike<number>, values: ArrayLike<number>) {
     this.#xs = Float64Array.from(xs);
     this.#ys = Float64Array.from(ys);

@@ -1,8 +1,8 @@
-// Times of single kernels out of measured tables: matrix products, attention and all-reduce of the shapes that a model has.
+// Times of single kernels from measured tables: matrix products, attention and all-reduce with the shapes of a model.
 import { Line, Surface } from './interpolate.ts';
 import type { AttentionTable, GemmTable, ReduceTable } from './measured-tables.ts';
 
-/** Matrix products: bilinear in n and k (work and bytes are their product), then a line in m. */
+/** Matrix products: bilinear in n and k (work and bytes are proportional to n k), then a line in m. */
 export class GemmTimes {
   readonly #name: string;
   readonly #us = new Map<string, number>();
@@ -18,7 +18,7 @@ export class GemmTimes {
     this.#ks = distinct(table.k);
   }
 
-  /** Microseconds by rows. @throws RangeError when no size near it was measured */
+  /** Microseconds by rows. @throws RangeError when no similar size was measured */
   line(n: number, k: number): Line {
     const ms: number[] = [];
     const us: number[] = [];
@@ -28,11 +28,14 @@ export class GemmTimes {
       ms.push(m);
       us.push(at);
     }
-    if (ms.length === 0) throw new RangeError(`Cannot time a product of ${n} x ${k}: ${this.#name} has none near it`);
+    if (ms.length === 0)
+      throw new RangeError(`Cannot time a product of ${n} x ${k}: ${this.#name} has no similar size`);
     return new Line(ms, plausible(ms, us));
   }
 
-  /** At a measured m; undefined where a corner is missing. Beyond the largest size time grows with the size. */
+  /**
+   * Time at a measured m; undefined when a grid corner is missing. Beyond the largest size, time grows in proportion.
+   */
   #between(m: number, n: number, k: number): number | undefined {
     const [n0, n1, shareN, beyondN] = bracket(this.#ns, n);
     const [k0, k1, shareK, beyondK] = bracket(this.#ks, k);
@@ -51,8 +54,8 @@ export class GemmTimes {
 }
 
 /**
- * Measured times, less what no engine would suffer: a step could be padded to a larger size that is faster, or cut into several of a
- * smaller one.
+ * Measured times without outliers that an engine would avoid: it could pad a step to a larger size that is faster, or
+ * split it into several smaller ones.
  * @param ms rising
  */
 export function plausible(ms: readonly number[], us: readonly number[]): number[] {
@@ -67,10 +70,10 @@ export function plausible(ms: readonly number[], us: readonly number[]): number[
 /** A grid of batch sizes and lengths, for the heads of one device. */
 export class AttentionTimes {
   readonly #surface: Surface;
-  /** So many times the measured heads stand in one call: heads work apart, as sequences do. */
+  /** Calls of the measured kernel that cover all heads: heads are independent, like sequences. */
   readonly #calls: number;
 
-  /** @param place where a length stands on its axis, chosen such that time is nearly straight along it */
+  /** @param place coordinate of a length on its axis, chosen such that time is almost linear in it */
   constructor(table: AttentionTable, heads: number, kvHeads: number, place: (tokens: number) => number, name: string) {
     const found = measuredHeads(table, heads, kvHeads);
     if (found === undefined)
@@ -89,13 +92,13 @@ export class AttentionTimes {
     );
   }
 
-  /** @param placed of each sequence, on the axis that `place` makes */
+  /** @param placed coordinate of each sequence's length, from `place` */
   us(batch: number, placed: number): number {
     return this.#surface.at(batch * this.#calls, placed);
   }
 }
 
-/** Heads that were measured with the fewest calls to make up `heads` over `kvHeads`, rounded up. */
+/** The measured heads that make up `heads` over `kvHeads`, rounded up, with the fewest calls. */
 function measuredHeads(table: AttentionTable, heads: number, kvHeads: number) {
   const known = new Map<number, Set<number>>();
   for (let i = 0; i < table.us.length; i++) {
@@ -110,7 +113,7 @@ function measuredHeads(table: AttentionTable, heads: number, kvHeads: number) {
   return undefined;
 }
 
-/** Batch sizes that were measured, and the times of each by tokens: both rising. */
+/** Measured batch sizes, rising, and the times of each by tokens, rising. */
 function rowsOf(table: AttentionTable, heads: number, kvHeads: number) {
   const byBatch = new Map<number, Points>();
   for (let i = 0; i < table.us.length; i++) {
@@ -122,7 +125,7 @@ function rowsOf(table: AttentionTable, heads: number, kvHeads: number) {
   return [...byBatch].map(([batch, points]) => ({ batch, points: points.rising() })).sort((a, b) => a.batch - b.batch);
 }
 
-/** Measured times by size; of one that was measured twice the shorter time. */
+/** Measured times by size; the shortest one for a size measured twice. */
 class Points {
   readonly #us = new Map<number, number>();
 
@@ -136,7 +139,9 @@ class Points {
   }
 }
 
-/** (rows, columns) of a surface that falls nowhere: what is larger takes at least as long; a slow outlier counts as the least beyond it. */
+/**
+ * (rows, columns): values of a surface that never falls. A slow outlier is replaced by the minimum of the larger sizes.
+ */
 function rising(values: readonly number[], columns: number): Float64Array {
   const least = Float64Array.from(values);
   for (let at = least.length - 1; at >= 0; at--) {
@@ -151,11 +156,15 @@ export function reduceLine(table: ReduceTable, devices: number, name: string): L
   const points = new Points();
   for (let i = 0; i < table.us.length; i++) if (table.devices[i] === devices) points.add(table.bytes[i], table.us[i]);
   const { sizes, us } = points.rising();
-  if (sizes.length === 0) throw new RangeError(`Cannot time an all-reduce: ${name} has none of ${devices} devices`);
+  if (sizes.length === 0)
+    throw new RangeError(`Cannot time an all-reduce: ${name} has no times for ${devices} devices`);
   return new Line(sizes, Array.from(rising(us, sizes.length)));
 }
 
-/** Neighbours of x among rising values, its share of the way between them, and how many times the largest it is (else 1). */
+/**
+ * The neighbours of x among rising values, the position of x between them, and the factor by which x exceeds the
+ * largest value (else 1).
+ */
 function bracket(values: readonly number[], x: number): [number, number, number, number] {
   const last = values[values.length - 1];
   if (x >= last) return [last, last, 0, x / last];

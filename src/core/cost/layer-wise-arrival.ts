@@ -1,6 +1,6 @@
-// When a step ends whose layers each wait for their keys and values, which arrive one layer after the other.
+// End of a step that waits in every layer for keys and values, which arrive layer by layer.
 
-/** A step that has its rows computed in `computeUs`, layer by layer. Times in microseconds by one clock. */
+/** A step that computes its rows in `computeUs`, layer by layer. Times are in microseconds on one clock. */
 export interface LayeredStep {
   readonly startedUs: number;
   readonly computeUs: number;
@@ -8,9 +8,9 @@ export interface LayeredStep {
 }
 
 /**
- * Layer l (from 0) is computed once all before it are and its keys and values are here, a share of 1/layers of what comes evenly from `beganUs`
- * until `endedUs`: the latest of `arrival(l) + (layers - l) computeUs / layers`. That is linear in l, so that the first or the last layer says
- * when, or nobody has to wait.
+ * Layer l (from 0) is computed after the layers before it, once its keys and values have arrived: 1/layers of a
+ * transfer that runs evenly from `beganUs` to `endedUs`. The step ends at the latest `arrival(l) + (layers - l)
+ * computeUs / layers`. That is linear in l, so the first or the last layer decides, or no layer waits.
  */
 export function behindLayersUs(
   { startedUs, computeUs, layers }: LayeredStep,

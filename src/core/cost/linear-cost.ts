@@ -1,9 +1,13 @@
-// A cost model fitted to steps that ran: linear in what a step's time depends on, like the predictor that instances learn on line.
+// A cost model fitted to measured steps, linear in the features of a step's shape, like the online predictor of
+// instances.
 
 import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
 
-/** Microseconds: of any step, of each row, of each key that a row sees, of each sequence that decodes, of each row of logits. */
+/**
+ * Microseconds: of any step, for each row, each key that a row attends to, each decoding sequence, and each row of
+ * logits.
+ */
 export interface LinearTimes {
   readonly stepUs: number;
   readonly rowUs: number;
@@ -46,7 +50,7 @@ export class LinearCost implements StepCostModel {
     return Math.max(1, Math.round(us));
   }
 
-  /** As if the time went by layers. */
+  /** Assumes that time is proportional to layers. */
   stageUs(shape: StepShape, range: LayerRange): number {
     return Math.max(1, Math.round((this.stepUs(shape) * layersOf(this.layers, range)) / this.layers));
   }
@@ -62,10 +66,10 @@ export class LinearCost implements StepCostModel {
 }
 
 /**
- * Least squares of relative errors, so that a decode step weighs as much as a chunk. No time is negative: what would be is left out, one at a time, and so is
- * what the steps do not tell from the times before it.
- * @param wanted the others are nothing
- * @throws RangeError of no steps
+ * Least squares of relative errors, so that a decode step weighs as much as a chunk. Coefficients are not negative: a
+ * negative one is left out, one at a time, and so is one that depends linearly on those before it.
+ * @param required coefficients to fit; the others are 0
+ * @throws RangeError without steps
  */
 export function fitLinearCost(
   steps: readonly TimedStep[],
@@ -95,10 +99,16 @@ const features: Readonly<Record<keyof LinearTimes, (shape: StepShape) => number>
   logitRowUs: ({ logitRows }) => logitRows,
 };
 
-/** What is left of an unknown's own sum, of 1, once those before it are taken out. */
+/**
+ * Minimum of an unknown's own sum, of 1, after elimination of those before it; below it the unknown is linearly
+ * dependent.
+ */
 const toldApart = 1e-9;
 
-/** Normal equations, each unknown in units that make its own sum 1, by elimination. An unknown that is not told apart is below nothing. */
+/**
+ * Solves the normal equations by elimination, with each unknown scaled so that its own sum is 1. A linearly dependent
+ * unknown becomes negative.
+ */
 function solve(steps: readonly TimedStep[], used: readonly (keyof LinearTimes)[]): readonly number[] {
   const n = used.length;
   const columns = used.map((name) => Float64Array.from(steps, ({ shape, us }) => features[name](shape) / us));
@@ -109,7 +119,7 @@ function solve(steps: readonly TimedStep[], used: readonly (keyof LinearTimes)[]
     dot(a, ones) / norms[i],
   ]);
   for (let i = 0; i < n; i++) {
-    // No rows are exchanged: the matrix is positive definite but for what is not told apart.
+    // No row exchanges: the matrix is positive definite except for dependent unknowns.
     const divisor = matrix[i][i];
     if (!(divisor > toldApart)) return used.map((_, k) => (k === i ? -1 : 0));
     for (let k = 0; k < n; k++) {

@@ -1,50 +1,51 @@
-// Steps as a machine ran them: times fitted to steps that only decode and to those with prompts, and how far from them steps were, alone and beside others.
+// Steps as a machine ran them: times fitted to decode steps and to steps with prompts, and the deviations of real steps
+// from them.
 import { counterUniform } from '../../util/counter-random.ts';
 import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { fitLinearCost, type KvSizes, LinearCost, type LinearTimes, type TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
 
 export interface MeasuredStep extends TimedStep {
-  /** How long it took as clients see it, which may be next to nothing where the step before came late. */
+  /** Duration that clients observe: almost nothing if the step before was late. */
   readonly seenUs: number;
-  /** Did another instance of the machine compute for the most of it? */
+  /** True if another instance computed on the machine most of the time. */
   readonly beside: boolean;
 }
 
 export interface MeasuredKind {
   readonly times: LinearTimes;
-  /** In the order in which the steps ran: those that had the machine to themselves, */
+  /** Steps that had the machine to themselves, in order. */
   readonly alone: SeenSteps;
-  /** and those that shared it. */
+  /** Steps that shared it, in order. */
   readonly beside: SeenSteps;
 }
 
 /** (steps) */
 export interface SeenSteps {
-  /** Seen over fitted, `ratioMax` at most. */
+  /** Observed over fitted time, at most `ratioMax`. */
   readonly ratios: Float64Array;
-  /** What was seen beyond that: it was held up for so long, whatever its rows. */
+  /** Observed time beyond that: a pause, independent of the rows. */
   readonly pauseUs: Float64Array;
 }
 
-/** Whoever shares a core takes about so many times as long; what takes longer has waited. */
+/** Processes that share a core take about this many times as long; a longer step has paused. */
 const ratioMax = 2;
 
-/** Kernels for a few rows are others than those for many, so each kind has its own times. */
+/** Kernels for few rows differ from kernels for many, so each kind has its own times. */
 export interface MeasuredSteps {
   /** Steps in which every sequence runs one row. */
   readonly decode: MeasuredKind;
-  /** Steps with rows of prompts, whoever decodes beside them. */
+  /** Steps with prompt rows, with or without decode rows. */
   readonly prompt: MeasuredKind;
 }
 
-/** Steps that follow one another are slow together: so many in a row are drawn as they were seen. */
+/** Slow steps come in sequence: this many consecutive deviations are drawn together. */
 const stretch = 16;
 
 /**
- * @param graded steps of many shapes, which tell the times
- * @param typical steps as they follow one another under load, which tell how steps vary
- * @throws RangeError where there are no steps of a kind
+ * @param graded steps of many shapes, to fit times
+ * @param typical consecutive steps under load, to fit variation
+ * @throws RangeError without steps of a kind
  */
 export function measureSteps(graded: readonly MeasuredStep[], typical: readonly MeasuredStep[]): MeasuredSteps {
   const of = (wanted: boolean, names?: readonly (keyof LinearTimes)[]): MeasuredKind => {
@@ -52,7 +53,7 @@ export function measureSteps(graded: readonly MeasuredStep[], typical: readonly 
     const times = fitLinearCost([...shapes, ...load], names);
     return { times, ...ratiosOf(load.length > 0 ? load : shapes, times) };
   };
-  // Where each sequence runs one row, decoding sequences and rows with logits are counted with the rows.
+  // In a decode step, decode rows and rows with logits are proportional to rows.
   return { decode: of(true, ['stepUs', 'rowUs', 'keyUs']), prompt: of(false) };
 }
 
@@ -77,13 +78,13 @@ function isDecode({ rows, decodeRows }: StepShape): boolean {
 
 export interface Variation {
   readonly seed: number;
-  /** Does another instance of the machine compute now? */
+  /** True while another instance computes on the machine. */
   readonly beside: () => boolean;
 }
 
 /**
- * Steps vary as they were seen to vary: a stretch of the seen ratios after another, each from a place drawn anew (moving blocks, Künsch 1989).
- * TBT is made of a request's longest gaps, which a model without spread makes all alike and too short.
+ * Steps vary as observed: the model draws stretches of observed ratios at random positions (moving blocks, Künsch
+ * 1989). TBT is a mean of a request's longest gaps; without variation all gaps would be equal and too short.
  */
 export class MeasuredCost implements StepCostModel {
   readonly layers: number;
@@ -94,7 +95,7 @@ export class MeasuredCost implements StepCostModel {
   readonly #prompt: Kind;
   readonly #variation: Variation | undefined;
 
-  /** @param variation undefined: every step takes what is fitted */
+  /** @param variation undefined: every step takes the fitted time */
   constructor({ decode, prompt }: MeasuredSteps, sizes: KvSizes, variation?: Variation) {
     this.layers = sizes.layers;
     this.kvBytesPerToken = sizes.kvBytesPerToken;
@@ -132,7 +133,7 @@ interface Kind {
   readonly beside: DrawnSteps;
 }
 
-/** Where nothing was seen alone, or beside others, the one stands for the other. */
+/** If no step was observed alone, or none beside others, one kind stands for the other. */
 function kindOf({ times, alone, beside }: MeasuredKind, sizes: KvSizes, [seed, stream]: [number, number]): Kind {
   return {
     cost: new LinearCost(times, sizes),
@@ -156,7 +157,7 @@ class DrawnSteps {
   }
 }
 
-/** Places in a series, in stretches. Pure of (length, seed, stream, how many were drawn). */
+/** Positions in a series, in stretches. A pure function of (length, seed, stream, number of draws). */
 export class MovingBlocks {
   readonly #length: number;
   readonly #seed: number;

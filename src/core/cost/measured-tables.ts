@@ -1,7 +1,7 @@
-// Kernel latencies as somebody measured them on one kind of device, in columns.
+// Measured kernel latencies of one kind of device, in columns.
 import { Line } from './interpolate.ts';
 
-/** One row is one matrix product: (m, k) by (k, n), m being the rows of the step. */
+/** A row is one matrix product, (m, k) by (k, n); m is the number of rows of the step. */
 export interface GemmTable {
   readonly m: Float64Array;
   readonly n: Float64Array;
@@ -9,10 +9,10 @@ export interface GemmTable {
   readonly us: Float64Array;
 }
 
-/** One row is one call of attention: equal sequences. */
+/** A row is one attention call over equal sequences. */
 export interface AttentionTable {
   readonly batch: Float64Array;
-  /** Of each sequence: tokens of the prompt (all of them rows), or keys that its one row attends to. */
+  /** For each sequence: tokens of the prompt (all of them rows), or keys that its one row attends to. */
   readonly tokens: Float64Array;
   readonly heads: Float64Array;
   readonly kvHeads: Float64Array;
@@ -25,25 +25,26 @@ export interface ReduceTable {
   readonly us: Float64Array;
 }
 
-/** At one precision of weights and one of KV. */
+/** Tables for one precision of weights and one of KV. */
 export interface MeasuredTables {
-  /** What errors call them. */
+  /** Name in errors. */
   readonly name: string;
   readonly gemm: GemmTable;
   readonly contextAttention: AttentionTable;
   readonly generationAttention: AttentionTable;
-  /** By the engine's own kernel, and by the collective library: for each size the faster one counts. */
+  /** Times of the engine's own kernel and of the collective library: for each size the faster one counts. */
   readonly allReduce: { readonly engine: ReduceTable; readonly library: ReduceTable };
-  /** Of the heads that were measured. */
+  /** Head dimension of the measured attention. */
   readonly headDim: number;
 }
 
-/** Short enough that a narrow product of this k is next to nothing, however many its rows. */
+/** At this k, a narrow product takes almost no time, however many its rows. */
 const shortK = 1024;
 
 /**
- * Measured fp8 products quantise their inputs first, in kernels of their own; servers with scales known beforehand do that inside the kernel
- * that makes the inputs. What quantising takes, by elements, is seen where n is least and k short: what fp8 takes there longer than bf16.
+ * Measured fp8 products quantise their inputs first, in separate kernels; servers with known scales do that inside the
+ * kernel that produces the inputs. The time of quantisation, by elements, is the difference of fp8 and bf16 where n is
+ * smallest and k short.
  */
 export function withoutQuantising(fp8: GemmTable, bf16: GemmTable): GemmTable {
   const plain = narrow(bf16);
@@ -58,7 +59,7 @@ export function withoutQuantising(fp8: GemmTable, bf16: GemmTable): GemmTable {
   return { ...fp8, us: fp8.us.map((us, i) => Math.max(0, us - quantising.at(fp8.m[i] * fp8.k[i]))) };
 }
 
-/** Products with the least n, by rising m. */
+/** Products with the smallest n, by rising m. */
 function narrow({ m, n, k, us }: GemmTable): { m: number; us: number }[] {
   const narrowest = n.reduce((least, width) => Math.min(least, width));
   const found: { m: number; us: number }[] = [];

@@ -1,4 +1,4 @@
-// What a model's weights take of an instance's memory, and what they leave for KV.
+// Memory that a model's weights take on an instance, and the memory left for KV.
 import type { InstanceShape, ModelShape } from './shapes.ts';
 
 type Share = Omit<InstanceShape, 'efficiency' | 'device' | 'machine'> & {
@@ -21,7 +21,7 @@ export function kvCapacity({ model, device, tensorParallel, pipelineParallel, ..
   return { kvBytesPerToken, kvCapacityTokens, activationBytesPerToken: activationBytesPerToken(model) };
 }
 
-/** What one layer hands to the next, in 16 bits. */
+/** Activations between two layers, in 16 bits. */
 export function activationBytesPerToken({ hidden }: ModelShape): number {
   return 2 * hidden;
 }

@@ -1,4 +1,4 @@
-// A predictor that knows the cost model of its instance: simulations, and fleets whose hardware has been measured.
+// A predictor with the exact cost model of its instance, for simulations and for fleets with measured hardware.
 
 import { type LayerRange, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
@@ -26,6 +26,6 @@ export class ModelPredictor implements StepPredictor {
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** It knows all there is to know. */
+  /** The model is exact: there is nothing to learn. */
   observe(): void {}
 }

@@ -1,14 +1,17 @@
-// How long prefills take, learned from how long the latest ones took.
+// Prefill times, learned from the latest prefills.
 import type { PrefillPredictor } from './prefill.ts';
 
 /** A guess until the first prefill has ended. */
 const usPerTokenGuess = 200;
 /** Weight of the latest prefill. */
 const newest = 0.2;
-/** What a prompt of any length takes besides, as so many tokens: few rows cost as much as many, and messages take their time. */
+/** Fixed cost of a prompt, in tokens: few rows cost as much as many, and messages take time. */
 const tokensBesides = 32;
 
-/** Time from a prompt's start to its first token goes by the tokens that had to be computed, as lately; of who has computed none, as with the others. */
+/**
+ * Time from a prompt's start to its first token, proportional to the tokens computed. An instance without own
+ * measurements uses the mean of the others.
+ */
 export class PrefillTimes implements PrefillPredictor {
   readonly #all: readonly PrefillTimes[];
   #usPerToken: number | undefined;
@@ -17,7 +20,7 @@ export class PrefillTimes implements PrefillPredictor {
     this.#all = all;
   }
 
-  /** (instances): those of a kind share one. @param kinds (instances): equal for those that compute alike */
+  /** (instances): instances of one kind share one object. @param kinds (instances): equal for equal hardware */
   static of(kinds: readonly number[]): readonly PrefillTimes[] {
     const all: PrefillTimes[] = [];
     const times = new Map<number, PrefillTimes>();
@@ -35,7 +38,7 @@ export class PrefillTimes implements PrefillPredictor {
     this.#usPerToken += newest * (us / workOf(computedTokens) - this.#usPerToken);
   }
 
-  /** Another computes in its place. */
+  /** Discards the measurements: another instance has taken its place. */
   forget(): void {
     this.#usPerToken = undefined;
   }

@@ -1,12 +1,15 @@
-// How long the prefill of a prompt takes on an instance that does nothing else.
+// Prefill time of a prompt on an idle instance.
 import type { StepPredictor } from '../protocol/step-shape.ts';
 
 export interface PrefillPredictor {
-  /** Of a prompt of `tokens` tokens whose first `cachedTokens` have keys and values already. */
+  /** Time of a prompt of `tokens` tokens; the first `cachedTokens` have keys and values already. */
   prefillUs(tokens: number, cachedTokens: number): number;
 }
 
-/** Steps of at most `chunkTokens` rows: their times are as good as linear in rows and keys, so that one large step says what rows cost. */
+/**
+ * Steps of at most `chunkTokens` rows. Their times are almost linear in rows and keys, so one mean step gives the time
+ * of all.
+ */
 export class ChunkedPrefill implements PrefillPredictor {
   readonly #steps: Pick<StepPredictor, 'predictUs'>;
   readonly #chunkTokens: number;

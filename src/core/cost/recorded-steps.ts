@@ -1,22 +1,22 @@
-// Steps that take as long as they took elsewhere: a run is replayed with the times of another one.
+// Replays a run with the step times of another run.
 
 import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import type { TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
 
-/** A step that ran, by a clock that both runs have. */
+/** A recorded step, on a clock that both runs share. */
 export interface StepThen extends TimedStep {
   readonly startedUs: number;
 }
 
-/** What lies between two steps, where an instance does not wait. */
+/** Maximum gap between two steps of a busy instance. */
 const gapUsMax = 2000;
-/** A step that begins later than it did ends sooner, by this share of its time at most: until it ends when it did. */
+/** A step that starts later than its record ends sooner, to catch up; by at most this share of its time. */
 const hurryMax = 1 / 2;
 
 /**
- * A step with the rows of one that ran about then ends when that one did; others take as much longer or shorter than the model says as the one that ran at that time. So
- * where two runs part for a while, the one does not stay ahead of the other.
+ * A step with the rows of a recorded one ends when that one ended. Other steps take the model's time, scaled by the
+ * deviation of the step recorded at that time. Two runs that diverge for a while thus stay together.
  */
 export class RecordedSteps<Step extends StepThen = StepThen> implements StepCostModel {
   readonly layers: number;
@@ -27,17 +27,17 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
   readonly #nowUs: () => number;
   readonly #steps: readonly Step[];
   readonly #ran: Uint8Array;
-  /** Those before are long over. */
+  /** Earlier steps ended long ago. */
   #from = 0;
-  /** Steps that had the rows of the record. */
+  /** Number of steps that matched a recorded one. */
   matched = 0;
-  /** The recorded one that the latest step had the rows of, and the same of the step before; undefined: none. */
+  /** The recorded step that matched the latest step, and the step before it; undefined: none. */
   latest: Step | undefined;
   previous: Step | undefined;
-  /** When the latest began here. */
+  /** Start of the latest step. */
   beganUs: number | undefined;
 
-  /** @param steps in their order, one at a time */
+  /** @param steps in order, without overlap */
   constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number) {
     this.#steps = steps;
     this.#ran = new Uint8Array(steps.length);
@@ -76,7 +76,7 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** What held the recorded one up adds, whatever the rows, and no longer than it did. */
+  /** A pause of the recorded step is added whatever the rows, and ends when it ended. */
   #scaled({ shape: recorded, startedUs, us }: StepThen, shape: StepShape, nowUs: number): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
     const scaled = (here * us) / there;
@@ -86,12 +86,12 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
   }
 }
 
-/** It ended so long ago that none that begins now is the same. */
+/** It ended too long ago to match a step that starts now. */
 function isOver({ startedUs, us }: StepThen, nowUs: number): boolean {
   return startedUs + 2 * us + gapUsMax < nowUs;
 }
 
-/** It has begun, or will before long. */
+/** It has started, or starts soon. */
 function isNear({ startedUs, us }: StepThen, nowUs: number): boolean {
   return startedUs <= nowUs + us + gapUsMax;
 }

@@ -1,31 +1,35 @@
-// How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
+// Theoretical step time: operations over peak rate or bytes over bandwidth, whichever takes longer, at stated
+// efficiencies.
 
 import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shape.ts';
 import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
 import type { Efficiency, InstanceShape } from './shapes.ts';
 
-/** Unless a measured table says better: assumptions, not fits. */
+/** Assumptions, not fits; used where no measured table exists. */
 export const statedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
 
-/** Predicts steps of one instance in integer microseconds. */
+/** Predicts the steps of one instance in integer microseconds. */
 export interface StepCostModel {
   stepUs(shape: StepShape): number;
-  /** The same of one range of the layers: each step of it has a step's overhead, and the last range the head. */
+  /** Time of one range of the layers: each of its steps has the overhead of a step, and the last range has the head. */
   stageUs(shape: StepShape, range: LayerRange): number;
   readonly layers: number;
-  /** Most prefill rows of one sequence, the first at `position`, whose step beside `shape` takes at most `budgetUs`, give or take a microsecond. */
+  /**
+   * Maximum number of prefill rows of one sequence, the first at `position`, such that the step with `shape` takes at
+   * most `budgetUs`, within a microsecond.
+   */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
-  /** What one layer hands to the next. */
+  /** Activations between two layers. */
   readonly activationBytesPerToken: number;
 }
 
 /**
- * Linear layers: 2 operations for each weight and row, against reading each weight once. Attention: 4 operations for each query head
- * element, key and row, against reading the keys and values of decode rows once (a prefill chunk's keys are read for many rows). Two all-reduces of
- * the rows for each layer (ring: 2 (n-1)/n of the bytes), over several machines within each and then between them. The stages of a pipeline
- * run one after the other.
+ * Linear layers: 2 operations for each weight and row, or reading each weight once. Attention: 4 operations for each
+ * query head element, key and row, or reading the keys and values of decode rows once (a prefill chunk reads its keys
+ * for many rows). Two all-reduces of the rows for each layer (ring: 2 (n-1)/n of the bytes), over several machines
+ * within each and then between them. Pipeline stages run one after another.
  */
 export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
@@ -78,7 +82,7 @@ export class RooflineCost implements StepCostModel {
     return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#besidesUs(shape, logitRows);
   }
 
-  /** While the rows are few reading the weights bounds the linear layers, then the arithmetic of the rows does. */
+  /** With few rows, reading the weights bounds the linear layers; with many, arithmetic does. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
     const left = budgetUs - this.#besidesUs(shape, shape.logitRows + 1);
     const perKeyUs = this.#keyRowUs;
@@ -88,17 +92,20 @@ export class RooflineCost implements StepCostModel {
     return Math.max(0, Math.min(byArithmetic, largest(perKeyUs / 2, perRowUs, left - this.#weightsUs)));
   }
 
-  /** All but the linear layers of the step. */
+  /** Time of everything but the linear layers. */
   #besidesUs({ rows, keyRows, decodeKeys }: StepShape, logitRows: number): number {
     const headUs = logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
-    // Decode rows wait for their keys, prefill rows for the arithmetic: different kernels, one after the other.
+    // Decode rows are bound by reading keys, prefill rows by arithmetic: different kernels, one after another.
     const decodeUs = decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs);
     const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
     return this.#fixedUs + headUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
 }
 
-/** A range's share of what the layers take, beside what any step does; with the head where it is the last. @param us of all layers, with so many logits */
+/**
+ * A range's share of the layers' time, with the overhead of a step; the last range adds the head. @param us time of all
+ * layers with this many logits
+ */
 export function stageOf(
   { logitRows }: StepShape,
   range: LayerRange,
@@ -112,8 +119,9 @@ export function stageOf(
 }
 
 /**
- * What a row, and what messages take on the links: two all-reduces a layer and the hand-overs between stages. Over m machines each of the devices
- * of one reduces its share of the bytes with those of its place in the others (2 (m-1)/m of the bytes over a machine's NICs, 2 log2 m messages).
+ * Link time of a row, and of messages: two all-reduces a layer, and activations between stages. With m machines, each
+ * device also reduces its share of the bytes with its peers on the other machines (2 (m-1)/m of the bytes over a
+ * machine's NICs, 2 log2 m messages).
  */
 function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pipelineParallel: pp }: InstanceShape) {
   const linkBytesPerUs = (device.linkBytesPerSecond * efficiency.link) / 1e6;
@@ -122,7 +130,7 @@ function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pip
   const devices = machine?.devices ?? tp * pp;
   const inside = Math.min(tp, devices);
   const machines = tp / inside;
-  // Stages follow one another over the machines: so many hand-overs leave one.
+  // Stages follow one another over the machines: this many transfers leave a machine.
   const leaving = Math.max(1, (tp * pp) / devices) / machines - 1;
   const staying = pp - 1 - leaving;
   let rowUs = (reduces * ((2 * (inside - 1)) / inside) * rowBytes + staying * rowBytes) / linkBytesPerUs;
@@ -135,7 +143,10 @@ function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pip
   return { rowUs, messagesUs };
 }
 
-/** Largest n with square n^2 + linear n within `limit`; below zero when none is. The form that does not cancel when `square` is small. */
+/**
+ * Largest n with square n^2 + linear n within `limit`; negative when there is none. This form has no cancellation for a
+ * small `square`.
+ */
 function largest(square: number, linear: number, limit: number): number {
   if (limit < 0) return -1;
   return Math.floor((2 * limit) / (linear + Math.sqrt(linear * linear + 4 * square * limit)));

@@ -1,4 +1,4 @@
-// What cost models are made from: the shapes of models, devices, machines and instances.
+// Inputs of cost models: the shapes of models, devices, machines and instances.
 
 /** A dense decoder-only transformer. Sizes are elements. */
 export interface ModelShape {
@@ -7,7 +7,7 @@ export interface ModelShape {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Width of the MLP; three matrices when it is gated, two when not. */
+  /** Width of the MLP, which has three matrices if gated, else two. */
   readonly intermediate: number;
   readonly gated: boolean;
   readonly vocabulary: number;
@@ -20,38 +20,41 @@ export interface DeviceShape {
   readonly memoryBytesPerSecond: number;
   /** At the precision in use. */
   readonly operationsPerSecond: number;
-  /** To the other devices of the instance, one direction. */
+  /** To the other devices of the instance, in one direction. */
   readonly linkBytesPerSecond: number;
   readonly linkUs: number;
 }
 
-/** Where an instance spans several machines: how many devices each has, and what its NICs carry together in one direction. */
+/**
+ * For an instance across machines: devices of each machine, and the bandwidth of its NICs together in one direction.
+ */
 export interface MachineShape {
   readonly devices: number;
   readonly nicBytesPerSecond: number;
   readonly nicUs: number;
 }
 
-/** What real kernels reach of the peaks, and what they cost before they begin. */
+/** Share of the peaks that real kernels reach, and fixed overheads. */
 export interface Efficiency {
   readonly compute: number;
   readonly memory: number;
   readonly link: number;
-  /** Of a step, and of each layer in it. */
+  /** Overhead of a step, and of each of its layers. */
   readonly stepUs: number;
   readonly layerUs: number;
 }
+
 export interface InstanceShape {
   readonly model: ModelShape;
   readonly device: DeviceShape;
-  /** Undefined: all devices are of one machine. */
+  /** Undefined: all devices are in one machine. */
   readonly machine?: MachineShape | undefined;
   readonly efficiency: Efficiency;
-  /** Devices that share every layer, and groups of them that share out the layers. */
+  /** Devices that share every layer, and groups of devices that share out the layers. */
   readonly tensorParallel: number;
   readonly pipelineParallel: number;
   readonly weightBytes: number;
   readonly kvBytes: number;
-  /** Of the memory left after weights, the share that holds KV. */
+  /** Share of the memory left after weights that holds KV. */
   readonly kvMemoryShare: number;
 }

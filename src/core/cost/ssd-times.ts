@@ -1,6 +1,6 @@
-// How long blocks would take from an instance's SSD, as far as is known of what it has to read already.
+// Predicted time of reading blocks from an instance's SSD, including the reads already queued.
 
-/** What it reads, at most; undefined: it has none. */
+/** Read bandwidth; undefined: the instance has no SSD. */
 export interface SsdEnd {
   readonly ssdBytesPerSecond: number | undefined;
 }
@@ -11,10 +11,10 @@ export interface SsdConfig {
   readonly bytesPerToken: number;
 }
 
-/** What is to be read is taken to be read from when it was asked for, one prefix after the other. */
+/** Reads are assumed to start when they are requested, one prefix after another. */
 export class SsdTimes {
   readonly #config: SsdConfig;
-  /** (instances): until when each has something to read. */
+  /** (instances): end of each instance's queued reads. */
   readonly #readsUntilUs: Float64Array;
 
   constructor(config: SsdConfig) {
@@ -22,12 +22,12 @@ export class SsdTimes {
     this.#readsUntilUs = new Float64Array(config.ends.length);
   }
 
-  /** How long it is until `tokens` tokens have been read that are asked for at `nowUs`: microseconds. */
+  /** Microseconds until `tokens` tokens requested at `nowUs` are read. */
   predictUs(nowUs: number, instance: number, tokens: number): number {
     return tokens === 0 ? 0 : Math.max(0, this.#readsUntilUs[instance] - nowUs) + this.#readUs(instance, tokens);
   }
 
-  /** So many tokens are read from now on. */
+  /** Queues a read of `tokens` tokens. */
   add(nowUs: number, instance: number, tokens: number): void {
     if (tokens === 0) return;
     this.#readsUntilUs[instance] = Math.max(nowUs, this.#readsUntilUs[instance]) + this.#readUs(instance, tokens);

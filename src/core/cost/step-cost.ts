@@ -1,26 +1,27 @@
-// How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
+// Predicted step time: a linear model of the step's shape, fitted online to the steps that ran.
 
 import { type LayerRange, layersOf, type StepPredictor, type StepShape } from '../protocol/step-shape.ts';
 
 const features = 5;
 
-/** What each coefficient is per: keeps the five numbers of like size, so that the filter is well conditioned. */
+/** Unit of each coefficient: keeps the five values at a similar size, so that the filter is well conditioned. */
 const unit = Float64Array.of(1, 256, 65_536, 32, 32);
 
-/** A guess in microseconds for one unit of each: a small model on a few cores. A few steps replace it. */
+/** Initial guess in microseconds per unit: a small model on a few cores. A few steps replace it. */
 const prior = Float64Array.of(2_000, 60_000, 40_000, 2_000, 6_000);
 
-/** Relative standard deviation of a step's time that no shape explains. */
+/** Relative standard deviation of step times that the shape does not explain. */
 const noise = 0.1;
-/** Share of the prior's uncertainty that returns with every step, so that the fit follows a machine whose load changes. */
+/** Share of the prior's uncertainty that every step adds, so that the fit follows a changing machine load. */
 const drift = 0.01;
-/** Surprises beyond this many standard deviations count as this many: a pause of the machine does not ruin the fit. */
+/** Larger errors count as this many standard deviations: a pause of the machine does not ruin the fit. */
 const surpriseMax = 4;
 const stepUsMin = 100;
 
 /**
- * A Kalman filter with slowly drifting coefficients (recursive least squares that forgets, but never loses what it has no news of).
- * Errors count relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100. Coefficients are not negative.
+ * A Kalman filter with slowly drifting coefficients: recursive least squares that forgets, but keeps coefficients
+ * without new data. Errors are relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100 ms.
+ * Coefficients are not negative.
  */
 export class StepCost implements StepPredictor {
   readonly #weights = Float64Array.from(prior);
@@ -31,13 +32,13 @@ export class StepCost implements StepPredictor {
   readonly #layers: number | undefined;
   #observed = 0;
 
-  /** @param layers of the model; undefined: ranges of them are alike */
+  /** @param layers of the model; undefined: all ranges of layers are equal */
   constructor(layers?: number) {
     this.#layers = layers;
     for (let i = 0; i < features; i++) this.#covariance[i * features + i] = priorVariance(i);
   }
 
-  /** Steps seen so far. */
+  /** Number of observed steps. */
   get observed(): number {
     return this.#observed;
   }
@@ -46,7 +47,7 @@ export class StepCost implements StepPredictor {
     return [...this.#weights];
   }
 
-  /** Predicts like another one, whose coefficients these are. */
+  /** Replaces the coefficients by those of another predictor. */
   take(coefficients: readonly number[]): void {
     this.#weights.set(coefficients);
   }
@@ -56,7 +57,7 @@ export class StepCost implements StepPredictor {
     return Math.max(stepUsMin, this.#dot());
   }
 
-  /** Layers are alike. */
+  /** Assumes equal layers. */
   predictStageUs(shape: StepShape, range: LayerRange): number {
     return this.predictUs(shape) * this.layerShare(range);
   }
@@ -84,15 +85,15 @@ export class StepCost implements StepPredictor {
   }
 
   /**
-   * Prefill rows of one sequence that fit into `budgetUs` on top of `shape`, the first at `position`: the largest n with
-   * n (row + key (position + 1)) + key n (n - 1) / 2 within what is left; infinite while rows seem free.
+   * Prefill rows of one sequence, the first at `position`, that fit into `budgetUs` on top of `shape`: the largest n
+   * with n (row + key (position + 1)) + key n (n - 1) / 2 within the rest; infinite while rows seem free.
    */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
     const left = budgetUs - this.predictUs(shape);
     if (left <= 0) return 0;
     const key = this.#weights[2] / unit[2];
     const linear = this.#weights[1] / unit[1] + key * (position + 1 / 2);
-    // The root of key n^2 / 2 + linear n = left, in the form that does not cancel when key is small.
+    // The root of key n^2 / 2 + linear n = left, in the form without cancellation for a small key.
     return Math.floor((2 * left) / (linear + Math.sqrt(linear * linear + 2 * key * left)));
   }
 
@@ -136,7 +137,10 @@ export class StepCost implements StepPredictor {
     this.#raise();
   }
 
-  /** The likeliest coefficients of which none is negative. What one is raised by the others give up as far as they go together: else what was observed would be predicted no better. */
+  /**
+   * Projects onto non-negative coefficients, weighted by the covariance: raising one lowers those correlated with it,
+   * so that predictions of observed steps stay the same.
+   */
   #raise(): void {
     for (let n = 0; n < features; n++) {
       let low = 0;
@@ -151,7 +155,7 @@ export class StepCost implements StepPredictor {
   }
 }
 
-/** The guess may be wrong by several times. */
+/** The guess may be wrong by a factor of several. */
 function priorVariance(i: number): number {
   return (3 * prior[i]) ** 2;
 }

@@ -1,4 +1,4 @@
-// How long a step takes by measured kernels: tables made ready for one model on so many devices, then a few look-ups a step.
+// Step time from measured kernels: tables prepared for one model and number of devices, then a few lookups a step.
 
 import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
@@ -7,23 +7,29 @@ import { kvCapacity } from './memory.ts';
 import { type StepCostModel, stageOf } from './roofline.ts';
 import type { ModelShape } from './shapes.ts';
 
-/** What no kernel table holds. */
+/** Costs outside the kernel tables. */
 export interface StepOverheads {
-  /** Of a step: scheduling, launch, sampling. */
+  /** Of each step: scheduling, launch, sampling. */
   readonly stepUs: number;
   /** Of each row with logits: sampling, bookkeeping of its sequence. */
   readonly sequenceUs: number;
-  /** Of each layer: what norms, rotation, writing KV and activation take however few the rows. */
+  /** Of each layer: norms, rotation, KV writes and activation, even with few rows. */
   readonly layerUs: number;
-  /** Of kernels in a server against alone: steps that decode only, and steps with prefill (clocks fall under load). */
+  /**
+   * Kernel time in a server over kernel time alone: for decode steps, and for steps with prefill (clocks fall under
+   * load).
+   */
   readonly decodeFactor: number;
   readonly prefillFactor: number;
-  /** The same of all-reduces: small ones are fused with the norm that follows, large ones run on newer kernels than were measured. */
+  /**
+   * The same for all-reduces: small ones are fused with the following norm, large ones run on newer kernels than
+   * measured.
+   */
   readonly decodeReduceFactor: number;
   readonly prefillReduceFactor: number;
 }
 
-/** Of vLLM on H100 and H200: docs/internals/cost-models.md says how they were found. */
+/** Fitted to vLLM on H100 and H200: see docs/internals/cost-models.md. */
 export const fittedOverheads: StepOverheads = {
   stepUs: 1117,
   sequenceUs: 11,
@@ -50,10 +56,10 @@ export interface TableCostConfig {
   readonly kvMemoryShare: number;
 }
 
-/** Kernel times of one model on so many devices, laid out for look-ups: microseconds of all layers. */
+/** Kernel times of one model on a number of devices, prepared for lookups: microseconds over all layers. */
 export interface StepKernels {
   readonly layers: number;
-  /** (rowsMax + 1): products and element-wise kernels; all-reduces and the way from stage to stage. */
+  /** (rowsMax + 1): products and element-wise kernels; all-reduces and transfers between stages. */
   readonly rowsUs: Float64Array;
   readonly reduceUs: Float64Array;
   /** (logitRowsMax + 1) */
@@ -65,19 +71,19 @@ export interface StepKernels {
   readonly activationBytesPerToken: number;
 }
 
-/** Rows up to which times are laid out one by one; larger steps go on as the last ones went. */
+/** Rows up to which times are tabulated; larger steps are extrapolated. */
 const rowsMax = 16_384;
 const logitRowsMax = 2_048;
-/** Of memory bandwidth that element-wise kernels reach. */
+/** Share of memory bandwidth that element-wise kernels reach. */
 const elementwiseShare = 0.8;
 
-/** @throws RangeError when the tables miss a kernel of the model, or the devices cannot hold its weights */
+/** @throws RangeError when the tables lack a kernel of the model, or the devices cannot hold its weights */
 export function layOutKernels(config: TableCostConfig): StepKernels {
   const { model, tables, tensorParallel: tp } = config;
   const { name } = tables;
   if (model.headDim !== tables.headDim) {
     throw new RangeError(
-      `Cannot time attention: ${name} is of heads of ${tables.headDim}: the model's have ${model.headDim}`,
+      `Cannot time attention: ${name} has heads of ${tables.headDim}: the model has heads of ${model.headDim}`,
     );
   }
   const memory = kvCapacity(config);
@@ -97,8 +103,9 @@ export function layOutKernels(config: TableCostConfig): StepKernels {
 }
 
 /**
- * Matrix products of each layer (qkv, output, gate and up, down) and two all-reduces by rows; the head by rows with logits; attention of
- * decode rows by their number and mean keys; of prefill rows by key-rows, as so many equal prompts of the mean length that those make.
+ * Matrix products of each layer (qkv, output, gate and up, down) and two all-reduces by rows; the head by rows with
+ * logits. Attention of decode rows by their number and mean keys; attention of prefill rows as equal prompts with the
+ * same rows and key-rows.
  */
 export class TableCost implements StepCostModel {
   readonly kvBytesPerToken: number;
@@ -127,7 +134,7 @@ export class TableCost implements StepCostModel {
     return stageOf(shape, range, this.layers, this.#overheads.stepUs, (logitRows) => this.#us({ ...shape, logitRows }));
   }
 
-  /** By halving: time never falls as rows are added. */
+  /** Binary search: time never falls as rows are added. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
     const { rows, keyRows, decodeRows, decodeKeys } = shape;
     const wide = { rows, keyRows, decodeRows, decodeKeys, logitRows: shape.logitRows + 1 };
@@ -161,7 +168,10 @@ export class TableCost implements StepCostModel {
       : fixedUs + kernelsUs * decodeFactor + allReduceUs * decodeReduceFactor;
   }
 
-  /** n rows with K key-rows are n / s whole prompts of s tokens that have K between them; part of one takes its share, and reads all its keys. */
+  /**
+   * n rows with K key-rows are n / s prompts of s tokens with K key-rows together. A part of a prompt takes its share,
+   * and reads all its keys.
+   */
   #prefillUs(rows: number, keyRows: number): number {
     const { context, generation } = this.#kernels;
     const tokens = (2 * keyRows) / rows - 1;
@@ -171,7 +181,7 @@ export class TableCost implements StepCostModel {
   }
 }
 
-/** (rowsMax + 1): microseconds of all layers but attention and all-reduce, by rows; never falls. */
+/** (rowsMax + 1): microseconds of all layers without attention and all-reduce, by rows; never falls. */
 function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHeads: number): Float64Array {
   const { model, device, tensorParallel } = config;
   const { hidden, headDim, gated } = model;
@@ -182,7 +192,8 @@ function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHead
     gemm.line(width * (gated ? 2 : 1), hidden),
     gemm.line(hidden, width),
   ];
-  // Norms read and write the row and its residual twice; queries, keys and values are read and written once, the MLP's inner row read and half written.
+  // Norms read and write the row and its residual twice; queries, keys and values are read and written once; the inner
+  // row of the MLP is read, and half of it written.
   const rowBytes = 2 * (8 * hidden + 2 * (heads + 2 * kvHeads) * headDim + (gated ? 3 : 2) * width);
   const elementwiseUs = (rowBytes / (device.memoryBytesPerSecond * elementwiseShare)) * 1e6;
   return Float64Array.from({ length: rowsMax + 1 }, (_, rows) => {
@@ -192,7 +203,7 @@ function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHead
   });
 }
 
-/** (rowsMax + 1): two all-reduces of the rows for each layer, and their way from stage to stage; never falls. */
+/** (rowsMax + 1): two all-reduces of the rows for each layer, and their transfer between stages; never falls. */
 function layReduces({ model, tables, device, tensorParallel, pipelineParallel }: TableCostConfig): Float64Array {
   const rowBytes = 2 * model.hidden;
   const reduceUs = tensorParallel > 1 ? reduceTimes(tables, tensorParallel) : () => 0;
@@ -203,7 +214,7 @@ function layReduces({ model, tables, device, tensorParallel, pipelineParallel }:
   );
 }
 
-/** Of the engine's own kernel and the collective library the faster, by bytes. */
+/** The faster of the engine's own kernel and the collective library, by bytes. */
 function reduceTimes({ allReduce, name }: MeasuredTables, devices: number): (bytes: number) => number {
   const lines = [reduceLine(allReduce.engine, devices, name), reduceLine(allReduce.library, devices, name)];
   return (bytes) => Math.min(...lines.map((line) => line.at(bytes)));
@@ -213,7 +224,7 @@ function keyRowsOf(tokens: number): number {
   return (tokens * (tokens + 1)) / 2;
 }
 
-/** Between whole rows, of mean chunks, it is straight; beyond the end it goes on as over the last half. */
+/** Linear between whole rows, which mean chunks require; beyond the end, extrapolated from the last half. */
 function along(us: Float64Array, rows: number): number {
   const last = us.length - 1;
   if (rows >= last) return us[last] + ((rows - last) * (us[last] - us[last >> 1])) / (last - (last >> 1));

@@ -1,6 +1,6 @@
-// How long keys and values would take from one instance to another, as far as is known of what their NICs have to carry already.
+// Predicted time of moving keys and values between instances, including the transfers already queued on their NICs.
 
-/** What an instance sends, and what it receives, at most; and what passes before the first byte. */
+/** Bandwidth of an instance, and latency before the first byte. */
 export interface TransferEnd {
   readonly bytesPerSecond: number;
   readonly us: number;
@@ -9,18 +9,18 @@ export interface TransferEnd {
 export interface TransferConfig {
   /** (instances). */
   readonly ends: readonly TransferEnd[];
-  /** Between two instances, where that is less than their NICs. */
+  /** Bandwidth between two instances, if lower than their NICs. */
   readonly linkBytesPerSecond: number | undefined;
   readonly bytesPerToken: number;
 }
 
 /**
- * What was told to move is taken to occupy the NICs of both its ends one after the other, from when it was told: so nobody has to say when it
- * has arrived. The sender's backlog of Mooncake's `EstimateKVCacheTransferTime`.
+ * A transfer is assumed to occupy the NICs of both ends, one after another, from the time of its request: no completion
+ * report is necessary. The sender's backlog of Mooncake's `EstimateKVCacheTransferTime`.
  */
 export class TransferTimes {
   readonly #config: TransferConfig;
-  /** (instances): until when each has something to send, and to receive. */
+  /** (instances): end of each instance's queued sends, and of its queued receives. */
   readonly #sendsUntilUs: Float64Array;
   readonly #receivesUntilUs: Float64Array;
 
@@ -30,7 +30,7 @@ export class TransferTimes {
     this.#receivesUntilUs = new Float64Array(config.ends.length);
   }
 
-  /** Until `tokens` tokens that are asked for now have come: microseconds. */
+  /** Microseconds until `tokens` tokens requested now have arrived. */
   predictUs(nowUs: number, from: number, to: number, tokens: number): number {
     const { ends, linkBytesPerSecond = Number.POSITIVE_INFINITY, bytesPerToken } = this.#config;
     const backlogUs = Math.max(0, this.#sendsUntilUs[from] - nowUs, this.#receivesUntilUs[to] - nowUs);
@@ -38,18 +38,18 @@ export class TransferTimes {
     return backlogUs + this.askUs(from, to) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
   }
 
-  /** One way to ask, one way back: microseconds. */
+  /** Microseconds of a request and its answer. */
   askUs(from: number, to: number): number {
     const { ends } = this.#config;
     return 2 * Math.max(ends[from].us, ends[to].us);
   }
 
-  /** What an instance has to send before anything else: microseconds. */
+  /** Microseconds until an instance has sent everything queued. */
   backlogUs(nowUs: number, from: number): number {
     return Math.max(0, this.#sendsUntilUs[from] - nowUs);
   }
 
-  /** So many tokens move from now on. */
+  /** Queues a transfer of `tokens` tokens. */
   add(nowUs: number, from: number, to: number, tokens: number): void {
     const bytes = tokens * this.#config.bytesPerToken;
     const { ends } = this.#config;

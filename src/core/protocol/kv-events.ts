@@ -5,41 +5,41 @@ import type { SlotId } from './ids.ts';
 
 /** Equal digests stand for equal blocks behind equal prefixes. */
 export interface BlockChain {
-  /** Full blocks whose digests are known. */
+  /** Full blocks with known digests. */
   readonly blocks: number;
   /** (blocks, 4 words), first block first. Valid until the chain grows. */
   readonly words: Uint32Array;
 }
 
-/** Changes in the order in which they came. */
+/** Changes in order. */
 export interface KvEventBatch {
-  /** Counts the starts of the instance: with each one its cache is empty and its numbers begin anew. */
+  /** Counts the starts of the instance: each one begins with an empty cache and new batch numbers. */
   readonly incarnation: number;
-  /** 1, 2, 3... in each life. */
+  /** 1, 2, 3... in each incarnation. */
   readonly number: number;
   readonly changes: number;
   /** (changes, 4 words): digests. */
   readonly words: Uint32Array;
-  /** (changes): 1: in memory, of whichever tier; 2: on SSD alone; 0: removed. */
+  /** (changes): 1: in device or host memory; 2: on SSD only; 0: removed. */
   readonly stored: Uint8Array;
 }
 
-/** What `stored` says. */
+/** The values of `stored`. */
 export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
 
 /** All blocks that an instance holds. */
 export interface KvSnapshot {
   readonly incarnation: number;
-  /** Of the last journal before it; 0: none. */
+  /** Number of the last batch before it; 0: none. */
   readonly number: number;
   readonly blocks: number;
   /** (blocks, 4 words): digests. */
   readonly words: Uint32Array;
-  /** The last so many are on SSD alone. */
+  /** The last so many blocks are on SSD only. */
   readonly onSsd?: number;
 }
 
-/** A block on SSD, and the pages of host memory, one after another from `page` on, that it goes to or comes from. */
+/** A block on SSD, and its consecutive pages of host memory, from `page` on. */
 export interface SsdBlock {
   readonly slot: SlotId;
   readonly page: number;
@@ -49,7 +49,10 @@ export interface SsdBlock {
   readonly digest: Uint32Array;
 }
 
-/** The blocks of one sequence as a transfer reads them, by layer group: entry i is block `first` + i. Valid until the machine's next step. */
+/**
+ * The blocks of one sequence as a transfer reads them, by layer group: entry i is block `first` + i. Valid until the
+ * instance's next step.
+ */
 export interface BlockTableView {
   /** Blocks from the sequence's start to the last one held. */
   readonly length: number;

@@ -1,8 +1,8 @@
-// What the time of an engine step depends on, and who predicts it.
+// The features that the time of a step depends on, and the interface of its predictor.
 
 export interface StepShape {
   readonly rows: number;
-  /** Sum over rows of the keys each one attends to. */
+  /** Sum over rows of the keys that each one attends to. */
   readonly keyRows: number;
   /** Sequences that run a single row. */
   readonly decodeRows: number;
@@ -11,34 +11,37 @@ export interface StepShape {
   readonly logitRows: number;
 }
 
-/** Some layers one after the other: the first, and the first behind them. */
+/** Consecutive layers: the first, and the first behind them. */
 export interface LayerSpan {
   readonly from: number;
   readonly to: number;
 }
 
-/** One of so many ranges that the layers are cut into, one after the other. */
+/** One of the ranges that the layers are divided into. */
 export interface LayerRange {
   readonly index: number;
   readonly stages: number;
-  /** Undefined: all ranges have as many. */
+  /** Undefined: all ranges have the same size. */
   readonly span?: LayerSpan | undefined;
 }
 
-/** @param layers (stages): how many each has; undefined: as many */
+/** @param layers (stages): layers of each range; undefined: equal ranges */
 export function rangeAt(index: number, stages: number, layers: readonly number[] | undefined): LayerRange {
   if (layers === undefined) return { index, stages };
   const from = layers.slice(0, index).reduce((sum, each) => sum + each, 0);
   return { index, stages, span: { from, to: from + layers[index] } };
 }
 
-/** Whole layers: where they do not come out even the first ranges have one more, since the last computes the head besides. */
+/**
+ * Number of layers. Equal ranges: the first ones have one more if the division has a remainder, since the last one also
+ * computes the head.
+ */
 export function layersOf(layers: number, { index, stages, span }: LayerRange): number {
   if (span !== undefined) return span.to - span.from;
   return Math.floor(layers / stages) + Number(index < layers % stages);
 }
 
-/** Which those are. */
+/** The layers of a range. */
 export function layersBetween(layers: number, range: LayerRange): LayerSpan {
   const { index, stages, span } = range;
   if (span !== undefined) return span;
@@ -46,18 +49,21 @@ export function layersBetween(layers: number, range: LayerRange): LayerSpan {
   return { from, to: from + layersOf(layers, range) };
 }
 
-/** Predictions are of the step that a batcher is about to plan. */
+/** Predicts the step that a batcher is about to plan. */
 export interface StepPredictor {
-  /** What has been learned, where something is. */
+  /** Learned coefficients, if any. */
   readonly coefficients?: readonly number[];
   predictUs(shape: StepShape): number;
-  /** The same of one range of the layers; the head is the last one's. */
+  /** Time of one range of the layers; the last one includes the head. */
   predictStageUs(shape: StepShape, range: LayerRange): number;
-  /** Of all layers, those of the range. */
+  /** Share of the layers that the range has. */
   layerShare(range: LayerRange): number;
-  /** Most prefill rows of one sequence, the first at `position`, that fit into `budgetUs` beside `shape`; infinite while rows seem free. */
+  /**
+   * Maximum number of prefill rows of one sequence, the first at `position`, that fit into `budgetUs` beside `shape`;
+   * infinite while rows seem free.
+   */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
-  /** Steps took so long: the first of this shape, each next one with the same rows a token further. */
+  /** Reports measured steps: the first of this shape, each next one with the same rows a token further. */
   observe(shape: StepShape, stepUs: ArrayLike<number>): void;
 }
 

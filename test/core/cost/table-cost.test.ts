@@ -154,7 +154,7 @@ describe('kernel times', () => {
   it('need the devices that reduce', () => {
     expect(reduceLine(tables.allReduce.engine, 2, 'tables').at(65_536)).toBe(tables.allReduce.engine.us[1]);
     expect(() => reduceLine(tables.allReduce.engine, 8, 'tables')).toThrow(
-      'Cannot time an all-reduce: tables has none of 8 devices',
+      'Cannot time an all-reduce: tables has no times for 8 devices',
     );
   });
 });
@@ -230,7 +230,7 @@ describe('a step by measured tables', () => {
 
   it('refuses heads of another size', () => {
     expect(() => layOutKernels({ ...config, model: modelSpec('kvasir-tiny') })).toThrow(
-      "is of heads of 128: the model's have 64",
+      'has heads of 128: the model has heads of 64',
     );
   });
 });
