@@ -12,7 +12,7 @@ export class Float64Pool {
   }
 
   /** Returns an array from `take` that is not in use any more. */
-  give(array: Float64Array): void {
+  release(array: Float64Array): void {
     this.#free[sizeClass(array.length)].push(array);
   }
 }

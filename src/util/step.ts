@@ -82,7 +82,7 @@ export interface RowPages {
 }
 
 /** Rows that may still be in transit: the step waits for them first. If they do not arrive, all its sequences fail. */
-export interface ComingRows extends RowPages {
+export interface PendingRows extends RowPages {
   /** Like those of `ArrivingKeys`. */
   readonly arrivals: number;
   /** Timeout from the start of the step; rows that are missing then count as lost. */
@@ -143,7 +143,7 @@ export interface Step {
   /** Undefined: all listed blocks have their contents. A sequence may wait for several. */
   readonly arriving?: readonly ArrivingKeys[] | undefined;
   /** Input activations of a program that starts after the first layer; undefined: in its input buffer. */
-  readonly rowsIn?: ComingRows | undefined;
+  readonly rowsIn?: PendingRows | undefined;
   /**
    * Pages for the output activations of a program that ends before the logits; undefined: in its output buffer only.
    */

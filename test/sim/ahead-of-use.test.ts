@@ -1,7 +1,7 @@
 // Simulated requests that start while their prefixes are on their way: what steps wait for, and that nothing is lost by it.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { behindLayersUs } from '../../src/core/cost/layer-wise-arrival.ts';
+import { layerWiseEndUs } from '../../src/core/cost/layer-wise-arrival.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, cluster, cost, requestOf, run, traces } from './small-cluster.ts';
 
@@ -44,7 +44,7 @@ it('computes the first layers while the last ones come', () => {
   const whole = 2 * latencyUs + transferUs + computeUs;
   expect(ttftUs(false, bytesPerSecond)).toBe(whole);
   const step = { startedUs: 2 * latencyUs, computeUs, layers: 2 };
-  const ahead = behindLayersUs(step, { beganUs: 2 * latencyUs, endedUs: 2 * latencyUs + transferUs });
+  const ahead = layerWiseEndUs(step, { beganUs: 2 * latencyUs, endedUs: 2 * latencyUs + transferUs });
   expect(ttftUs(true, bytesPerSecond)).toBe(ahead);
   expect(ahead).toBeLessThan(whole);
 });

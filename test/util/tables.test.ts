@@ -120,10 +120,10 @@ test('a pool hands out arrays that are long enough, never one twice until it is 
       const taken = asked.map((length) => pool.take(length));
       for (const [i, array] of taken.entries()) expect(array.length).toBeGreaterThanOrEqual(asked[i] ?? 0);
       expect(new Set(taken).size).toBe(taken.length);
-      for (const array of taken.slice(kept)) pool.give(array);
+      for (const array of taken.slice(kept)) pool.release(array);
     }),
   );
   const array = pool.take(100);
-  pool.give(array);
+  pool.release(array);
   expect(pool.take(65)).toBe(array);
 });

@@ -1,7 +1,7 @@
 // How true the simulator is: a load served live on this machine, and the same load simulated with the same configuration.
 
 import type { LinearTimes } from '../../core/cost/linear-cost.ts';
-import type { MeasuredKind, SeenSteps } from '../../core/cost/measured-cost.ts';
+import type { MeasuredKind, ObservedSteps } from '../../core/cost/measured-cost.ts';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
@@ -127,7 +127,7 @@ function bytesPerSecond(cluster: InferencePort): number | undefined {
 }
 
 function figuresOfCalibration({ steps, measured, admitUs, toldUs }: Calibration): CalibrationFigures {
-  const quartiles = ({ ratios }: SeenSteps) => [
+  const quartiles = ({ ratios }: ObservedSteps) => [
     ratios.length,
     ...[25, 50, 75].map((p) => round(percentile([...ratios], p))),
   ];

@@ -2,7 +2,7 @@
 
 import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
 import { RooflineCost, type StepCostModel, statedEfficiency } from '../../core/cost/roofline.ts';
-import { fittedOverheads, layOutKernels, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
+import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
 import { readMeasuredTables } from '../simulate/measured-tables.ts';
 import { UsageError } from '../usage-error.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
@@ -56,7 +56,7 @@ export function createCostModel(options: CostOptions): StepCostModel {
 export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
   const { device, machine, shape } = instanceShape(options);
   if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: none were measured');
-  return rangeErrorsAsUsage(() => layOutKernels({ ...shape, device, tables }));
+  return rangeErrorsAsUsage(() => prepareKernels({ ...shape, device, tables }));
 }
 
 /** @throws UsageError naming what is missing */

@@ -35,7 +35,7 @@ export function attentionUs(cost: StepCostModel, shape: StepShape): number {
 }
 
 /** Time that a creditor's devices take for a debtor's rows if they compute nothing else. */
-export function guestUs(cost: StepCostModel, { rows, keyRows, decodeRows, decodeKeys }: RemoteKeys): number {
+export function remoteAttentionUs(cost: StepCostModel, { rows, keyRows, decodeRows, decodeKeys }: RemoteKeys): number {
   const shape = { rows, keyRows: rows + keyRows, decodeRows, decodeKeys: decodeRows + decodeKeys, logitRows: 0 };
   return attentionUs(cost, shape);
 }
@@ -62,6 +62,6 @@ export function distributedUs(localUs: number, localAttentionUs: number, awaited
 }
 
 /** Time of a creditor's own step while remote attention takes this share of its time. */
-export function besideGuestsUs(us: number, remoteAttentionPermille: number): number {
+export function withRemoteAttentionUs(us: number, remoteAttentionPermille: number): number {
   return Math.round((us * 1000) / (1000 - remoteAttentionPermille));
 }

@@ -12,7 +12,7 @@ export interface LayeredStep {
  * transfer that runs evenly from `beganUs` to `endedUs`. The step ends at the latest `arrival(l) + (layers - l)
  * computeUs / layers`. That is linear in l, so the first or the last layer decides, or no layer waits.
  */
-export function behindLayersUs(
+export function layerWiseEndUs(
   { startedUs, computeUs, layers }: LayeredStep,
   arrival: { readonly beganUs: number; readonly endedUs: number },
 ): number {

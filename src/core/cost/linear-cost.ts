@@ -73,10 +73,10 @@ export class LinearCost implements StepCostModel {
  */
 export function fitLinearCost(
   steps: readonly TimedStep[],
-  wanted: readonly (keyof LinearTimes)[] = names,
+  required: readonly (keyof LinearTimes)[] = names,
 ): LinearTimes {
   if (steps.length === 0) throw new RangeError('Cannot fit a cost model: there are no steps');
-  const used = [...wanted];
+  const used = [...required];
   for (;;) {
     const solved = solve(steps, used);
     const worst = solved.indexOf(Math.min(...solved));
@@ -103,7 +103,7 @@ const features: Readonly<Record<keyof LinearTimes, (shape: StepShape) => number>
  * Minimum of an unknown's own sum, of 1, after elimination of those before it; below it the unknown is linearly
  * dependent.
  */
-const toldApart = 1e-9;
+const independentMin = 1e-9;
 
 /**
  * Solves the normal equations by elimination, with each unknown scaled so that its own sum is 1. A linearly dependent
@@ -121,7 +121,7 @@ function solve(steps: readonly TimedStep[], used: readonly (keyof LinearTimes)[]
   for (let i = 0; i < n; i++) {
     // No row exchanges: the matrix is positive definite except for dependent unknowns.
     const divisor = matrix[i][i];
-    if (!(divisor > toldApart)) return used.map((_, k) => (k === i ? -1 : 0));
+    if (!(divisor > independentMin)) return used.map((_, k) => (k === i ? -1 : 0));
     for (let k = 0; k < n; k++) {
       if (k === i) continue;
       const factor = matrix[k][i] / divisor;

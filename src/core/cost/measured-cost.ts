@@ -15,13 +15,13 @@ export interface MeasuredStep extends TimedStep {
 export interface MeasuredKind {
   readonly times: LinearTimes;
   /** Steps that had the machine to themselves, in order. */
-  readonly alone: SeenSteps;
+  readonly alone: ObservedSteps;
   /** Steps that shared it, in order. */
-  readonly beside: SeenSteps;
+  readonly beside: ObservedSteps;
 }
 
 /** (steps) */
-export interface SeenSteps {
+export interface ObservedSteps {
   /** Observed over fitted time, at most `ratioMax`. */
   readonly ratios: Float64Array;
   /** Observed time beyond that: a pause, independent of the rows. */
@@ -59,7 +59,7 @@ export function measureSteps(graded: readonly MeasuredStep[], typical: readonly 
 
 function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<MeasuredKind, 'alone' | 'beside'> {
   const fitted = new LinearCost(times, noSizes);
-  const seen = (beside: boolean): SeenSteps => {
+  const seen = (beside: boolean): ObservedSteps => {
     const chosen = steps.filter((step) => step.beside === beside);
     const ratios = Float64Array.from(chosen, ({ shape, seenUs }) => Math.min(ratioMax, seenUs / fitted.stepUs(shape)));
     const pauseUs = Float64Array.from(chosen, ({ shape, seenUs }) =>
@@ -143,10 +143,10 @@ function kindOf({ times, alone, beside }: MeasuredKind, sizes: KvSizes, [seed, s
 }
 
 class DrawnSteps {
-  readonly #seen: SeenSteps;
+  readonly #seen: ObservedSteps;
   readonly #places: MovingBlocks;
 
-  constructor(seen: SeenSteps, seed: number, stream: number) {
+  constructor(seen: ObservedSteps, seed: number, stream: number) {
     this.#seen = seen;
     this.#places = new MovingBlocks(seen.ratios.length, seed, stream);
   }

@@ -6,7 +6,7 @@ const usPerTokenGuess = 200;
 /** Weight of the latest prefill. */
 const newest = 0.2;
 /** Fixed cost of a prompt, in tokens: few rows cost as much as many, and messages take time. */
-const tokensBesides = 32;
+const fixedTokens = 32;
 
 /**
  * Time from a prompt's start to its first token, proportional to the tokens computed. An instance without own
@@ -39,7 +39,7 @@ export class PrefillTimes implements PrefillPredictor {
   }
 
   /** Discards the measurements: another instance has taken its place. */
-  forget(): void {
+  reset(): void {
     this.#usPerToken = undefined;
   }
 
@@ -50,5 +50,5 @@ export class PrefillTimes implements PrefillPredictor {
 }
 
 function workOf(computedTokens: number): number {
-  return Math.max(1, computedTokens) + tokensBesides;
+  return Math.max(1, computedTokens) + fixedTokens;
 }

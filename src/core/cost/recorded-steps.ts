@@ -5,20 +5,20 @@ import type { TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
 
 /** A recorded step, on a clock that both runs share. */
-export interface StepThen extends TimedStep {
+export interface RecordedStep extends TimedStep {
   readonly startedUs: number;
 }
 
 /** Maximum gap between two steps of a busy instance. */
 const gapUsMax = 2000;
 /** A step that starts later than its record ends sooner, to catch up; by at most this share of its time. */
-const hurryMax = 1 / 2;
+const catchUpMax = 1 / 2;
 
 /**
  * A step with the rows of a recorded one ends when that one ended. Other steps take the model's time, scaled by the
  * deviation of the step recorded at that time. Two runs that diverge for a while thus stay together.
  */
-export class RecordedSteps<Step extends StepThen = StepThen> implements StepCostModel {
+export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements StepCostModel {
   readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
@@ -55,7 +55,7 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
     this.latest = undefined;
     this.beganUs = nowUs;
     while (this.#from < this.#steps.length && isOver(this.#steps[this.#from], nowUs)) this.#from++;
-    let then: StepThen | undefined;
+    let then: RecordedStep | undefined;
     for (let i = this.#from; i < this.#steps.length && isNear(this.#steps[i], nowUs); i++) {
       if (then === undefined || this.#steps[i].startedUs <= nowUs) then = this.#steps[i];
       if (this.#ran[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
@@ -63,7 +63,7 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
       this.matched++;
       this.latest = this.#steps[i];
       const { startedUs, us } = this.#steps[i];
-      return Math.max(1, Math.round(Math.max(us * hurryMax, startedUs + us - nowUs)));
+      return Math.max(1, Math.round(Math.max(us * catchUpMax, startedUs + us - nowUs)));
     }
     return then === undefined ? this.#model.stepUs(shape) : this.#scaled(then, shape, nowUs);
   }
@@ -77,7 +77,7 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
   }
 
   /** A pause of the recorded step is added whatever the rows, and ends when it ended. */
-  #scaled({ shape: recorded, startedUs, us }: StepThen, shape: StepShape, nowUs: number): number {
+  #scaled({ shape: recorded, startedUs, us }: RecordedStep, shape: StepShape, nowUs: number): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
     const scaled = (here * us) / there;
     if (us <= there) return Math.max(1, Math.round(scaled));
@@ -87,12 +87,12 @@ export class RecordedSteps<Step extends StepThen = StepThen> implements StepCost
 }
 
 /** It ended too long ago to match a step that starts now. */
-function isOver({ startedUs, us }: StepThen, nowUs: number): boolean {
+function isOver({ startedUs, us }: RecordedStep, nowUs: number): boolean {
   return startedUs + 2 * us + gapUsMax < nowUs;
 }
 
 /** It has started, or starts soon. */
-function isNear({ startedUs, us }: StepThen, nowUs: number): boolean {
+function isNear({ startedUs, us }: RecordedStep, nowUs: number): boolean {
   return startedUs <= nowUs + us + gapUsMax;
 }
 

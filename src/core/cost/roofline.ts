@@ -79,12 +79,12 @@ export class RooflineCost implements StepCostModel {
   }
 
   #us(shape: StepShape, logitRows: number): number {
-    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#besidesUs(shape, logitRows);
+    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#nonLinearUs(shape, logitRows);
   }
 
   /** With few rows, reading the weights bounds the linear layers; with many, arithmetic does. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
-    const left = budgetUs - this.#besidesUs(shape, shape.logitRows + 1);
+    const left = budgetUs - this.#nonLinearUs(shape, shape.logitRows + 1);
     const perKeyUs = this.#keyRowUs;
     // n rows add n position + n (n + 1) / 2 keys.
     const perRowUs = this.#reduceUs + perKeyUs * (position + 1 / 2);
@@ -93,7 +93,7 @@ export class RooflineCost implements StepCostModel {
   }
 
   /** Time of everything but the linear layers. */
-  #besidesUs({ rows, keyRows, decodeKeys }: StepShape, logitRows: number): number {
+  #nonLinearUs({ rows, keyRows, decodeKeys }: StepShape, logitRows: number): number {
     const headUs = logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
     // Decode rows are bound by reading keys, prefill rows by arithmetic: different kernels, one after another.
     const decodeUs = decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs);

@@ -48,7 +48,7 @@ export class StepCost implements StepPredictor {
   }
 
   /** Replaces the coefficients by those of another predictor. */
-  take(coefficients: readonly number[]): void {
+  setCoefficients(coefficients: readonly number[]): void {
     this.#weights.set(coefficients);
   }
 
@@ -134,14 +134,14 @@ export class StepCost implements StepPredictor {
       const most = priorVariance(i);
       this.#covariance[at] = Math.min(most, this.#covariance[at] + drift * drift * most);
     }
-    this.#raise();
+    this.#projectNonNegative();
   }
 
   /**
    * Projects onto non-negative coefficients, weighted by the covariance: raising one lowers those correlated with it,
    * so that predictions of observed steps stay the same.
    */
-  #raise(): void {
+  #projectNonNegative(): void {
     for (let n = 0; n < features; n++) {
       let low = 0;
       for (let i = 1; i < features; i++) if (this.#weights[i] / prior[i] < this.#weights[low] / prior[low]) low = i;

@@ -78,7 +78,7 @@ const logitRowsMax = 2_048;
 const elementwiseShare = 0.8;
 
 /** @throws RangeError when the tables lack a kernel of the model, or the devices cannot hold its weights */
-export function layOutKernels(config: TableCostConfig): StepKernels {
+export function prepareKernels(config: TableCostConfig): StepKernels {
   const { model, tables, tensorParallel: tp } = config;
   const { name } = tables;
   if (model.headDim !== tables.headDim) {
@@ -94,8 +94,8 @@ export function layOutKernels(config: TableCostConfig): StepKernels {
   return {
     ...memory,
     layers: model.layers,
-    rowsUs: layRows(config, gemm, heads, kvHeads),
-    reduceUs: layReduces(config),
+    rowsUs: tabulateRows(config, gemm, heads, kvHeads),
+    reduceUs: tabulateReduces(config),
     headUs: Float64Array.from({ length: logitRowsMax + 1 }, (_, rows) => (rows === 0 ? 0 : head.at(rows))),
     context: new AttentionTimes(tables.contextAttention, heads, kvHeads, keyRowsOf, name),
     generation: new AttentionTimes(tables.generationAttention, heads, kvHeads, (tokens) => tokens, name),
@@ -160,8 +160,8 @@ export class TableCost implements StepCostModel {
     const prefillRows = rows - decodeRows;
     let attentionUs = decodeRows > 0 ? generation.us(decodeRows, decodeKeys / decodeRows) : 0;
     if (prefillRows > 0) attentionUs += this.#prefillUs(prefillRows, keyRows - decodeKeys);
-    const kernelsUs = along(rowsUs, rows) + along(headUs, logitRows) + layers * attentionUs;
-    const allReduceUs = along(reduceUs, rows);
+    const kernelsUs = interpolated(rowsUs, rows) + interpolated(headUs, logitRows) + layers * attentionUs;
+    const allReduceUs = interpolated(reduceUs, rows);
     const fixedUs = this.#fixedUs + logitRows * sequenceUs;
     return prefillRows > 0
       ? fixedUs + kernelsUs * prefillFactor + allReduceUs * prefillReduceFactor
@@ -182,7 +182,7 @@ export class TableCost implements StepCostModel {
 }
 
 /** (rowsMax + 1): microseconds of all layers without attention and all-reduce, by rows; never falls. */
-function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHeads: number): Float64Array {
+function tabulateRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHeads: number): Float64Array {
   const { model, device, tensorParallel } = config;
   const { hidden, headDim, gated } = model;
   const width = Math.ceil(model.intermediate / tensorParallel);
@@ -204,13 +204,13 @@ function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHead
 }
 
 /** (rowsMax + 1): two all-reduces of the rows for each layer, and their transfer between stages; never falls. */
-function layReduces({ model, tables, device, tensorParallel, pipelineParallel }: TableCostConfig): Float64Array {
+function tabulateReduces({ model, tables, device, tensorParallel, pipelineParallel }: TableCostConfig): Float64Array {
   const rowBytes = 2 * model.hidden;
   const reduceUs = tensorParallel > 1 ? reduceTimes(tables, tensorParallel) : () => 0;
-  const handUs = (bytes: number) => device.linkUs + (bytes / device.linkBytesPerSecond) * 1e6;
+  const sendUs = (bytes: number) => device.linkUs + (bytes / device.linkBytesPerSecond) * 1e6;
   return Float64Array.from(
     { length: rowsMax + 1 },
-    (_, rows) => 2 * model.layers * reduceUs(rows * rowBytes) + (pipelineParallel - 1) * handUs(rows * rowBytes),
+    (_, rows) => 2 * model.layers * reduceUs(rows * rowBytes) + (pipelineParallel - 1) * sendUs(rows * rowBytes),
   );
 }
 
@@ -225,7 +225,7 @@ function keyRowsOf(tokens: number): number {
 }
 
 /** Linear between whole rows, which mean chunks require; beyond the end, extrapolated from the last half. */
-function along(us: Float64Array, rows: number): number {
+function interpolated(us: Float64Array, rows: number): number {
   const last = us.length - 1;
   if (rows >= last) return us[last] + ((rows - last) * (us[last] - us[last >> 1])) / (last - (last >> 1));
   const whole = Math.floor(rows);

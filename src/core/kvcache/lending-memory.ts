@@ -16,7 +16,7 @@ export interface PageSource {
   makeFree(pages: number): boolean;
 }
 
-export type BlockCaller = 'local' | 'remote';
+export type BlockOwner = 'local' | 'remote';
 
 /** Local and remote callers use one API. The creditor's rule, not this class, refuses remote callers. */
 export class LendingMemory {
@@ -44,7 +44,7 @@ export class LendingMemory {
     });
   }
 
-  get figures(): MemoryFigures {
+  get totals(): MemoryTotals {
     const { availablePages, blockPages } = this.#source;
     return { total: this.#pool.total, available: Math.floor(availablePages / blockPages), lent: this.#lent };
   }
@@ -68,7 +68,7 @@ export class LendingMemory {
   }
 
   /** Undefined when too many pages are in use. */
-  allocate(caller: BlockCaller): BlockId | undefined {
+  allocate(caller: BlockOwner): BlockId | undefined {
     if (!this.#source.makeFree(this.#source.blockPages)) return undefined;
     const block = this.#pool.allocate();
     if (block === undefined) return undefined;
@@ -83,7 +83,7 @@ export class LendingMemory {
   }
 
   /** Throws when the block does not belong to the caller. */
-  free(caller: BlockCaller, block: BlockId): void {
+  free(caller: BlockOwner, block: BlockId): void {
     const remote = caller === 'remote';
     if (this.#pool.state(block) !== 'used' || (this.#isRemote[block] === 1) !== remote)
       throw new Error(
@@ -115,7 +115,7 @@ export class LendingMemory {
   }
 }
 
-export interface MemoryFigures {
+export interface MemoryTotals {
   /** All blocks, and blocks that can be allocated without preempting a sequence. */
   readonly total: number;
   readonly available: number;

@@ -1,6 +1,6 @@
 // When an instance borrows, returns, lends and recalls: pure functions of its own memory figures.
 
-import type { MemoryFigures } from '../kvcache/lending-memory.ts';
+import type { MemoryTotals } from '../kvcache/lending-memory.ts';
 
 export interface LendingPolicy {
   /** Largest share of a memory that may be lent. */
@@ -38,7 +38,7 @@ export function upToUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy
 }
 
 /** Blocks that can be lent now. */
-export function blocksLendable({ total, available, lent }: MemoryFigures, policy: LendingPolicy): number {
+export function blocksLendable({ total, available, lent }: MemoryTotals, policy: LendingPolicy): number {
   const byShare = Math.floor(total * policy.lentShareMax) - lent;
   return wholeUnits(Math.max(0, Math.min(byShare, available - policy.lowWaterBlocks)), policy);
 }

@@ -242,7 +242,7 @@ export class RManager implements OwnNeeds {
   /** Borrows ahead of need, returns surplus, and recalls lent blocks when home memory runs short. */
   #balance(): void {
     const { policy, memories } = this.#config;
-    const { available } = memories.device.figures;
+    const { available } = memories.device.totals;
     const reservation = this.#missingForReservation();
     this.#loanRequests.setDemand(this.#blocksMissing(), reservation, this.#demand.reservedSequences > 0);
     const aheadBlocks =
@@ -303,7 +303,7 @@ export class RManager implements OwnNeeds {
     const { policy, memories } = this.#config;
     const { inHand } = this;
     const demand = { ...this.#demand, aheadBlocks: this.#demand.aheadBlocks + besides };
-    return blocksWanted(memories.device.figures.available, demand, inHand, policy);
+    return blocksWanted(memories.device.totals.available, demand, inHand, policy);
   }
 
   /** The reservation of the waiting prompt, with the blocks that are still missing. */
@@ -319,7 +319,7 @@ export class RManager implements OwnNeeds {
 
   /** Blocks of the instance's own host memory that are available, in whole units. */
   get hostBlocks(): number {
-    return wholeUnits(this.#config.memories.host.figures.available, this.#config.policy);
+    return wholeUnits(this.#config.memories.host.totals.available, this.#config.policy);
   }
 
   #sendHeartbeat(): void {

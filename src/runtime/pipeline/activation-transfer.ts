@@ -2,7 +2,7 @@
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { ComingRows, RowPages } from '../../util/step.ts';
+import type { PendingRows, RowPages } from '../../util/step.ts';
 import type { Messenger } from '../transfer/messenger.ts';
 import type { ActivationMemory, ActivationWire, ChunkPlace } from './activation-memory.ts';
 import { ActivationsIn } from './activations-in.ts';
@@ -50,7 +50,7 @@ export class ActivationTransfer {
   }
 
   /** Where a step finds the rows of a chunk, now or as soon as they have come. */
-  rowsOf(id: RequestId, chunk: ChunkPlace): ComingRows {
+  rowsOf(id: RequestId, chunk: ChunkPlace): PendingRows {
     return this.#in.rowsOf(id, chunk);
   }
 

@@ -1,7 +1,7 @@
 // Chunks of rows that come from the members of groups before this one: room is kept for those that come next, so that they can leave with the step that makes them.
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { ComingRows } from '../../util/step.ts';
+import type { PendingRows } from '../../util/step.ts';
 import { nobody } from '../threads/awaited-keys.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import {
@@ -133,7 +133,7 @@ export class ActivationsIn {
   }
 
   /** Where a step finds that chunk, now or as soon as it has come. */
-  rowsOf(id: RequestId, chunk: ChunkPlace): ComingRows {
+  rowsOf(id: RequestId, chunk: ChunkPlace): PendingRows {
     const { pool, chunkPages } = this.#memory;
     const count = pagesOfChunk(this.#memory, chunk);
     const [handle, landing] = this.#find(id, chunk) ?? [];

@@ -1,9 +1,9 @@
 // An instance's engine in the simulator: a step takes as long as its cost model says.
 
+import { attentionUs, distributedUs, withRemoteAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { HostLink } from '../../core/cost/host-link.ts';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
-import { attentionUs, besideGuestsUs, distributedUs } from '../../core/lending/debtor/remote-work.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
@@ -230,7 +230,7 @@ export class SimulatedExecutor {
       now.decodeKeys = decodeKeys + i * decodeRows;
       let us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
       if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.awaitedUs);
-      if (this.remoteAttentionPermille > 0) us = besideGuestsUs(us, this.remoteAttentionPermille);
+      if (this.remoteAttentionPermille > 0) us = withRemoteAttentionUs(us, this.remoteAttentionPermille);
       this.#stepUs[i] = us;
       total += us;
     }

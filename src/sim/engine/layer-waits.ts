@@ -1,5 +1,5 @@
 // The blocks that a running step waits for: prefixes that arrive layer by layer, each with a timeout.
-import { behindLayersUs, type LayeredStep } from '../../core/cost/layer-wise-arrival.ts';
+import { type LayeredStep, layerWiseEndUs } from '../../core/cost/layer-wise-arrival.ts';
 import type { LoadSource } from '../../core/protocol/events.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 
@@ -65,7 +65,7 @@ export class LayerWaits {
     if (wait === undefined) return 0;
     if (to < (begun?.to ?? to)) this.#fail(wait);
     else if (wait.sources.size === 0) this.#waits = this.#waits.filter((each) => each !== wait);
-    return behindLayersUs(step, { beganUs: begun?.us ?? nowUs, endedUs: nowUs });
+    return layerWiseEndUs(step, { beganUs: begun?.us ?? nowUs, endedUs: nowUs });
   }
 
   /** The blocks are not required any more. */

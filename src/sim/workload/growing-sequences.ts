@@ -112,7 +112,7 @@ export class GrowingSequences {
 
   /** A long sequence arrives at random. It is admitted when the instance has the turn and room for all of it. */
   #gather(): void {
-    const { available, total } = this.#memory.lending.device.figures;
+    const { available, total } = this.#memory.lending.device.totals;
     if (this.#long === undefined) {
       if (this.#gathered === 0 && this.#longChance > 0 && this.#prng.chance(this.#longChance))
         this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
@@ -181,7 +181,7 @@ export class GrowingSequences {
   }
 
   #extend(sequence: Growing): boolean {
-    const { available } = this.#memory.lending.device.figures;
+    const { available } = this.#memory.lending.device.totals;
     if (!sequence.gathered && available + this.#rmanager.inHand <= this.#promised) return false;
     const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);

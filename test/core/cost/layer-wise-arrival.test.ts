@@ -1,7 +1,7 @@
 // When a step ends that waits for its keys and values layer by layer.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { behindLayersUs, type LayeredStep } from '../../../src/core/cost/layer-wise-arrival.ts';
+import { type LayeredStep, layerWiseEndUs } from '../../../src/core/cost/layer-wise-arrival.ts';
 
 /** Layer by layer: each begins once the one before it is done and its keys and values are here. */
 function byLayers({ startedUs, computeUs, layers }: LayeredStep, beganUs: number, endedUs: number): number {
@@ -19,7 +19,7 @@ it('says what going through the layers says', () => {
     fc.property(us, us, fc.integer({ min: 1, max: 64 }), us, us, (startedUs, computeUs, layers, beganUs, forUs) => {
       const step = { startedUs, computeUs, layers };
       const exact = byLayers(step, beganUs, beganUs + forUs);
-      const said = behindLayersUs(step, { beganUs, endedUs: beganUs + forUs });
+      const said = layerWiseEndUs(step, { beganUs, endedUs: beganUs + forUs });
       expect(said).toBeGreaterThanOrEqual(exact - 1e-6);
       expect(said).toBeLessThan(exact + 1 + 1e-6);
     }),
@@ -28,7 +28,7 @@ it('says what going through the layers says', () => {
 
 it('hides what comes in time, and shows what comes late but for what is computed meanwhile', () => {
   const step = { startedUs: 1000, computeUs: 400, layers: 4 };
-  expect(behindLayersUs(step, { beganUs: 500, endedUs: 1100 })).toBe(1400);
-  expect(behindLayersUs(step, { beganUs: 1000, endedUs: 2000 })).toBe(2100);
-  expect(behindLayersUs(step, { beganUs: 1200, endedUs: 1240 })).toBe(1610);
+  expect(layerWiseEndUs(step, { beganUs: 500, endedUs: 1100 })).toBe(1400);
+  expect(layerWiseEndUs(step, { beganUs: 1000, endedUs: 2000 })).toBe(2100);
+  expect(layerWiseEndUs(step, { beganUs: 1200, endedUs: 1240 })).toBe(1610);
 });

@@ -1,17 +1,17 @@
 // Steps that take as long as they took elsewhere.
 import { expect, it } from 'vitest';
 import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
-import { RecordedSteps, type StepThen } from '../../../src/core/cost/recorded-steps.ts';
+import { type RecordedStep, RecordedSteps } from '../../../src/core/cost/recorded-steps.ts';
 
 const model = new LinearCost(
   { stepUs: 100, rowUs: 1, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
   { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
 );
 const shape = (rows: number) => ({ rows, keyRows: rows, decodeRows: 0, decodeKeys: 0, logitRows: 0 });
-const step = (startedUs: number, us: number, rows: number): StepThen => ({ startedUs, us, shape: shape(rows) });
+const step = (startedUs: number, us: number, rows: number): RecordedStep => ({ startedUs, us, shape: shape(rows) });
 
 let nowUs = 0;
-function replay(steps: readonly StepThen[]): { at(us: number, rows: number): number; matched(): number } {
+function replay(steps: readonly RecordedStep[]): { at(us: number, rows: number): number; matched(): number } {
   const recorded = new RecordedSteps(steps, model, () => nowUs);
   const at = (us: number, rows: number): number => {
     nowUs = us;

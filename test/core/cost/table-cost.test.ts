@@ -7,7 +7,7 @@ import { readMeasuredTables } from '../../../src/cli/simulate/measured-tables.ts
 import { Line, Surface } from '../../../src/core/cost/interpolate.ts';
 import { AttentionTimes, GemmTimes, plausible, reduceLine } from '../../../src/core/cost/kernel-times.ts';
 import { withoutQuantising } from '../../../src/core/cost/measured-tables.ts';
-import { fittedOverheads, layOutKernels, TableCost, type TableCostConfig } from '../../../src/core/cost/table-cost.ts';
+import { fittedOverheads, prepareKernels, TableCost, type TableCostConfig } from '../../../src/core/cost/table-cost.ts';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
 
 const folder = fileURLToPath(new URL('../../data/kernel-latencies', import.meta.url));
@@ -160,7 +160,7 @@ describe('kernel times', () => {
 });
 
 describe('a step by measured tables', () => {
-  const cost = new TableCost(layOutKernels(config), fittedOverheads);
+  const cost = new TableCost(prepareKernels(config), fittedOverheads);
 
   it('is the sum of its kernels', () => {
     const rows = 64;
@@ -170,7 +170,7 @@ describe('a step by measured tables', () => {
     const attention = new AttentionTimes(tables.generationAttention, 32, 8, (tokens) => tokens, 'tables');
     const elementwise = (rows * 2 * (8 * 4096 + 2 * 6144 + 3 * 14_336)) / (3.35e6 * 0.8);
     const us = 32 * (layer + elementwise + attention.us(rows, 1024)) + product(128_256, 4096);
-    expect(new TableCost(layOutKernels(config), bare).stepUs(decode(rows, 1024))).toBe(Math.round(us));
+    expect(new TableCost(prepareKernels(config), bare).stepUs(decode(rows, 1024))).toBe(Math.round(us));
   });
 
   it('never gets shorter by rows or keys', () => {
@@ -215,7 +215,7 @@ describe('a step by measured tables', () => {
 
   it('takes its time with two devices for the all-reduces, and in stages for the way between them', () => {
     const over = (changes: Partial<TableCostConfig>) =>
-      new TableCost(layOutKernels({ ...config, ...changes }), bare).stepUs(prefill(1024));
+      new TableCost(prepareKernels({ ...config, ...changes }), bare).stepUs(prefill(1024));
     expect(over({ tensorParallel: 2 })).toBeGreaterThan(over({}) / 2);
     const handOverUs = 5 + (2 * 4096 * 1024) / 4.5e5;
     expect(Math.abs(over({ pipelineParallel: 2 }) - over({}) - handOverUs)).toBeLessThanOrEqual(1);
@@ -229,7 +229,7 @@ describe('a step by measured tables', () => {
   });
 
   it('refuses heads of another size', () => {
-    expect(() => layOutKernels({ ...config, model: modelSpec('kvasir-tiny') })).toThrow(
+    expect(() => prepareKernels({ ...config, model: modelSpec('kvasir-tiny') })).toThrow(
       'has heads of 128: the model has heads of 64',
     );
   });

@@ -34,7 +34,7 @@ class Member {
   /** Its own sequence takes all but `blocks`. */
   leave(blocks: number): void {
     this.memory.cache.release(this.table);
-    while (this.memory.lending.device.figures.available > blocks) this.memory.cache.allocate(this.table);
+    while (this.memory.lending.device.totals.available > blocks) this.memory.cache.allocate(this.table);
   }
 
   owes(creditor: number): number {

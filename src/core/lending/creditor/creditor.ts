@@ -82,14 +82,14 @@ export class Creditor {
   /** A short instance lends from neither memory: otherwise two instances would borrow from each other endlessly. */
   lendable(memory: Memory): number {
     if (this.#needs.isShort) return 0;
-    const { figures } = this.#memories[memory];
+    const { totals } = this.#memories[memory];
     const kept = memory === 'device' ? this.#needs.committedMissingBlocks : 0;
-    return blocksLendable({ ...figures, available: figures.available - kept }, this.#policy);
+    return blocksLendable({ ...totals, available: totals.available - kept }, this.#policy);
   }
 
   /** Additional blocks that could be lent once all local sequences end. */
   lendableLater(memory: Memory): number {
-    const { total, lent } = this.#memories[memory].figures;
+    const { total, lent } = this.#memories[memory].totals;
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
 
@@ -104,9 +104,9 @@ export class Creditor {
   /** For a reservation: everything except what running local sequences were promised. */
   #lendableForReservation(memory: Memory): number {
     const promised = memory === 'device' ? this.#needs.committedBlocks : 0;
-    const { figures } = this.#memories[memory];
-    const most = figures.available - this.#policy.lowWaterBlocks - promised;
-    return wholeUnits(Math.max(0, Math.min(blocksLendable(figures, this.#policy), most)), this.#policy);
+    const { totals } = this.#memories[memory];
+    const most = totals.available - this.#policy.lowWaterBlocks - promised;
+    return wholeUnits(Math.max(0, Math.min(blocksLendable(totals, this.#policy), most)), this.#policy);
   }
 
   /**
@@ -312,7 +312,7 @@ export class Creditor {
   }
 
   #bound(loan: Loan): number {
-    return remoteAttentionPermille(loan.blocks.size, this.#memories[loan.memory].figures.lent, this.#policy);
+    return remoteAttentionPermille(loan.blocks.size, this.#memories[loan.memory].totals.lent, this.#policy);
   }
 
   #close(debtor: Debtor, loan: Loan): void {
@@ -342,7 +342,7 @@ export class Creditor {
           count += loan.blocks.size;
         }
       }
-      const { lent, total } = this.#memories[memory].figures;
+      const { lent, total } = this.#memories[memory].totals;
       if (blocks.size !== count || count !== lent)
         throw new Error(
           `Creditor broken: ${count} ${memory} blocks in loans, ${blocks.size} of them different, ${lent} lent`,

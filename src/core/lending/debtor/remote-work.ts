@@ -1,22 +1,11 @@
 // The attention work of a step at creditors: rows over keys that lie there.
 
-import {
-  attentionUs,
-  besideGuestsUs,
-  distributedUs,
-  guestUs,
-  partialsUs,
-  type QueryLink,
-} from '../../cost/dist-attention.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { Debt } from './debt.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
-
-export type { QueryLink };
-export { attentionUs, besideGuestsUs, distributedUs, guestUs, partialsUs };
 
 type Counts = { -readonly [K in keyof RemoteWork]: RemoteWork[K] };
 

@@ -117,6 +117,6 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
 
   /** Takes the learned step times of an instance. */
   observe(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
-    if (stepCost !== undefined) this.#members[instance].steps.take(stepCost);
+    if (stepCost !== undefined) this.#members[instance].steps.setCoefficients(stepCost);
   }
 }

@@ -57,7 +57,7 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
 
   /** Another machine takes the place of the instance. */
   replaced(instance: InstanceIndex): void {
-    this.#observer.times[instance]?.forget();
+    this.#observer.times[instance]?.reset();
   }
 
   /** (instances) */

@@ -70,7 +70,7 @@ export class LengthRequest {
 
   /** Nobody looks at its gaps any more. */
   release(): void {
-    if (this.gapUs !== noGaps) this.#pool.give(this.gapUs);
+    if (this.gapUs !== noGaps) this.#pool.release(this.gapUs);
     this.gapUs = noGaps;
   }
 

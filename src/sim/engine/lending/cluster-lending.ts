@@ -1,8 +1,8 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and slows creditors down by attention for debtors.
 
+import type { QueryLink } from '../../../core/cost/dist-attention.ts';
 import type { LengthEvent, LengthInstance } from '../../../core/instance/length-instance.ts';
 import type { BorrowingTotals } from '../../../core/lending/debtor/borrower-config.ts';
-import type { QueryLink } from '../../../core/lending/debtor/remote-work.ts';
 import { GManager } from '../../../core/lending/manager/gmanager.ts';
 import type { BorrowerEffect, RemoteWork } from '../../../core/protocol/lending-effects.ts';
 import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';

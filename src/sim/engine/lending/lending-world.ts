@@ -391,7 +391,7 @@ export class LendingWorld implements FaultTarget {
     const [debt] = debts;
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
-    const room = node.incarnation?.memory.lending.device.figures.available ?? 0;
+    const room = node.incarnation?.memory.lending.device.totals.available ?? 0;
     if (debt === undefined || held > room || there.some(({ committed }) => committed) || !this.#prng.chance(0.03))
       return;
     const load = {

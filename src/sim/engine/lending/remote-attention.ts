@@ -1,7 +1,7 @@
 // Attention that creditors compute for debtors in a simulated cluster, and its effect on the steps of both.
 
+import { partialsUs, type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
-import { guestUs, partialsUs, type QueryLink } from '../../../core/lending/debtor/remote-work.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 
 /** What a step waits for: the keys that other instances read for it, and the arrival of the last partial results. */
@@ -166,7 +166,7 @@ export class RemoteAttention {
   }
 
   #workUs(debtor: number, work: RemoteWork): number {
-    return guestUs(this.#config.costs[work.creditor], work) * this.#slowness(debtor, work);
+    return remoteAttentionUs(this.#config.costs[work.creditor], work) * this.#slowness(debtor, work);
   }
 
   #slowness(debtor: number, { creditor }: RemoteWork): number {
