@@ -92,7 +92,7 @@ for (const backend of backends) {
       test('f32: the same tokens, log-probabilities within 1e-3', () => {
         compare(engineOf('f32'), goldenCases(folder), exact);
       });
-      // Short prompts are enough of the portable kernels, which are the slowest.
+      // The portable kernels are the slowest: they run short prompts only.
       if (backend.native)
         test(`bf16 weights, inputs and KV: log-probabilities within ${bf16Max}`, () => {
           const cases = goldenCases(folder).filter(({ prompt }) => !slow || prompt.length <= 60);
@@ -105,11 +105,11 @@ for (const backend of backends) {
           const blocks = blocksFor(prompt.length, 0);
           const rowsAt = (player: Player, size: number) =>
             chunksOf(prompt, 0, [size]).flatMap((chunk) => player.step([{ ...chunk, blocks, logits: 'all' }]).rows);
-          const wanted = rowsAt(new Player(engineOf(inputs)), 512);
-          expect(wanted).toHaveLength(prompt.length);
-          // Of hundreds of small steps a second thread would make nothing but meetings of the two.
+          const expected = rowsAt(new Player(engineOf(inputs)), 512);
+          expect(expected).toHaveLength(prompt.length);
+          // One thread: with hundreds of small steps, a second one only adds synchronisation.
           const alone = new Player(engineOf(inputs, inputs, 1));
-          for (const size of [1, 7]) expect(sameBits(rowsAt(alone, size), wanted), `chunks of ${size}`).toBe(true);
+          for (const size of [1, 7]) expect(sameBits(rowsAt(alone, size), expected), `chunks of ${size}`).toBe(true);
         });
     });
   }
@@ -126,7 +126,8 @@ for (const backend of backends) {
     kernels.close();
   });
 
-  // All prompts of the real model on the best backend, short ones on others; the oracle takes seconds a token, so two of the shortest.
+  // All prompts of the real model on the best backend, short ones on others. The reference backend takes seconds for a
+  // token: it runs two tokens of the shortest prompts.
   if (backend.name === 'portable') continue;
   const promptMax = backend === backends.at(-1) ? 4096 : slow ? 15 : 60;
   describeModel(smol, backend, (engineOf) => {
@@ -135,15 +136,13 @@ for (const backend of backends) {
     test('f32: the same tokens, log-probabilities within 1e-3', () => {
       compare(engineOf('f32'), cases(), exact, tokens);
     });
-    // Rounding noise of 0.03 is amplified up to tenfold where the text leaves no doubt, so the worst of 900 values moves
-    // from 0.12 to 0.25 with the weights' form, the instruction set or any change of order; the root mean square does not.
-    if (backend === backends.at(-1)) {
-      const worst = backend.name === 'avx2' ? 0.3 : 0.2;
-      test(`bf16 weights, inputs and KV: log-probabilities within 0.06 by root mean square, ${worst} at worst`, () => {
-        compare(engineOf('bf16'), cases(), { worst, rms: 0.06 });
+    // The largest distance is luck: over 24 equal models with permuted channels it varies from 0.13 to 0.38, on every
+    // instruction set, while the root mean square stays at 0.04. So the root mean square has the tight bound.
+    if (backend === backends.at(-1))
+      test('bf16 weights, inputs and KV: log-probabilities within 0.06 by root mean square, 0.45 at worst', () => {
+        compare(engineOf('bf16'), cases(), { worst: 0.45, rms: 0.06 });
       });
-    }
-    // Of the oracle, what the small models show of its forms is enough.
+    // The small models suffice to check the forms of the reference backend.
     if (!slow)
       test('native weights, bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.35 at worst', () => {
         compare(engineOf('bf16', 'native'), cases(), { worst: 0.35, rms: 0.06 }, tokens);

@@ -61,7 +61,7 @@ export interface ForcedStep {
   readonly logits: Float32Array;
 }
 
-/** Runs the prompt and then each golden token, whatever the engine itself would have chosen. */
+/** Runs the prompt, then each golden token, whatever token the engine itself would choose. */
 export function* forcedSteps(
   engine: Engine,
   prompt: readonly number[],
@@ -93,11 +93,11 @@ export interface Distance {
   /** Largest distance of a log-probability, and the root mean square of all. */
   readonly worst: number;
   readonly rms: number;
-  /** Index of the first token that is not the golden one. */
+  /** Index of the first token that differs from the golden one. */
   readonly differsAt: number | undefined;
 }
 
-/** How far an engine's log-probabilities are from the golden ones over the first `tokens` tokens. */
+/** Distance of an engine's log-probabilities from the golden ones over the first `tokens` tokens. */
 export function distance(engine: Engine, golden: GoldenCase, tokens = golden.greedy.length): Distance {
   const offs: number[] = [];
   let differsAt: number | undefined;
