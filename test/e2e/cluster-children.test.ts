@@ -56,7 +56,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
       // It said nothing of it itself, and nobody waited for its silence.
       expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
-      expect(server.output()).not.toContain('fell silent');
+      expect(server.output()).not.toContain('sent no heartbeat');
       expect(await answer(server)).toEqual(expected);
       expect(server.output()).toMatch(/has ended with SIGKILL: it is started anew in 0.5 s/);
       // But for what it prints when it starts, all that it and its instances write down is JSON.

@@ -1,206 +1,225 @@
-// Who holds an office of the cluster: one record that is written by compare-and-set, and leases that each judges by its own clock.
+// Leader election by lease and compare-and-set: one record names the leader, and each process judges the lease by its own clock.
 
-/** What the record says. Epochs only grow: one for each time that somebody was elected. */
-export interface OfficeRecord {
-  /** Undefined: it was laid down. */
+import { assertNever } from '../../util/assert-never.ts';
+
+/** The stored record. Epochs only grow: one for each elected leader. */
+export interface LeaseRecord {
+  /** Undefined: the leader has resigned. */
   readonly holder: string | undefined;
   readonly epoch: number;
 }
 
 export interface ElectionTimes {
-  /** Between two looks at the record, and between two renewals of it. */
-  readonly lookUs: number;
-  /** A holder that has not renewed for so long is replaced. */
+  /** Interval of reads of the record, and of renewals of the lease. */
+  readonly pollUs: number;
+  /** A leader that does not renew its lease for so long is replaced. */
   readonly leaseUs: number;
-  /** A holder lays its office down so much earlier: clocks may run apart by this in one lease. */
-  readonly guardUs: number;
+  /** The leader gives up its lease so much earlier: clocks may drift apart by this within one lease. */
+  readonly clockDriftUs: number;
 }
 
-/** What is known of the office before the record is read. */
-export interface ElectionPast {
-  /** The record may have been lost, so that somebody may hold the office who is not in it. */
-  readonly lost: boolean;
-  /** What a clock that all have says when `nowUs` is 0, in milliseconds: where no epoch is known, one of those after it was never used. */
+/** What a process has before it reads the record. */
+export interface ElectionStart {
+  /** The record may have been lost: there may be a leader that no record names. */
+  readonly recordLost: boolean;
+  /** Time of a clock that all processes share when `nowUs` is 0, in milliseconds: without a known epoch, one after this time is unused. */
   readonly originMs: number;
 }
 
-export const defaultElectionTimes: ElectionTimes = { lookUs: 500_000, leaseUs: 3_000_000, guardUs: 300_000 };
+export const defaultElectionTimes: ElectionTimes = { pollUs: 500_000, leaseUs: 3_000_000, clockDriftUs: 300_000 };
 
-/** Answers come in the order of the questions, or never. */
+interface StoredRecord {
+  readonly record: LeaseRecord;
+  readonly revision: number;
+}
+
+/** Responses arrive in the order of the requests, or never. */
 export type ElectionEvent =
   | { readonly kind: 'wake' }
-  /** The record as it is; undefined: there is none. */
-  | { readonly kind: 'read'; readonly stored: { readonly record: OfficeRecord; readonly revision: number } | undefined }
-  /** Undefined: somebody else was faster. */
+  /** Undefined: there is no record. */
+  | { readonly kind: 'read'; readonly stored: StoredRecord | undefined }
+  /** Undefined: the compare-and-set failed, since the record has changed. */
   | { readonly kind: 'written'; readonly revision: number | undefined }
-  /** What was asked last came to nothing; a write may have been made all the same. */
+  /** The last request failed or timed out; a write may have succeeded. */
   | { readonly kind: 'unanswered' }
-  /** This process ends: lay down the office so that others need not wait. It is done when nothing that was asked is under way. */
+  /** This process ends and resigns, so that the others need not wait for the lease. It is done once no request is pending. */
   | { readonly kind: 'resign' };
 
 export type ElectionEffect =
   | { readonly kind: 'read' }
   /** @see Records.write */
-  | { readonly kind: 'write'; readonly record: OfficeRecord; readonly revision: number | undefined }
+  | { readonly kind: 'write'; readonly record: LeaseRecord; readonly revision: number | undefined }
   | { readonly kind: 'elected'; readonly epoch: number }
   | { readonly kind: 'deposed'; readonly epoch: number };
 
-interface Seen {
-  readonly record: OfficeRecord;
-  readonly revision: number;
-  /** When this revision was asked for first: the holder wrote it before its answer came. */
+interface Observed extends StoredRecord {
+  /** When this revision was first observed: the leader wrote it before. */
   readonly sinceUs: number;
 }
 
 /**
- * The record may be lost with the store that it is in: its holder writes it anew, and others wait for as long as a lease lasts, since one may be held of which nothing is
- * written any more.
- * A holder counts its lease from when it *sent* the renewal, others from when they first *heard* of it, so that one has always stopped before
- * another starts, without comparing clocks. One question is under way at a time.
+ * The leader counts its lease from when it *sent* the renewal, the others from when they first *read* it: a leader has stopped before the
+ * next one starts, and no clocks are compared. One request is pending at a time. The record may be lost with its store: the leader writes it
+ * again, and the others wait for the duration of a lease, which an unrecorded leader may hold.
  */
 export class Election {
   readonly #name: string;
   readonly #times: ElectionTimes;
   readonly #originMs: number;
-  /** Undefined where there is none, or none has been read. */
-  #seen: Seen | undefined;
-  /** The highest that was read or written. */
+  /** Undefined: there is no record, or none was read. */
+  #observed: Observed | undefined;
+  /** Highest epoch that was read or written. */
   #epoch = 0;
-  /** There may have been a record before. */
-  #lost: boolean;
-  /** Since when there has been none, each time that it was read. */
-  #missing: { readonly sinceUs: number; readonly lookedUs: number } | undefined;
-  /** Nobody else has been elected before that, unless this process has heard of it. */
+  /** A record may have existed before. */
+  #recordLost: boolean;
+  /** The record is missing: since when, and the last read that found none. */
+  #missing: { readonly sinceUs: number; readonly readUs: number } | undefined;
+  /** No other process was elected before this time, unless its record was read. */
   #leaseEndUs = 0;
-  #asked: { readonly atUs: number; readonly record: OfficeRecord | undefined } | undefined;
-  /** Held until then, unless renewed. */
-  #held: { readonly epoch: number; readonly untilUs: number } | undefined;
-  /** That was held here. */
+  /** `record` of a pending write; undefined: a read. */
+  #pending: { readonly atUs: number; readonly record: LeaseRecord | undefined } | undefined;
+  /** The lease of this process. */
+  #lease: { readonly epoch: number; readonly untilUs: number } | undefined;
+  /** Last epoch in which this process was the leader. */
   #latestEpoch = 0;
-  #nextLookUs = 0;
-  /** A write went unanswered: only the record can say what it is now. */
+  #nextPollUs = 0;
+  /** A write was not answered: the record has to be read. */
   #inDoubt = false;
   #resigned = false;
   #effects: ElectionEffect[] = [];
 
-  /** @param name of this start of a process: nobody else ever has it */
-  constructor(name: string, { lost, originMs }: ElectionPast, times: ElectionTimes = defaultElectionTimes) {
+  /** @param name unique to this start of the process */
+  constructor(name: string, { recordLost, originMs }: ElectionStart, times: ElectionTimes = defaultElectionTimes) {
     this.#name = name;
-    this.#lost = lost;
+    this.#recordLost = recordLost;
     this.#originMs = originMs;
     this.#times = times;
   }
 
-  /** Of the office, while it is held here: ask before anything is done in it, for a process may have slept. */
+  /** The epoch of this process while it is the leader. Check before every action of the leader: the process may have been suspended. */
   epochAt(nowUs: number): number | undefined {
-    return this.#held !== undefined && nowUs < this.#held.untilUs ? this.#held.epoch : undefined;
+    return this.#lease !== undefined && nowUs < this.#lease.untilUs ? this.#lease.epoch : undefined;
   }
 
-  /** As the record said when it was looked at last. */
+  /** The leader, by the last read of the record. */
   get holder(): string | undefined {
-    return this.#seen?.record.holder;
+    return this.#observed?.record.holder;
   }
 
-  /** When a `wake` is due. */
+  /** Time of the next `wake`. */
   get nextUs(): number {
-    const lookUs = this.#resigned ? Number.POSITIVE_INFINITY : this.#nextLookUs;
-    return Math.min(lookUs, this.#held?.untilUs ?? Number.POSITIVE_INFINITY);
+    const pollUs = this.#resigned ? Number.POSITIVE_INFINITY : this.#nextPollUs;
+    return Math.min(pollUs, this.#lease?.untilUs ?? Number.POSITIVE_INFINITY);
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** Handles one event; `nowUs` never decreases. The caller performs the effects in order. */
   step(nowUs: number, event: ElectionEvent): readonly ElectionEffect[] {
     this.#effects = [];
-    if (this.#held !== undefined && nowUs >= this.#held.untilUs) this.#depose();
-    const asked = this.#asked;
-    if (event.kind !== 'wake' && event.kind !== 'resign') this.#asked = undefined;
-    if (event.kind === 'read') this.#see(nowUs, event.stored);
-    if (event.kind === 'written' && asked?.record !== undefined)
-      this.#wrote(nowUs, asked.atUs, asked.record, event.revision);
-    if (event.kind === 'unanswered') this.#unanswered(asked?.record !== undefined);
-    if (event.kind === 'resign') this.#resign();
-    // Whoever is not answered has done what it could.
-    if (!this.#resigned) this.#look(nowUs);
-    else if (event.kind !== 'unanswered') this.#layDown(nowUs);
+    if (this.#lease !== undefined && nowUs >= this.#lease.untilUs) this.#depose();
+    this.#handle(nowUs, event);
+    if (!this.#resigned) this.#poll(nowUs);
+    // A process that resigns retries nothing.
+    else if (event.kind !== 'unanswered') this.#releaseRecord(nowUs);
     return this.#effects;
   }
 
-  #see(nowUs: number, stored: { readonly record: OfficeRecord; readonly revision: number } | undefined): void {
+  #handle(nowUs: number, event: ElectionEvent): void {
+    const pending = this.#pending;
+    if (event.kind !== 'wake' && event.kind !== 'resign') this.#pending = undefined;
+    switch (event.kind) {
+      case 'wake':
+        break;
+      case 'read':
+        this.#read(nowUs, event.stored);
+        break;
+      case 'written':
+        if (pending?.record !== undefined) this.#written(nowUs, pending.atUs, pending.record, event.revision);
+        break;
+      case 'unanswered':
+        // The record may have been lost meanwhile.
+        this.#recordLost = true;
+        if (pending?.record !== undefined) this.#inDoubt = true;
+        break;
+      case 'resign':
+        this.#resigned = true;
+        this.#depose();
+        break;
+      default:
+        assertNever(event);
+    }
+  }
+
+  #read(nowUs: number, stored: StoredRecord | undefined): void {
     this.#inDoubt = false;
     if (stored === undefined) {
-      this.#miss(nowUs);
+      this.#readNothing(nowUs);
       return;
     }
-    this.#know(nowUs, stored.record, stored.revision);
+    this.#observe(nowUs, stored.record, stored.revision);
     if (!this.#isOwn(stored.record)) this.#depose();
     if (stored.record.holder === undefined) this.#claim(nowUs, stored.revision, this.#epoch + 1);
   }
 
-  #know(nowUs: number, record: OfficeRecord, revision: number): void {
-    const known = this.#seen;
-    // A store that began anew may come to the same revision.
+  #observe(nowUs: number, record: LeaseRecord, revision: number): void {
+    const known = this.#observed;
+    // A store that was lost may reach the same revision again.
     const isKnown = known?.revision === revision && known.record.epoch === record.epoch;
-    if (!isKnown || known.record.holder !== record.holder) this.#seen = { record, revision, sinceUs: nowUs };
+    if (!isKnown || known.record.holder !== record.holder) this.#observed = { record, revision, sinceUs: nowUs };
     this.#epoch = Math.max(this.#epoch, record.epoch);
     this.#missing = undefined;
-    this.#lost = true;
+    this.#recordLost = true;
   }
 
-  /** There is no record. */
-  #miss(nowUs: number): void {
+  #readNothing(nowUs: number): void {
     this.#depose();
-    this.#seen = undefined;
-    const { lookUs, leaseUs } = this.#times;
+    this.#observed = undefined;
+    const { pollUs, leaseUs } = this.#times;
     const before = this.#missing;
-    // Somebody may have held it while nobody looked.
-    const sinceUs = before !== undefined && nowUs - before.lookedUs <= 3 * lookUs ? before.sinceUs : nowUs;
-    this.#missing = { sinceUs, lookedUs: nowUs };
-    if (this.#lost && nowUs >= this.#leaseEndUs && nowUs - sinceUs < leaseUs) return;
-    const unusedEpoch = this.#lost ? this.#originMs + Math.floor(nowUs / 1000) : 1;
+    // After a long pause the record may have existed in between.
+    const sinceUs = before !== undefined && nowUs - before.readUs <= 3 * pollUs ? before.sinceUs : nowUs;
+    this.#missing = { sinceUs, readUs: nowUs };
+    if (this.#recordLost && nowUs >= this.#leaseEndUs && nowUs - sinceUs < leaseUs) return;
+    const unusedEpoch = this.#recordLost ? this.#originMs + Math.floor(nowUs / 1000) : 1;
     this.#claim(nowUs, undefined, Math.max(this.#epoch + 1, unusedEpoch));
   }
 
-  #unanswered(wrote: boolean): void {
-    // Nobody knows how long it has not been heard of.
-    this.#lost = true;
-    if (wrote) this.#inDoubt = true;
+  #isOwn({ holder, epoch }: LeaseRecord): boolean {
+    return holder === this.#name && epoch === this.#lease?.epoch;
   }
 
-  #isOwn({ holder, epoch }: OfficeRecord): boolean {
-    return holder === this.#name && epoch === this.#held?.epoch;
-  }
-
-  #wrote(nowUs: number, askedUs: number, record: OfficeRecord, revision: number | undefined): void {
+  #written(nowUs: number, sentUs: number, record: LeaseRecord, revision: number | undefined): void {
     if (revision === undefined) {
       this.#depose();
       this.#inDoubt = true;
       return;
     }
-    this.#know(nowUs, record, revision);
-    const untilUs = askedUs + this.#times.leaseUs - this.#times.guardUs;
+    this.#observe(nowUs, record, revision);
+    const untilUs = sentUs + this.#times.leaseUs - this.#times.clockDriftUs;
     if (nowUs >= untilUs) return;
-    const first = this.#held === undefined;
-    // Laid down meanwhile, or its lease ended: a new claim gives a new epoch.
-    if (this.#resigned || (first && record.epoch <= this.#latestEpoch)) return;
-    this.#held = { epoch: record.epoch, untilUs };
+    const isFirst = this.#lease === undefined;
+    // After a resignation or an expired lease, only a new claim gives a new epoch.
+    if (this.#resigned || (isFirst && record.epoch <= this.#latestEpoch)) return;
+    this.#lease = { epoch: record.epoch, untilUs };
     this.#leaseEndUs = untilUs;
     this.#latestEpoch = record.epoch;
-    if (first) this.#effects.push({ kind: 'elected', epoch: record.epoch });
+    if (isFirst) this.#effects.push({ kind: 'elected', epoch: record.epoch });
   }
 
-  #look(nowUs: number): void {
-    if (nowUs < this.#nextLookUs) return;
-    this.#nextLookUs = nowUs + this.#times.lookUs;
-    if (this.#asked !== undefined) return;
-    const seen = this.#seen;
-    if (seen === undefined || this.#inDoubt) this.#read(nowUs);
-    else if (this.#isOwn(seen.record)) this.#write(nowUs, seen.record, seen.revision);
-    else if (seen.record.holder === this.#name || nowUs - seen.sinceUs >= this.#times.leaseUs)
-      this.#claim(nowUs, seen.revision, this.#epoch + 1);
-    else this.#read(nowUs);
+  /** Reads the record, renews the lease, or claims an expired one. */
+  #poll(nowUs: number): void {
+    if (nowUs < this.#nextPollUs) return;
+    this.#nextPollUs = nowUs + this.#times.pollUs;
+    if (this.#pending !== undefined) return;
+    const observed = this.#observed;
+    if (observed === undefined || this.#inDoubt) this.#requestRead(nowUs);
+    else if (this.#isOwn(observed.record)) this.#write(nowUs, observed.record, observed.revision);
+    else if (observed.record.holder === this.#name || nowUs - observed.sinceUs >= this.#times.leaseUs)
+      this.#claim(nowUs, observed.revision, this.#epoch + 1);
+    else this.#requestRead(nowUs);
   }
 
-  #read(nowUs: number): void {
-    this.#asked = { atUs: nowUs, record: undefined };
+  #requestRead(nowUs: number): void {
+    this.#pending = { atUs: nowUs, record: undefined };
     this.#effects.push({ kind: 'read' });
   }
 
@@ -208,28 +227,23 @@ export class Election {
     if (!this.#resigned) this.#write(nowUs, { holder: this.#name, epoch }, revision);
   }
 
-  #write(nowUs: number, record: OfficeRecord, revision: number | undefined): void {
-    this.#asked = { atUs: nowUs, record };
+  #write(nowUs: number, record: LeaseRecord, revision: number | undefined): void {
+    this.#pending = { atUs: nowUs, record };
     this.#effects.push({ kind: 'write', record, revision });
   }
 
   #depose(): void {
-    if (this.#held === undefined) return;
-    this.#effects.push({ kind: 'deposed', epoch: this.#held.epoch });
-    this.#held = undefined;
+    if (this.#lease === undefined) return;
+    this.#effects.push({ kind: 'deposed', epoch: this.#lease.epoch });
+    this.#lease = undefined;
   }
 
-  #resign(): void {
-    this.#resigned = true;
-    this.#depose();
-  }
-
-  /** Whoever looks next need not wait for the lease to end. What is under way may still be written in this name: its answer comes first. */
-  #layDown(nowUs: number): void {
-    if (this.#asked !== undefined) return;
-    const seen = this.#seen;
-    if (this.#inDoubt) this.#read(nowUs);
-    else if (seen?.record.holder === this.#name)
-      this.#write(nowUs, { holder: undefined, epoch: seen.record.epoch }, seen.revision);
+  /** Removes the own name from the record. A pending write may still store it: its response is awaited first. */
+  #releaseRecord(nowUs: number): void {
+    if (this.#pending !== undefined) return;
+    const observed = this.#observed;
+    if (this.#inDoubt) this.#requestRead(nowUs);
+    else if (observed?.record.holder === this.#name)
+      this.#write(nowUs, { holder: undefined, epoch: observed.record.epoch }, observed.revision);
   }
 }

@@ -1,57 +1,61 @@
-// Who of a cluster is there, judged by what each hears of the others: announcements at equal distances, and silence.
+// Membership by heartbeats: which processes of a cluster are alive, as one process observes their announcements and their silence.
 
-/** One start of a process. Lives of one name only grow; numbers count the announcements of a life. */
+import { assertNever } from '../../util/assert-never.ts';
+
+/** The heartbeat of one start of a process. */
 export interface Announcement {
   readonly name: string;
+  /** Grows with each start of the process. */
   readonly incarnation: number;
+  /** Counts the announcements of an incarnation. */
   readonly number: number;
 }
 
 export type MembershipEvent<A extends Announcement> =
   | { readonly kind: 'announced'; readonly announcement: A }
-  /** It says that it goes. */
+  /** The process announces its own end. */
   | { readonly kind: 'left'; readonly name: string; readonly incarnation: number }
-  /** What was said between us and it is lost: we begin anew. */
+  /** Messages of the session are lost for good: both sides start a new one. */
   | { readonly kind: 'broken'; readonly name: string; readonly incarnation: number }
-  /** Of our own: while it is down, silence is no sign of anything. */
+  /** Of this process to the bus. While it is down, missing heartbeats are no evidence of a failure. */
   | { readonly kind: 'connection'; readonly up: boolean }
   | { readonly kind: 'wake' };
 
-export type Departure = 'left' | 'fell silent' | 'was started anew' | 'lost the thread';
+export type Departure = 'left' | 'sent no heartbeat' | 'restarted' | 'lost messages';
 
 export type MembershipEffect<A extends Announcement> =
-  /** It is there, and whatever it had of us or we of it is over. */
+  /** The member is alive; all state of an earlier session with it is void. */
   | { readonly kind: 'joined'; readonly member: A }
   | { readonly kind: 'lost'; readonly name: string; readonly incarnation: number; readonly why: Departure }
-  /** It cannot be one of us; said once for each life. */
+  /** The process cannot be a member; emitted once for each incarnation. */
   | { readonly kind: 'refused'; readonly name: string; readonly why: string };
 
 export interface MembershipConfig<A> {
-  /** Who says nothing for so long is lost. */
-  readonly silentUs: number;
-  /** One line that says why it cannot be one of us; undefined: it can. */
+  /** A member that sends no heartbeat for so long is declared failed. */
+  readonly timeoutUs: number;
+  /** The reason in one line for which a process cannot be a member; undefined: it can. */
   readonly refuses?: (announcement: A) => string | undefined;
 }
 
-interface Known {
+interface Process {
   incarnation: number;
   number: number;
-  heardUs: number;
-  state: 'there' | 'away' | 'left' | 'refused';
+  announcedUs: number;
+  state: 'alive' | 'failed' | 'left' | 'refused';
 }
 
-/** Names of those that are away, remembered at most: what is heard of an older one is taken for news. */
-const awayMax = 1024;
+/** Processes that are not alive and still remembered, at most: an older one counts as new. */
+const rememberedMax = 1024;
 
 /**
- * Announcements may be lost, late and doubled: a lower life or number changes nothing, and only too many lost ones in a row are silence.
- * Silence is judged at a `wake` alone: whoever could not run itself hears first what came meanwhile.
- * One that was given up and speaks again in the same life (it was paused, or cut off) joins anew.
+ * Announcements may be lost, late and duplicated: a lower incarnation or number changes nothing, and only several lost ones in a row are a
+ * failure. Failures are declared at a `wake` alone: a process that was suspended itself first handles the announcements that arrived
+ * meanwhile. A member that was declared failed and announces itself again in the same incarnation (it was suspended, or cut off) joins again.
  */
 export class Membership<A extends Announcement> {
   readonly #config: MembershipConfig<A>;
-  readonly #known = new Map<string, Known>();
-  #up = true;
+  readonly #processes = new Map<string, Process>();
+  #connected = true;
   #effects: MembershipEffect<A>[] = [];
 
   constructor(config: MembershipConfig<A>) {
@@ -59,110 +63,112 @@ export class Membership<A extends Announcement> {
   }
 
   has(name: string, incarnation: number): boolean {
-    const known = this.#known.get(name);
-    return known?.state === 'there' && known.incarnation === incarnation;
+    const known = this.#processes.get(name);
+    return known?.state === 'alive' && known.incarnation === incarnation;
   }
 
-  /** When a `wake` is due. */
+  /** Time of the next `wake`. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
-    if (!this.#up) return nextUs;
-    for (const { state, heardUs } of this.#known.values())
-      if (state === 'there') nextUs = Math.min(nextUs, heardUs + this.#config.silentUs);
+    if (!this.#connected) return nextUs;
+    for (const { state, announcedUs } of this.#processes.values())
+      if (state === 'alive') nextUs = Math.min(nextUs, announcedUs + this.#config.timeoutUs);
     return nextUs;
   }
 
-  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  /** Handles one event; `nowUs` never decreases. The caller performs the effects in order. */
   step(nowUs: number, event: MembershipEvent<A>): readonly MembershipEffect<A>[] {
     this.#effects = [];
     switch (event.kind) {
       case 'announced':
-        this.#hear(nowUs, event.announcement);
+        this.#announced(nowUs, event.announcement);
         break;
       case 'left':
-        this.#leave(nowUs, event.name, event.incarnation);
+        this.#left(nowUs, event.name, event.incarnation);
         break;
       case 'broken':
-        if (this.has(event.name, event.incarnation)) this.#lose(event.name, 'lost the thread', 'away');
+        if (this.has(event.name, event.incarnation)) this.#lose(event.name, 'lost messages', 'failed');
         break;
       case 'connection':
         this.#connect(nowUs, event.up);
         break;
       case 'wake':
-        this.#judge(nowUs);
+        this.#detectFailures(nowUs);
         break;
+      default:
+        assertNever(event);
     }
     return this.#effects;
   }
 
-  #hear(nowUs: number, announcement: A): void {
+  #announced(nowUs: number, announcement: A): void {
     const { name, incarnation, number } = announcement;
-    const known = this.#known.get(name);
+    const known = this.#processes.get(name);
     if (known !== undefined && this.#isLate(nowUs, known, announcement)) return;
     if (known !== undefined && incarnation === known.incarnation) {
       known.number = number;
-      known.heardUs = nowUs;
-      if (known.state === 'away') this.#admit(known, announcement);
+      known.announcedUs = nowUs;
+      if (known.state === 'failed') this.#admit(known, announcement);
       return;
     }
-    if (known?.state === 'there') this.#lose(name, 'was started anew', 'away');
-    const newcomer: Known = { incarnation, number, heardUs: nowUs, state: 'away' };
-    this.#remember(name, newcomer);
-    this.#admit(newcomer, announcement);
+    if (known?.state === 'alive') this.#lose(name, 'restarted', 'failed');
+    const joining: Process = { incarnation, number, announcedUs: nowUs, state: 'failed' };
+    this.#remember(name, joining);
+    this.#admit(joining, announcement);
   }
 
-  /** A lower life is an earlier one, unless nobody has had the name for long: then a clock was set back. */
-  #isLate(nowUs: number, { incarnation, number, state, heardUs }: Known, announcement: A): boolean {
+  /** A lower incarnation is an earlier start, unless the name has been unused for long: then the clock of the process was set back. */
+  #isLate(nowUs: number, { incarnation, number, state, announcedUs }: Process, announcement: A): boolean {
     if (announcement.incarnation === incarnation) return announcement.number <= number;
-    const vacant = state !== 'there' && nowUs - heardUs >= 2 * this.#config.silentUs;
-    return announcement.incarnation < incarnation && !vacant;
+    const unused = state !== 'alive' && nowUs - announcedUs >= 2 * this.#config.timeoutUs;
+    return announcement.incarnation < incarnation && !unused;
   }
 
-  #admit(known: Known, announcement: A): void {
+  #admit(joining: Process, announcement: A): void {
     const why = this.#config.refuses?.(announcement);
-    known.state = why === undefined ? 'there' : 'refused';
+    joining.state = why === undefined ? 'alive' : 'refused';
     this.#effects.push(
       why === undefined ? { kind: 'joined', member: announcement } : { kind: 'refused', name: announcement.name, why },
     );
   }
 
-  #leave(nowUs: number, name: string, incarnation: number): void {
-    const known = this.#known.get(name);
+  #left(nowUs: number, name: string, incarnation: number): void {
+    const known = this.#processes.get(name);
     if (known !== undefined && incarnation < known.incarnation) return;
-    if (known?.state === 'there')
-      this.#lose(name, incarnation === known.incarnation ? 'left' : 'was started anew', 'left');
-    // What is announced late of this life must not bring it back.
-    this.#remember(name, { incarnation, number: Number.POSITIVE_INFINITY, heardUs: nowUs, state: 'left' });
+    if (known?.state === 'alive') this.#lose(name, incarnation === known.incarnation ? 'left' : 'restarted', 'left');
+    // A late announcement of this incarnation must not bring it back.
+    this.#remember(name, { incarnation, number: Number.POSITIVE_INFINITY, announcedUs: nowUs, state: 'left' });
   }
 
-  /** Nobody could be heard: all have their time again from when they can be. */
+  /** After a reconnect every member has the full timeout again. */
   #connect(nowUs: number, up: boolean): void {
-    if (up && !this.#up) for (const known of this.#known.values()) known.heardUs = nowUs;
-    this.#up = up;
+    if (up && !this.#connected) for (const known of this.#processes.values()) known.announcedUs = nowUs;
+    this.#connected = up;
   }
 
-  #judge(nowUs: number): void {
-    if (!this.#up) return;
-    for (const [name, { state, heardUs }] of this.#known)
-      if (state === 'there' && nowUs - heardUs >= this.#config.silentUs) this.#lose(name, 'fell silent', 'away');
+  #detectFailures(nowUs: number): void {
+    if (!this.#connected) return;
+    for (const [name, { state, announcedUs }] of this.#processes)
+      if (state === 'alive' && nowUs - announcedUs >= this.#config.timeoutUs)
+        this.#lose(name, 'sent no heartbeat', 'failed');
   }
 
-  #lose(name: string, why: Departure, state: Known['state']): void {
-    const known = this.#known.get(name);
+  #lose(name: string, why: Departure, state: Process['state']): void {
+    const known = this.#processes.get(name);
     if (known === undefined) return;
     known.state = state;
     this.#effects.push({ kind: 'lost', name, incarnation: known.incarnation, why });
   }
 
-  #remember(name: string, known: Known): void {
-    // The latest stands last.
-    this.#known.delete(name);
-    this.#known.set(name, known);
-    let over = this.#known.size - awayMax;
-    for (const [other, { state }] of this.#known) {
+  #remember(name: string, joining: Process): void {
+    // The map is in the order of the latest change.
+    this.#processes.delete(name);
+    this.#processes.set(name, joining);
+    let over = this.#processes.size - rememberedMax;
+    for (const [other, { state }] of this.#processes) {
       if (over <= 0) return;
-      if (state === 'there') continue;
-      this.#known.delete(other);
+      if (state === 'alive') continue;
+      this.#processes.delete(other);
       over--;
     }
   }

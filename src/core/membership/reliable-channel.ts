@@ -1,9 +1,11 @@
-// What one process tells another, in order and whole, over a bus that loses messages: numbered parts, kept until the other side has them.
+// A reliable, ordered channel between two processes over a bus that loses, duplicates and reorders messages: numbered parts with ack and nack.
+
+import { assertNever } from '../../util/assert-never.ts';
 
 /** A piece of a message. `number`: 1, 2, 3... in each direction. */
 export interface ChannelPart {
   readonly number: number;
-  /** The last one of its message. */
+  /** The last part of its message. */
   readonly last: boolean;
   readonly bytes: Uint8Array;
 }
@@ -11,52 +13,52 @@ export interface ChannelPart {
 export type ChannelEvent =
   | { readonly kind: 'send'; readonly message: Uint8Array }
   | { readonly kind: 'part'; readonly part: ChannelPart }
-  /** What the other side has sent and heard, told at equal distances: so that the last part of all is missed, too. */
-  | { readonly kind: 'tally'; readonly sent: number; readonly heard: number }
-  /** The other side misses all from this number on. */
-  | { readonly kind: 'again'; readonly from: number };
+  /** Sent at a fixed interval: numbers of the last part sent and of the last one received in order. It shows the loss of a last part too. */
+  | { readonly kind: 'ack'; readonly sent: number; readonly received: number }
+  /** The other side lacks all parts from this number on. */
+  | { readonly kind: 'nack'; readonly from: number };
 
 export type ChannelEffect =
   | { readonly kind: 'publish'; readonly part: ChannelPart }
-  /** The listener's own. */
+  /** The receiver of the effect owns the bytes. */
   | { readonly kind: 'deliver'; readonly message: Uint8Array }
-  /** Tell the other side `again`. */
-  | { readonly kind: 'ask'; readonly from: number }
-  /** It cannot be mended: both sides have to begin anew. The link is good for nothing more. */
+  /** Send a `nack` to the other side. */
+  | { readonly kind: 'nack'; readonly from: number }
+  /** The channel has failed for good: both sides must open a new one. */
   | { readonly kind: 'broken'; readonly why: string };
 
 export interface ChannelConfig {
-  /** Of one part. */
+  /** Bytes of one part at most. */
   readonly partBytesMax: number;
-  /** Of one message that is received. */
+  /** Bytes of one received message at most. */
   readonly messageBytesMax: number;
-  /** Of parts that the other side has not told to have. */
+  /** Bytes of unacknowledged parts at most. */
   readonly keptBytesMax: number;
 }
 
 export const defaultChannelConfig: ChannelConfig = {
-  // A NATS server takes 1 MiB at most unless it is told otherwise.
+  // A NATS server accepts 1 MiB unless it is configured otherwise.
   partBytesMax: 2 ** 19,
   messageBytesMax: 2 ** 26,
   keptBytesMax: 2 ** 27,
 };
 
-/** What was asked for, or the asking, is lost too when so many more have come without it. */
-const askAgainParts = 16;
+/** A nack is repeated after so many further parts: it may be lost itself. */
+const nackAfterParts = 16;
 
-/** One end. After a lost part all that follow it are dropped, and told again from there. */
+/** One end of a channel. Go-back-N: parts after a lost one are dropped, and retransmitted from there on. */
 export class ReliableChannel {
   readonly #config: ChannelConfig;
-  /** Sent, and not known to be heard, oldest first. */
-  #kept: ChannelPart[] = [];
-  #keptBytes = 0;
+  /** Sent and not acknowledged, oldest first. */
+  #unacknowledged: ChannelPart[] = [];
+  #unacknowledgedBytes = 0;
   #sent = 0;
-  #heard = 0;
-  /** Of the message that is under way. */
+  #received = 0;
+  /** Received parts of the current message. */
   #parts: Uint8Array[] = [];
   #partsBytes = 0;
-  /** Parts that came after one that is missing, since it was asked for; undefined: nothing is missing. */
-  #since: number | undefined;
+  /** Parts received out of order since the last nack; undefined: none is missing. */
+  #sinceNack: number | undefined;
   #broken = false;
   #effects: ChannelEffect[] = [];
 
@@ -64,12 +66,12 @@ export class ReliableChannel {
     this.#config = config;
   }
 
-  /** Of the last part that was sent, and of the last one that was heard with all before it. */
-  get tally(): { readonly sent: number; readonly heard: number } {
-    return { sent: this.#sent, heard: this.#heard };
+  /** Numbers of the last part sent, and of the last part received with all before it. */
+  get ack(): { readonly sent: number; readonly received: number } {
+    return { sent: this.#sent, received: this.#received };
   }
 
-  /** The effects are to be carried out in order. */
+  /** Handles one event. The caller performs the effects in order. */
   step(event: ChannelEvent): readonly ChannelEffect[] {
     this.#effects = [];
     if (this.#broken) return this.#effects;
@@ -78,14 +80,16 @@ export class ReliableChannel {
         this.#send(event.message);
         break;
       case 'part':
-        this.#hear(event.part);
+        this.#receive(event.part);
         break;
-      case 'tally':
-        this.#compare(event.sent, event.heard);
+      case 'ack':
+        this.#acknowledge(event.sent, event.received);
         break;
-      case 'again':
-        this.#tellAgain(event.from);
+      case 'nack':
+        this.#retransmit(event.from);
         break;
+      default:
+        assertNever(event);
     }
     return this.#effects;
   }
@@ -95,32 +99,33 @@ export class ReliableChannel {
     for (let at = 0; at === 0 || at < message.length; at += partBytesMax) {
       const bytes = message.subarray(at, at + partBytesMax);
       const part = { number: ++this.#sent, last: at + partBytesMax >= message.length, bytes };
-      this.#kept.push(part);
-      this.#keptBytes += bytes.length;
+      this.#unacknowledged.push(part);
+      this.#unacknowledgedBytes += bytes.length;
       this.#effects.push({ kind: 'publish', part });
     }
-    if (this.#keptBytes > keptBytesMax)
-      this.#break(`${this.#keptBytes} bytes were not taken: ${keptBytesMax} are kept`);
+    if (this.#unacknowledgedBytes > keptBytesMax)
+      this.#break(`${this.#unacknowledgedBytes} bytes are not acknowledged, at most ${keptBytesMax} are kept`);
   }
 
-  #hear({ number, last, bytes }: ChannelPart): void {
-    if (number <= this.#heard) return;
-    if (number > this.#heard + 1) {
-      if (this.#since === undefined || ++this.#since === askAgainParts) this.#ask();
+  #receive({ number, last, bytes }: ChannelPart): void {
+    // A duplicate.
+    if (number <= this.#received) return;
+    if (number > this.#received + 1) {
+      if (this.#sinceNack === undefined || ++this.#sinceNack === nackAfterParts) this.#nack();
       return;
     }
-    this.#heard = number;
-    this.#since = undefined;
+    this.#received = number;
+    this.#sinceNack = undefined;
     this.#partsBytes += bytes.length;
     if (this.#partsBytes > this.#config.messageBytesMax) {
       this.#break(`a message has more than ${this.#config.messageBytesMax} bytes`);
       return;
     }
     this.#parts.push(bytes);
-    if (last) this.#effects.push({ kind: 'deliver', message: this.#whole() });
+    if (last) this.#effects.push({ kind: 'deliver', message: this.#takeMessage() });
   }
 
-  #whole(): Uint8Array {
+  #takeMessage(): Uint8Array {
     const [first] = this.#parts;
     let message = first ?? new Uint8Array();
     if (this.#parts.length > 1) {
@@ -136,45 +141,46 @@ export class ReliableChannel {
     return message;
   }
 
-  #compare(sent: number, heard: number): void {
-    if (heard > this.#sent) {
-      this.#break(`part ${heard} was heard, ${this.#sent} were sent`);
+  #acknowledge(sent: number, received: number): void {
+    if (received > this.#sent) {
+      this.#break(`part ${received} is acknowledged, ${this.#sent} were sent`);
       return;
     }
-    this.#drop(heard);
-    if (sent > this.#heard) this.#ask();
+    this.#drop(received);
+    if (sent > this.#received) this.#nack();
   }
 
-  #drop(heard: number): void {
+  /** Drops the parts up to this number: the other side has them. */
+  #drop(received: number): void {
     let dropped = 0;
-    for (const { number, bytes } of this.#kept) {
-      if (number > heard) break;
-      this.#keptBytes -= bytes.length;
+    for (const { number, bytes } of this.#unacknowledged) {
+      if (number > received) break;
+      this.#unacknowledgedBytes -= bytes.length;
       dropped++;
     }
-    if (dropped > 0) this.#kept = this.#kept.slice(dropped);
+    if (dropped > 0) this.#unacknowledged = this.#unacknowledged.slice(dropped);
   }
 
-  #tellAgain(from: number): void {
+  #retransmit(from: number): void {
     if (from > this.#sent + 1) {
-      this.#break(`part ${from} is asked for, ${this.#sent} were sent`);
+      this.#break(`part ${from} is requested, ${this.#sent} were sent`);
       return;
     }
     this.#drop(from - 1);
-    const first = this.#sent + 1 - this.#kept.length;
-    // Only what was heard is dropped: an earlier part was asked for before that was told, and this came late or twice.
+    const first = this.#sent + 1 - this.#unacknowledged.length;
+    // Only acknowledged parts are dropped: this nack is late or a duplicate.
     if (from < first) return;
-    for (const part of this.#kept) this.#effects.push({ kind: 'publish', part });
+    for (const part of this.#unacknowledged) this.#effects.push({ kind: 'publish', part });
   }
 
-  #ask(): void {
-    this.#since = 0;
-    this.#effects.push({ kind: 'ask', from: this.#heard + 1 });
+  #nack(): void {
+    this.#sinceNack = 0;
+    this.#effects.push({ kind: 'nack', from: this.#received + 1 });
   }
 
   #break(why: string): void {
     this.#broken = true;
-    this.#kept = [];
+    this.#unacknowledged = [];
     this.#parts = [];
     this.#effects.push({ kind: 'broken', why });
   }

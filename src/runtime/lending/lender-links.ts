@@ -138,7 +138,7 @@ export class LenderLinks {
     const { instance, lendableBlocks } = peer.member;
     if (this.#others.get(instance) !== peer) return;
     this.#others.delete(instance);
-    const isDead = why === 'left' || why === 'was started anew';
+    const isDead = why === 'left' || why === 'restarted';
     // One that is silent may still use what it has borrowed: its leases end that.
     this.#tell(isDead ? { kind: 'instanceLost', instance } : { kind: 'creditorCut', creditor: instance });
     const forget = (): void => {

@@ -1,6 +1,6 @@
 // How a process comes to an agreement with its cluster, and keeps it: one record, written by compare-and-set, and who is heard.
 import { createHash, randomBytes, webcrypto } from 'node:crypto';
-import { type Agreement, agree, type Candidate, type Fresh } from '../../core/membership/agreement.ts';
+import { type Agreement, agree, type Candidate, type FreshSecrets } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
@@ -43,13 +43,13 @@ async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
     const nobody = stored === undefined ? bus.durable : agreement === undefined;
     let others = nobody ? false : undefined;
     let verdict = agree(agreement, own, fresh, others);
-    if (verdict.kind === 'listen') {
+    if (verdict.kind === 'discover') {
       others = await isHeard(bus, 'beat.*', stored === undefined ? lostListenMs : listenMs);
       verdict = agree(agreement, own, fresh, others);
     }
     if (verdict.kind === 'agreed') return { agreement: verdict.agreement, alone: false };
     if (verdict.kind === 'refused') throw new Error(`Cannot join the cluster: ${verdict.why}`);
-    if (verdict.kind === 'listen') continue;
+    if (verdict.kind === 'discover') continue;
     if (verdict.kind === 'wait') {
       if (nowUs() - startedUs > lostUsMax) throw new Error(`Cannot join the cluster: ${lost}`);
       await new Promise((resolve) => setTimeout(resolve, lostWaitMs));
@@ -76,7 +76,7 @@ async function readOurs(
   );
 }
 
-function drawn(): Fresh {
+function drawn(): FreshSecrets {
   const token = randomBytes(24).toString('base64url');
   const hashKey = [...webcrypto.getRandomValues(new Uint32Array(4))];
   return { hashKey, pages: { token, mark: markOf(token) } };

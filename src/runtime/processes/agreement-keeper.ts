@@ -1,5 +1,5 @@
 // What a process does about the cluster's record once it has agreed to it: says it again when it is lost, and finds out what becomes of it where two have been written.
-import { type Agreement, couldHaveAgreed, uphold } from '../../core/membership/agreement.ts';
+import { type Agreement, isCompatible, reconcile } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
@@ -82,7 +82,7 @@ export class AgreementKeeper {
 
   /** Others are back who hold something else, and have more to lose than whoever came, a moment ago, when nobody was heard. */
   contest(theirs: Agreement): void {
-    if (!this.#alone || nowUs() >= this.#youngUntilUs || !couldHaveAgreed(this.#held, theirs)) return;
+    if (!this.#alone || nowUs() >= this.#youngUntilUs || !isCompatible(this.#held, theirs)) return;
     // All stays as it is where the record cannot be written.
     void this.#giveWay(theirs).catch(() => {});
   }
@@ -91,7 +91,7 @@ export class AgreementKeeper {
     for (;;) {
       const stored = await this.#read();
       if (stored?.agreement === 'foreign') return;
-      const upheld = uphold(stored?.agreement, this.#held);
+      const upheld = reconcile(stored?.agreement, this.#held);
       if (upheld.kind === 'write') {
         if ((await writeAgreement(this.#bus, upheld.agreement, stored?.revision)) === undefined) continue;
         this.#log("The cluster's record was lost: written again");
@@ -114,7 +114,7 @@ export class AgreementKeeper {
     for (;;) {
       const stored = await this.#read();
       if (stored === undefined || stored.agreement === 'foreign') return;
-      if (uphold(stored.agreement, this.#held).kind !== 'stands') return;
+      if (reconcile(stored.agreement, this.#held).kind !== 'consistent') return;
       if ((await writeAgreement(this.#bus, { ...theirs, again: true }, stored.revision)) === undefined) continue;
       sayMissing(this.#bus);
       return;
@@ -154,7 +154,7 @@ export class AgreementKeeper {
   async #mend(): Promise<void> {
     const stored = await this.#read();
     if (stored === undefined || stored.agreement === 'foreign' || !stored.agreement.again) return;
-    if (uphold(stored.agreement, this.#held).kind === 'stands')
+    if (reconcile(stored.agreement, this.#held).kind === 'consistent')
       await writeAgreement(this.#bus, { ...stored.agreement, again: undefined }, stored.revision);
   }
 }

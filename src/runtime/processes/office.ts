@@ -1,10 +1,5 @@
 // Stands for an office of the cluster: carries out what an election wants of the record, and tells who holds it.
-import {
-  Election,
-  type ElectionEffect,
-  type ElectionEvent,
-  type OfficeRecord,
-} from '../../core/membership/election.ts';
+import { Election, type ElectionEffect, type ElectionEvent, type LeaseRecord } from '../../core/membership/election.ts';
 import type { Records, Subject } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
@@ -30,7 +25,10 @@ export class Office {
 
   constructor(options: OfficeOptions) {
     this.#options = options;
-    this.#election = new Election(options.name, { lost: options.lost, originMs: Math.floor(performance.timeOrigin) });
+    this.#election = new Election(options.name, {
+      recordLost: options.lost,
+      originMs: Math.floor(performance.timeOrigin),
+    });
   }
 
   start(): void {
@@ -90,7 +88,7 @@ export class Office {
     };
   }
 
-  async #write(record: OfficeRecord, revision: number | undefined): Promise<ElectionEvent> {
+  async #write(record: LeaseRecord, revision: number | undefined): Promise<ElectionEvent> {
     const { records, key } = this.#options;
     return { kind: 'written', revision: await records.write(key, encode(record), revision) };
   }

@@ -84,7 +84,7 @@ export class PeerSession<Theirs extends Announcement> {
 
   constructor(options: PeerSessionOptions<Theirs>) {
     this.#options = options;
-    this.#membership = new Membership({ silentUs, refuses: (member) => options.refuses?.(member) });
+    this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => options.refuses?.(member) });
   }
 
   /** Hears and is heard from now on. */
@@ -137,7 +137,7 @@ export class PeerSession<Theirs extends Announcement> {
   #tally(linked: Linked<Theirs>): void {
     const { session, link } = linked;
     const bytes = this.#options.status?.(linked) ?? new Uint8Array();
-    this.#publish(linked, { kind: 'tally', session, ...link.tally, bytes });
+    this.#publish(linked, { kind: 'ack', session, ...link.ack, bytes });
   }
 
   /** Among equals, whose name comes first. */
@@ -246,11 +246,11 @@ export class PeerSession<Theirs extends Announcement> {
     const linked = this.#linkedFor(member, frame);
     if (linked === undefined) return;
     if (frame.kind === 'over') {
-      this.#breakOff(linked, 'the other side began anew');
+      this.#breakOff(linked, 'the other side started a new session');
       return;
     }
     this.#step(linked, frame.kind === 'part' ? { kind: 'part', part: frame } : frame);
-    if (frame.kind === 'tally' && this.#links.get(name) === linked) this.#options.onStatus?.(linked, frame.bytes);
+    if (frame.kind === 'ack' && this.#links.get(name) === linked) this.#options.onStatus?.(linked, frame.bytes);
   }
 
   /** The link of the frame's session, which it may begin; undefined: it is of another one. */
@@ -259,11 +259,11 @@ export class PeerSession<Theirs extends Announcement> {
     if (linked?.session === session) return linked;
     if (this.#leads(member.name)) return undefined;
     if (session > this.#lastSession(member)) {
-      this.#end(member.name, 'lost the thread');
+      this.#end(member.name, 'lost messages');
       return this.#begin(member, session);
     }
     // Who leads has not noticed that it is over.
-    if (linked === undefined && kind === 'tally') this.#publish({ member }, { kind: 'over', session });
+    if (linked === undefined && kind === 'ack') this.#publish({ member }, { kind: 'over', session });
     return undefined;
   }
 
@@ -280,8 +280,8 @@ export class PeerSession<Theirs extends Announcement> {
       case 'publish':
         this.#publish(linked, { kind: 'part', session, ...effect.part });
         break;
-      case 'ask':
-        this.#publish(linked, { kind: 'again', session, from: effect.from });
+      case 'nack':
+        this.#publish(linked, { kind: 'nack', session, from: effect.from });
         break;
       case 'broken':
         this.#breakOff(linked, effect.why);
@@ -302,7 +302,7 @@ export class PeerSession<Theirs extends Announcement> {
     if (this.#leads(name)) this.#feed({ kind: 'broken', name, incarnation });
     else {
       this.#publish(linked, { kind: 'over', session: linked.session });
-      this.#end(name, 'lost the thread');
+      this.#end(name, 'lost messages');
     }
   }
 

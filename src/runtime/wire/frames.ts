@@ -1,4 +1,4 @@
-// Frames of a link on the bus: a fixed head, then the bytes of a part or of what is told with a tally.
+// Frames of a channel on the bus: a fixed head, then the bytes of a part, or the status that an ack carries.
 
 /** Of everything that processes of a cluster tell each other: those of another version do not understand us. */
 export const wireVersion = 12;
@@ -12,19 +12,19 @@ export type Frame =
       readonly last: boolean;
       readonly bytes: Uint8Array;
     }
-  /** At equal distances: what was sent and heard in the session, and what else there is to say. */
+  /** Sent at a fixed interval: the last parts sent and received in the session, and the status of the sender. */
   | {
-      readonly kind: 'tally';
+      readonly kind: 'ack';
       readonly session: number;
       readonly sent: number;
-      readonly heard: number;
+      readonly received: number;
       readonly bytes: Uint8Array;
     }
-  | { readonly kind: 'again'; readonly session: number; readonly from: number }
+  | { readonly kind: 'nack'; readonly session: number; readonly from: number }
   /** To the side that leads: this session is over here. */
   | { readonly kind: 'over'; readonly session: number };
 
-const kinds = ['part', 'tally', 'again', 'over'] as const;
+const kinds = ['part', 'ack', 'nack', 'over'] as const;
 const headBytes = 16;
 
 export function encodeFrame(frame: Frame): Uint8Array {
@@ -45,9 +45,9 @@ function figuresOf(frame: Frame): readonly [number, number] {
   switch (frame.kind) {
     case 'part':
       return [frame.number, Number(frame.last)];
-    case 'tally':
-      return [frame.sent, frame.heard];
-    case 'again':
+    case 'ack':
+      return [frame.sent, frame.received];
+    case 'nack':
       return [frame.from, 0];
     case 'over':
       return [0, 0];
@@ -69,9 +69,9 @@ export function decodeFrame(payload: Uint8Array): Frame {
   switch (kind) {
     case 'part':
       return { kind, session, number: a, last: b === 1, bytes };
-    case 'tally':
-      return { kind, session, sent: a, heard: b, bytes };
-    case 'again':
+    case 'ack':
+      return { kind, session, sent: a, received: b, bytes };
+    case 'nack':
       return { kind, session, from: a };
     case 'over':
       return { kind, session };

@@ -1,7 +1,7 @@
 // What processes whose instances lend to one another tell each other, and the records that they share, checked field by field where they arrive.
 import { z } from 'zod';
 import { parseEnvelope } from '../../core/lending/parse.ts';
-import type { OfficeRecord } from '../../core/membership/election.ts';
+import type { LeaseRecord } from '../../core/membership/election.ts';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { LenderWire } from '../lending/lender-wire.ts';
 import { encode } from './codec.ts';
@@ -62,7 +62,7 @@ const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: c
 export const readLenderWire = reader<Exclude<LenderWire, { kind: 'room' | 'door' }>>("a lender's message", lenderWire);
 export const readLender = reader<LenderAnnouncement>("a lender's announcement", lender);
 export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
-export const readOffice = reader<OfficeRecord>("an office's record", office);
+export const readOffice = reader<LeaseRecord>("an office's record", office);
 
 /** The stored record of lenders, as `readPlaces` reads it. */
 export function encodePlaces(places: readonly LenderPlace[]): Uint8Array {

@@ -1,7 +1,8 @@
-// What the processes of a cluster have to have alike: who says it, who is refused, and when it may change.
+// The cluster agreement: which process sets it, which one is refused, and when it may change.
+
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { type Agreement, agree, identityOf, uphold } from '../../../src/core/membership/agreement.ts';
+import { type Agreement, agree, identityOf, reconcile } from '../../../src/core/membership/agreement.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '[]' };
 const gateway = { modelFingerprint: 'm', root: undefined };
@@ -11,7 +12,7 @@ const stored: Agreement = { ...instance, hashKey: [1, 2, 3, 4], pages: drawn };
 const fresh = { hashKey: [5, 6, 7, 8], pages: { token: 'drawn later', mark: '2' } };
 const other = { ...fresh, hashKey: [0, 0, 0, 0] };
 
-test('whoever comes first says what holds; the first instance adds its form', () => {
+test('the first process sets the agreement, and the first instance adds its formats', () => {
   const begun = { ...gateway, hashKey: fresh.hashKey, pages: undefined };
   const joined = { ...instance, ...fresh };
   expect(agree(undefined, gateway, fresh, false)).toEqual({ kind: 'write', agreement: begun });
@@ -30,8 +31,8 @@ test.each([
   ],
   ['another form', { modelFingerprint: 'm', root: { ...root, weightForm: 'q4' } }, 'weights q8, this one has q4'],
   ['other inputs', { modelFingerprint: 'm', root: { ...root, inputForm: 'f32' } }, 'inputs bf16, this one has f32'],
-])('%s is refused while somebody is there, and takes over where nobody is', (_, own, why) => {
-  expect(agree(stored, own, fresh, undefined)).toEqual({ kind: 'listen' });
+])('%s is refused while other processes are alive, and replaces the agreement of none', (_, own, why) => {
+  expect(agree(stored, own, fresh, undefined)).toEqual({ kind: 'discover' });
   expect(agree(stored, own, fresh, true)).toEqual({ kind: 'refused', why: expect.stringContaining(why) });
   expect(agree(stored, own, fresh, false)).toEqual({
     kind: 'write',
@@ -39,8 +40,8 @@ test.each([
   });
 });
 
-test('a gateway that is alone leaves the form to the instances that come; else it takes what is there', () => {
-  expect(agree(stored, gateway, fresh, undefined)).toEqual({ kind: 'listen' });
+test('a gateway without peers leaves the formats to the first instance; with peers it accepts theirs', () => {
+  expect(agree(stored, gateway, fresh, undefined)).toEqual({ kind: 'discover' });
   expect(agree(stored, gateway, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
   expect(agree(stored, gateway, fresh, false)).toEqual({
     kind: 'write',
@@ -48,7 +49,7 @@ test('a gateway that is alone leaves the form to the instances that come; else i
   });
 });
 
-test('the token for pages is drawn once, or given to all', () => {
+test('the page token is random, or given to every process', () => {
   const given = { ...instance, tokenMark: '7' };
   const pages = { token: undefined, mark: '7' };
   expect(agree(undefined, given, fresh, false)).toMatchObject({ agreement: { pages } });
@@ -63,22 +64,22 @@ test('the token for pages is drawn once, or given to all', () => {
   expect(agree(stored, given, fresh, false)).toMatchObject({ kind: 'write', agreement: { pages } });
 });
 
-test('a record that is not there may have been lost: whoever comes listens, and waits for those who are there', () => {
+test('without a record a joining process looks for live members, and waits until they restore it', () => {
   for (const own of [gateway, instance]) {
-    expect(agree(undefined, own, fresh, undefined)).toEqual({ kind: 'listen' });
+    expect(agree(undefined, own, fresh, undefined)).toEqual({ kind: 'discover' });
     expect(agree(undefined, own, fresh, true)).toEqual({ kind: 'wait' });
   }
 });
 
-test('those who are there say again what was lost, and what one left out that knew less; nothing else is touched', () => {
+test('members restore a lost record, and complete a partial one; they change nothing else', () => {
   const again = { ...stored, again: true };
   const less = { ...gateway, hashKey: stored.hashKey, pages: undefined };
-  expect(uphold(undefined, stored)).toEqual({ kind: 'write', agreement: again });
-  expect(uphold(undefined, less)).toEqual({ kind: 'write', agreement: { ...less, again: true } });
-  expect(uphold({ ...less, again: true }, stored)).toEqual({ kind: 'write', agreement: again });
-  expect(uphold(again, less)).toEqual({ kind: 'stands', held: again });
-  expect(uphold(stored, stored)).toEqual({ kind: 'stands', held: stored });
-  // The first instance of all adds its form to what was said again.
+  expect(reconcile(undefined, stored)).toEqual({ kind: 'write', agreement: again });
+  expect(reconcile(undefined, less)).toEqual({ kind: 'write', agreement: { ...less, again: true } });
+  expect(reconcile({ ...less, again: true }, stored)).toEqual({ kind: 'write', agreement: again });
+  expect(reconcile(again, less)).toEqual({ kind: 'consistent', held: again });
+  expect(reconcile(stored, stored)).toEqual({ kind: 'consistent', held: stored });
+  // The first instance of all adds its formats to a restored record.
   expect(agree({ ...less, again: true }, instance, fresh, undefined)).toMatchObject({ agreement: { again: true } });
   for (const [other, why] of [
     [{ ...stored, hashKey: fresh.hashKey }, 'key'],
@@ -86,30 +87,30 @@ test('those who are there say again what was lost, and what one left out that kn
     [{ ...stored, root: { ...root, weightForm: 'q4' } }, 'weights q4'],
     [{ ...stored, pages: fresh.pages }, 'token'],
   ] as const)
-    expect(uphold(other, stored)).toEqual({ kind: 'differs', why: expect.stringContaining(why) });
+    expect(reconcile(other, stored)).toEqual({ kind: 'differs', why: expect.stringContaining(why) });
 });
 
-test('in whatever order those who are there look, all of it is there in the end', () => {
+test('members restore the whole record in any order', () => {
   const gatewayKnows = { ...gateway, hashKey: stored.hashKey, pages: undefined };
   const members = fc.constantFrom<Agreement>(gatewayKnows, stored, { ...stored, root }, gatewayKnows);
   fc.assert(
-    fc.property(fc.array(members, { minLength: 1, maxLength: 6 }), (there) => {
+    fc.property(fc.array(members, { minLength: 1, maxLength: 6 }), (alive) => {
       let record: Agreement | undefined;
-      const held = [...there];
+      const held = [...alive];
       for (let round = 0; round < 2; round++)
         for (const [i, own] of held.entries()) {
-          const upheld = uphold(record, own);
-          if (upheld.kind === 'write') record = upheld.agreement;
-          else if (upheld.kind === 'stands') held[i] = upheld.held;
-          else throw new Error(upheld.why);
+          const decision = reconcile(record, own);
+          if (decision.kind === 'write') record = decision.agreement;
+          else if (decision.kind === 'consistent') held[i] = decision.held;
+          else throw new Error(decision.why);
         }
-      const all = there.some(({ pages }) => pages !== undefined) ? stored : gatewayKnows;
+      const all = alive.some(({ pages }) => pages !== undefined) ? stored : gatewayKnows;
       expect(record).toEqual({ ...all, again: true });
     }),
   );
 });
 
-test('identities of blocks are alike where form and key are', () => {
+test('equal formats and keys give equal block identities', () => {
   const identity = identityOf(root, stored.hashKey);
   expect(identity).toMatch(/^[0-9a-f]{32}$/);
   expect(identityOf({ ...root }, [1, 2, 3, 4])).toBe(identity);

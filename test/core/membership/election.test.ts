@@ -1,11 +1,12 @@
-// Elections among members with clocks of their own over a record whose answers are slow, lost or made though lost.
+// Leader election among members with skewed clocks, over a record whose responses are late or lost, also after a successful write.
+
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import {
   Election,
   type ElectionEffect,
   type ElectionEvent,
-  type OfficeRecord,
+  type LeaseRecord,
   defaultElectionTimes as times,
 } from '../../../src/core/membership/election.ts';
 import { Prng } from '../../../src/util/prng.ts';
@@ -17,17 +18,17 @@ interface Member {
   incarnation: number;
 }
 
-/** A record, its members, and what is under way between them; the world's time moves in steps of 10 ms. */
+/** A record, its members, and the messages between them; time moves in steps of 10 ms. */
 class World {
   nowUs = 0;
   readonly epochs: number[] = [];
-  record: OfficeRecord | undefined;
+  record: LeaseRecord | undefined;
   revision = 0;
-  #lost = false;
+  #recordLost = false;
   readonly members: Member[];
   readonly #random: Prng;
   faulty: boolean;
-  #agenda: { readonly atUs: number; readonly act: () => void }[] = [];
+  #queue: { readonly atUs: number; readonly act: () => void }[] = [];
 
   constructor(seed: number, count: number, faulty: boolean) {
     this.#random = new Prng(seed, 1);
@@ -37,25 +38,25 @@ class World {
 
   #member(index: number, incarnation: number): Member {
     const skewMs = this.#random.integer(0, 1e6);
-    const past = { lost: this.#lost, originMs: -skewMs };
+    const past = { recordLost: this.#recordLost, originMs: -skewMs };
     return { election: new Election(`m${index}.${incarnation}`, past), skewUs: skewMs * 1000, up: true, incarnation };
   }
 
   run(untilUs: number): void {
     for (; this.nowUs < untilUs; this.nowUs += 10_000) {
-      const due = this.#agenda.filter(({ atUs }) => atUs <= this.nowUs);
-      this.#agenda = this.#agenda.filter(({ atUs }) => atUs > this.nowUs);
+      const due = this.#queue.filter(({ atUs }) => atUs <= this.nowUs);
+      this.#queue = this.#queue.filter(({ atUs }) => atUs > this.nowUs);
       for (const { act } of due) act();
       for (const member of this.members) {
         const stalls = this.faulty && this.#random.chance(1 / 400);
         if (member.up && !stalls && member.election.nextUs <= this.nowUs + member.skewUs)
-          this.tell(member, { kind: 'wake' });
+          this.step(member, { kind: 'wake' });
       }
       this.check();
     }
   }
 
-  tell(member: Member, event: ElectionEvent): void {
+  step(member: Member, event: ElectionEvent): void {
     for (const effect of member.election.step(this.nowUs + member.skewUs, event)) this.#perform(member, effect);
   }
 
@@ -64,14 +65,14 @@ class World {
     if (effect.kind !== 'read' && effect.kind !== 'write') return;
     const lost = this.faulty && this.#random.chance(0.1);
     const delayUs = () => this.#random.integer(0, this.faulty ? 400_000 : 5_000);
-    this.#agenda.push({
+    this.#queue.push({
       atUs: this.nowUs + delayUs(),
       act: () => {
-        // A lost write may have been made.
-        const made = !lost || this.#random.chance(0.5);
-        const answer: ElectionEvent = made ? this.#answer(effect) : { kind: 'unanswered' };
-        const said: ElectionEvent = lost ? { kind: 'unanswered' } : answer;
-        this.#agenda.push({ atUs: this.nowUs + delayUs(), act: () => member.up && this.tell(member, said) });
+        // A write without a response may have succeeded.
+        const done = !lost || this.#random.chance(0.5);
+        const answer: ElectionEvent = done ? this.#answer(effect) : { kind: 'unanswered' };
+        const response: ElectionEvent = lost ? { kind: 'unanswered' } : answer;
+        this.#queue.push({ atUs: this.nowUs + delayUs(), act: () => member.up && this.step(member, response) });
       },
     });
   }
@@ -85,11 +86,11 @@ class World {
     return { kind: 'written', revision: ++this.revision };
   }
 
-  /** With all that was stored. */
-  lose(): void {
+  /** The store loses all records. */
+  loseRecord(): void {
     this.record = undefined;
     this.revision = 0;
-    this.#lost = true;
+    this.#recordLost = true;
   }
 
   crash(index: number): void {
@@ -98,13 +99,13 @@ class World {
   }
 
   check(): void {
-    const believe = this.members.filter(({ election, skewUs }) => election.epochAt(this.nowUs + skewUs) !== undefined);
-    if (believe.length > 1) throw new Error(`${believe.length} members hold the office`);
+    const leaders = this.members.filter(({ election, skewUs }) => election.epochAt(this.nowUs + skewUs) !== undefined);
+    if (leaders.length > 1) throw new Error(`${leaders.length} members are leader`);
     for (let i = 1; i < this.epochs.length; i++)
       if (this.epochs[i] <= this.epochs[i - 1]) throw new Error(`epoch ${this.epochs[i]} after ${this.epochs[i - 1]}`);
   }
 
-  get seenByAll(): boolean {
+  get readByAll(): boolean {
     return this.record !== undefined && this.members.every(({ election }) => election.holder !== undefined);
   }
 
@@ -113,7 +114,7 @@ class World {
   }
 }
 
-test('one is elected soon, and stays', () => {
+test('elects one leader soon, and keeps it', () => {
   const world = new World(1, 5, false);
   world.run(2_000_000);
   expect(world.epochs).toEqual([1]);
@@ -121,39 +122,39 @@ test('one is elected soon, and stays', () => {
   expect(world.epochs).toEqual([1]);
 });
 
-test('whoever died is replaced after its lease, whoever resigned at once', () => {
+test('replaces a crashed leader after its lease, and one that resigned at once', () => {
   const world = new World(2, 3, false);
   world.run(2_000_000);
   world.crash(world.members.indexOf(world.holder() ?? world.members[0]));
-  world.run(2_000_000 + times.leaseUs + 2 * times.lookUs);
+  world.run(2_000_000 + times.leaseUs + 2 * times.pollUs);
   expect(world.epochs).toEqual([1, 2]);
   const holder = world.holder();
-  if (holder === undefined) throw new Error('nobody holds it');
-  world.tell(holder, { kind: 'resign' });
-  world.run(world.nowUs + times.lookUs + 100_000);
+  if (holder === undefined) throw new Error('no leader');
+  world.step(holder, { kind: 'resign' });
+  world.run(world.nowUs + times.pollUs + 100_000);
   expect(world.epochs).toEqual([1, 2, 3]);
   expect(world.holder()).not.toBe(holder);
 });
 
-test('a record that is lost is written anew by who holds the office, and by others only once no lease can last', () => {
+test('the leader restores a lost record; others write one only after every lease has expired', () => {
   const world = new World(3, 3, false);
   world.run(2_000_000);
   const holder = world.holder();
-  world.lose();
-  world.run(world.nowUs + 2 * times.lookUs);
+  world.loseRecord();
+  world.run(world.nowUs + 2 * times.pollUs);
   expect(world.holder()).toBe(holder);
   expect(world.epochs).toHaveLength(2);
-  // The holder dies with it, and nobody who comes knows of any epoch.
-  world.lose();
+  // The leader crashes too, and no restarted member has an epoch.
+  world.loseRecord();
   for (const index of world.members.keys()) world.crash(index);
   const lostUs = world.nowUs;
   world.run(lostUs + times.leaseUs);
   expect(world.holder()).toBeUndefined();
-  world.run(lostUs + times.leaseUs + 2 * times.lookUs);
+  world.run(lostUs + times.leaseUs + 2 * times.pollUs);
   expect(world.holder()).toBeDefined();
 });
 
-test('at most one holds it at any time and epochs grow, whatever is lost, late or dead; and in the end one does', () => {
+test('has at most one leader at a time and growing epochs under loss, delay and crashes, and one leader in the end', () => {
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 1, max: 5 }), (seed, count) => {
       const world = new World(seed, count, true);
@@ -161,32 +162,32 @@ test('at most one holds it at any time and epochs grow, whatever is lost, late o
       for (let i = 0; i < 6; i++) {
         world.run(world.nowUs + random.integer(0, 10_000_000));
         world.crash(random.integer(0, count - 1));
-        // All have looked since they began.
-        if (random.chance(0.3) && world.seenByAll) {
-          world.lose();
+        // Every member has read the record since its start.
+        if (random.chance(0.3) && world.readByAll) {
+          world.loseRecord();
           world.run(world.nowUs + 2 * times.leaseUs);
         }
       }
       world.faulty = false;
-      world.run(world.nowUs + 2 * times.leaseUs + 5 * times.lookUs);
+      world.run(world.nowUs + 2 * times.leaseUs + 5 * times.pollUs);
       expect(world.holder()).toBeDefined();
     }),
     { numRuns: 60 },
   );
 });
 
-test('whoever resigns, at whatever time, leaves no record in its name', () => {
+test('a member that resigns at any time leaves no record in its name', () => {
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 0, max: 1_500_000 }), (seed, atUs) => {
       const world = new World(seed, 3, false);
       world.run(atUs);
       const [leaver] = world.members;
-      world.tell(leaver, { kind: 'resign' });
-      // What is under way, what becomes of it, and its own last words.
+      world.step(leaver, { kind: 'resign' });
+      // Pending requests, their responses, and the last write of the member.
       world.run(world.nowUs + 100_000);
       leaver.up = false;
       expect(world.record?.holder).not.toBe('m0.0');
-      world.run(world.nowUs + 2 * times.lookUs);
+      world.run(world.nowUs + 2 * times.pollUs);
       expect(world.holder()).toBeDefined();
       expect(world.holder()).not.toBe(leaver);
     }),

@@ -8,7 +8,7 @@ import { readOffice } from '../../../src/runtime/wire/lender-messages.ts';
 import { settled } from '../bus/settled.ts';
 import { HeldRecords } from './held-records.ts';
 
-const lookMs = defaultElectionTimes.lookUs / 1000;
+const lookMs = defaultElectionTimes.pollUs / 1000;
 const buses: Bus[] = [];
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });

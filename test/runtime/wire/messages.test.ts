@@ -168,8 +168,8 @@ describe('messages', () => {
     const frames: Frame[] = [
       { kind: 'part', session: 3, number: 4_000_000_000, last: true, bytes },
       { kind: 'part', session: 3, number: 1, last: false, bytes: new Uint8Array() },
-      { kind: 'tally', session: 1, sent: 5, heard: 6, bytes },
-      { kind: 'again', session: 2, from: 7 },
+      { kind: 'ack', session: 1, sent: 5, received: 6, bytes },
+      { kind: 'nack', session: 2, from: 7 },
       { kind: 'over', session: 9 },
     ];
     for (const frame of frames) expect(decodeFrame(encodeFrame(frame))).toEqual(frame);
