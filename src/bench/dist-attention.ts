@@ -290,7 +290,7 @@ class Fetcher {
     await landed;
     const ms = performance.now() - start;
     this.#receiver.close(landing);
-    this.#receiver.landed();
+    this.#receiver.received();
     return ms;
   }
 

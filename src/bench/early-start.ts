@@ -97,13 +97,20 @@ class Bench {
         new InstanceThread({
           ...{ entry: options.entry, hub, bus },
           data: {
-            ...{ settings, address: String(i), role: 'mixed', incarnation: 1, lands: false, peers: 'threads' },
+            ...{
+              settings,
+              address: String(i),
+              role: 'mixed',
+              incarnation: 1,
+              receivesPrompts: false,
+              peers: 'threads',
+            },
             ...{ traces: false, hashKey },
             pages: { host: '127.0.0.1', port: 0, token, transport: 'tcp' },
             loaded: undefined,
           },
           log: options.log,
-          onEvents: ({ events, snapshot }) => {
+          onOutputs: ({ events, snapshot }) => {
             if (i === 0) this.bytes = snapshot.sent?.bytes ?? 0;
             for (const [id, { kind }] of events) {
               if (kind === 'tokens') this.#heard.get(id)?.();

@@ -162,7 +162,7 @@ class Way {
     await landed;
     const seconds = (performance.now() - start) / 1000;
     this.#receiver.close(landing);
-    this.#receiver.landed();
+    this.#receiver.received();
     return seconds;
   }
 

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { clusterViewSchema, topRows } from '../../src/cli/serve/host/instance-rows.ts';
 import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/ports.ts';
 import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
-import { nothingYet } from '../../src/runtime/snapshots/metric-snapshots.ts';
+import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
 import { noAccounts } from '../gateway/world.ts';
 
@@ -39,14 +39,14 @@ const link = {
 function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> {
   const instances: readonly InstanceSnapshot[] = [
     {
-      ...{ ...nothingYet, name: 'p', ready: true, waiting: 2, running: 1 },
+      ...{ ...emptySnapshot, name: 'p', ready: true, waiting: 2, running: 1 },
       ...{ pages: { total: 100, used: 60, cached: 30, free: 10 }, promptTokens: 200, cachedTokens: 50 },
       ...{ computedPromptTokens: 300 * seconds, stepMsTotal: 250 * seconds },
       links: [{ to: 1, transport: 'shared', bytes: 4e6 * seconds, backlogBytes: 1e6 }],
       lending: lending(4, [{ ...link, peer: 9, borrowedBlocks: 3, refusals: 1 }]),
     },
     {
-      ...{ ...nothingYet, name: 'd', ready: true, generatedTokens: 40 * seconds },
+      ...{ ...emptySnapshot, name: 'd', ready: true, generatedTokens: 40 * seconds },
       lending: lending(9, [
         { ...link, peer: 4, queries: 70 * seconds, queryBytes: 1e6 * seconds, partialBytes: 1e6 * seconds },
       ]),

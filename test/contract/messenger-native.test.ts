@@ -63,12 +63,12 @@ else {
       },
       arrivals: (landing, blocks) => far.arrivals(landing, blocks),
       close: (landing) => far.close(landing),
-      landed: () => far.landed().map(shown),
-      givenUp: () => far.givenUp(),
+      received: () => far.received().map(shown),
+      unreachable: () => far.unreachable(),
       send: (landing, step, parcels, last) => far.send(landing, step, parcels, last),
       stop: (landing) => far.stop(landing),
-      left: (landing) => far.left(landing),
-      wayTo: (landing) => far.wayTo(landing),
+      pending: (landing) => far.pending(landing),
+      transportTo: (landing) => far.transportTo(landing),
     };
   };
   describe('behind a proxy', () => {
@@ -93,7 +93,7 @@ else {
           await new Promise((resolve) => setImmediate(resolve));
           proxy.cut(false);
         }
-        while (receiver.messenger.landed().length === 0) await receiver.awaken();
+        while (receiver.messenger.received().length === 0) await receiver.awaken();
         for (const [place, page] of pages.entries())
           expect(receiver.pool.read(to[place] ?? -1)).toEqual(sender.pool.read(page));
         receiver.messenger.close(landing);
@@ -110,20 +110,20 @@ else {
     sender.messenger.send(gone, 0, page, false);
     const told = async (): Promise<readonly string[]> => {
       for (;;) {
-        const all = sender.messenger.givenUp();
+        const all = sender.messenger.unreachable();
         if (all.length > 0) return all;
         await new Promise((resolve) => setTimeout(resolve, 5));
       }
     };
     expect(await told()).toEqual([gone]);
     sender.messenger.send(gone, 0, page, true);
-    expect(sender.messenger.givenUp()).toEqual([]);
+    expect(sender.messenger.unreachable()).toEqual([]);
     expect(sender.messenger.counts).toMatchObject({ faults: 1, pages: 0 });
     sender.messenger.stop(gone);
     sender.messenger.send(gone, 0, page, true);
     expect(await told()).toEqual([gone]);
     sender.messenger.send(landing, 0, page, true);
-    while (receiver.messenger.landed().length === 0) await receiver.awaken();
+    while (receiver.messenger.received().length === 0) await receiver.awaken();
   });
 }
 

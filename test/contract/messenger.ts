@@ -47,7 +47,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     };
     async function landed(wanted: ReceiveBufferHandle): Promise<void> {
       for (;;) {
-        const all = receiver.messenger.landed();
+        const all = receiver.messenger.received();
         expect(all.every((landing) => landing === wanted)).toBe(true);
         if (all.length > 0) return;
         await receiver.awaken();
@@ -62,7 +62,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       sender.messenger.send(landing, 0, parcels(first), true);
       await landed(landing);
       expectEqual(to, first);
-      expect(sender.messenger.wayTo(landing)).toMatch(/^(thread|shared|tcp)$/);
+      expect(sender.messenger.transportTo(landing)).toMatch(/^(thread|shared|tcp)$/);
       const { pageBytes } = sender.pool;
       expect(sender.messenger.counts).toMatchObject({
         pages: count + first.length,
@@ -74,15 +74,15 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     it('says how many pages may still be read', async () => {
       const to = places(first.length);
       const landing = receiver.messenger.open(to);
-      expect(sender.messenger.left(landing)).toBe(0);
+      expect(sender.messenger.pending(landing)).toBe(0);
       sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
-      expect(sender.messenger.left(landing)).toBe(first.length);
+      expect(sender.messenger.pending(landing)).toBe(first.length);
       run();
-      while (sender.messenger.left(landing) > 0) await new Promise((resolve) => setImmediate(resolve));
+      while (sender.messenger.pending(landing) > 0) await new Promise((resolve) => setImmediate(resolve));
       expectEqual(to, first);
       sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
       sender.messenger.stop(landing);
-      expect(sender.messenger.left(landing)).toBe(0);
+      expect(sender.messenger.pending(landing)).toBe(0);
       receiver.messenger.close(landing);
     });
 
@@ -160,7 +160,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
         sender.messenger.send(landing, 0, parcels(first), false);
         if (i % 2 === 1) sender.messenger.send(landing, sender.messenger.nextStep, parcels(second), false);
         sender.messenger.stop(landing);
-        expect(sender.messenger.left(landing)).toBe(0);
+        expect(sender.messenger.pending(landing)).toBe(0);
         for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(elsewhere));
         const behind = receiver.messenger.open(other);
         sender.messenger.send(behind, 0, parcels(second.slice(0, 1)), true);
@@ -182,7 +182,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       expect(send(0, 1)).toThrow('no such page or slot');
       expect(() => receiver.messenger.open(Int32Array.of(receiver.pool.pages))).toThrow('Cannot open a receive buffer');
       receiver.messenger.close(landing);
-      expect(receiver.messenger.landed()).toEqual([]);
+      expect(receiver.messenger.received()).toEqual([]);
     });
   });
 }

@@ -133,12 +133,12 @@ class SimulatedMessenger implements Messenger {
     this.#world.landings.delete(landing);
   }
 
-  landed(): readonly ReceiveBufferHandle[] {
+  received(): readonly ReceiveBufferHandle[] {
     this.#world.run();
     return this.#world.complete.splice(0).filter((handle) => this.#world.landings.get(handle)?.at === this.#at);
   }
 
-  givenUp(): readonly ReceiveBufferHandle[] {
+  unreachable(): readonly ReceiveBufferHandle[] {
     return [];
   }
 
@@ -156,13 +156,13 @@ class SimulatedMessenger implements Messenger {
     this.#world.stop(landing);
   }
 
-  left(landing: ReceiveBufferHandle): number {
+  pending(landing: ReceiveBufferHandle): number {
     this.#world.run();
     const queue = this.#world.landings.get(landing)?.queue ?? [];
     return queue.reduce((sum, { parcels }) => sum + parcels.length / parcelWords, 0);
   }
 
-  wayTo(): 'tcp' {
+  transportTo(): 'tcp' {
     return 'tcp';
   }
 }

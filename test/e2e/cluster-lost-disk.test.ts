@@ -4,7 +4,7 @@ import { loadNative } from '../../src/kernel/native/native.ts';
 import type { Bus } from '../../src/runtime/bus/bus.ts';
 import { connectNats } from '../../src/runtime/bus/nats-bus.ts';
 import { readAgreement } from '../../src/runtime/wire/agreement-record.ts';
-import { readPlaces } from '../../src/runtime/wire/lender-messages.ts';
+import { readPlaces } from '../../src/runtime/wire/lending-messages.ts';
 import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';

@@ -18,7 +18,7 @@ const { createNativeBackend } = await import(new URL('native.js', dist));
 const { NativeFarMessenger } = await import(new URL('far-messenger.js', dist));
 const pool = createNativeBackend({ threads: 1 }).createKvPool(${JSON.stringify(spec)});
 const messenger = new NativeFarMessenger(pool, ${JSON.stringify(options)}, () => {
-  for (const landing of messenger.landed()) console.log('landed ' + landing);
+  for (const landing of messenger.received()) console.log('landed ' + landing);
 });
 const pages = Int32Array.from({ length: ${spec.pages} }, (_, i) => i);
 createInterface({ input: process.stdin }).on('line', () => console.log('open ' + messenger.open(pages)));
@@ -63,7 +63,7 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
     child.kill('SIGCONT');
     expect(await said()).toBe(`landed ${landing}`);
     // What has not been acknowledged would be given up with the process.
-    while (messenger.left(landing) > 0) await pass(1);
+    while (messenger.pending(landing) > 0) await pass(1);
     expect(messenger.counts).toMatchObject({ bytes: total, faults: 0 });
   });
 
@@ -75,7 +75,7 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
     await once(child, 'exit');
     const told: string[] = [];
     while (told.length === 0) {
-      told.push(...messenger.givenUp());
+      told.push(...messenger.unreachable());
       await pass(1);
     }
     expect(told).toEqual([landing]);

@@ -112,7 +112,7 @@ describe.skipIf(loadNative() === undefined)('a step over blocks that are on thei
       }),
       { numRuns: 25 },
     );
-    receiver.landed();
+    receiver.received();
   });
 
   it('is aborted while it waits', async () => {

@@ -10,10 +10,10 @@ import { NativeMessenger } from '../../kernel/native/messenger.ts';
 import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
 import type { ActivationWire } from '../../runtime/pipeline/activation-memory.ts';
 import { ActivationTransfer } from '../../runtime/pipeline/activation-transfer.ts';
+import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
 import type { InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
-import { say, type ThreadPlace } from '../../runtime/threads/thread-wires.ts';
 import { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
-import type { Messenger, PagesPlace } from '../../runtime/transfer/messenger.ts';
+import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -38,7 +38,7 @@ export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | und
 /** Undefined where there is nobody to hand prompts to, or to take them from. */
 export function createHandOffs(
   { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
-  { bus, address }: ThreadPlace,
+  { bus, address }: ThreadEndpoint,
   memory: PagedMemory,
   wake: () => void,
 ): LiveHandOffs | undefined {
@@ -47,7 +47,7 @@ export function createHandOffs(
   const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
   return new LiveHandOffs({
     ...{ messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes },
-    post: (to, wire) => say(bus, 'peer', [to, address], wire),
+    post: (to, wire) => publishTo(bus, 'peer', [to, address], wire),
   });
 }
 
@@ -69,11 +69,15 @@ export function createRows(
   const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
   const messenger = createMessenger(pages && { ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
   const write = (pages: Int32Array, rows: Float32Array): void => loadNative()?.writeRows(pool, pages, rows);
-  return new ActivationTransfer({ pool, roomsOut, roomsIn, chunkPages, pageValues, columns, write }, messenger, post);
+  return new ActivationTransfer(
+    { pool, sendBuffers: roomsOut, receiveBuffers: roomsIn, chunkPages, pageValues, rowValues: columns, write },
+    messenger,
+    post,
+  );
 }
 
 /** Of a port that is given, what is lent has that one and the next. */
-function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
+function besideLending(pages: PagesAddress | undefined): PagesAddress | undefined {
   const { port = 0 } = pages ?? {};
   return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
@@ -81,22 +85,22 @@ function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
 /** To those that it lends to and borrows from, wherever they are; undefined where nobody does. */
 export function lenderWays(
   instance: InstanceIndex | undefined,
-  { bus, address }: ThreadPlace,
+  { bus, address }: ThreadEndpoint,
 ): LenderRoutes | undefined {
   if (instance === undefined) return undefined;
   return {
     instance,
-    post: (to, wire) => say(bus, 'lender', [to, address], wire),
-    ask: (envelope) => say(bus, 'manager', [address], envelope),
-    greet: (room) => say(bus, 'room', [address], room),
+    send: (to, wire) => publishTo(bus, 'lending', [to, address], wire),
+    sendToManager: (envelope) => publishTo(bus, 'manager', [address], envelope),
+    announceServer: (room) => publishTo(bus, 'attentionServer', [address], room),
   };
 }
 
-export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
+export function createMessenger(pages: PagesAddress | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
   return pages === undefined ? new NativeMessenger(pool, wake) : new NativeFarMessenger(pool, pages, wake);
 }
 
 /** Lines for the log of whoever started the thread. */
-export function logOver({ bus, address, incarnation }: ThreadPlace): (message: string) => void {
-  return (message) => say(bus, 'said', [address, incarnation], { kind: 'log', message });
+export function logOver({ bus, address, incarnation }: ThreadEndpoint): (message: string) => void {
+  return (message) => publishTo(bus, 'output', [address, incarnation], { kind: 'log', message });
 }

@@ -16,8 +16,8 @@ import { collectWhenAsked } from '../../runtime/threads/collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
 import { StepTracer } from '../../runtime/threads/step-tracer.ts';
+import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
-import { say, type ThreadPlace } from '../../runtime/threads/thread-wires.ts';
 import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
@@ -52,14 +52,14 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   }
 }
 
-function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
+function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, loaded, hashKey, role } = data;
   const log = logOver(own);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
   // Beside what is its own: room for the longest prompt, so that every one can land.
-  const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const landingPages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
   const otherPages = landingPages + lent.staging + (sizes?.pages ?? 0) + lent.host;
@@ -74,7 +74,10 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
-    ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
+    ...{
+      settleLoads: () => tiers?.live.finishLoads(),
+      isRead: (pages: Int32Array) => handOffs?.isRead(pages) === true,
+    },
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
@@ -90,14 +93,14 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     journalIncarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
-    ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => stages?.holds(id) === true },
+    ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => pipeline?.isBlocked(id) === true },
   });
-  const reaches = backend.isa !== 'reference' || data.lands;
+  const reaches = backend.isa !== 'reference' || data.receivesPrompts;
   const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const stages = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
-  const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
+  const pipeline = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
+  const parts = { handOffs, pipeline, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
@@ -120,7 +123,7 @@ function createStages(
   wake: () => void,
 ): PipelineRunner {
   const columns = model.config.hiddenSize;
-  const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
+  const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.sendWire(to, wire), wake);
   const staged = {
     layers: engine.layers,
     slice: (span: LayerSpan) => engine.slice(span),
@@ -128,7 +131,7 @@ function createStages(
   };
   // Between processes it is listened for rows from the start; they may not come.
   const rows =
-    data.peers === 'processes' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
+    data.peers === 'processes' && data.receivesPrompts && data.settings.lending === undefined ? createOwn() : undefined;
   return new PipelineRunner(staged, () => rows ?? createOwn());
 }
 
@@ -166,7 +169,7 @@ function yieldToGateway(): void {
 function serve(data: InstanceThreadData<InstanceSettings>): void {
   const { endpoint, address, incarnation } = data;
   const own = { bus: new MemoryBus(endpoint), address, incarnation };
-  const post = (message: FromInstance): void => say(own.bus, 'said', [address, incarnation], message);
+  const post = (message: FromInstance): void => publishTo(own.bus, 'output', [address, incarnation], message);
   try {
     yieldToGateway();
     const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);
@@ -174,7 +177,7 @@ function serve(data: InstanceThreadData<InstanceSettings>): void {
     collectWhenAsked();
     post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
   } catch (error) {
-    post({ kind: 'unable', message: error instanceof Error ? error.message : String(error) });
+    post({ kind: 'startFailed', message: error instanceof Error ? error.message : String(error) });
   }
 }
 

@@ -9,10 +9,10 @@ import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { NativeGuestDoor, reachGuestRoom } from '../../kernel/native/remote-attention-listener.ts';
 import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
-import type { BureauSettings } from '../../runtime/lending/lending-manager-host.ts';
+import type { LendingManagerSettings } from '../../runtime/lending/lending-manager-host.ts';
 import { LiveLending } from '../../runtime/lending/live-lending.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
-import type { Messenger, PagesPlace } from '../../runtime/transfer/messenger.ts';
+import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../util/step.ts';
 import { type LendingRules, policyOf, timesOf } from '../options/lending-rules.ts';
@@ -45,7 +45,7 @@ export interface LendingSettings {
   readonly rules: LendingRules;
 }
 
-function liveTimes(rules: LendingRules): BureauSettings['times'] {
+function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
   return { ...timesOf(rules), ...patience, silentUs };
 }
 
@@ -74,12 +74,12 @@ function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): nu
 /** For a gManager that may be in any of several processes. */
 export function officeSettings(
   rules: LendingRules,
-): Omit<BureauSettings, 'instances'> & { readonly blocksMax: number } {
+): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
   return { ...bureauSettings(rules), blocksMax: stagingBlocks };
 }
 
 /** For the gManager. */
-export function bureauSettings(rules: LendingRules): Omit<BureauSettings, 'instances'> {
+export function bureauSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
   const times = liveTimes(rules);
   const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
   return {
@@ -112,7 +112,7 @@ export interface Borrowing {
 interface BorrowingParts {
   readonly ways: LenderRoutes | undefined;
   /** Where instances of other processes reach this one. */
-  readonly pages: PagesPlace | undefined;
+  readonly pages: PagesAddress | undefined;
   readonly engine: Engine;
   readonly backend: Backend;
   readonly messenger: () => Messenger;
@@ -161,12 +161,12 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
   const door = lending.lenders === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
-  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
-  return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
+  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), attentionAddress: door };
+  return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.serverOf(creditor) } };
 }
 
 /** Beside the port for pages, where that one is given. */
-function openDoor(room: number, { port = 0, ...pages }: PagesPlace): string {
+function openDoor(room: number, { port = 0, ...pages }: PagesAddress): string {
   return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 

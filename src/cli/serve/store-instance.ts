@@ -4,13 +4,13 @@ import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { kvShapeOf } from '../../engine/load-model.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
+import type { ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';
 import type {
   BlockRoot,
   InstanceDescription,
   InstanceThreadData,
   ReadyMessage,
 } from '../../runtime/threads/thread-protocol.ts';
-import type { ThreadPlace } from '../../runtime/threads/thread-wires.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
@@ -31,7 +31,7 @@ const computesNothing = {
 };
 
 /** Reads the shape of the model and its fingerprint, no weights. @throws Error in one line */
-export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
+export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, hashKey, role } = data;
   const { kv, layers, root } = shapeOf(settings);
   const log = logOver(own);

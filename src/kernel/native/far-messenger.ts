@@ -88,11 +88,11 @@ export class NativeFarMessenger {
     this.#landings.close(landing);
   }
 
-  landed(): readonly string[] {
+  received(): readonly string[] {
     return this.#landings.landed().flatMap((landing) => this.#addresses.get(landing) ?? []);
   }
 
-  givenUp(): readonly string[] {
+  unreachable(): readonly string[] {
     return this.#native.takeGivenUp(this.#messenger);
   }
 
@@ -104,7 +104,7 @@ export class NativeFarMessenger {
     this.#native.stopSendingRemote(...this.#target(address));
   }
 
-  left(address: string): number {
+  pending(address: string): number {
     return this.#native.pendingPagesRemote(...this.#target(address));
   }
 
@@ -113,7 +113,7 @@ export class NativeFarMessenger {
     return [this.#messenger, host, port, landing, key, places];
   }
 
-  wayTo(address: string): 'shared' | 'tcp' | undefined {
+  transportTo(address: string): 'shared' | 'tcp' | undefined {
     const { host, port } = partsOf(address);
     const way = this.#native.transportTo(this.#messenger, host, port);
     return (['shared', 'tcp'] as const).find((each) => transportCodes[each] === way);

@@ -36,12 +36,12 @@ export class NativeMessenger {
     this.#landings.close(Number(landing));
   }
 
-  landed(): readonly string[] {
+  received(): readonly string[] {
     return this.#landings.landed().map(String);
   }
 
   /** None: nobody in this process is out of reach. */
-  givenUp(): readonly string[] {
+  unreachable(): readonly string[] {
     return [];
   }
 
@@ -53,11 +53,11 @@ export class NativeMessenger {
     this.#landings.native.stopSending(this.#messenger, Number(landing));
   }
 
-  left(landing: string): number {
+  pending(landing: string): number {
     return this.#landings.native.pendingPages(this.#messenger, Number(landing));
   }
 
-  wayTo(): 'thread' {
+  transportTo(): 'thread' {
     return 'thread';
   }
 

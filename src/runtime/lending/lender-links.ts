@@ -8,12 +8,12 @@ import { Office } from '../processes/office.ts';
 import { type Peer, PeerSession } from '../processes/peer-session.ts';
 import type { Upholding } from '../processes/record-reconciler.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
-import { listen, ownAddress, say } from '../threads/thread-wires.ts';
+import { ownAddress, publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import { encode } from '../wire/codec.ts';
-import { type LenderAnnouncement, readLender, readLenderWire } from '../wire/lender-messages.ts';
-import { arePlacesLost, keepPlace, leavePlace, type Place, takePlace } from './lender-registry.ts';
-import { type OfficeWire, patienceMs } from './lender-routes.ts';
-import type { LenderWire } from './lender-wire.ts';
+import { type LenderAnnouncement, readLenderAnnouncement, readLendingWire } from '../wire/lending-messages.ts';
+import { isRegistryLost, keepNumber, type LenderNumber, releaseNumber, takeNumber } from './lender-registry.ts';
+import { type ManagerOutput, returnMs } from './lender-routes.ts';
+import type { LendingWire } from './lending-wire.ts';
 
 export interface LenderLinksOptions {
   readonly bus: Bus;
@@ -31,12 +31,12 @@ export interface LenderLinksOptions {
 }
 
 /** What others have to know of an instance that lends. */
-export type Lender = Pick<LenderAnnouncement, 'identity' | 'lendableBlocks' | 'door'>;
+export type Lender = Pick<LenderAnnouncement, 'identity' | 'lendableBlocks' | 'attentionAddress'>;
 type Other = Peer<LenderAnnouncement>;
 
 export class LenderLinks {
   readonly #options: LenderLinksOptions;
-  readonly #place: Place;
+  readonly #place: LenderNumber;
   readonly #office: Office;
   readonly #deaf: readonly (() => void)[];
   readonly #others = new Map<InstanceIndex, Other>();
@@ -47,16 +47,16 @@ export class LenderLinks {
   #station: PeerSession<LenderAnnouncement> | undefined;
   #gmanager: GManager | undefined;
 
-  private constructor(options: LenderLinksOptions, place: Place) {
+  private constructor(options: LenderLinksOptions, place: LenderNumber) {
     const { bus, name, incarnation, manager } = options;
     this.#options = options;
     this.#place = place;
     const { threads } = options;
     this.#deaf = [
-      listen(threads, 'lender', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
-      listen(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
+      subscribeTo(threads, 'lending', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
+      subscribeTo(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
     ];
-    this.#upholding = keepPlace(bus, name, place, options.onTaken, options.log);
+    this.#upholding = keepNumber(bus, name, place, options.onTaken, options.log);
     this.#office = new Office({
       records: bus.records,
       key: 'gmanager',
@@ -78,8 +78,8 @@ export class LenderLinks {
   /** Takes a number among those that lend. @throws Error in one line when there is none */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
     const { bus, name, incarnation } = options;
-    const lost = options.lost || (await arePlacesLost(bus));
-    return new LenderLinks({ ...options, lost }, await takePlace(bus, name, incarnation, lost));
+    const lost = options.lost || (await isRegistryLost(bus));
+    return new LenderLinks({ ...options, lost }, await takeNumber(bus, name, incarnation, lost));
   }
 
   /** Its number among those that lend. */
@@ -103,12 +103,12 @@ export class LenderLinks {
       ...{ bus, name, incarnation, log },
       kind: 'lender',
       about: { instance: this.#place.instance, ...own },
-      read: readLender,
+      read: readLenderAnnouncement,
       refuses: ({ identity }) =>
         identity === own.identity ? undefined : `it computes in another way: ${identity}, not ${own.identity}`,
       onJoined: (peer) => this.#join(peer),
       onLost: (peer, why) => this.#lose(peer, why),
-      onMessage: (peer, message) => this.#hearOther(peer, readLenderWire(message)),
+      onMessage: (peer, message) => this.#hearOther(peer, readLendingWire(message)),
     });
     this.#station.start();
     this.#office.start();
@@ -122,11 +122,11 @@ export class LenderLinks {
     for (const stop of this.#deaf) stop();
     const { bus, name } = this.#options;
     // Where the server is gone others wait for leases.
-    await Promise.allSettled([this.#office.resign(), kept.then(() => leavePlace(bus, name, this.#place))]);
+    await Promise.allSettled([this.#office.resign(), kept.then(() => releaseNumber(bus, name, this.#place))]);
   }
 
   #join(peer: Other): void {
-    const { instance, door } = peer.member;
+    const { instance, attentionAddress: door } = peer.member;
     clearTimeout(this.#patience.get(instance)?.timer);
     this.#patience.delete(instance);
     this.#others.set(instance, peer);
@@ -145,7 +145,7 @@ export class LenderLinks {
       this.#patience.delete(instance);
       this.#tellReach();
     };
-    const timer = setTimeout(forget, patienceMs).unref();
+    const timer = setTimeout(forget, returnMs).unref();
     clearTimeout(this.#patience.get(instance)?.timer);
     this.#patience.set(instance, { timer, blocks: lendableBlocks });
   }
@@ -158,13 +158,13 @@ export class LenderLinks {
   }
 
   /** To the thread. */
-  #tell(news: OfficeWire): void {
-    say(this.#options.threads, 'office', [ownAddress], news);
+  #tell(news: ManagerOutput): void {
+    publishTo(this.#options.threads, 'managerOutput', [ownAddress], news);
   }
 
   /** In another's name. */
-  #tellOf(instance: InstanceIndex, wire: LenderWire): void {
-    say(this.#options.threads, 'lender', [ownAddress, instance], wire);
+  #tellOf(instance: InstanceIndex, wire: LendingWire): void {
+    publishTo(this.#options.threads, 'lending', [ownAddress, instance], wire);
   }
 
   /** To the gManager, wherever it is. While nobody is, it will be said again. */
@@ -178,12 +178,12 @@ export class LenderLinks {
       if (`${member.name}.${member.incarnation}` === holder) this.#send(instance, { kind: 'lending', envelope });
   }
 
-  #send(to: InstanceIndex, wire: LenderWire): void {
+  #send(to: InstanceIndex, wire: LendingWire): void {
     const peer = this.#others.get(to);
     if (peer !== undefined) this.#station?.send(peer, encode(wire));
   }
 
-  #hearOther(peer: Other, wire: Exclude<LenderWire, { kind: 'room' | 'door' }>): void {
+  #hearOther(peer: Other, wire: Exclude<LendingWire, { kind: 'room' | 'door' }>): void {
     const { instance } = peer.member;
     if (this.#others.get(instance) !== peer) return;
     if (wire.kind !== 'lending') {

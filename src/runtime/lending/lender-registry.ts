@@ -2,33 +2,33 @@
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
-import { isHeard, lostListenMs, type Upholding, whenDoubtful } from '../processes/record-reconciler.ts';
+import { hasTraffic, lostListenMs, type Upholding, whenDoubtful } from '../processes/record-reconciler.ts';
 import {
   encodePlaces,
   type LenderAnnouncement,
   type LenderPlace,
-  readLender,
+  readLenderAnnouncement,
   readPlaces,
-} from '../wire/lender-messages.ts';
+} from '../wire/lending-messages.ts';
 
 const key = 'lenders';
 /** Numbers there are. */
 const placesMax = 64;
 
-export interface Place {
+export interface LenderNumber {
   readonly instance: InstanceIndex;
   /** Greater than that of whoever had the number before. */
   readonly incarnation: number;
 }
 
 /** Has it been lost by itself? Whoever is in it announces itself, and says its number again. */
-export async function arePlacesLost(bus: Bus): Promise<boolean> {
+export async function isRegistryLost(bus: Bus): Promise<boolean> {
   if (bus.durable || (await bus.records.read(key)) !== undefined) return false;
-  return isHeard(bus, 'beat.lender', lostListenMs);
+  return hasTraffic(bus, 'beat.lender', lostListenMs);
 }
 
 /** @param lost the record may have been: then numbers of those who are heard are taken, whatever it says @throws Error in one line when all numbers are taken */
-export async function takePlace(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<Place> {
+export async function takeNumber(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<LenderNumber> {
   let heard: Heard | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
@@ -47,10 +47,10 @@ export async function takePlace(bus: Bus, name: string, incarnation: number, los
 }
 
 /** Says it again when the record was lost. @param onTaken somebody else has the number meanwhile */
-export function keepPlace(
+export function keepNumber(
   bus: Bus,
   name: string,
-  { instance, incarnation }: Place,
+  { instance, incarnation }: LenderNumber,
   onTaken: () => void,
   log: (message: string) => void = () => {},
 ): Upholding {
@@ -71,7 +71,7 @@ export function keepPlace(
 }
 
 /** Somebody else may have it. */
-export async function leavePlace(bus: Bus, name: string, { instance, incarnation }: Place): Promise<void> {
+export async function releaseNumber(bus: Bus, name: string, { instance, incarnation }: LenderNumber): Promise<void> {
   for (;;) {
     const stored = await bus.records.read(key);
     const places = stored === undefined ? [] : readPlaces(stored.value).places;
@@ -133,7 +133,7 @@ function whoIsThere(bus: Bus): Promise<Heard> {
 /** Of another version it is none that could lend to us. */
 function announced(bytes: Uint8Array): LenderAnnouncement | undefined {
   try {
-    return readLender(bytes);
+    return readLenderAnnouncement(bytes);
   } catch {
     return undefined;
   }

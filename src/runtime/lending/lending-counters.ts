@@ -3,12 +3,12 @@ import type { Debtor } from '../../core/lending/debtor/debtor.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
-import type { PageWay } from '../transfer/messenger.ts';
+import type { PageTransport } from '../transfer/messenger.ts';
 
 interface Counts {
   movedBytes: number;
   refusals: number;
-  transport?: PageWay;
+  transport?: PageTransport;
 }
 
 export class LendingCounters {
@@ -17,7 +17,7 @@ export class LendingCounters {
   readonly #debtors = new Set<InstanceIndex>();
 
   /** @param way undefined: not known */
-  moved(peer: InstanceIndex, bytes: number, way: PageWay | undefined): void {
+  moved(peer: InstanceIndex, bytes: number, way: PageTransport | undefined): void {
     const counts = this.#of(peer);
     counts.movedBytes += bytes;
     if (way !== undefined) counts.transport = way;

@@ -4,11 +4,11 @@ import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
+import { publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import type { InstanceDescription } from '../threads/thread-protocol.ts';
-import { listen, say } from '../threads/thread-wires.ts';
-import { type OfficeWire, patienceMs } from './lender-routes.ts';
+import { type ManagerOutput, returnMs } from './lender-routes.ts';
 
-export type BureauSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
+export type LendingManagerSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
   /** (instances) */
   readonly instances: number;
 };
@@ -17,7 +17,7 @@ export type BureauSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'unifo
 type Share = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
 
 export class LendingManagerHost {
-  readonly #settings: BureauSettings;
+  readonly #settings: LendingManagerSettings;
   readonly #bus: Bus;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'tick' }));
   /** (instances): blocks that each may lend. */
@@ -28,11 +28,11 @@ export class LendingManagerHost {
   readonly #forgotten = new Set<InstanceIndex>();
   #gmanager: GManager | undefined;
 
-  constructor(settings: BureauSettings, bus: Bus) {
+  constructor(settings: LendingManagerSettings, bus: Bus) {
     this.#settings = settings;
     this.#bus = bus;
     this.#lendable = new Array<number>(settings.instances).fill(0);
-    listen(bus, 'manager', ['*'], (envelope) => this.#feed({ kind: 'message', envelope }));
+    subscribeTo(bus, 'manager', ['*'], (envelope) => this.#feed({ kind: 'message', envelope }));
   }
 
   /** All serve. @param shares (instances) */
@@ -54,17 +54,17 @@ export class LendingManagerHost {
     this.#alarm.set(this.#gmanager.nextUs);
   }
 
-  #tell(instance: InstanceIndex, wire: OfficeWire): void {
-    say(this.#bus, 'office', [instance], wire);
+  #tell(instance: InstanceIndex, wire: ManagerOutput): void {
+    publishTo(this.#bus, 'managerOutput', [instance], wire);
   }
 
   /** An instance is gone with all that it had lent and borrowed. @param returns it will be started anew: others count on it for a while */
-  lost(instance: InstanceIndex, returns: boolean): void {
+  onLost(instance: InstanceIndex, returns: boolean): void {
     for (const other of this.#lendable.keys())
       if (other !== instance) this.#tell(other, { kind: 'instanceLost', instance });
     if (!returns) this.#forget(instance);
     else if (!this.#patience.has(instance))
-      this.#patience.set(instance, setTimeout(() => this.#forget(instance), patienceMs).unref());
+      this.#patience.set(instance, setTimeout(() => this.#forget(instance), returnMs).unref());
   }
 
   #forget(instance: InstanceIndex): void {
@@ -73,7 +73,7 @@ export class LendingManagerHost {
   }
 
   /** It serves again. */
-  returned(instance: InstanceIndex): void {
+  onReturned(instance: InstanceIndex): void {
     clearTimeout(this.#patience.get(instance));
     this.#patience.delete(instance);
     this.#forgotten.delete(instance);

@@ -57,19 +57,19 @@ export class LentBlocks {
     return pages;
   }
 
-  uses(use: Use): void {
+  track(use: Use): void {
     this.#uses.push(use);
   }
 
   /** All has come that was to land there: for whom. */
-  landed(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
+  onReceived(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
     const use = this.#uses.find((each) => each.way === 'in' && each.landing === landing);
     if (use !== undefined) this.#end((each) => each === use);
     return use;
   }
 
   /** It cannot be reached: for whom we would have copied there. */
-  givenUp(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
+  onUnreachable(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
     const use = this.#uses.find((each) => each.way === 'out' && each.landing === landing);
     if (use !== undefined) this.#end((each) => each === use);
     return use;
@@ -80,7 +80,7 @@ export class LentBlocks {
     return this.#uses.some(({ way }) => way === 'out');
   }
 
-  drop(debtor: InstanceIndex, move: number): void {
+  cancel(debtor: InstanceIndex, move: number): void {
     this.#end((use) => use.debtor === debtor && use.move === move);
   }
 

@@ -8,8 +8,8 @@ import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { LendingSnapshot } from '../../core/protocol/ports.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import type { LenderRoutes } from './lender-routes.ts';
-import type { LenderWire } from './lender-wire.ts';
 import { LendingCounters } from './lending-counters.ts';
+import type { LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
 import type { RemoteAttentionServers } from './remote-attention.ts';
 
@@ -85,7 +85,7 @@ export class LiveLending {
   }
 
   /** The guest room of a creditor; what is lent to us is there under our number. */
-  roomOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
+  serverOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
     return { room: this.#rooms.get(creditor) ?? 0, loan: this.#instance };
   }
 
@@ -134,12 +134,12 @@ export class LiveLending {
 
   #say(envelope: Envelope): void {
     const { to } = envelope;
-    if (to === 'gmanager') this.#options.ways.ask(envelope);
+    if (to === 'gmanager') this.#options.ways.sendToManager(envelope);
     else this.#post(to, { kind: 'lending', envelope });
   }
 
-  #post(to: InstanceIndex, wire: LenderWire): void {
-    this.#options.ways.post(to, wire);
+  #post(to: InstanceIndex, wire: LendingWire): void {
+    this.#options.ways.send(to, wire);
   }
 
   #move(move: BlocksToMove): void {
@@ -194,7 +194,7 @@ export class LiveLending {
     if (moving === undefined) return undefined;
     this.#moves.delete(move);
     const bytes = moving.targets.length * this.#options.blockBytes;
-    const way = moving.landing === undefined ? undefined : this.#options.messenger.wayTo(moving.landing);
+    const way = moving.landing === undefined ? undefined : this.#options.messenger.transportTo(moving.landing);
     for (const other of new Set([moving.from, moving.to]))
       if (other !== this.#instance) this.#links.moved(other, bytes, way);
     // It is done with them.
@@ -242,24 +242,24 @@ export class LiveLending {
   }
 
   /** What comes of messages about memory. */
-  count(envelope: Envelope): void {
+  onEnvelope(envelope: Envelope): void {
     this.#links.heard(envelope);
   }
 
   /** Is heard from now on. */
-  greet(): void {
+  announceServer(): void {
     const { ways, room } = this.#options;
-    ways.greet(room);
+    ways.announceServer(room);
   }
 
   /** Another instance greets. */
-  greeted(from: InstanceIndex, room: number): void {
+  onServerAnnounced(from: InstanceIndex, room: number): void {
     this.#rooms.set(from, room);
     this.#post(from, { kind: 'room', room: this.#options.room });
   }
 
   /** What another instance's word is for the machine, if anything. */
-  hear(from: InstanceIndex, wire: LenderWire): InstanceEvent | undefined {
+  onMessage(from: InstanceIndex, wire: LendingWire): InstanceEvent | undefined {
     switch (wire.kind) {
       case 'room':
         this.#rooms.set(from, wire.room);
@@ -283,7 +283,7 @@ export class LiveLending {
         this.#stop(wire.move);
         return { kind: 'moveBroken', move: wire.move };
       case 'drop':
-        this.#lent.drop(from, wire.move);
+        this.#lent.cancel(from, wire.move);
         return undefined;
       case 'remoteAttentionLoad':
         return { kind: 'remoteAttentionLoad', creditor: from, permille: wire.permille };
@@ -300,16 +300,16 @@ export class LiveLending {
   }
 
   /** A debtor's copy begins or ends here. */
-  #serve(debtor: InstanceIndex, wire: Extract<LenderWire, { kind: 'expect' | 'copy' }>): void {
+  #serve(debtor: InstanceIndex, wire: Extract<LendingWire, { kind: 'expect' | 'copy' }>): void {
     const { move, blocks } = wire;
     const pages = this.#lent.pagesOf(debtor, blocks);
     if (pages === undefined) this.#post(debtor, { kind: 'broken', move });
     else if (wire.kind === 'copy') {
-      this.#lent.uses({ debtor, move, blocks, landing: wire.landing, way: 'out' });
+      this.#lent.track({ debtor, move, blocks, landing: wire.landing, way: 'out' });
       this.#send(wire.landing, { at: 0, pages, step: 0, last: true });
     } else {
       const landing = this.#options.messenger.open(pages);
-      this.#lent.uses({ debtor, move, blocks, landing, way: 'in' });
+      this.#lent.track({ debtor, move, blocks, landing, way: 'in' });
       this.#post(debtor, { kind: 'expected', move, landing });
     }
   }
@@ -321,7 +321,7 @@ export class LiveLending {
   }
 
   /** Events of what has landed since, and of what cannot leave. */
-  news(nowUs: number): readonly InstanceEvent[] {
+  poll(nowUs: number): readonly InstanceEvent[] {
     const events = [...this.#landed(), ...this.#released()];
     if (nowUs < this.nextUs) return events;
     this.#askedUs = nowUs;
@@ -330,8 +330,8 @@ export class LiveLending {
 
   #givenUp(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const landing of this.#options.messenger.givenUp()) {
-      const use = this.#lent.givenUp(landing);
+    for (const landing of this.#options.messenger.unreachable()) {
+      const use = this.#lent.onUnreachable(landing);
       if (use !== undefined) this.#post(use.debtor, { kind: 'broken', move: use.move });
       const own = this.#moveTo(landing);
       if (own === undefined) continue;
@@ -347,8 +347,8 @@ export class LiveLending {
 
   #landed(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const landing of this.#options.messenger.landed()) {
-      const use = this.#lent.landed(landing);
+    for (const landing of this.#options.messenger.received()) {
+      const use = this.#lent.onReceived(landing);
       if (use !== undefined) {
         this.#post(use.debtor, { kind: 'arrived', move: use.move });
         continue;
@@ -363,7 +363,7 @@ export class LiveLending {
   }
 
   /** A step has run for so long; now and then debtors hear that their guests' work is more than they may have here: what it would take were it not bounded. */
-  ran(nowUs: number, stepUs: number): void {
+  onStepRan(nowUs: number, stepUs: number): void {
     this.#stepUs += stepUs;
     const elapsedUs = nowUs - this.#looked.us;
     if (elapsedUs < lookUs) return;

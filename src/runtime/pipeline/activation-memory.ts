@@ -20,19 +20,19 @@ export type ActivationWire =
 export interface ActivationMemory {
   readonly pool: number;
   /** Chunks that have room: the first are for what leaves. */
-  readonly roomsOut: number;
-  readonly roomsIn: number;
+  readonly sendBuffers: number;
+  readonly receiveBuffers: number;
   /** Of the longest chunk. */
   readonly chunkPages: number;
   readonly pageValues: number;
   /** Of a row. */
-  readonly columns: number;
+  readonly rowValues: number;
   /** Rows to their pages, as a program leaves them there. */
   write(pages: Int32Array, rows: Float32Array): void;
 }
 
 /** Rooms that are free, by their first pages; the lowest is taken first, so that no more memory is touched than is used at once. */
-export class Rooms {
+export class BufferPool {
   readonly #free: number[];
   readonly #chunkPages: number;
 
@@ -51,22 +51,22 @@ export class Rooms {
     return first === undefined ? undefined : Int32Array.from({ length: this.#chunkPages }, (_, i) => first + i);
   }
 
-  giveBack([first]: Int32Array): void {
+  release([first]: Int32Array): void {
     const at = this.#free.findIndex((page) => page > first);
     this.#free.splice(at < 0 ? this.#free.length : at, 0, first);
   }
 }
 
 /** The tokens of a prompt that it holds. */
-export interface ChunkPlace {
+export interface ChunkRange {
   readonly from: number;
   readonly tokens: number;
 }
 
 /** Of a room, what so many tokens take. @throws Error where the chunk is longer than any may be */
 export function pagesOfChunk(
-  { chunkPages, columns, pageValues }: ActivationMemory,
-  { from, tokens }: ChunkPlace,
+  { chunkPages, rowValues: columns, pageValues }: ActivationMemory,
+  { from, tokens }: ChunkRange,
 ): number {
   const pages = Math.ceil(((tokens - from) * columns) / pageValues);
   if (pages > chunkPages)

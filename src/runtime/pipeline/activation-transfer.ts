@@ -4,9 +4,9 @@ import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { PendingRows, RowPages } from '../../util/step.ts';
 import type { Messenger } from '../transfer/messenger.ts';
-import type { ActivationMemory, ActivationWire, ChunkPlace } from './activation-memory.ts';
-import { ActivationsIn } from './activations-in.ts';
-import { ActivationsOut } from './activations-out.ts';
+import type { ActivationMemory, ActivationWire, ChunkRange } from './activation-memory.ts';
+import { ActivationReceiver } from './activation-receiver.ts';
+import { ActivationSender } from './activation-sender.ts';
 
 /** Between two looks at what the messenger has given up. */
 const lookUs = 1_000_000;
@@ -16,25 +16,25 @@ const roomUs = 1000;
 const heldMax = 4;
 
 export class ActivationTransfer {
-  readonly #out: ActivationsOut;
-  readonly #in: ActivationsIn;
+  readonly #out: ActivationSender;
+  readonly #in: ActivationReceiver;
   #lookedUs = 0;
   /** Somebody was told so, and waits for `news`. */
   #saidFull = false;
 
   /** @param messenger of that memory alone */
   constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
-    this.#out = new ActivationsOut(memory, messenger, post);
-    this.#in = new ActivationsIn(memory, messenger, post);
+    this.#out = new ActivationSender(memory, messenger, post);
+    this.#in = new ActivationReceiver(memory, messenger, post);
   }
 
   /** Chunks on their way, either way: nothing once all requests are over. */
-  get underWay(): number {
+  get inFlight(): number {
     return this.#out.underWay + this.#in.underWay;
   }
 
   /** Do so many rows wait for room that no other chunk of the request should begin? `news` tells when it is over. */
-  holds(id: RequestId): boolean {
+  isBlocked(id: RequestId): boolean {
     const isHeld = this.#isFull && !this.#out.owes(id);
     this.#saidFull ||= isHeld;
     return isHeld;
@@ -50,12 +50,12 @@ export class ActivationTransfer {
   }
 
   /** Where a step finds the rows of a chunk, now or as soon as they have come. */
-  rowsOf(id: RequestId, chunk: ChunkPlace): PendingRows {
+  rowsOf(id: RequestId, chunk: ChunkRange): PendingRows {
     return this.#in.rowsOf(id, chunk);
   }
 
   /** A step has computed with them. */
-  used(id: RequestId, chunk: ChunkPlace): void {
+  used(id: RequestId, chunk: ChunkRange): void {
     this.#in.used(id, chunk);
   }
 
@@ -69,7 +69,7 @@ export class ActivationTransfer {
     this.#out.ended(to, id, chunk, left);
   }
 
-  hear(from: InstanceIndex, wire: ActivationWire): void {
+  onMessage(from: InstanceIndex, wire: ActivationWire): void {
     if (wire.kind === 'rows') this.#in.hear(from, wire);
     else if (wire.kind === 'rowsLand') this.#out.land(from, wire.landing, wire.number);
     else this.#out.unwanted(from, wire.number);
@@ -82,7 +82,7 @@ export class ActivationTransfer {
   }
 
   /** It is gone, or has nothing more of what was under way. */
-  lost(other: InstanceIndex): void {
+  onPeerLost(other: InstanceIndex): void {
     this.#in.lost(other);
     this.#out.lost(other);
   }
@@ -95,7 +95,7 @@ export class ActivationTransfer {
   }
 
   /** What has come, and what could not be sent for too long. */
-  news(nowUs: number): readonly InstanceEvent[] {
+  poll(nowUs: number): readonly InstanceEvent[] {
     this.#lookedUs = nowUs;
     const events = [...this.#in.news(), ...this.#out.news()];
     if (!this.#hasRoomAgain) return events;

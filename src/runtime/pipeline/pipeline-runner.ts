@@ -14,15 +14,15 @@ import type { ActivationTransfer } from './activation-transfer.ts';
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
 type StepOutcome = ReturnType<LayerSlice['run']>;
-export type StageEffect = Extract<InstanceEffect, { kind: 'pass' | 'copyPrefix' | 'expectRows' }>;
+export type PipelineEffect = Extract<InstanceEffect, { kind: 'pass' | 'copyPrefix' | 'expectRows' }>;
 
-export interface StagedEngine extends Pick<Engine, 'slice' | 'layers'> {
+export interface PipelineEngine extends Pick<Engine, 'slice' | 'layers'> {
   /** Pages of the pool, one by one; done when it returns. */
   copyPages(from: Int32Array, to: Int32Array): void;
 }
 
 export class PipelineRunner {
-  readonly #engine: StagedEngine;
+  readonly #engine: PipelineEngine;
   readonly #create: () => ActivationTransfer;
   /** Made when a group first computes something here. */
   #rows: ActivationTransfer | undefined;
@@ -31,7 +31,7 @@ export class PipelineRunner {
   /** (places in a group): chunks that ran. */
   readonly #chunks: number[] = [];
 
-  constructor(engine: StagedEngine, rows: () => ActivationTransfer) {
+  constructor(engine: PipelineEngine, rows: () => ActivationTransfer) {
     this.#engine = engine;
     this.#create = rows;
   }
@@ -47,8 +47,8 @@ export class PipelineRunner {
   }
 
   /** Do enough rows wait here for room, and is nothing of the request begun? */
-  holds(id: RequestId): boolean {
-    return this.#rows?.holds(id) === true;
+  isBlocked(id: RequestId): boolean {
+    return this.#rows?.isBlocked(id) === true;
   }
 
   /** To each member that rows have gone to. */
@@ -82,7 +82,7 @@ export class PipelineRunner {
     this.#chunks[index]++;
   }
 
-  carryOut(effect: StageEffect): void {
+  carryOut(effect: PipelineEffect): void {
     switch (effect.kind) {
       case 'expectRows':
         this.#moved.expect(effect.id, effect.from);
@@ -97,14 +97,14 @@ export class PipelineRunner {
     }
   }
 
-  hear(from: InstanceIndex, wire: ActivationWire): InstanceEvent[] {
-    this.#moved.hear(from, wire);
+  onMessage(from: InstanceIndex, wire: ActivationWire): InstanceEvent[] {
+    this.#moved.onMessage(from, wire);
     return [];
   }
 
   /** What has come from other members, and what cannot go there. */
-  news(nowUs: number): readonly InstanceEvent[] {
-    return this.#rows?.news(nowUs) ?? [];
+  poll(nowUs: number): readonly InstanceEvent[] {
+    return this.#rows?.poll(nowUs) ?? [];
   }
 
   /** When to ask for `news` again, if nothing comes before. */
@@ -113,8 +113,8 @@ export class PipelineRunner {
   }
 
   /** Another instance is gone. */
-  lost(other: InstanceIndex): void {
-    this.#rows?.lost(other);
+  onPeerLost(other: InstanceIndex): void {
+    this.#rows?.onPeerLost(other);
   }
 
   /** Lets go of what nobody will compute. */
@@ -133,6 +133,6 @@ export class PipelineRunner {
   }
 }
 
-export function isOfStage(wire: { readonly kind: string }): wire is ActivationWire {
+export function isActivationWire(wire: { readonly kind: string }): wire is ActivationWire {
   return wire.kind === 'rows' || wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted';
 }

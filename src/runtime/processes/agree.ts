@@ -5,8 +5,14 @@ import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
 import { wireVersion } from '../wire/frames.ts';
-import { AgreementKeeper, agreementKey, hearContests, type KeepOptions, writeAgreement } from './agreement-keeper.ts';
-import { isHeard, lostListenMs } from './record-reconciler.ts';
+import {
+  AgreementKeeper,
+  agreementKey,
+  type KeepOptions,
+  subscribeContests,
+  writeAgreement,
+} from './agreement-keeper.ts';
+import { hasTraffic, lostListenMs } from './record-reconciler.ts';
 
 /** Three announcements of each who is there. */
 const listenMs = 1_500;
@@ -18,7 +24,7 @@ const lostUsMax = 10_000_000;
 export async function agreeOn(bus: Bus, own: Candidate, options: KeepOptions = {}): Promise<Agreement> {
   let keeper: AgreementKeeper | undefined;
   // Before anybody can read what is written.
-  hearContests(bus, (theirs) => keeper?.contest(theirs));
+  subscribeContests(bus, (theirs) => keeper?.onContest(theirs));
   const { agreement, alone } = await agreed(bus, own);
   keeper = new AgreementKeeper(bus, agreement, alone, options);
   keeper.start();
@@ -44,7 +50,7 @@ async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
     let others = nobody ? false : undefined;
     let verdict = agree(agreement, own, fresh, others);
     if (verdict.kind === 'discover') {
-      others = await isHeard(bus, 'beat.*', stored === undefined ? lostListenMs : listenMs);
+      others = await hasTraffic(bus, 'beat.*', stored === undefined ? lostListenMs : listenMs);
       verdict = agree(agreement, own, fresh, others);
     }
     if (verdict.kind === 'agreed') return { agreement: verdict.agreement, alone: false };
@@ -70,7 +76,7 @@ async function readOurs(
 ): Promise<{ readonly agreement?: Agreement; readonly hashKey?: readonly number[] | undefined }> {
   const { version, hashKey } = readAnyAgreement(record);
   if (version === wireVersion) return { agreement: readAgreement(record) };
-  if (!(await isHeard(bus, 'beat.*', listenMs))) return { hashKey };
+  if (!(await hasTraffic(bus, 'beat.*', listenMs))) return { hashKey };
   throw new Error(
     `Cannot join the cluster: its processes speak version ${version ?? 'none'}, this one ${wireVersion}: all have to be of one release`,
   );
@@ -79,10 +85,10 @@ async function readOurs(
 function drawn(): FreshSecrets {
   const token = randomBytes(24).toString('base64url');
   const hashKey = [...webcrypto.getRandomValues(new Uint32Array(4))];
-  return { hashKey, pages: { token, mark: markOf(token) } };
+  return { hashKey, pages: { token, mark: tokenDigest(token) } };
 }
 
 /** Tells whether tokens are equal, and little else: what is given should be hard to guess. */
-export function markOf(token: string): string {
+export function tokenDigest(token: string): string {
   return createHash('sha256').update('kvasir token 1\0').update(token).digest('hex');
 }

@@ -5,7 +5,7 @@ import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
 import { encode } from '../wire/codec.ts';
 import { wireVersion } from '../wire/frames.ts';
-import { sayMissing, whenDoubtful } from './record-reconciler.ts';
+import { announceMissing, whenDoubtful } from './record-reconciler.ts';
 
 export const agreementKey = 'agreement';
 /** Those who are there have written again what else was lost by then, or are taken for gone. */
@@ -35,7 +35,7 @@ function encodeAgreement(agreement: Agreement): Uint8Array {
 }
 
 /** Hears of what those hold who find something else in the record. */
-export function hearContests(bus: Bus, contest: (theirs: Agreement) => void): void {
+export function subscribeContests(bus: Bus, contest: (theirs: Agreement) => void): void {
   bus.subscribe(contested, (bytes) => {
     const theirs = readAny(bytes);
     if (theirs !== undefined) contest(theirs);
@@ -81,7 +81,7 @@ export class AgreementKeeper {
   }
 
   /** Others are back who hold something else, and have more to lose than whoever came, a moment ago, when nobody was heard. */
-  contest(theirs: Agreement): void {
+  onContest(theirs: Agreement): void {
     if (!this.#alone || nowUs() >= this.#youngUntilUs || !isCompatible(this.#held, theirs)) return;
     // All stays as it is where the record cannot be written.
     void this.#giveWay(theirs).catch(() => {});
@@ -116,7 +116,7 @@ export class AgreementKeeper {
       if (stored === undefined || stored.agreement === 'foreign') return;
       if (reconcile(stored.agreement, this.#held).kind !== 'consistent') return;
       if ((await writeAgreement(this.#bus, { ...theirs, again: true }, stored.revision)) === undefined) continue;
-      sayMissing(this.#bus);
+      announceMissing(this.#bus);
       return;
     }
   }

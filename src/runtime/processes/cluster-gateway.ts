@@ -15,7 +15,13 @@ import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { Bus } from '../bus/bus.ts';
-import { canServe, countsOf, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
+import {
+  canServe,
+  countsOf,
+  emptySnapshot,
+  snapshotAfterLoss,
+  storeRoleIsFixed,
+} from '../snapshots/metric-snapshots.ts';
 import { CatchUpDriver } from '../snapshots/snapshot-reader.ts';
 import { readSnapshot } from '../snapshots/snapshot-store.ts';
 import { ConductorDriver, type Reach } from '../threads/conductor-driver.ts';
@@ -23,11 +29,11 @@ import type { BlockRoot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
 import {
   type InstanceAnnouncement,
+  type InstanceCommand,
   type NamedPrefix,
-  type Order,
   readInstance,
+  readOutputs,
   readStatus,
-  readTurn,
 } from '../wire/messages.ts';
 import type { NamedGroup, SessionName } from '../wire/names.ts';
 import { placedLinks } from './peer-links.ts';
@@ -113,8 +119,8 @@ export class ClusterGateway extends ConductorDriver {
     const slot = this.#slots[instance];
     if (slot?.peer === undefined) return 'it is not there';
     if (slot.role === role) return undefined;
-    if (slot.role === 'store') return storeStays;
-    if (!slot.peer.member.switches) return 'it keeps the role that it joined with: join with --role-switch';
+    if (slot.role === 'store') return storeRoleIsFixed;
+    if (!slot.peer.member.canSwitchRole) return 'it keeps the role that it joined with: join with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });
     return this.roles()[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
   }
@@ -129,13 +135,13 @@ export class ClusterGateway extends ConductorDriver {
 
   /** Instances cancel what they still have of its requests. */
   close(): void {
-    this.endWaiting();
+    this.stopTimers();
     this.#unwatch();
     this.#blocks.close();
     this.#station.close();
   }
 
-  protected hindrance(): ReturnType<ConductorDriver['hindrance']> {
+  protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
     if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is out of reach' };
     const roles = this.#present().map(({ role }) => role);
     if (canServe(roles)) return undefined;
@@ -147,7 +153,7 @@ export class ClusterGateway extends ConductorDriver {
   }
 
   /** Its own doing, or that of the work: the instance tells all other gateways. */
-  protected onRole(instance: InstanceIndex, role: InstanceRole): void {
+  protected onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void {
     const slot = this.#slots[instance];
     if (slot.role === role || role === 'store') return;
     slot.role = role;
@@ -203,7 +209,7 @@ export class ClusterGateway extends ConductorDriver {
     const own = this.#slots.findIndex((slot) => slot.name === name);
     if (own >= 0) return own;
     if (this.#slots.length < slotsMax)
-      return this.#slots.push({ peer: undefined, name, incarnation: 0, snapshot: nothingYet, role: 'mixed' }) - 1;
+      return this.#slots.push({ peer: undefined, name, incarnation: 0, snapshot: emptySnapshot, role: 'mixed' }) - 1;
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
     return free < 0 ? undefined : free;
   }
@@ -231,7 +237,7 @@ export class ClusterGateway extends ConductorDriver {
         detection: { reportTimeoutUs: patienceUs, requestTimeoutUs: this.#options.timeoutUs },
       },
     });
-    this.begin(conductor);
+    this.startConductor(conductor);
   }
 
   /** Stores do not. */
@@ -245,7 +251,7 @@ export class ClusterGateway extends ConductorDriver {
     if (slot === undefined) return;
     slot.peer = undefined;
     this.#blocks.feed({ kind: 'gone', instance });
-    slot.snapshot = whenGone(slot.snapshot);
+    slot.snapshot = snapshotAfterLoss(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceLost', instance });
   }
@@ -258,11 +264,18 @@ export class ClusterGateway extends ConductorDriver {
   #hear(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { steps, role, journals, blocks, stored, ...turn } = readTurn(message);
+    const {
+      steps,
+      role,
+      kvEvents: journals,
+      kvSnapshot: blocks,
+      snapshotNumber: stored,
+      ...turn
+    } = readOutputs(message);
     if (role !== undefined) this.#follow(instance, role);
-    this.hearSteps(instance, steps);
+    this.recordSteps(instance, steps);
     this.#blocks.feed({ kind: 'told', instance, journals, blocks, stored });
-    this.hear(instance, { ...turn, journals: [], blocks: undefined });
+    this.onOutputs(instance, { ...turn, kvEvents: [], kvSnapshot: undefined });
   }
 
   /** The conductor knows sessions as lives, whatever instances call theirs. */
@@ -289,7 +302,7 @@ export class ClusterGateway extends ConductorDriver {
   #hearStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { snapshot, number, journal, requests } = readStatus(bytes);
+    const { snapshot, number, kvEventNumber: journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = this.#placed(snapshot);
     this.admission.observe(instance, snapshot);
@@ -350,7 +363,7 @@ export class ClusterGateway extends ConductorDriver {
     return { members: named, layers, chunkTokens, prefix: behind };
   }
 
-  #tell(instance: InstanceIndex, order: Order): void {
+  #tell(instance: InstanceIndex, order: InstanceCommand): void {
     const peer = this.#slots[instance]?.peer;
     if (peer !== undefined) this.#station.send(peer, encode(order));
   }

@@ -4,26 +4,26 @@ import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { Bus } from '../bus/bus.ts';
-import { nothingYet } from '../snapshots/metric-snapshots.ts';
-import { ArchiveDriver, toldOf } from '../snapshots/snapshot-writer.ts';
+import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
+import { ArchiveDriver, limitSnapshot } from '../snapshots/snapshot-writer.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
-import type { BlockRoot, EventsMessage } from '../threads/thread-protocol.ts';
+import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import { encode } from '../wire/codec.ts';
 import {
   type GatewayAnnouncement,
-  type Order,
+  type InstanceCommand,
+  type InstanceOutputs,
+  type InstanceStatus,
+  readCommand,
   readGateway,
-  readOrder,
-  type Status,
-  type Turn,
 } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
 import { InstancePeers } from './instance-peers.ts';
 import { type Peer, PeerSession } from './peer-session.ts';
-import { nameAt } from './request-names.ts';
+import { requestName } from './request-names.ts';
 
 export interface ClusterInstanceOptions {
   readonly bus: Bus;
@@ -41,7 +41,7 @@ export interface ClusterInstanceOptions {
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
   /** May it be given another role? Then prompts of others may land here whatever it is. */
-  readonly switches: boolean;
+  readonly canSwitchRole: boolean;
   /** Is its process gManager? Undefined where nothing is lent. */
   readonly manages: () => boolean | undefined;
   /** Another process has joined under its name. */
@@ -71,9 +71,9 @@ interface Owned {
   readonly id: RequestId;
 }
 
-const nothingToTell: Turn = {
-  ...{ events: [], prefilled: [], letGo: [], pins: [], steps: [] },
-  ...{ journals: [], blocks: undefined },
+const nothingToTell: InstanceOutputs = {
+  ...{ events: [], prefilled: [], released: [], pins: [], steps: [] },
+  ...{ kvEvents: [], kvSnapshot: undefined },
 };
 
 export class ClusterInstance {
@@ -87,7 +87,7 @@ export class ClusterInstance {
   readonly #peers: InstancePeers;
   readonly #blocks: ArchiveDriver<Served>;
   #role: InstanceRole;
-  #snapshot: InstanceSnapshot = nothingYet;
+  #snapshot: InstanceSnapshot = emptySnapshot;
   #journal = 0;
   #traces = false;
 
@@ -97,7 +97,14 @@ export class ClusterInstance {
     const { fetchBytesPerToken, stageLayers } = options;
     const own = { bus, name, incarnation, log };
     const identity = identityOf(root, agreement.hashKey);
-    const about = { root, identity, switches: options.switches, capacityTokens, fetchBytesPerToken, stageLayers };
+    const about = {
+      root,
+      identity,
+      canSwitchRole: options.canSwitchRole,
+      capacityTokens,
+      fetchBytesPerToken,
+      stageLayers,
+    };
     this.#role = role;
     const roleNow = (): InstanceRole => this.#role;
     this.#station = new PeerSession<GatewayAnnouncement>({
@@ -113,11 +120,11 @@ export class ClusterInstance {
         this.#trace();
       },
       onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#take(peer, readOrder(message)),
+      onMessage: (peer, message) => this.#take(peer, readCommand(message)),
       status: (peer) => encode(this.#status(peer)),
     });
     this.#peers = new InstancePeers({
-      ...{ own, thread, role, stageLayers, switches: options.switches, fetches: fetchBytesPerToken !== undefined },
+      ...{ own, thread, role, stageLayers, switches: options.canSwitchRole, fetches: fetchBytesPerToken !== undefined },
       expect: (gateway, request, awaited) => this.#expect(gateway, request, awaited),
       landed: (here) => this.#land(here),
       left: (here) => this.#leave(here),
@@ -125,7 +132,8 @@ export class ClusterInstance {
     this.#blocks = new ArchiveDriver({
       ...{ snapshots: bus.snapshots, name, incarnation, log },
       list: () => thread.send({ kind: 'requestSnapshot' }),
-      tellStored: ({ peer }, stored, journals) => this.#tell(peer, { ...nothingToTell, stored, journals }),
+      tellStored: ({ peer }, stored, journals) =>
+        this.#tell(peer, { ...nothingToTell, snapshotNumber: stored, kvEvents: journals }),
     });
   }
 
@@ -144,12 +152,21 @@ export class ClusterInstance {
   }
 
   /** The thread speaks to an instance of another process. */
-  hearToPeer(to: InstanceIndex, wire: PeerWire): void {
+  sendToPeer(to: InstanceIndex, wire: PeerWire): void {
     this.#peers.send(to, wire);
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
-  hear({ events, snapshot, prefilled, letGo, pins, steps, journals, blocks }: EventsMessage): void {
+  onOutputs({
+    events,
+    snapshot,
+    prefilled,
+    released,
+    pins,
+    steps,
+    kvEvents: journals,
+    kvSnapshot: blocks,
+  }: OutputsMessage): void {
     this.#snapshot = snapshot;
     this.#journal = journals.at(-1)?.number ?? this.#journal;
     const turns = new GatewayTurns<Served>();
@@ -157,8 +174,8 @@ export class ClusterInstance {
       const owned = this.#owned.get(here);
       return owned?.served.peer.member.traces === true ? { gateway: owned.served, id: owned.id } : undefined;
     });
-    const listens = this.#blocks.heard(journals, blocks);
-    const told = blocks && toldOf(blocks);
+    const listens = this.#blocks.onKvEvents(journals, blocks);
+    const told = blocks && limitSnapshot(blocks);
     if (journals.length > 0) for (const served of this.#served.values()) turns.of(served);
     for (const served of listens) turns.of(served);
     for (const here of prefilled) {
@@ -171,10 +188,10 @@ export class ClusterInstance {
       turns.of(owned.served).events.push([owned.id, event]);
       this.#count(here, owned, event);
     }
-    for (const [here, why] of letGo) {
+    for (const [here, why] of released) {
       const owned = this.#owned.get(here);
       if (owned === undefined) continue;
-      turns.of(owned.served).letGo.push([owned.id, why]);
+      turns.of(owned.served).released.push([owned.id, why]);
       this.#forget(here, owned);
       // Of a group it may have more: what gateways say of it is not heard any more.
       this.#options.thread.send({ kind: 'cancel', id: here });
@@ -184,7 +201,7 @@ export class ClusterInstance {
       if (pin !== undefined) turns.of(pin.gateway).pins.push([pin.id, state]);
     }
     for (const [served, turn] of turns)
-      this.#tell(served.peer, { ...turn, journals, blocks: listens.has(served) ? told : undefined });
+      this.#tell(served.peer, { ...turn, kvEvents: journals, kvSnapshot: listens.has(served) ? told : undefined });
   }
 
   #count(here: RequestId, owned: Owned, event: GenerationEvent): void {
@@ -233,7 +250,7 @@ export class ClusterInstance {
     return here;
   }
 
-  #take(peer: Gateway, order: Order): void {
+  #take(peer: Gateway, order: InstanceCommand): void {
     const served = this.#served.get(peer);
     if (served === undefined) return;
     const { thread } = this.#options;
@@ -256,7 +273,7 @@ export class ClusterInstance {
         thread.send({ kind: 'unpin', id: nameHere(peer, order.id) });
         break;
       case 'requestSnapshot':
-        this.#blocks.asked(served, order.unread);
+        this.#blocks.onRequest(served, order.unread);
         break;
       case 'role':
         this.#switch(order.role);
@@ -265,7 +282,7 @@ export class ClusterInstance {
 
   /** What it has goes on as it is. Gateways hear of changes in the order in which they were made. */
   #switch(role: InstanceRole): void {
-    if (role === this.#role || !this.#options.switches) return;
+    if (role === this.#role || !this.#options.canSwitchRole) return;
     this.#role = role;
     this.#options.log(`The role is ${role} from now on`);
     for (const { peer } of this.#served.values()) this.#tell(peer, { ...nothingToTell, role });
@@ -281,7 +298,7 @@ export class ClusterInstance {
     this.#options.thread.send({ kind: 'traces', on });
   }
 
-  #pin(served: Served, { id, request, ttlUs }: Extract<Order, { kind: 'pin' }>): void {
+  #pin(served: Served, { id, request, ttlUs }: Extract<InstanceCommand, { kind: 'pin' }>): void {
     const message = this.#unknownTokenOf(request);
     if (message !== undefined) {
       const pins = [[id, { kind: 'refused', why: 'failed', message }]] as const;
@@ -293,7 +310,7 @@ export class ClusterInstance {
     this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
-  #submit(served: Served, order: Extract<Order, { kind: 'submit' }>): void {
+  #submit(served: Served, order: Extract<InstanceCommand, { kind: 'submit' }>): void {
     const { request } = order;
     const { id } = request;
     const wrong = this.#unknownTokenOf(request);
@@ -304,7 +321,7 @@ export class ClusterInstance {
     }
     const here = this.#own(served, id, false);
     const { name, incarnation } = served.peer.member;
-    const legs = this.#peers.legsOf(here, { name, incarnation }, order);
+    const legs = this.#peers.targetsOf(here, { name, incarnation }, order);
     this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...legs });
   }
 
@@ -322,7 +339,7 @@ export class ClusterInstance {
     this.#served.delete(peer);
     this.#trace();
     if (served !== undefined) {
-      this.#blocks.gone(served);
+      this.#blocks.onGatewayLost(served);
       for (const id of this.#pins.lose(served)) this.#options.thread.send({ kind: 'unpin', id });
     }
     for (const id of [...(served?.requests.keys() ?? [])]) {
@@ -332,7 +349,7 @@ export class ClusterInstance {
     }
   }
 
-  #status(peer: Gateway): Status {
+  #status(peer: Gateway): InstanceStatus {
     const served = this.#served.get(peer);
     const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
     if (served !== undefined) served.reports++;
@@ -343,14 +360,14 @@ export class ClusterInstance {
       ...(rowLinks && { rowLinks: this.#peers.named(rowLinks) }),
       ...(lending && { lending: { ...lending, isManager: this.#options.manages() === true } }),
     };
-    return { snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };
+    return { snapshot, number: served?.reports ?? 0, kvEventNumber: this.#journal, requests };
   }
 
-  #tell(peer: Gateway, turn: Turn): void {
+  #tell(peer: Gateway, turn: InstanceOutputs): void {
     this.#station.send(peer, encode(turn));
   }
 }
 
 function nameHere({ member: { name, incarnation }, session }: Gateway, id: RequestId | PinId): string {
-  return nameAt({ name, incarnation, session }, id);
+  return requestName({ name, incarnation, session }, id);
 }

@@ -9,7 +9,7 @@ import type { StepTrace } from '../threads/thread-protocol.ts';
 export interface OwnTurn {
   readonly events: [RequestId, GenerationEvent][];
   readonly prefilled: RequestId[];
-  readonly letGo: [RequestId, string][];
+  readonly released: [RequestId, string][];
   readonly pins: [PinId, PinState][];
   readonly steps: StepTrace[];
 }
@@ -20,7 +20,7 @@ export class GatewayTurns<Gateway> {
   of(gateway: Gateway): OwnTurn {
     const known = this.#turns.get(gateway);
     if (known !== undefined) return known;
-    const turn: OwnTurn = { events: [], prefilled: [], letGo: [], pins: [], steps: [] };
+    const turn: OwnTurn = { events: [], prefilled: [], released: [], pins: [], steps: [] };
     this.#turns.set(gateway, turn);
     return turn;
   }

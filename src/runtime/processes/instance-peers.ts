@@ -4,14 +4,14 @@ import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { GenerationRequest, LinkSnapshot } from '../../core/protocol/ports.ts';
-import { RemoteStages } from '../pipeline/remote-stages.ts';
+import { RemotePipeline } from '../pipeline/remote-pipeline.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { HandOffEnd } from '../transfer/hand-off-session.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
-import { isAboutPrefix, RemotePrefixes } from '../transfer/remote-prefixes.ts';
+import { isPrefixPeerWire, RemotePrefixes } from '../transfer/remote-prefixes.ts';
 import { RemotePromptsIn } from '../transfer/remote-prompts-in.ts';
 import { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
-import type { NamedPrefix, Order } from '../wire/messages.ts';
+import type { InstanceCommand, NamedPrefix } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import { namedLinks } from './peer-links.ts';
 
@@ -34,7 +34,7 @@ export interface InstancePeersOptions {
 }
 
 /** What of a request's order is about other instances, as the thread knows them. */
-export interface PeerLegs {
+export interface PeerTargets {
   readonly decodeAt: InstanceIndex | undefined;
   readonly group: PipelineGroup | undefined;
   readonly prefix: PrefixFetch | undefined;
@@ -46,7 +46,7 @@ export class InstancePeers {
   /** Undefined: nobody else's prompts land here. */
   readonly #in: RemotePromptsIn | undefined;
   /** Undefined: it computes no prompts with others. */
-  readonly #stages: RemoteStages | undefined;
+  readonly #stages: RemotePipeline | undefined;
   /** Undefined: prefixes stay where they are. */
   readonly #prefixes: RemotePrefixes | undefined;
   /** Of all that there were, by the numbers that the thread knows them by: what went to them is counted. */
@@ -61,7 +61,7 @@ export class InstancePeers {
       const out = new RemotePromptsOut({ ...own, thread, met, taken: left });
       this.#out = out;
       if (stageLayers !== undefined)
-        this.#stages = new RemoteStages({
+        this.#stages = new RemotePipeline({
           ...{ ...own, thread, met, layers: stageLayers },
           sourceOf: (named) => this.#prefixes?.indexOf(named),
           expect: (gateway, request) => expect(gateway, request, false),
@@ -89,7 +89,7 @@ export class InstancePeers {
 
   /** The thread speaks. */
   send(to: InstanceIndex, wire: PeerWire): void {
-    if (isAboutPrefix(wire)) this.#prefixes?.send(to, wire);
+    if (isPrefixPeerWire(wire)) this.#prefixes?.send(to, wire);
     else if (this.#stages?.reaches(to) === true) this.#stages.send(to, wire);
     else if (isAnswer(wire)) this.#in?.send(to, wire);
     else this.#out?.send(to, wire);
@@ -103,11 +103,11 @@ export class InstancePeers {
   }
 
   /** A gateway's request is to be computed here under that name. */
-  legsOf(
+  targetsOf(
     here: RequestId,
     gateway: Pick<SessionName, 'name' | 'incarnation'>,
-    { request, decodeAt, prefix, group: named }: Extract<Order, { kind: 'submit' }>,
-  ): PeerLegs {
+    { request, decodeAt, prefix, group: named }: Extract<InstanceCommand, { kind: 'submit' }>,
+  ): PeerTargets {
     // Where one of them is not known this one computes it all.
     const group = decodeAt && named && this.#stages?.join(here, { gateway, request, group: named, index: 0, decodeAt });
     const leaving = decodeAt && { ...gateway, session: decodeAt.session };

@@ -6,10 +6,10 @@ import { MemoryHub } from '../bus/memory-hub.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from '../lending/lender-links.ts';
 import { type Completion, completion } from '../threads/completion.ts';
 import { InstanceThread } from '../threads/instance-thread.ts';
+import { ownAddress, subscribeTo } from '../threads/thread-bus.ts';
 import type { BlockRoot, InstanceDescription } from '../threads/thread-protocol.ts';
-import { listen, ownAddress } from '../threads/thread-wires.ts';
-import type { PagesPlace } from '../transfer/messenger.ts';
-import { agreeOn, markOf } from './agree.ts';
+import type { PagesAddress } from '../transfer/messenger.ts';
+import { agreeOn, tokenDigest } from './agree.ts';
 import { ClusterInstance } from './cluster-instance.ts';
 
 export interface JoinSettings {
@@ -23,7 +23,7 @@ export interface JoinSettings {
   /** A mixed one may be given another role, as those that prefill or decode always may. */
   readonly roleSwitch?: boolean;
   /** Where others reach its pages, and the token that they need; undefined: the cluster's own. */
-  readonly pages: Omit<PagesPlace, 'token'> & { readonly token: string | undefined };
+  readonly pages: Omit<PagesAddress, 'token'> & { readonly token: string | undefined };
   /** What its blocks chain from: the model and the form that it computes in. */
   readonly root: BlockRoot;
   /** Token ids are below. */
@@ -64,7 +64,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
 }
 
 function agreed({ bus, root, pages, log }: JoinSettings, onOverruled: (why: string) => void): Promise<Agreement> {
-  const tokenMark = pages.token === undefined ? undefined : markOf(pages.token);
+  const tokenMark = pages.token === undefined ? undefined : tokenDigest(pages.token);
   return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, { log, onOverruled });
 }
 
@@ -87,7 +87,7 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Comp
       role,
       incarnation: lenders?.incarnation ?? 1,
       // Prompts of others may come whatever it is now.
-      lands: switches,
+      receivesPrompts: switches,
       peers: 'processes',
       pages: { ...pages, token },
       lender: lenders?.instance,
@@ -96,16 +96,16 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Comp
       loaded: undefined,
     },
     log,
-    onEvents: (message) => instance?.hear(message),
+    onOutputs: (message) => instance?.onOutputs(message),
   });
-  listen(threads, 'peer', ['*', ownAddress], (wire, [to]) => instance?.hearToPeer(Number(to), wire));
+  subscribeTo(threads, 'peer', ['*', ownAddress], (wire, [to]) => instance?.sendToPeer(Number(to), wire));
   const { description, snapshot } = await thread.ready;
   // What others lend is known as they come.
   const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
   const capacityTokens = Math.min(ownTokens, description.contextTokens);
   const onReplaced = (): void => replaced.end(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
-    ...{ ...settings, agreement, capacityTokens, thread, switches, onReplaced },
+    ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole: switches, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
     stageLayers: description.stageLayers,
     manages: () => lenders?.isManager,
@@ -133,6 +133,10 @@ function tokenOf({ token }: JoinSettings['pages'], agreement: Agreement): string
 
 /** Blocks of equal identity are computed over with the same bits by the same kernels. */
 function lenderOf({ lends, isa }: InstanceDescription, root: BlockRoot, { hashKey }: Agreement): Lender {
-  if (lends?.door === undefined) throw new Error('Cannot lend: the instance has not said what, and where');
-  return { identity: `${identityOf(root, hashKey)} ${isa}`, lendableBlocks: lends.blocks, door: lends.door };
+  if (lends?.attentionAddress === undefined) throw new Error('Cannot lend: the instance has not said what, and where');
+  return {
+    identity: `${identityOf(root, hashKey)} ${isa}`,
+    lendableBlocks: lends.blocks,
+    attentionAddress: lends.attentionAddress,
+  };
 }

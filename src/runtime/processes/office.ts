@@ -3,7 +3,7 @@ import { Election, type ElectionEffect, type ElectionEvent, type LeaseRecord } f
 import type { Records, Subject } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
-import { readOffice } from '../wire/lender-messages.ts';
+import { readOffice } from '../wire/lending-messages.ts';
 
 export interface OfficeOptions {
   readonly records: Records;

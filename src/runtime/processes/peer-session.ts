@@ -6,7 +6,7 @@ import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../wire/frames.ts';
-import { readLeave, readNamed } from '../wire/messages.ts';
+import { readAnyAnnouncement, readDeparture } from '../wire/messages.ts';
 
 /** Between two announcements, and two tallies of each link. */
 const beatMs = 500;
@@ -95,7 +95,7 @@ export class PeerSession<Theirs extends Announcement> {
       bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
       bus.subscribe(`beat.${kind}`, (bytes) => this.#try('announcement', () => this.#hearOwnKind(bytes))),
       bus.subscribe(`leave.${others}`, (bytes) =>
-        this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
+        this.#try('farewell', () => this.#feed({ kind: 'left', ...readDeparture(bytes) })),
       ),
       bus.subscribe(`${hears}.${name}.${incarnation}.*.*`, (payload, subject) =>
         this.#try('frame', () => this.#hearFrame(subject, payload)),
@@ -180,7 +180,7 @@ export class PeerSession<Theirs extends Announcement> {
 
   /** Said once of each start of a process. */
   #isForeign(bytes: Uint8Array): boolean {
-    const { name, incarnation, version } = readNamed(bytes);
+    const { name, incarnation, version } = readAnyAnnouncement(bytes);
     if (version === wireVersion) return false;
     if (this.#foreign.get(name) !== incarnation)
       this.#options.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
@@ -190,7 +190,7 @@ export class PeerSession<Theirs extends Announcement> {
 
   #hearOwnKind(bytes: Uint8Array): void {
     const { name, incarnation, onReplaced } = this.#options;
-    const other = readNamed(bytes);
+    const other = readAnyAnnouncement(bytes);
     if (other.name === name && other.incarnation > incarnation) onReplaced?.();
   }
 

@@ -9,12 +9,12 @@ const retryMsMin = 250;
 const retryMsMax = 4_000;
 
 /** Those who are there look after the records that they rely on. */
-export function sayMissing(bus: Bus): void {
+export function announceMissing(bus: Bus): void {
   bus.publish(missing, new Uint8Array());
 }
 
 /** Does anybody speak there? They look after their records meanwhile. */
-export function isHeard(bus: Bus, subject: Subject, ms: number): Promise<boolean> {
+export function hasTraffic(bus: Bus, subject: Subject, ms: number): Promise<boolean> {
   return new Promise((resolve) => {
     const decide = (heard: boolean): void => {
       stop();
@@ -23,7 +23,7 @@ export function isHeard(bus: Bus, subject: Subject, ms: number): Promise<boolean
     };
     const stop = bus.subscribe(subject, () => decide(true));
     const timer = setTimeout(() => decide(false), ms);
-    sayMissing(bus);
+    announceMissing(bus);
   });
 }
 

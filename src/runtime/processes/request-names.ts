@@ -3,6 +3,6 @@ import type { PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { SessionName } from '../wire/names.ts';
 
 /** @param gateway whose it is, and its session with the instance */
-export function nameAt({ name, incarnation, session }: SessionName, id: RequestId | PinId): string {
+export function requestName({ name, incarnation, session }: SessionName, id: RequestId | PinId): string {
   return `${name}.${incarnation}.${session}/${id}`;
 }

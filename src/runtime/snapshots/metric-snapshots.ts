@@ -4,7 +4,7 @@ import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
 
 /** Of an instance that is not there yet. */
-export const nothingYet: InstanceSnapshot = {
+export const emptySnapshot: InstanceSnapshot = {
   ready: false,
   waiting: 0,
   running: 0,
@@ -21,14 +21,14 @@ export const nothingYet: InstanceSnapshot = {
 };
 
 /** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
-export function whenGone({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
-  const { ready, waiting, running, pages } = nothingYet;
+export function snapshotAfterLoss({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
+  const { ready, waiting, running, pages } = emptySnapshot;
   const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, keptBlocks: 0, isManager: false, links: [] };
   return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 
 /** Why its role does not change. */
-export const storeStays = 'a store has no weights, and stays one';
+export const storeRoleIsFixed = 'a store has no weights, and stays one';
 
 /** Is there one that does all, or one for each part? */
 export function canServe(roles: readonly InstanceRole[]): boolean {
@@ -66,7 +66,7 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
       tiers: tiersOf(a.tiers, b.tiers),
     }),
-    nothingYet,
+    emptySnapshot,
   );
 }
 

@@ -12,7 +12,7 @@ export const snapshotBytesMax = partsMax * partBytes;
 /** A copy that was overwritten while it was read is read again. */
 const triesMax = 3;
 
-export type Written = 'written' | 'unwritten' | 'replaced';
+export type WriteResult = 'written' | 'unwritten' | 'replaced';
 
 /** What one start of an instance writes. One call at a time. */
 export class SnapshotWriter {
@@ -32,7 +32,7 @@ export class SnapshotWriter {
   }
 
   /** The copy before it can be read until this one can. @throws Error where the store cannot be reached */
-  async write(snapshot: KvSnapshot): Promise<Written> {
+  async write(snapshot: KvSnapshot): Promise<WriteResult> {
     if (!this.#ours && !(await this.#findHead())) return 'replaced';
     const bytes = encode(snapshot);
     const side = 1 - this.#side;
@@ -47,7 +47,7 @@ export class SnapshotWriter {
   }
 
   /** Once more where the head is not the one that was written last: the store may have lost it. */
-  async #writeHead(head: SnapshotHead): Promise<Written> {
+  async #writeHead(head: SnapshotHead): Promise<WriteResult> {
     const bytes = encodeHead(head);
     for (let tries = 0; tries < 2; tries++) {
       if (!this.#ours && !(await this.#findHead())) return 'replaced';

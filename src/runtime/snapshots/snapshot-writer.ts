@@ -8,13 +8,13 @@ import {
 import type { Snapshots } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
-import { SnapshotWriter, type Written } from './snapshot-store.ts';
+import { SnapshotWriter, type WriteResult } from './snapshot-store.ts';
 
 /** Three quarters of what a link takes in one message. */
 const toldMax = 3_145_728;
 
 /** What gateways are told of a listing over their links: of what comes after so many blocks they know what changes, and the instance finds it by itself. */
-export function toldOf(listing: KvSnapshot): KvSnapshot {
+export function limitSnapshot(listing: KvSnapshot): KvSnapshot {
   const { blocks, words, onSsd = 0 } = listing;
   if (blocks <= toldMax) return listing;
   const told = words.subarray(0, (words.length / blocks) * toldMax);
@@ -50,18 +50,18 @@ export class ArchiveDriver<Gateway> {
   }
 
   /** Tells who has asked for the blocks. */
-  heard(journals: readonly KvEventBatch[], blocks: KvSnapshot | undefined): ReadonlySet<Gateway> {
+  onKvEvents(journals: readonly KvEventBatch[], blocks: KvSnapshot | undefined): ReadonlySet<Gateway> {
     this.#told = new Set();
     this.#feed({ kind: 'heard', journals, blocks });
     return this.#told;
   }
 
   /** @param unread the copy that it was told of was not there */
-  asked(gateway: Gateway, unread: boolean): void {
+  onRequest(gateway: Gateway, unread: boolean): void {
     this.#feed({ kind: 'asked', gateway, unread });
   }
 
-  gone(gateway: Gateway): void {
+  onGatewayLost(gateway: Gateway): void {
     this.#feed({ kind: 'gone', gateway });
   }
 
@@ -107,7 +107,7 @@ export class ArchiveDriver<Gateway> {
   }
 
   async #write(snapshot: KvSnapshot): Promise<void> {
-    const kind = await this.#writer.write(snapshot).catch((): Written => 'unwritten');
+    const kind = await this.#writer.write(snapshot).catch((): WriteResult => 'unwritten');
     this.#feed({ kind });
   }
 }

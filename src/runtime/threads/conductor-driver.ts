@@ -22,10 +22,10 @@ import { RequestLog } from '../../core/router/request-log.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import type { EventsMessage } from './thread-protocol.ts';
+import type { OutputsMessage } from './thread-protocol.ts';
 
 /** What a request that is forwarded has to do with other instances. */
-export interface ForwardLegs {
+export interface ForwardTargets {
   readonly decodeAt: InstanceIndex | undefined;
   /** What it is to fetch before it starts. */
   readonly prefix?: PrefixFetch | undefined;
@@ -35,7 +35,7 @@ export interface ForwardLegs {
 
 /** Instances, as the conductor reaches them. */
 export interface Reach {
-  forward(instance: InstanceIndex, request: GenerationRequest, legs: ForwardLegs): void;
+  forward(instance: InstanceIndex, request: GenerationRequest, legs: ForwardTargets): void;
   /** With `interrupt`, the step that runs there is likely the request's own prefill. */
   cancel(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
   tellBlocks(instance: InstanceIndex): void;
@@ -67,7 +67,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected abstract readonly reach: Reach;
   readonly #sinks = new Map<RequestId, Sink>();
   /** Names of current tries, by the names of their requests. */
-  readonly #tries = new Map<RequestId, RequestId>();
+  readonly #attempts = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((account: RequestTrace) => void)[] = [];
   readonly #accounts = new RequestLog(accountsMax, (account) => {
@@ -76,7 +76,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
   /** Effects of so many events are being carried out, one within another. */
-  #carrying = 0;
+  #depth = 0;
   readonly #cancels: RequestId[] = [];
   #draining = false;
   #closing = false;
@@ -95,23 +95,23 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   abstract switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined;
 
   /** What keeps it from serving, but for draining; undefined: nothing. */
-  protected abstract hindrance(): Unready | undefined;
+  protected abstract notReadyReason(): Unready | undefined;
 
   /** An instance has another role from now on. */
-  protected abstract onRole(instance: InstanceIndex, role: InstanceRole): void;
+  protected abstract onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void;
 
   /** Takes requests from now on. */
-  protected begin(conductor: Conductor<GenerationRequest>): void {
+  protected startConductor(conductor: Conductor<GenerationRequest>): void {
     this.#conductor = conductor;
   }
 
-  protected get begun(): boolean {
+  protected get isStarted(): boolean {
     return this.#conductor !== undefined;
   }
 
   readiness(): Readiness {
     if (this.#draining) return { kind: 'draining', message: 'running requests finish, new ones are refused' };
-    return this.hindrance() ?? { kind: 'ready' };
+    return this.notReadyReason() ?? { kind: 'ready' };
   }
 
   snapshot(): InstanceSnapshot {
@@ -120,7 +120,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   /** Whoever is out of reach for a moment will be told; where nobody is there that could serve, nothing is begun. */
   submit(request: GenerationRequest, sink: Sink): void {
-    const hindrance = this.hindrance();
+    const hindrance = this.notReadyReason();
     if (hindrance !== undefined && hindrance.kind !== 'unreachable') {
       const message = `Cannot admit request: ${hindrance.message}: /ready tells when it can`;
       sink({ kind: 'failed', code: 'NOT_READY', message, retryAfterMs });
@@ -138,9 +138,9 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   cancel(id: RequestId): void {
     if (!this.#sinks.delete(id)) return;
     this.#accounts.cancelled(nowUs(), id);
-    this.#leave(id);
+    this.#endAttempt(id);
     // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
-    if (this.#carrying > 0) this.#cancels.push(id);
+    if (this.#depth > 0) this.#cancels.push(id);
     else this.feed({ kind: 'cancel', id });
   }
 
@@ -168,7 +168,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   /** What is kept of requests under way: nothing once all have ended, however they did. */
-  get underWay(): {
+  get inFlight(): {
     readonly sinks: number;
     readonly tries: number;
     readonly prefills: number;
@@ -176,7 +176,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   } {
     const { placement, admission } = this;
     return {
-      ...{ sinks: this.#sinks.size, tries: this.#tries.size },
+      ...{ sinks: this.#sinks.size, tries: this.#attempts.size },
       ...{ prefills: placement.observed, outputs: admission.counted },
     };
   }
@@ -191,15 +191,22 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   /** Nothing is waited for any more. */
-  protected endWaiting(): void {
+  protected stopTimers(): void {
     this.#closing = true;
     this.#alarm.set(Number.POSITIVE_INFINITY);
   }
 
   /** What one turn of an instance's loop brought. */
-  protected hear(
+  protected onOutputs(
     instance: InstanceIndex,
-    { events, prefilled, letGo, pins, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'steps'>,
+    {
+      events,
+      prefilled,
+      released: letGo,
+      pins,
+      kvEvents: journals,
+      kvSnapshot: blocks,
+    }: Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>,
   ): void {
     const { placement, admission } = this;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
@@ -219,21 +226,21 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   /** Before what came of them. */
-  protected hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
+  protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     for (const { rows, ...step } of steps)
       for (const [id, from, count] of rows) this.#accounts.addStep(id, { ...step, instance, from, rows: count });
   }
 
   protected feed(event: ConductorEvent): void {
     if (this.#conductor === undefined) return;
-    this.#carrying++;
+    this.#depth++;
     for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
-    this.#carrying--;
-    if (this.#carrying > 0) return;
+    this.#depth--;
+    if (this.#depth > 0) return;
     const cancel = this.#cancels.shift();
     if (cancel !== undefined) {
       // It may have been forwarded since.
-      this.#leave(cancel);
+      this.#endAttempt(cancel);
       this.feed({ kind: 'cancel', id: cancel });
     } else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
   }
@@ -246,8 +253,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         this.#emit(effect.id, effect.event);
         break;
       case 'forward':
-        this.#leave(effect.id);
-        this.#tries.set(effect.id, effect.request.id);
+        this.#endAttempt(effect.id);
+        this.#attempts.set(effect.id, effect.request.id);
         // What a group takes says nothing of how long one instance would.
         if (effect.group === undefined) placement.forwarded(effect.instance, effect.request);
         reach.forward(effect.instance, admission.forwarded(effect.request), effect);
@@ -265,10 +272,10 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
         reach.unpin(effect.instance, effect.id);
         break;
       case 'pinUpdated':
-        this.#tellPin(effect);
+        this.#onPinUpdated(effect);
         break;
       case 'roleSwitched':
-        this.onRole(effect.instance, effect.role);
+        this.onRoleSwitched(effect.instance, effect.role);
         break;
       case 'drained':
         this.#drained?.();
@@ -285,15 +292,15 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   /** Its current try is over, whoever it was lost with. */
-  #leave(id: RequestId): void {
-    const name = this.#tries.get(id);
+  #endAttempt(id: RequestId): void {
+    const name = this.#attempts.get(id);
     if (name === undefined) return;
-    this.#tries.delete(id);
+    this.#attempts.delete(id);
     this.placement.forget(name);
     this.admission.forget(name);
   }
 
-  #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinUpdated' }>): void {
+  #onPinUpdated({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinUpdated' }>): void {
     const told = this.#pins.get(id);
     if (state.kind !== 'pinned') this.#pins.delete(id);
     told?.(state, instance);
@@ -303,7 +310,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     const sink = this.#sinks.get(id);
     if (event.kind === 'finished' || event.kind === 'failed') {
       this.#sinks.delete(id);
-      this.#leave(id);
+      this.#endAttempt(id);
     }
     try {
       sink?.(event);

@@ -1,4 +1,4 @@
-// The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
+// The loop of an instance's thread: receives messages, steps the state machine, runs engine steps and reports; it sleeps only when idle.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
@@ -8,122 +8,123 @@ import type { BorrowerEffect } from '../../core/protocol/lending-effects.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { Engine } from '../../engine/engine.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { LiveLending } from '../lending/live-lending.ts';
-import { isOfStage, type PipelineRunner, type StageEffect } from '../pipeline/pipeline-runner.ts';
-import type { LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
-import { type HandOffEffect, handOver } from '../transfer/transfer-effects.ts';
+import { isActivationWire, type PipelineEffect, type PipelineRunner } from '../pipeline/pipeline-runner.ts';
+import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import { awaitedKeys } from './awaited-keys.ts';
+import { arrivingKeys } from './awaited-keys.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
-import type { EventsMessage, KvEventBatch, KvSnapshot, ToInstance } from './thread-protocol.ts';
-import { listen, say, type ThreadPlace, type ThreadWires } from './thread-wires.ts';
+import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
+import type { KvEventBatch, KvSnapshot, OutputsMessage, ToInstance } from './thread-protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
-/** What some instances have. */
+
+/** Drivers of an instance's optional components. */
 export interface LoopParts {
-  /** Undefined where no prompt is handed over. */
+  /** Undefined if prompts and prefixes never move between instances. */
   readonly handOffs?: LiveHandOffs | undefined;
-  /** Undefined where no group computes prompts. */
-  readonly stages?: PipelineRunner | undefined;
-  /** Undefined where what leaves the pool is gone. */
+  /** Undefined if no group computes prompts. */
+  readonly pipeline?: PipelineRunner | undefined;
+  /** Undefined if there is neither host memory nor SSD below the pool. */
   readonly tiers?: LiveTiers | undefined;
-  /** Undefined where steps are not recorded. */
+  /** Undefined if steps are not recorded. */
   readonly tracer?: StepTracer | undefined;
-  /** Undefined where nothing is lent. */
+  /** Undefined if no memory is lent. */
   readonly lending?: LiveLending | undefined;
 }
 
 export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
-  readonly #place: ThreadPlace;
-  readonly #words: StepInterrupt;
+  readonly #endpoint: ThreadEndpoint;
+  readonly #interrupt: StepInterrupt;
   readonly #log: (message: string) => void;
   readonly #handOffs: LiveHandOffs | undefined;
-  readonly #stages: PipelineRunner | undefined;
+  readonly #pipeline: PipelineRunner | undefined;
   readonly #tiers: LiveTiers | undefined;
   readonly #tracer: StepTracer | undefined;
   readonly #lending: LiveLending | undefined;
-  #prefilled: RequestId[] = [];
-  #letGo: [RequestId, string][] = [];
-  #pins: [PinId, PinState][] = [];
   #events: [RequestId, GenerationEvent][] = [];
-  #journals: KvEventBatch[] = [];
-  #blocks: KvSnapshot | undefined;
-  #next: RunStep | undefined;
-  /** Something changed that the gateway has not been told. */
+  #prefilled: RequestId[] = [];
+  #released: [RequestId, string][] = [];
+  #pins: [PinId, PinState][] = [];
+  #kvEvents: KvEventBatch[] = [];
+  #kvSnapshot: KvSnapshot | undefined;
+  #plannedStep: RunStep | undefined;
+  /** The state has changed since the last report. */
   #changed = false;
   #closed = false;
-  #isAtWork = false;
+  #isRunning = false;
   readonly #alarm = new Alarm(() => this.wake());
 
-  /** @param abort of StepWords */
+  /** @param abort the shared memory of the thread's StepInterrupt */
   constructor(
     machine: TokenInstance,
     engine: Pick<Engine, 'run'>,
-    place: ThreadPlace,
+    endpoint: ThreadEndpoint,
     abort: Int32Array,
     log: (message: string) => void,
-    { handOffs, stages, tiers, tracer, lending }: LoopParts = {},
+    { handOffs, pipeline, tiers, tracer, lending }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
-    this.#place = place;
-    this.#words = new StepInterrupt(abort);
+    this.#endpoint = endpoint;
+    this.#interrupt = new StepInterrupt(abort);
     this.#log = log;
     this.#handOffs = handOffs;
-    this.#stages = stages;
+    this.#pipeline = pipeline;
     this.#tiers = tiers;
     this.#tracer = tracer;
     this.#lending = lending;
   }
 
-  /** Serves from now on; runs until `close`. */
+  /** Serves until a `close` command. */
   start(): void {
-    const { address, incarnation } = this.#place;
-    this.#listen('order', [address, incarnation], (message) => this.#take(message));
+    const { address, incarnation } = this.#endpoint;
+    this.#subscribe('command', [address, incarnation], (command) => this.#onCommand(command));
     if (this.#handOffs !== undefined) {
-      this.#listen('peer', [address, '*'], (wire, [, from]) => this.#hear(Number(from), wire));
-      this.#listen('gone', ['*', '*'], (_, [from]) => this.#hear(Number(from), { kind: 'gone' }));
+      this.#subscribe('peer', [address, '*'], (wire, [, from]) => this.#onPeerMessage(Number(from), wire));
+      this.#subscribe('gone', ['*', '*'], (_, [from]) => this.#onPeerMessage(Number(from), { kind: 'gone' }));
     }
-    if (this.#lending !== undefined) this.#lend(this.#lending, address);
+    if (this.#lending !== undefined) this.#startLending(this.#lending, address);
   }
 
-  #lend(lending: LiveLending, address: string): void {
-    this.#listen('lender', [address, '*'], (wire, [, from]) => {
-      const event = lending.hear(Number(from), wire);
-      if (event !== undefined) this.#hearLender(lending, event);
+  #startLending(lending: LiveLending, address: string): void {
+    this.#subscribe('lending', [address, '*'], (wire, [, from]) => {
+      const event = lending.onMessage(Number(from), wire);
+      if (event !== undefined) this.#onLendingEvent(lending, event);
     });
-    this.#listen('office', [address], (news) => this.#hearLender(lending, news));
-    this.#listen('room', ['*'], (room, [from]) => {
-      if (from !== address) lending.greeted(Number(from), room);
+    this.#subscribe('managerOutput', [address], (event) => this.#onLendingEvent(lending, event));
+    this.#subscribe('attentionServer', ['*'], (server, [from]) => {
+      if (from !== address) lending.onServerAnnounced(Number(from), server);
     });
-    lending.greet();
+    lending.announceServer();
   }
 
-  #hearLender(lending: LiveLending, event: InstanceEvent): void {
-    if (event.kind === 'lending') lending.count(event.envelope);
+  #onLendingEvent(lending: LiveLending, event: InstanceEvent): void {
+    if (event.kind === 'lending') lending.onEnvelope(event.envelope);
     this.#feed(event);
   }
 
-  #listen<K extends keyof ThreadWires>(
+  #subscribe<K extends keyof ThreadSubjects>(
     kind: K,
     words: readonly (string | number)[],
-    hear: (wire: ThreadWires[K], words: readonly string[]) => void,
+    handler: (message: ThreadSubjects[K], words: readonly string[]) => void,
   ): void {
-    listen(this.#place.bus, kind, words, (wire, said) => {
+    subscribeTo(this.#endpoint.bus, kind, words, (message, subject) => {
       if (this.#closed) return;
-      hear(wire, said);
-      // Else it has asked for what came, and goes on.
-      if (!this.#isAtWork) this.#work();
+      handler(message, subject);
+      // A running loop has drained the bus itself, and continues.
+      if (!this.#isRunning) this.#loop();
     });
   }
 
-  /** Pages have landed, or it is time: looks for it, if the loop sleeps. */
+  /** Runs the loop if it sleeps: pages have been received, or a deadline has passed. */
   wake(): void {
-    if (!this.#closed) this.#work();
+    if (!this.#closed) this.#loop();
   }
 
   snapshot(): InstanceSnapshot {
@@ -134,93 +135,95 @@ export class InstanceLoop {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
-      ...(this.#stages?.chunks.length && { stageChunks: this.#stages.chunks, rowLinks: this.#stages.links }),
-      ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
+      ...(this.#pipeline?.chunks.length && { stageChunks: this.#pipeline.chunks, rowLinks: this.#pipeline.links }),
+      ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.counts } }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
   }
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    const parts = [this.#machine, this.#handOffs, this.#stages, this.#machine.borrower, this.#lending];
+    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#machine.borrower, this.#lending];
     return Math.min(...parts.map((part) => part?.nextUs ?? never));
   }
 
-  #work(): void {
-    this.#isAtWork = true;
+  #loop(): void {
+    this.#isRunning = true;
     for (;;) {
-      // Before the bus is read: a cancel sent earlier is in there, one sent later stops the next step.
-      this.#words.hears();
-      this.#drain();
+      // Precedes reading the bus: a cancel sent before is read now, one sent after interrupts the next step.
+      this.#interrupt.acknowledge();
+      this.#receive();
       if (nowUs() >= this.#nextUs) this.#feed({ kind: 'wake' });
-      this.#post();
-      this.#handOffs?.tellHeld();
-      const step = this.#next;
+      this.#report();
+      this.#handOffs?.sendFirstEvents();
+      const step = this.#plannedStep;
       if (step === undefined || this.#closed) break;
-      this.#run(step);
+      this.#runStep(step);
     }
-    this.#isAtWork = false;
-    this.#tiers?.settle();
+    this.#isRunning = false;
+    this.#tiers?.finishLoads();
     this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
   }
 
-  /** What came while a step ran waits on the bus, not in the event loop. */
-  #drain(): void {
-    this.#place.bus.drain();
+  /** Messages that arrived during a step wait on the bus, not in the event loop. */
+  #receive(): void {
+    this.#endpoint.bus.drain();
     if (this.#closed) return;
-    for (const part of [this.#handOffs, this.#stages, this.#lending])
-      for (const event of part?.news(nowUs()) ?? []) this.#feed(event);
-    // What one brings may ask for more, some of which has ended at once.
-    for (let ended = this.#tiers?.events(); ended !== undefined && ended.length > 0; ended = this.#tiers?.events())
-      for (const event of ended) this.#feed(event);
+    for (const part of [this.#handOffs, this.#pipeline, this.#lending])
+      for (const event of part?.poll(nowUs()) ?? []) this.#feed(event);
+    // The completion of one read may start another that completes at once.
+    for (let done = this.#tiers?.poll(); done !== undefined && done.length > 0; done = this.#tiers?.poll())
+      for (const event of done) this.#feed(event);
   }
 
-  #hear(from: InstanceIndex, wire: PeerWire): void {
-    if (wire.kind === 'gone') this.#stages?.lost(from);
-    const events = isOfStage(wire) ? this.#stages?.hear(from, wire) : this.#handOffs?.hear(from, wire);
-    for (const event of events ?? []) this.#feed(event);
+  #onPeerMessage(from: InstanceIndex, wire: PeerWire): void {
+    if (wire.kind === 'gone') this.#pipeline?.onPeerLost(from);
+    if (isActivationWire(wire)) this.#pipeline?.onMessage(from, wire);
+    else for (const event of this.#handOffs?.onMessage(from, wire) ?? []) this.#feed(event);
   }
 
-  #take(message: ToInstance): void {
-    switch (message.kind) {
+  #onCommand(command: ToInstance): void {
+    switch (command.kind) {
       case 'traces':
-        if (this.#tracer !== undefined) this.#tracer.on = message.on;
+        if (this.#tracer !== undefined) this.#tracer.enabled = command.on;
         break;
       case 'close':
         this.#close();
         break;
       default:
-        this.#feed(message);
+        this.#feed(command);
     }
   }
 
   #close(): void {
     this.#closed = true;
-    void this.#place.bus.close();
+    void this.#endpoint.bus.close();
   }
 
-  #run(step: RunStep): void {
-    this.#next = undefined;
-    this.#words.begins({ jobs: step.background, waits: (step.range?.index ?? 0) > 0 });
+  #runStep(step: RunStep): void {
+    this.#plannedStep = undefined;
+    this.#interrupt.stepBegins({ background: step.background, waiting: (step.range?.index ?? 0) > 0 });
     this.#tracer?.begin(this.#machine);
     this.#tiers?.stepBegins();
     const startedUs = nowUs();
-    const ended = this.#execute(step);
+    const result = this.#execute(step);
     const endedUs = nowUs();
-    this.#lending?.ran(endedUs, endedUs - startedUs);
+    this.#lending?.onStepRan(endedUs, endedUs - startedUs);
     this.#tiers?.stepEnded();
-    this.#tracer?.end(ended.kind !== 'stepDone');
-    this.#words.ended();
-    this.#handOffs?.ran(step.step);
-    // Cancels first, or an aborted step would be planned again with those who left.
-    this.#drain();
-    this.#feed(ended);
+    this.#tracer?.end(result.kind !== 'stepDone');
+    this.#interrupt.stepEnded();
+    this.#handOffs?.onStepRan(step.step);
+    // Cancels come first: an aborted step must not be planned again with cancelled requests.
+    this.#receive();
+    this.#feed(result);
   }
 
   #execute(run: RunStep): InstanceEvent {
     const { step, plan, range } = run;
     try {
-      const outcome = range ? this.#runStage(run) : this.#engine.run(this.#waiting(plan), this.#words.polled);
+      const outcome = range
+        ? this.#runPipelineStep(run)
+        : this.#engine.run(this.#withArrivals(plan), this.#interrupt.polled);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -229,29 +232,30 @@ export class InstanceLoop {
     }
   }
 
-  /** Prefixes that have not come yet are waited for layer by layer. */
-  #waiting(plan: RunStep['plan']): RunStep['plan'] {
+  /** The step waits layer by layer for prefixes that are still being received. */
+  #withArrivals(plan: RunStep['plan']): RunStep['plan'] {
     const awaited = this.#machine.arriving(nowUs());
     if (awaited.length === 0) return plan;
-    return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
+    return { ...plan, arriving: arrivingKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
-  #runStage(run: RunStep): ReturnType<Engine['run']> {
+  #runPipelineStep(run: RunStep): ReturnType<Engine['run']> {
     const [chunk] = this.#machine.inFlight;
-    if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
-    return this.#stages.run(run, chunk.id, this.#words.polled);
+    if (this.#pipeline === undefined || chunk === undefined)
+      throw new Error('Cannot run a pipeline step: the instance is in no group');
+    return this.#pipeline.run(run, chunk.id, this.#interrupt.polled);
   }
 
   #feed(event: InstanceEvent): void {
     this.#changed = true;
-    this.#tracer?.hears(event);
+    this.#tracer?.onEvent(event);
     for (const effect of this.#machine.step(nowUs(), event)) {
-      // A request often ends by itself while its cancel, or a peer's word of it, is under way: nothing is wrong.
+      // A request often ends while its cancel or a peer's message about it is in flight: not worth a log line.
       if (effect.kind === 'ignored' && mayBeLate(event)) continue;
       if (isLending(effect)) this.#lending?.carryOut(effect);
       else this.#carryOut(effect);
     }
-    this.#stages?.sweep(this.#machine);
+    this.#pipeline?.sweep(this.#machine);
   }
 
   #carryOut(effect: Exclude<InstanceEffect, BorrowerEffect>): void {
@@ -260,20 +264,24 @@ export class InstanceLoop {
         this.#events.push([effect.id, effect.event]);
         break;
       case 'runStep':
-        this.#next = effect;
+        this.#plannedStep = effect;
         break;
       case 'abortStep':
-        this.#words.stop();
+        this.#interrupt.stop();
         break;
       case 'journal':
-        this.#journals.push(copyOf(effect.journal));
+        this.#kvEvents.push(copyOf(effect.journal));
         break;
       case 'snapshot':
-        this.#blocks = effect.snapshot;
+        this.#kvSnapshot = effect.snapshot;
         break;
       case 'endRun':
       case 'report':
-        // Every run is one step long here; a thread that ends says so, and nobody waits for reports.
+        // Every run has one step here, and the end of a thread is observed directly.
+        break;
+      case 'outgrows':
+      case 'migrated':
+        // Only the simulator has standby instances.
         break;
       case 'ignored':
       case 'fault':
@@ -283,7 +291,7 @@ export class InstanceLoop {
         this.#prefilled.push(effect.id);
         break;
       case 'released':
-        this.#letGo.push([effect.id, effect.why]);
+        this.#released.push([effect.id, effect.why]);
         break;
       case 'send':
       case 'stream':
@@ -294,7 +302,7 @@ export class InstanceLoop {
       case 'expectPrefix':
       case 'closePrefix':
       case 'streamPrefix':
-        this.#handOver(effect);
+        this.#carryOutHandOff(effect);
         break;
       case 'copyPages':
       case 'loadPages':
@@ -310,55 +318,57 @@ export class InstanceLoop {
       case 'pass':
       case 'copyPrefix':
       case 'expectRows':
-        this.#stage(effect);
+        this.#carryOutPipeline(effect);
         break;
+      default:
+        assertNever(effect);
     }
   }
 
-  /** What is copied may be on its way from host memory. */
-  #stage(effect: StageEffect): void {
-    if (effect.kind === 'copyPrefix') this.#tiers?.settle();
-    this.#stages?.carryOut(effect);
+  /** Copied pages may still be loading from host memory. */
+  #carryOutPipeline(effect: PipelineEffect): void {
+    if (effect.kind === 'copyPrefix') this.#tiers?.finishLoads();
+    this.#pipeline?.carryOut(effect);
   }
 
-  #handOver(effect: HandOffEffect): void {
+  #carryOutHandOff(effect: HandOffEffect): void {
     const handOffs = this.#handOffs;
     if (handOffs === undefined) throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
-    if (effect.kind === 'stream' || effect.kind === 'streamPrefix') this.#tiers?.settle();
-    this.#tracer?.carriesOut(effect);
-    handOver(handOffs, effect, this.#machine.pools);
+    if (effect.kind === 'stream' || effect.kind === 'streamPrefix') this.#tiers?.finishLoads();
+    this.#tracer?.onEffect(effect);
+    handOffs.carryOut(effect, this.#machine.pools);
   }
 
-  /** One message for all that a turn brought; without events only before the thread sleeps. */
-  #post(): void {
-    const news =
-      this.#events.length + this.#prefilled.length + this.#letGo.length + this.#pins.length > 0 ||
-      (this.#changed && this.#next === undefined);
-    if (!news || this.#closed) return;
+  /** Publishes one message for each iteration with outputs, and one before the thread sleeps if the state has changed. */
+  #report(): void {
+    const hasOutputs =
+      this.#events.length + this.#prefilled.length + this.#released.length + this.#pins.length > 0 ||
+      (this.#changed && this.#plannedStep === undefined);
+    if (!hasOutputs || this.#closed) return;
     this.#changed = false;
-    const message: EventsMessage = {
+    const message: OutputsMessage = {
       kind: 'events',
       events: this.#events,
       snapshot: this.snapshot(),
       prefilled: this.#prefilled,
-      letGo: this.#letGo,
+      released: this.#released,
       pins: this.#pins,
       steps: this.#tracer?.take() ?? [],
-      journals: this.#journals,
-      blocks: this.#blocks,
+      kvEvents: this.#kvEvents,
+      kvSnapshot: this.#kvSnapshot,
     };
-    const { bus, address, incarnation } = this.#place;
-    say(bus, 'said', [address, incarnation], message);
+    const { bus, address, incarnation } = this.#endpoint;
+    publishTo(bus, 'output', [address, incarnation], message);
     this.#events = [];
     this.#prefilled = [];
-    this.#letGo = [];
+    this.#released = [];
     this.#pins = [];
-    this.#journals = [];
-    this.#blocks = undefined;
+    this.#kvEvents = [];
+    this.#kvSnapshot = undefined;
   }
 }
 
-const lendings: ReadonlySet<string> = new Set([
+const lendingKinds: ReadonlySet<string> = new Set<BorrowerEffect['kind']>([
   'lending',
   'moveBlocks',
   'fillBlocks',
@@ -369,14 +379,14 @@ const lendings: ReadonlySet<string> = new Set([
 ]);
 
 function isLending(effect: InstanceEffect): effect is BorrowerEffect {
-  return lendings.has(effect.kind);
+  return lendingKinds.has(effect.kind);
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {
   return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken' || kind === 'activations' || kind === 'coming';
 }
 
-/** Its arrays are the machine's, used again for the next one. */
+/** The machine reuses the arrays of its batches. */
 function copyOf({ incarnation, number, changes, words, stored }: KvEventBatch): KvEventBatch {
   const width = words.length / stored.length;
   return { incarnation, number, changes, words: words.slice(0, changes * width), stored: stored.slice(0, changes) };

@@ -4,8 +4,8 @@ import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts'
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { EndpointHandle, MemoryHub } from '../bus/memory-hub.ts';
 import { type InterruptReason, StepInterrupt } from './step-interrupt.ts';
-import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToThread } from './thread-protocol.ts';
-import { listen, say } from './thread-wires.ts';
+import { publishTo, subscribeTo } from './thread-bus.ts';
+import type { FromInstance, InstanceThreadData, OutputsMessage, ReadyMessage, ToThread } from './thread-protocol.ts';
 
 export interface InstanceThreadOptions {
   /** Module that the thread runs: it makes an instance and starts an InstanceLoop. */
@@ -15,7 +15,7 @@ export interface InstanceThreadOptions {
   readonly bus: MemoryBus;
   readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'endpoint'>;
   readonly log: (message: string) => void;
-  readonly onEvents: (message: EventsMessage) => void;
+  readonly onOutputs: (message: OutputsMessage) => void;
   /** What may wait for it to hear, in bytes: a thread that lets more gather is ended. */
   readonly backlogBytesMax?: number;
 }
@@ -23,9 +23,9 @@ export interface InstanceThreadOptions {
 export class InstanceThread {
   readonly #bus: MemoryBus;
   /** What it is called on the bus, and which start of it this is. */
-  readonly #name: readonly [address: string, incarnation: number];
+  readonly #address: readonly [address: string, incarnation: number];
   readonly #worker: Worker;
-  readonly #words = new StepInterrupt();
+  readonly #interrupt = new StepInterrupt();
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
   readonly #endpoint: EndpointHandle;
@@ -35,10 +35,10 @@ export class InstanceThread {
   #isReady: (message: ReadyMessage) => void = () => {};
   #isUnable: (error: Error) => void = () => {};
 
-  constructor({ entry, hub, bus, data, log, onEvents, backlogBytesMax }: InstanceThreadOptions) {
+  constructor({ entry, hub, bus, data, log, onOutputs: onEvents, backlogBytesMax }: InstanceThreadOptions) {
     const { address, incarnation } = data;
     this.#bus = bus;
-    this.#name = [address, incarnation];
+    this.#address = [address, incarnation];
     this.#ready = new Promise((resolve, reject) => {
       this.#isReady = resolve;
       this.#isUnable = reject;
@@ -49,8 +49,8 @@ export class InstanceThread {
     this.#backlogBytesMax = backlogBytesMax ?? defaultChannelConfig.keptBytesMax;
     this.#log = log;
     const { endpoint, transferList } = this.#endpoint;
-    const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, endpoint };
-    const stop = listen(bus, 'said', this.#name, (message) => this.#hear(message, log, onEvents));
+    const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#interrupt.polled, endpoint };
+    const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#hear(message, log, onEvents));
     this.#worker = new Worker(entry, { workerData, transferList: [...transferList] });
     this.#worker.once('error', (error) => {
       log(`Instance thread failed: ${error.stack ?? error.message}`);
@@ -62,7 +62,7 @@ export class InstanceThread {
         // Its last words.
         bus.drain();
         stop();
-        say(bus, 'gone', this.#name, undefined);
+        publishTo(bus, 'gone', this.#address, undefined);
         this.#isUnable(new Error(`Cannot start the instance: its thread ended with code ${code}`));
         resolve();
       });
@@ -81,11 +81,11 @@ export class InstanceThread {
 
   /** Heard by one that is ready. */
   send(message: ToThread): void {
-    if (message.kind === 'peerSays') say(this.#bus, 'peer', [this.#name[0], message.from], message.wire);
-    else say(this.#bus, 'order', this.#name, message);
+    if (message.kind === 'peerMessage') publishTo(this.#bus, 'peer', [this.#address[0], message.from], message.wire);
+    else publishTo(this.#bus, 'command', this.#address, message);
     // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
     const comer = comerOf(message);
-    if (comer !== undefined) this.#words.comes(comer);
+    if (comer !== undefined) this.#interrupt.notify(comer);
     if (this.#endpoint.backlogBytes > this.#backlogBytesMax) this.#cutOff();
   }
 
@@ -101,13 +101,13 @@ export class InstanceThread {
   }
 
   /** Another thread is gone, and all have been told: nobody is to wait for what it had. */
-  endsWaits(): void {
-    this.#words.comes('end');
+  interruptWaits(): void {
+    this.#interrupt.notify('end');
   }
 
   /** Stops the step in flight. */
   interrupt(): void {
-    this.#words.stop();
+    this.#interrupt.stop();
   }
 
   /** Ends the thread, once it hears; what runs there is lost. */
@@ -120,7 +120,7 @@ export class InstanceThread {
     await this.#ended;
   }
 
-  #hear(message: FromInstance, log: (message: string) => void, onEvents: (message: EventsMessage) => void): void {
+  #hear(message: FromInstance, log: (message: string) => void, onEvents: (message: OutputsMessage) => void): void {
     switch (message.kind) {
       case 'events':
         onEvents(message);
@@ -131,7 +131,7 @@ export class InstanceThread {
       case 'log':
         log(message.message);
         break;
-      case 'unable':
+      case 'startFailed':
         this.#isUnable(new Error(message.message));
         // Whatever it began may keep it.
         void this.#worker.terminate();
@@ -141,6 +141,6 @@ export class InstanceThread {
 
 function comerOf(message: ToThread): InterruptReason | undefined {
   if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
-  const isGone = message.kind === 'peerSays' && message.wire.kind === 'gone';
+  const isGone = message.kind === 'peerMessage' && message.wire.kind === 'gone';
   return message.kind === 'cancel' || isGone ? 'end' : undefined;
 }

@@ -13,13 +13,13 @@ import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
-import { type BureauSettings, LendingManagerHost } from '../lending/lending-manager-host.ts';
+import { LendingManagerHost, type LendingManagerSettings } from '../lending/lending-manager-host.ts';
 import { Backoff } from '../processes/backoff.ts';
-import { canServe, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
+import { canServe, emptySnapshot, snapshotAfterLoss, storeRoleIsFixed } from '../snapshots/metric-snapshots.ts';
 import type { Transport } from '../transfer/messenger.ts';
 import { ConductorDriver, type Reach } from './conductor-driver.ts';
 import { InstanceThread } from './instance-thread.ts';
-import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './thread-protocol.ts';
+import type { InstanceDescription, InstanceThreadData, OutputsMessage, ReadyMessage } from './thread-protocol.ts';
 
 export interface LiveClusterOptions {
   /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
@@ -41,7 +41,7 @@ export interface LiveClusterOptions {
   /** Long prompts may be computed by groups of instances that prefill; undefined: each by one. */
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend one another memory; undefined: each has its own alone. */
-  readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
+  readonly lending?: Omit<LendingManagerSettings, 'instances'> | undefined;
   /** Are those started anew whose thread ends? */
   readonly restarts?: boolean;
   readonly log: (message: string) => void;
@@ -72,16 +72,16 @@ export class LiveCluster extends ConductorDriver {
   readonly #backoffs: readonly Backoff[];
   readonly #timers = new Set<NodeJS.Timeout>();
   /** Those that do not serve. */
-  readonly #gone = new Set<InstanceIndex>();
+  readonly #lost = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   #transfers: LearnedTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
-  readonly #handsOver: boolean;
-  readonly #bureau: LendingManagerHost | undefined;
-  #over: () => void = () => {};
+  readonly #transfersPrompts: boolean;
+  readonly #lendingManager: LendingManagerHost | undefined;
+  #onEnded: () => void = () => {};
   protected readonly reach = this.#reach();
   #closing = false;
 
@@ -99,13 +99,13 @@ export class LiveCluster extends ConductorDriver {
     const copies = transport === 'memory' || transport === 'auto';
     this.#pages = copies ? undefined : { host: '127.0.0.1', token: webcrypto.randomUUID(), transport };
     this.#roles = options.instances.map(({ role }) => role);
-    this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
+    this.#transfersPrompts = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
     this.#bus = this.#hub.connect();
     this.#backoffs = options.instances.map(() => new Backoff());
     const { lending, instances } = options;
-    this.#bureau = lending && new LendingManagerHost({ ...lending, instances: instances.length }, this.#bus);
+    this.#lendingManager = lending && new LendingManagerHost({ ...lending, instances: instances.length }, this.#bus);
     this.#ended = new Promise((resolve) => {
-      this.#over = resolve;
+      this.#onEnded = resolve;
     });
     this.#ready = this.#start();
     // Whoever calls `ready` sees the failure; nobody else has to.
@@ -124,8 +124,8 @@ export class LiveCluster extends ConductorDriver {
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     if (this.#roles[instance] === role) return undefined;
-    if (this.#roles[instance] === 'store') return storeStays;
-    if (!this.#handsOver)
+    if (this.#roles[instance] === 'store') return storeRoleIsFixed;
+    if (!this.#transfersPrompts)
       return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });
     return this.#roles[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
@@ -136,37 +136,37 @@ export class LiveCluster extends ConductorDriver {
   }
 
   instances(): readonly InstanceSnapshot[] {
-    return this.#options.instances.map((_, i) => this.#members[i]?.snapshot ?? nothingYet);
+    return this.#options.instances.map((_, i) => this.#members[i]?.snapshot ?? emptySnapshot);
   }
 
   /** Ends all threads; requests under way fail. */
   async close(): Promise<void> {
     this.#closing = true;
     for (const timer of this.#timers) clearTimeout(timer);
-    this.endWaiting();
+    this.stopTimers();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
-    this.#bureau?.close();
+    this.#lendingManager?.close();
     await this.#bus.close();
   }
 
-  protected hindrance(): ReturnType<ConductorDriver['hindrance']> {
-    if (!this.begun) return { kind: 'starting', message: 'the model is still loading' };
+  protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
+    if (!this.isStarted) return { kind: 'starting', message: 'the model is still loading' };
     if (this.#serves()) return undefined;
     const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
-    const gone = computing.filter((i) => this.#gone.has(i)).length;
+    const gone = computing.filter((i) => this.#lost.has(i)).length;
     return { kind: 'incomplete', message: `${gone} of ${computing.length} instances are gone` };
   }
 
-  protected onRole(instance: InstanceIndex, role: InstanceRole): void {
+  protected onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void {
     this.#roles[instance] = role;
   }
 
   async #start(): Promise<readonly InstanceDescription[]> {
     const { instances } = this.#options;
     const lead = this.#roles.findIndex((role) => role !== 'store');
-    const first = await this.#startOne(lead, undefined);
+    const first = await this.#startInstance(lead, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
-    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startOne(i, loaded))));
+    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startInstance(i, loaded))));
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
@@ -186,10 +186,10 @@ export class LiveCluster extends ConductorDriver {
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
     });
-    this.begin(conductor);
+    this.startConductor(conductor);
     for (const [i, message] of messages.entries()) this.#introduce(i, message);
-    this.#bureau?.begin(messages.map(({ description }) => description));
-    for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
+    this.#lendingManager?.begin(messages.map(({ description }) => description));
+    for (const [i, { snapshot }] of messages.entries()) if (!this.#lost.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
 
@@ -221,7 +221,7 @@ export class LiveCluster extends ConductorDriver {
     return { ...pipeline, layers: stageLayers };
   }
 
-  #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
+  #startInstance(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
     const incarnation = (this.#members[index]?.incarnation ?? 0) + 1;
@@ -230,60 +230,60 @@ export class LiveCluster extends ConductorDriver {
       address: String(index),
       role: this.#roles[index],
       incarnation,
-      lands: this.#handsOver,
+      receivesPrompts: this.#transfersPrompts,
       peers: instances.length === 1 ? ('none' as const) : ('threads' as const),
-      lender: this.#bureau && index,
+      lender: this.#lendingManager && index,
       pages: this.#pages,
       traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
       loaded,
     };
-    const onEvents = (message: EventsMessage): void => this.#hear(index, message);
-    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onEvents });
-    const snapshot = this.#members[index]?.snapshot ?? nothingYet;
+    const onEvents = (message: OutputsMessage): void => this.#onOutputs(index, message);
+    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs: onEvents });
+    const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
     const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot };
     this.#members[index] = member;
-    void thread.ended.then(() => this.#lost(index));
+    void thread.ended.then(() => this.#onLost(index));
     return thread.ready.then((message) => {
       member.loaded = message.shared && { model: message.shared, root: message.root };
       return message;
     });
   }
 
-  #startLater(index: InstanceIndex): void {
+  #scheduleRestart(index: InstanceIndex): void {
     const delayMs = this.#backoffs[index].next(performance.now() - this.#member(index).startedMs);
     this.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
-      this.#startAnew(index).catch((error: Error) => this.log(error.message));
+      this.#restart(index).catch((error: Error) => this.log(error.message));
     }, delayMs);
     this.#timers.add(timer);
   }
 
   /** Weights go with the last thread that has them: then the model is loaded again. */
-  async #startAnew(index: InstanceIndex): Promise<void> {
+  async #restart(index: InstanceIndex): Promise<void> {
     // Whoever has not heard of its end might answer its former life: the new one would hear that.
     await this.#bus.flush();
     if (this.#closing) return;
-    const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
-    const message = await this.#startOne(index, having?.loaded);
+    const having = this.#members.find(({ loaded }, i) => !this.#lost.has(i) && loaded !== undefined);
+    const message = await this.#startInstance(index, having?.loaded);
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
     member.snapshot = message.snapshot;
-    this.#gone.delete(index);
+    this.#lost.delete(index);
     this.admission.instanceJoined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, incarnation: member.incarnation, capacityTokens });
     this.#introduce(index, message);
-    this.#bureau?.returned(index);
+    this.#lendingManager?.onReturned(index);
     this.log(`Instance ${index} serves again`);
   }
 
-  #hear(instance: InstanceIndex, message: EventsMessage): void {
+  #onOutputs(instance: InstanceIndex, message: OutputsMessage): void {
     this.#member(instance).snapshot = message.snapshot;
     this.admission.observe(instance, message.snapshot);
-    this.hearSteps(instance, message.steps);
+    this.recordSteps(instance, message.steps);
     this.#transfers?.observe(instance, message.snapshot);
-    this.hear(instance, message);
+    this.onOutputs(instance, message);
   }
 
   #reach(): Reach {
@@ -302,21 +302,21 @@ export class LiveCluster extends ConductorDriver {
     };
   }
 
-  #lost(instance: InstanceIndex): void {
-    this.#gone.add(instance);
-    for (const other of this.#members) other?.thread.endsWaits();
+  #onLost(instance: InstanceIndex): void {
+    this.#lost.add(instance);
+    for (const other of this.#members) other?.thread.interruptWaits();
     const member = this.#member(instance);
-    member.snapshot = whenGone(member.snapshot);
-    const returns = this.#options.restarts === true && this.begun && !this.#closing;
-    this.#bureau?.lost(instance, returns);
+    member.snapshot = snapshotAfterLoss(member.snapshot);
+    const returns = this.#options.restarts === true && this.isStarted && !this.#closing;
+    this.#lendingManager?.onLost(instance, returns);
     this.feed({ kind: 'instanceLost', instance });
-    if (returns) this.#startLater(instance);
-    else if (!this.#serves() || !this.begun) this.#over();
+    if (returns) this.#scheduleRestart(instance);
+    else if (!this.#serves() || !this.isStarted) this.#onEnded();
     else if (!this.#closing) this.log(`Instance ${instance} is gone: the others go on`);
   }
 
   #serves(): boolean {
-    return canServe(this.#roles.filter((_, i) => !this.#gone.has(i)));
+    return canServe(this.#roles.filter((_, i) => !this.#lost.has(i)));
   }
 
   #member(instance: InstanceIndex): Member {

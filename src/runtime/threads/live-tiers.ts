@@ -60,7 +60,7 @@ export class LiveTiers {
     this.#options = options;
   }
 
-  get moved(): TiersSnapshot['moved'] {
+  get counts(): TiersSnapshot['moved'] {
     const { store, pageBytes } = this.#options;
     const copiedBytes = this.#copiedPages * pageBytes;
     if (store === undefined)
@@ -76,7 +76,7 @@ export class LiveTiers {
 
   /** How long so many blocks of SSD would take to read, as fast as it has read. */
   readonly readUs = (blocks: number): number => {
-    const { ssdReadBytes = 0, ssdReadSeconds = 0 } = this.moved ?? {};
+    const { ssdReadBytes = 0, ssdReadSeconds = 0 } = this.counts ?? {};
     const bytes = blocks * this.#options.blockBytes;
     return (1e6 * bytes) / (ssdReadBytes > 0 ? ssdReadBytes / ssdReadSeconds : bytesPerSecondGuess);
   };
@@ -92,7 +92,7 @@ export class LiveTiers {
         this.#options.copy(effect.from, effect.to);
         break;
       case 'loadPages':
-        this.settle();
+        this.finishLoads();
         this.#copiedPages += effect.from.length;
         this.#loads = effect;
         break;
@@ -123,7 +123,7 @@ export class LiveTiers {
   }
 
   /** What is to be loaded is there when it returns: somebody else than a step reads it. */
-  settle(): void {
+  finishLoads(): void {
     this.stepBegins();
     this.stepEnded();
   }
@@ -158,7 +158,7 @@ export class LiveTiers {
   }
 
   /** What has ended since the last call. */
-  events(): readonly InstanceEvent[] {
+  poll(): readonly InstanceEvent[] {
     const events = this.#ended;
     this.#ended = [];
     const written: StoreResult[] = [];

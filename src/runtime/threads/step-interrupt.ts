@@ -3,7 +3,7 @@
 /** Another value than 0 stops the step in flight: kernels poll it. */
 const stopWord = 0;
 /** The step in flight is one of batch jobs alone. */
-export const jobsWord = 1;
+export const backgroundWord = 1;
 /** It waits for rows of a group, and computes nothing. Kernels clear it when rows are there. */
 const waitingWord = 2;
 /** How many of each have come. */
@@ -14,11 +14,11 @@ const words = 5;
 export type InterruptReason = keyof typeof cameWords;
 
 /** What steps stop for that somebody does not have to wait for their end. */
-export interface StepManner {
+export interface StepKind {
   /** Of batch jobs alone: it stops for requests. */
-  readonly jobs: boolean;
+  readonly background: boolean;
   /** It begins with a wait: until that is over it stops for all. */
-  readonly waits: boolean;
+  readonly waiting: boolean;
 }
 
 /**
@@ -36,22 +36,22 @@ export class StepInterrupt {
   }
 
   /** Of whoever runs steps, before it hears what was said until now: that stops no step that comes after. */
-  hears(): void {
+  acknowledge(): void {
     Atomics.store(this.polled, stopWord, 0);
     this.#heard.request = this.#came('request');
     this.#heard.end = this.#came('end');
   }
 
   /** A step is about to run. Those that came since `hears` may have been heard, or not: it stops for them at once. */
-  begins({ jobs, waits }: StepManner): void {
-    Atomics.store(this.polled, jobsWord, Number(jobs));
+  stepBegins({ background: jobs, waiting: waits }: StepKind): void {
+    Atomics.store(this.polled, backgroundWord, Number(jobs));
     Atomics.store(this.polled, waitingWord, Number(waits));
     const isNew = (comer: InterruptReason): boolean => this.#came(comer) !== this.#heard[comer];
     if (((jobs || waits) && isNew('request')) || (waits && isNew('end'))) this.stop();
   }
 
-  ended(): void {
-    Atomics.store(this.polled, jobsWord, 0);
+  stepEnded(): void {
+    Atomics.store(this.polled, backgroundWord, 0);
     Atomics.store(this.polled, waitingWord, 0);
   }
 
@@ -61,9 +61,9 @@ export class StepInterrupt {
   }
 
   /** Of others: what was said of one has been said. */
-  comes(comer: InterruptReason): void {
+  notify(comer: InterruptReason): void {
     Atomics.add(this.polled, cameWords[comer], 1);
-    const jobs = comer === 'request' && Atomics.load(this.polled, jobsWord) === 1;
+    const jobs = comer === 'request' && Atomics.load(this.polled, backgroundWord) === 1;
     if (jobs || Atomics.load(this.polled, waitingWord) === 1) this.stop();
   }
 

@@ -4,7 +4,7 @@ import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import { pageTokens } from '../../util/step.ts';
-import type { HandOffEffect } from '../transfer/transfer-effects.ts';
+import type { HandOffEffect } from '../transfer/live-hand-offs.ts';
 import type { StepTrace } from './thread-protocol.ts';
 
 /** Microseconds since 1970: threads have clocks of their own. */
@@ -19,33 +19,33 @@ export class StepTracer {
   /** By request: when its prefix was asked for. */
   readonly #fetches = new Map<RequestId, number>();
   /** Does somebody want to hear of steps? */
-  on: boolean;
+  enabled: boolean;
 
   constructor(on: boolean) {
-    this.on = on;
+    this.enabled = on;
   }
 
   /** A step is about to run. */
   begin({ inFlight }: Pick<TokenInstance, 'inFlight'>): void {
-    if (!this.on) return;
+    if (!this.enabled) return;
     this.#rows = inFlight.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
     this.#startedUs = epochUs();
   }
 
   /** It has run, or was stopped. */
   end(aborted: boolean): void {
-    if (!this.on) return;
+    if (!this.enabled) return;
     this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
   }
 
   /** A prefix is asked for, or not waited for any more. */
-  carriesOut(effect: HandOffEffect): void {
-    if (effect.kind === 'expectPrefix' && this.on) this.#fetches.set(effect.id, epochUs());
+  onEffect(effect: HandOffEffect): void {
+    if (effect.kind === 'expectPrefix' && this.enabled) this.#fetches.set(effect.id, epochUs());
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 
   /** A prefix may have come, or there is none. */
-  hears(event: InstanceEvent): void {
+  onEvent(event: InstanceEvent): void {
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
     if (event.kind === 'peer' && event.message.kind === 'missing') this.#fetched(event.message.id, 0);
   }

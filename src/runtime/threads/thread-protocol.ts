@@ -10,7 +10,7 @@ import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/port
 import type { LoadedModel } from '../../engine/load-model.ts';
 import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
-import type { PagesPlace } from '../transfer/messenger.ts';
+import type { PagesAddress } from '../transfer/messenger.ts';
 
 export type KvEventBatch = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type KvSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
@@ -29,15 +29,15 @@ export type ToInstance =
 /** What a thread is told whose peers are in other processes: the same, and what those say. */
 export type ToThread =
   | ToInstance
-  | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire };
+  | { readonly kind: 'peerMessage'; readonly from: InstanceIndex; readonly wire: PeerWire };
 
 export type FromInstance =
   | ReadyMessage
   /** The instance could not start: one line that says why. */
-  | { readonly kind: 'unable'; readonly message: string }
+  | { readonly kind: 'startFailed'; readonly message: string }
   /** For the log of its process. */
   | { readonly kind: 'log'; readonly message: string }
-  | EventsMessage;
+  | OutputsMessage;
 
 export interface ReadyMessage {
   readonly kind: 'ready';
@@ -59,22 +59,22 @@ export interface StepTrace {
 }
 
 /** What one turn of the instance's loop brought, in order. */
-export interface EventsMessage {
+export interface OutputsMessage {
   readonly kind: 'events';
   readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
   readonly snapshot: InstanceSnapshot;
   /** Prompts that are computed and go on elsewhere. */
   readonly prefilled: readonly RequestId[];
   /** Requests that it could have gone on with, were it not for others, and why it does not. */
-  readonly letGo: readonly (readonly [id: RequestId, why: string])[];
+  readonly released: readonly (readonly [id: RequestId, why: string])[];
   /** Its steps, and what it fetched, where they are recorded. */
   readonly steps: readonly StepTrace[];
   /** What became of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];
   /** What its cache stored and dropped, where conductors are told. */
-  readonly journals: readonly KvEventBatch[];
+  readonly kvEvents: readonly KvEventBatch[];
   /** All that it holds, if it was asked. */
-  readonly blocks: KvSnapshot | undefined;
+  readonly kvSnapshot: KvSnapshot | undefined;
 }
 
 /** What is in force, for the line printed at start. */
@@ -92,7 +92,7 @@ export interface InstanceDescription {
   /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
   readonly stagingBlocks?: number | undefined;
   /** Blocks that it may lend, and where instances of other processes have attention computed over them, where there are such. */
-  readonly lends?: { readonly blocks: number; readonly door: string | undefined } | undefined;
+  readonly lends?: { readonly blocks: number; readonly attentionAddress: string | undefined } | undefined;
   /** Layers of the model, of which a group may run ranges; undefined: some of them keep a window alone. */
   readonly stageLayers?: number | undefined;
   /** Requests start while their prefixes are still on their way. */
@@ -122,13 +122,13 @@ export interface InstanceThreadData<Settings> {
   /** Which start of the instance this is: 1, 2, 3... */
   readonly incarnation: number;
   /** Prompts of others may land there, now or once it has another role. */
-  readonly lands: boolean;
+  readonly receivesPrompts: boolean;
   /** Where those are that this one hands prompts to, or takes them from. */
   readonly peers: 'none' | 'threads' | 'processes';
   /** Its number among those that lend and borrow; undefined: nobody does. */
   readonly lender?: InstanceIndex | undefined;
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
-  readonly pages: PagesPlace | undefined;
+  readonly pages: PagesAddress | undefined;
   /** Steps are recorded. */
   readonly traces: boolean;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */

@@ -23,7 +23,7 @@ interface Track {
   lost: boolean;
 }
 
-type Carrier = Pick<Messenger, 'left' | 'stop' | 'givenUp'>;
+type Carrier = Pick<Messenger, 'pending' | 'stop' | 'unreachable'>;
 
 /** What goes to a landing goes in order: tokens of a prompt, or whatever is counted. */
 export class InFlightPages {
@@ -43,7 +43,7 @@ export class InFlightPages {
   }
 
   /** Where what is to leave, `from..end`, is to begin: earlier after a halt, and at `end` where it has arrived. */
-  beginOf(landing: ReceiveBufferHandle, from: number, end: number): number {
+  resumeAt(landing: ReceiveBufferHandle, from: number, end: number): number {
     const track = this.#track(landing);
     const begin = Math.min(end, track.again ?? from);
     if (begin === end) return begin;
@@ -91,7 +91,7 @@ export class InFlightPages {
   }
 
   /** Landings that the messenger has given up since the last call. */
-  takeGivenUp(): ReadonlySet<ReceiveBufferHandle> {
+  takeUnreachable(): ReadonlySet<ReceiveBufferHandle> {
     this.#hearGivenUp();
     const untold = this.#untold;
     this.#untold = new Set();
@@ -99,7 +99,7 @@ export class InFlightPages {
   }
 
   #hearGivenUp(): void {
-    for (const landing of this.#messenger.givenUp()) {
+    for (const landing of this.#messenger.unreachable()) {
       this.#untold.add(landing);
       const track = this.#tracks.get(landing);
       if (track !== undefined) track.lost = true;
@@ -107,7 +107,7 @@ export class InFlightPages {
   }
 
   /** May one of these pages still be read? */
-  reads(pages: Int32Array): boolean {
+  isRead(pages: Int32Array): boolean {
     for (const [landing, track] of this.#tracks) {
       this.#look(landing, track);
       if (track.letters.some((letters) => pages.some((page) => letters.pages.has(page)))) return true;
@@ -117,7 +117,7 @@ export class InFlightPages {
 
   #look(landing: ReceiveBufferHandle, track: Track): void {
     if (track.again !== undefined) return;
-    const left = track.sent - this.#messenger.left(landing);
+    const left = track.sent - this.#messenger.pending(landing);
     while (track.letters.length > 0 && track.letters[0].upTo <= left)
       track.arrived = track.letters.shift()?.end ?? track.arrived;
   }

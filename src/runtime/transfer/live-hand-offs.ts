@@ -11,9 +11,10 @@ import {
   pageDescriptorsOf,
   type Stream,
 } from '../../core/transfer/hand-off/page-descriptors.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { ActivationWire } from '../pipeline/activation-memory.ts';
-import { LinkCounts } from '../processes/link-counts.ts';
 import { InFlightPages } from './in-flight-pages.ts';
+import { LinkCounters } from './link-counters.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
 import type { Messenger, MessengerCounts, ReceiveBufferHandle } from './messenger.ts';
 
@@ -50,7 +51,12 @@ interface Departure {
   readonly to: InstanceIndex;
 }
 
-type Halt = Extract<InstanceEffect, { kind: 'haltStream' }>;
+type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';
+export type HandOffEffect = Extract<
+  InstanceEffect,
+  { kind: 'send' | 'stream' | 'stopStream' | 'haltStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
+>;
+type Halt = Extract<HandOffEffect, { kind: 'haltStream' }>;
 
 /** Layer, page, place. */
 const parcelWords = 3;
@@ -70,7 +76,7 @@ export class LiveHandOffs {
   readonly #messenger: Messenger;
   /** Where prompts that leave here land, by receiver and request. */
   readonly #departures = new Map<string, Departure>();
-  readonly #links: LinkCounts;
+  readonly #links: LinkCounters;
   readonly #unsent: InFlightPages;
   readonly #landings = new Map<RequestId, Landing>();
   readonly #byHandle = new Map<ReceiveBufferHandle, Part>();
@@ -87,11 +93,11 @@ export class LiveHandOffs {
     this.#options = options;
     this.#messenger = options.messenger;
     this.#unsent = new InFlightPages(options.messenger);
-    this.#links = new LinkCounts(options.messenger);
+    this.#links = new LinkCounters(options.messenger);
     const { messenger, pageBytes, shape } = options;
     const layers = shape.groups[0]?.layers ?? 1;
-    const post = (to: InstanceIndex, wire: PrefixWire): void => this.post(to, wire);
-    this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post });
+    const sendWire = (to: InstanceIndex, wire: PrefixWire): void => this.sendWire(to, wire);
+    this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post: sendWire });
   }
 
   get counts(): MessengerCounts {
@@ -104,16 +110,51 @@ export class LiveHandOffs {
   }
 
   /** A step has been run to its end, or was aborted. */
-  ran(step: StepNumber): void {
+  onStepRan(step: StepNumber): void {
     this.#ran = step;
+  }
+
+  carryOut(effect: HandOffEffect, pools: TokenInstance['pools']): void {
+    switch (effect.kind) {
+      case 'send':
+        this.send(effect.to, effect.message);
+        break;
+      case 'stream':
+        this.stream(effect, pools);
+        break;
+      case 'stopStream':
+        if (effect.of === 'prefix') this.prefixes.stop(effect.to, effect.id);
+        else this.stop(effect.to, effect.id);
+        break;
+      case 'haltStream':
+        this.halt(effect);
+        break;
+      case 'expectPrefix':
+        this.prefixes.expect(effect);
+        break;
+      case 'closePrefix':
+        this.prefixes.close(effect.id);
+        break;
+      case 'streamPrefix':
+        this.prefixes.stream(effect);
+        break;
+      case 'openLanding':
+        this.open(effect.id, effect.pages);
+        break;
+      case 'closeLanding':
+        this.close(effect.id);
+        break;
+      default:
+        assertNever(effect);
+    }
   }
 
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
     if (message.kind === 'release' || message.kind === 'withdraw') this.#gone(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
-    const wanted = message.kind === 'fetch' ? this.prefixes.landingOf(message.id) : undefined;
-    this.post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
+    const wanted = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
+    this.sendWire(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
   }
 
   open(id: RequestId, pages: Int32Array): void {
@@ -146,7 +187,7 @@ export class LiveHandOffs {
     const landing = this.#departures.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
     const end = effect.from + effect.tokens;
-    const from = this.#unsent.beginOf(landing, effect.from, end);
+    const from = this.#unsent.resumeAt(landing, effect.from, end);
     if (from === end && held === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const { shape, pageBytes } = this.#options;
@@ -175,8 +216,8 @@ export class LiveHandOffs {
   }
 
   /** May a prompt that leaves here still be read from one of these pages? */
-  reads(pages: Int32Array): boolean {
-    return this.#unsent.reads(pages);
+  isRead(pages: Int32Array): boolean {
+    return this.#unsent.isRead(pages);
   }
 
   #gone(to: InstanceIndex, id: RequestId): void {
@@ -188,8 +229,8 @@ export class LiveHandOffs {
   }
 
   /** The events that a peer's message is for the machine. */
-  hear(from: InstanceIndex, wire: Exclude<PeerWire, ActivationWire>): readonly InstanceEvent[] {
-    if (wire.kind === 'gone') return this.prefixes.lost(from);
+  onMessage(from: InstanceIndex, wire: Exclude<PeerWire, ActivationWire>): readonly InstanceEvent[] {
+    if (wire.kind === 'gone') return this.prefixes.onPeerLost(from);
     const event = this.#hearOne(from, wire);
     return event === undefined ? [] : [event];
   }
@@ -201,11 +242,11 @@ export class LiveHandOffs {
       part.held = wire.held;
       return landedEvent(part);
     }
-    if (wire.kind !== 'message') return this.prefixes.hear(from, wire);
+    if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
     const { message, landing } = wire;
-    if (message.kind === 'missing') this.prefixes.hasNone(from, message.id);
+    if (message.kind === 'missing') this.prefixes.onMissing(from, message.id);
     if (message.kind === 'fetch') {
-      if (landing !== undefined) this.prefixes.asked(from, message.id, landing);
+      if (landing !== undefined) this.prefixes.onFetch(from, message.id, landing);
     } else if (landing !== undefined)
       this.#departures.set(keyOf(from, message.id), { id: message.id, landing, to: from });
     if (message.kind === 'taken' || message.kind === 'declined') this.#gone(from, message.id);
@@ -218,7 +259,7 @@ export class LiveHandOffs {
   }
 
   /** Events of prompts that are all here, and of those that cannot leave. */
-  news(nowUs: number): readonly InstanceEvent[] {
+  poll(nowUs: number): readonly InstanceEvent[] {
     const landed = this.#landings.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeLanded();
     if (nowUs < this.nextUs) return landed;
     this.#lookedUs = nowUs;
@@ -227,32 +268,32 @@ export class LiveHandOffs {
 
   #takeLanded(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const handle of this.#messenger.landed()) {
+    for (const handle of this.#messenger.received()) {
       const part = this.#byHandle.get(handle);
       if (part !== undefined) part.complete = true;
-      const event = part === undefined ? this.prefixes.landed(handle) : landedEvent(part);
+      const event = part === undefined ? this.prefixes.onReceived(handle) : landedEvent(part);
       if (event !== undefined) events.push(event);
     }
     return events;
   }
 
   #takeGivenUp(): readonly InstanceEvent[] {
-    const givenUp = this.#unsent.takeGivenUp();
+    const givenUp = this.#unsent.takeUnreachable();
     if (givenUp.size === 0) return [];
     const events: InstanceEvent[] = [];
     for (const { id, landing, to } of this.#departures.values())
       if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to });
-    return [...events, ...this.prefixes.givenUp(givenUp)];
+    return [...events, ...this.prefixes.onUnreachable(givenUp)];
   }
 
   /** Says it to another instance. */
-  post(to: InstanceIndex, wire: PeerWire): void {
+  sendWire(to: InstanceIndex, wire: PeerWire): void {
     this.#options.post(to, wire);
   }
 
   /** Prompts that are computed go on elsewhere: to be called when the gateway has heard what was computed, or it hears of their ends first. */
-  tellHeld(): void {
-    for (const [to, wire] of this.#held.splice(0)) this.post(to, wire);
+  sendFirstEvents(): void {
+    for (const [to, wire] of this.#held.splice(0)) this.sendWire(to, wire);
   }
 }
 

@@ -3,7 +3,7 @@ import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import { pageTokens } from '../../util/step.ts';
-import type { LinkCounts } from '../processes/link-counts.ts';
+import type { LinkCounters } from './link-counters.ts';
 import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 
 type Expect = Extract<InstanceEffect, { kind: 'expectPrefix' }>;
@@ -37,7 +37,7 @@ interface LivePrefixesOptions {
   /** Pages of a block, in the order of computation. */
   readonly layers: number;
   readonly pageBytes: number;
-  readonly links: LinkCounts;
+  readonly links: LinkCounters;
   readonly post: (to: InstanceIndex, wire: PrefixWire) => void;
 }
 
@@ -47,7 +47,7 @@ export class LivePrefixes {
   /** Of the model. */
   readonly #layers: number;
   readonly #pageBytes: number;
-  readonly #links: LinkCounts;
+  readonly #links: LinkCounters;
   readonly #expected = new Map<RequestId, Expected>();
   readonly #byHandle = new Map<ReceiveBufferHandle, RequestId>();
   /** What others wait for, by receiver and request. */
@@ -76,7 +76,7 @@ export class LivePrefixes {
   }
 
   /** Where the prefix that the request waits for lands. */
-  landingOf(id: RequestId): ReceiveBufferHandle | undefined {
+  bufferOf(id: RequestId): ReceiveBufferHandle | undefined {
     return this.#expected.get(id)?.handle;
   }
 
@@ -88,7 +88,7 @@ export class LivePrefixes {
   }
 
   /** It has nothing of that; an answer that comes late may be to what was asked for before. */
-  hasNone(from: InstanceIndex, id: RequestId): void {
+  onMissing(from: InstanceIndex, id: RequestId): void {
     if (this.#expected.get(id)?.from === from) this.close(id);
   }
 
@@ -102,7 +102,7 @@ export class LivePrefixes {
   }
 
   /** Somebody asks for a prefix, to be sent there. */
-  asked(to: InstanceIndex, id: RequestId, landing: ReceiveBufferHandle): void {
+  onFetch(to: InstanceIndex, id: RequestId, landing: ReceiveBufferHandle): void {
     this.#sending.set(keyOf(to, id), { id, to, landing });
   }
 
@@ -139,7 +139,7 @@ export class LivePrefixes {
     this.stop(to, id);
   }
 
-  hear(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
+  onMessage(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
     if (wire.kind === 'prefixHere') {
       return this.stop(from, wire.id) ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
     }
@@ -152,7 +152,7 @@ export class LivePrefixes {
   }
 
   /** A landing of the messenger is complete: what to tell the machine, if it is a prefix and all is known of it. */
-  landed(handle: ReceiveBufferHandle): InstanceEvent | undefined {
+  onReceived(handle: ReceiveBufferHandle): InstanceEvent | undefined {
     const id = this.#byHandle.get(handle);
     const expected = id === undefined ? undefined : this.#expected.get(id);
     if (id === undefined || expected === undefined) return undefined;
@@ -169,7 +169,7 @@ export class LivePrefixes {
   }
 
   /** The messenger has given these up: they will never have left. */
-  givenUp(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
+  onUnreachable(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to, landing } of [...this.#sending.values()]) {
       if (!landings.has(landing)) continue;
@@ -180,7 +180,7 @@ export class LivePrefixes {
   }
 
   /** The instance is gone: what it was to send will not come, and it waits for nothing. */
-  lost(peer: InstanceIndex): readonly InstanceEvent[] {
+  onPeerLost(peer: InstanceIndex): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to } of [...this.#sending.values()]) {
       if (to !== peer) continue;

@@ -10,7 +10,7 @@ export type ProcessTransport = 'auto' | 'shared' | 'tcp';
 export type Transport = 'memory' | ProcessTransport;
 
 /** Where an instance is reached by others that know the secret. */
-export interface PagesPlace {
+export interface PagesAddress {
   readonly host: string;
   readonly port?: number | undefined;
   readonly token: string;
@@ -21,7 +21,7 @@ export interface PagesPlace {
 export type ReceiveBufferHandle = string;
 
 /** Copied inside a process, over memory that two processes share, or by tcp. */
-export type PageWay = NonNullable<LinkSnapshot['transport']>;
+export type PageTransport = NonNullable<LinkSnapshot['transport']>;
 
 export interface Messenger {
   /** What has left so far. */
@@ -35,9 +35,9 @@ export interface Messenger {
   /** Once it returns nobody writes to the landing's pages. */
   close(landing: ReceiveBufferHandle): void;
   /** Landings that have become complete since the last call. */
-  landed(): readonly ReceiveBufferHandle[];
+  received(): readonly ReceiveBufferHandle[];
   /** Landings that could not be reached for too long, since the last call: what was to go there is dropped. */
-  givenUp(): readonly ReceiveBufferHandle[];
+  unreachable(): readonly ReceiveBufferHandle[];
   /**
    * Sends pages to another pool's landing, in order: (parcels, 3) of layer, in the order of computation, page of this pool, place in the
    * landing. What `step` computes leaves as its layers are ready; 0: at once. With `last` the landing is complete once they are there. To
@@ -47,7 +47,7 @@ export interface Messenger {
   /** Drops what has not left for a landing. Once it returns nothing is read for it any more. */
   stop(landing: ReceiveBufferHandle): void;
   /** Parcels for a landing whose pages may still be read: those that have not left, and those that would be sent again if a connection broke. */
-  left(landing: ReceiveBufferHandle): number;
+  pending(landing: ReceiveBufferHandle): number;
   /** How pages get to whoever has that landing; undefined: nobody there has been reached yet. */
-  wayTo(landing: ReceiveBufferHandle): PageWay | undefined;
+  transportTo(landing: ReceiveBufferHandle): PageTransport | undefined;
 }

@@ -33,7 +33,7 @@ interface Correspondent {
 }
 
 /** What the thread says to another instance about a prefix. */
-export type AboutPrefix =
+export type PrefixPeerWire =
   | PrefixWire
   | {
       readonly kind: 'message';
@@ -56,7 +56,7 @@ export class RemotePrefixes {
     this.#station = new PeerSession<FetcherAnnouncement>({
       ...{ bus, name, incarnation, log },
       kind: 'fetcher',
-      about: { keeps },
+      about: { isStore: keeps },
       read: readFetcher,
       onJoined: (peer) => this.#join(peer),
       onLost: (peer) => this.#lose(peer),
@@ -80,7 +80,7 @@ export class RemotePrefixes {
   }
 
   /** The thread speaks. */
-  send(to: InstanceIndex, wire: AboutPrefix): void {
+  send(to: InstanceIndex, wire: PrefixPeerWire): void {
     const other = this.#others.get(to);
     if (other !== undefined) this.#station.send(other.peer, encode(outward(other, wire)));
     // It has gone since: nobody has to wait for an answer.
@@ -88,7 +88,7 @@ export class RemotePrefixes {
   }
 
   #say(from: InstanceIndex, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerSays', from, wire });
+    this.#options.thread.send({ kind: 'peerMessage', from, wire });
   }
 
   #hear(peer: Other, told: FetchWire): void {
@@ -100,7 +100,7 @@ export class RemotePrefixes {
     const index = this.#indices++;
     this.#others.set(index, { index, peer });
     this.#options.met(index, peer.member.name);
-    if (peer.member.keeps) this.#tellStores();
+    if (peer.member.isStore) this.#tellStores();
   }
 
   /** Both ends go on without the other. */
@@ -109,14 +109,14 @@ export class RemotePrefixes {
     if (other === undefined) return;
     this.#others.delete(other.index);
     this.#say(other.index, { kind: 'gone' });
-    if (peer.member.keeps) this.#tellStores();
+    if (peer.member.isStore) this.#tellStores();
   }
 
   /** What this one computes may be offered to them: not by stores, which compute nothing. */
   #tellStores(): void {
     if (this.#options.keeps) return;
     const stores = [...this.#others.values()].flatMap(({ index, peer: { member } }) =>
-      member.keeps ? [{ instance: index, key: keyOf(member.name) }] : [],
+      member.isStore ? [{ instance: index, key: keyOf(member.name) }] : [],
     );
     this.#options.thread.send({ kind: 'stores', stores });
   }
@@ -127,7 +127,7 @@ export class RemotePrefixes {
   }
 }
 
-export function isAboutPrefix(wire: PeerWire): wire is AboutPrefix {
+export function isPrefixPeerWire(wire: PeerWire): wire is PrefixPeerWire {
   if (wire.kind === 'prefix' || wire.kind === 'prefixHere') return true;
   if (wire.kind !== 'message') return false;
   const { kind } = wire.message;
@@ -150,7 +150,7 @@ function nameOf({ index }: Correspondent, theirs: RequestId): RequestId {
   return `${index}/${theirs}`;
 }
 
-function outward(other: Correspondent, wire: AboutPrefix): FetchWire {
+function outward(other: Correspondent, wire: PrefixPeerWire): FetchWire {
   const theirs = (id: RequestId): RequestId => id.slice(nameOf(other, '').length);
   if (wire.kind === 'prefix') return { kind: 'prefix', id: theirs(wire.id), blocks: wire.blocks };
   if (wire.kind === 'prefixHere') return wire;

@@ -6,12 +6,12 @@ import { encode } from '../wire/codec.ts';
 import type { HandOffWire, PeerAnnouncement } from '../wire/messages.ts';
 import { type HandOffEnd, handOffSession } from './hand-off-session.ts';
 import type { PeerWire } from './live-hand-offs.ts';
-import type { Leaving } from './remote-prompts-out.ts';
+import type { DepartingPrompt } from './remote-prompts-out.ts';
 
 export interface PromptsInOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
   /** A prompt is to land here: the name that its request has here; undefined where its gateway's session is not known. @throws Error where it cannot be taken */
-  readonly expect: (leaving: Leaving) => RequestId | undefined;
+  readonly expect: (leaving: DepartingPrompt) => RequestId | undefined;
   /** All of it is here. */
   readonly landed: (here: RequestId) => void;
   /** It will not come. */
@@ -107,7 +107,7 @@ export class RemotePromptsIn {
     else throw new Error(`Cannot hear ${told.kind} from an instance that prefills`);
   }
 
-  #expect(source: Source, leaving: Leaving): void {
+  #expect(source: Source, leaving: DepartingPrompt): void {
     const parts = this.#partsOf(source, leaving);
     const here = parts && this.#options.expect(leaving);
     if (here === undefined) {
@@ -122,7 +122,7 @@ export class RemotePromptsIn {
   }
 
   /** Who sends it, and what each calls it; undefined: one of them is not there. */
-  #partsOf(source: Source, { id, senders }: Leaving): ReadonlyMap<Source, RequestId> | undefined {
+  #partsOf(source: Source, { id, senders }: DepartingPrompt): ReadonlyMap<Source, RequestId> | undefined {
     if (senders === undefined) return new Map([[source, id]]);
     const parts = new Map<Source, RequestId>();
     for (const { name, incarnation, id: theirs } of senders) {
@@ -153,7 +153,7 @@ export class RemotePromptsIn {
   }
 
   #say({ index: from }: Source, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerSays', from, wire });
+    this.#options.thread.send({ kind: 'peerMessage', from, wire });
   }
 
   #join(peer: Prefiller): void {

@@ -17,7 +17,7 @@ export interface PromptsOutOptions extends HandOffEnd {
 }
 
 type Decoder = Peer<PeerAnnouncement>;
-export type Leaving = Extract<HandOffWire, { kind: 'reserve' }>;
+export type DepartingPrompt = Extract<HandOffWire, { kind: 'reserve' }>;
 
 /** An instance that decodes. */
 interface Destination {
@@ -28,7 +28,7 @@ interface Destination {
   /** Undefined: it is expected. */
   peer: Decoder | undefined;
   /** By the names that they have here. */
-  readonly leaving: Map<RequestId, Leaving>;
+  readonly leaving: Map<RequestId, DepartingPrompt>;
   /** To be told once it is there. */
   waiting: HandOffWire[];
 }
@@ -57,7 +57,7 @@ export class RemotePromptsOut {
   }
 
   /** A request is to go on at that instance, whose index it returns. One that is not known yet is waited for, as long as anybody may be silent. */
-  add(leaving: Leaving, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
+  add(leaving: DepartingPrompt, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
     const destination = this.#find(name, incarnation) ?? this.#await(name, incarnation);
     destination.leaving.set(leaving.id, leaving);
     return destination.index;
@@ -104,7 +104,7 @@ export class RemotePromptsOut {
   }
 
   #say({ index }: Destination, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerSays', from: index, wire });
+    this.#options.thread.send({ kind: 'peerMessage', from: index, wire });
   }
 
   /** The thread lets go of it, and its gateway tries it elsewhere. */

@@ -7,7 +7,7 @@ import type { InstanceRole, ReportedRequest } from '../../core/protocol/instance
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
-import type { BlockRoot, EventsMessage } from '../threads/thread-protocol.ts';
+import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
@@ -105,7 +105,7 @@ const event = z.discriminatedUnion('kind', [
   }),
 ]);
 
-const journal = z
+const kvEvents = z
   .strictObject({
     incarnation: count,
     number: count,
@@ -118,7 +118,7 @@ const journal = z
     'a journal has not as many blocks as it says',
   );
 
-export const blocks = z
+export const kvSnapshot = z
   .strictObject({
     incarnation: count,
     number: count,
@@ -148,19 +148,19 @@ const step = z.strictObject({
 const turn = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
-  letGo: z.array(z.tuple([id, text])),
+  released: z.array(z.tuple([id, text])),
   pins: z.array(z.tuple([id, pinState])),
-  journals: z.array(journal),
-  blocks: blocks.optional(),
+  kvEvents: z.array(kvEvents),
+  kvSnapshot: kvSnapshot.optional(),
   steps: z.array(step),
   role: switched.exactOptional(),
-  stored: count.exactOptional(),
+  snapshotNumber: count.exactOptional(),
 });
 
 const status = z.strictObject({
   snapshot: instanceSnapshot,
   number: count,
-  journal: count,
+  kvEventNumber: count,
   requests: z.array(z.strictObject({ id, outputs: count, awaited: z.boolean() })),
 });
 
@@ -218,7 +218,7 @@ const instanceAnnouncement = z.strictObject({
   role,
   root,
   identity: text,
-  switches: z.boolean(),
+  canSwitchRole: z.boolean(),
   capacityTokens: count,
   fetchBytesPerToken: figure.optional(),
   stageLayers: count.optional(),
@@ -281,7 +281,7 @@ export type FetchWire =
 export interface NamedPrefix extends Omit<PrefixFetch, 'from'>, Omit<SessionName, 'session'> {}
 
 /** To an instance. */
-export type Order =
+export type InstanceCommand =
   | {
       readonly kind: 'submit';
       readonly request: GenerationRequest;
@@ -301,20 +301,20 @@ export type Order =
   | { readonly kind: 'role'; readonly role: InstanceRole };
 
 /** What one turn of an instance's loop brought a gateway: `steps` where it asks for them, with rows of its own requests alone. */
-export interface Turn extends Omit<EventsMessage, 'kind' | 'snapshot'> {
+export interface InstanceOutputs extends Omit<OutputsMessage, 'kind' | 'snapshot'> {
   /** It does that from now on. */
   readonly role?: InstanceRole;
   /** A copy of all that it holds lies in the store, of that number or a later one: the journals are those since. */
-  readonly stored?: number;
+  readonly snapshotNumber?: number;
 }
 
 /** Of an instance, told with each tally. */
-export interface Status {
+export interface InstanceStatus {
   readonly snapshot: InstanceSnapshot;
   /** 1, 2, 3... in each session. */
   readonly number: number;
   /** The last journal that has left. */
-  readonly journal: number;
+  readonly kvEventNumber: number;
   /** Of the gateway that is told, with how many tokens of output it has been told of each. */
   readonly requests: readonly ReportedRequest[];
 }
@@ -329,7 +329,7 @@ export interface InstanceAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
   readonly role: InstanceRole;
   /** May it be given another role? */
-  readonly switches: boolean;
+  readonly canSwitchRole: boolean;
   readonly root: BlockRoot;
   /** Of its blocks: as `identityOf` gives it. */
   readonly identity: string;
@@ -349,28 +349,27 @@ export interface PeerAnnouncement extends Announcement {
 /** Of an instance to those that it fetches prefixes from, or that fetch them from it. */
 export interface FetcherAnnouncement extends PeerAnnouncement {
   /** It is a store: what others have computed may be offered to it. */
-  readonly keeps: boolean;
+  readonly isStore: boolean;
 }
 
 /** Each throws an Error that names the field at fault. */
-export const readOrder = reader<Order>('an order', order);
-export const readTurn = reader<Turn>("an instance's turn", turn);
-export const readStatus = reader<Status>("an instance's status", status);
+export const readCommand = reader<InstanceCommand>('an order', order);
+export const readOutputs = reader<InstanceOutputs>("an instance's turn", turn);
+export const readStatus = reader<InstanceStatus>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", gatewayAnnouncement);
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
 export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
 export const readFetcher = reader<FetcherAnnouncement>(
   "an instance's announcement",
-  z.strictObject({ ...memberFields, keeps: z.boolean() }),
+  z.strictObject({ ...memberFields, isStore: z.boolean() }),
 );
 export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever, of any version. */
-export const readNamed = reader<Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }>(
-  'an announcement',
-  named,
-);
-export const readLeave = reader<Pick<Announcement, 'name' | 'incarnation'>>('a farewell', leave);
+export const readAnyAnnouncement = reader<
+  Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }
+>('an announcement', named);
+export const readDeparture = reader<Pick<Announcement, 'name' | 'incarnation'>>('a farewell', leave);
 /** A field that may be undefined is sent as none. */
 type Received<T> = T extends ArrayBufferView
   ? T

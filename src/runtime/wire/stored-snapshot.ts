@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { KvSnapshot } from '../threads/thread-protocol.ts';
 import { encode } from './codec.ts';
 import { wireVersion } from './frames.ts';
-import { blocks, memberFields, reader } from './messages.ts';
+import { kvSnapshot, memberFields, reader } from './messages.ts';
 
 /** Of parts: what a reader makes room for at most is so many. */
 export const partsMax = 1024;
@@ -37,7 +37,7 @@ const anyHead = z.object({ life: count }).transform(({ life }) => ({ incarnation
 /** Each throws an Error that names the field at fault. */
 export const readHead = reader<SnapshotHead & { readonly version: number }>("a snapshot's head", head);
 export const readAnyHead = reader<Pick<SnapshotHead, 'incarnation'>>("a snapshot's head", anyHead);
-export const readBlocks = reader<KvSnapshot>('a snapshot', blocks);
+export const readBlocks = reader<KvSnapshot>('a snapshot', kvSnapshot);
 
 /** The stored head, as `readHead` reads it. */
 export function encodeHead({ incarnation, ...head }: SnapshotHead): Uint8Array {

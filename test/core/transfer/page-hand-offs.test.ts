@@ -44,9 +44,9 @@ class PageWorld {
   readonly sending = new Map<string, Landing>();
   /** What may still be read of what leaves. */
   readonly unsent = new InFlightPages({
-    left: (id) => this.sending.get(id)?.parcels.length ?? 0,
+    pending: (id) => this.sending.get(id)?.parcels.length ?? 0,
     stop: (id) => void this.sending.get(id)?.parcels.splice(0),
-    givenUp: () => [],
+    unreachable: () => [],
   });
   /** Streams that were halted. */
   halts = 0;
@@ -196,7 +196,7 @@ class PageWorld {
           Array.from({ length: count }, (_, index) => ({ group, index })),
         );
         const end = effect.from + effect.tokens;
-        const from = this.unsent.beginOf(effect.id, effect.from, end);
+        const from = this.unsent.resumeAt(effect.id, effect.from, end);
         if (from === end && effect.held === undefined) break;
         const part = { ...effect, from, tokens: end - from };
         const numbers = pageDescriptorsOf(part, { groups: this.groups, layers }, instance.pools);

@@ -4,13 +4,13 @@ import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { LenderLinks } from '../../../src/runtime/lending/lender-links.ts';
-import { keepPlace, leavePlace, takePlace } from '../../../src/runtime/lending/lender-registry.ts';
+import { keepNumber, releaseNumber, takeNumber } from '../../../src/runtime/lending/lender-registry.ts';
 import { sayFarewell, silentUs } from '../../../src/runtime/processes/peer-session.ts';
-import { sayMissing } from '../../../src/runtime/processes/record-reconciler.ts';
-import { listen, ownAddress, say } from '../../../src/runtime/threads/thread-wires.ts';
+import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
+import { ownAddress, publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
-import { readPlaces } from '../../../src/runtime/wire/lender-messages.ts';
+import { readPlaces } from '../../../src/runtime/wire/lending-messages.ts';
 import { settled } from '../bus/settled.ts';
 import { lose, UnsteadyBus } from '../processes/unsteady-bus.ts';
 
@@ -36,10 +36,10 @@ async function lender(bus: Bus, name: string, incarnation = 1, identity = 'same'
   });
   const { instance } = links;
   const news: unknown[] = [];
-  listen(thread, 'office', [ownAddress], (wire) => news.push(wire));
-  listen(thread, 'lender', [ownAddress, '*'], (wire, [, from]) => news.push({ instance: Number(from), wire }));
+  subscribeTo(thread, 'managerOutput', [ownAddress], (wire) => news.push(wire));
+  subscribeTo(thread, 'lending', [ownAddress, '*'], (wire, [, from]) => news.push({ instance: Number(from), wire }));
   await thread.flush();
-  links.start({ identity, lendableBlocks: 32, door: `127.0.0.1:${1000 + instance}` });
+  links.start({ identity, lendableBlocks: 32, attentionAddress: `127.0.0.1:${1000 + instance}` });
   closing.push(() => links.close());
   return { links, instance, thread, heard: (): readonly unknown[] => news };
 }
@@ -96,7 +96,7 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
       toIncarnation: undefined,
       message: query,
     } as const;
-    say(thread, 'manager', [ownAddress], envelope);
+    publishTo(thread, 'manager', [ownAddress], envelope);
   };
   // Until the other process has read the record it does not know whom to ask.
   const asking = setInterval(() => members.forEach(ask), 20);
@@ -111,7 +111,7 @@ it('carry what threads tell one another, and say whose loans are over', async ()
   const hub = new MemoryHub();
   const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
   await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
-  say(a.thread, 'lender', [b.instance, ownAddress], { kind: 'expect', move: 7, blocks: [1, 2] });
+  publishTo(a.thread, 'lending', [b.instance, ownAddress], { kind: 'expect', move: 7, blocks: [1, 2] });
   await until(() => b.heard().length > 2);
   expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
   // As its parent does when it has died.
@@ -133,18 +133,18 @@ it('do not meet where they compute in other ways', async () => {
 
 it('have the number that they had when they come again, with a higher life; who leaves gives it up', async () => {
   const bus = new MemoryHub().connect();
-  const [a, b] = [await takePlace(bus, 'a', 10, false), await takePlace(bus, 'b', 10, false)];
+  const [a, b] = [await takeNumber(bus, 'a', 10, false), await takeNumber(bus, 'b', 10, false)];
   expect([a, b]).toEqual([
     { instance: 0, incarnation: 10 },
     { instance: 1, incarnation: 10 },
   ]);
   // A clock was set back.
-  const again = await takePlace(bus, 'a', 3, false);
+  const again = await takeNumber(bus, 'a', 3, false);
   expect(again).toEqual({ instance: 0, incarnation: 11 });
-  await leavePlace(bus, 'a', a);
-  expect(await takePlace(bus, 'c', 1, false)).toEqual({ instance: 2, incarnation: 1 });
-  await leavePlace(bus, 'a', again);
-  expect(await takePlace(bus, 'd', 1, false)).toEqual({ instance: 0, incarnation: 12 });
+  await releaseNumber(bus, 'a', a);
+  expect(await takeNumber(bus, 'c', 1, false)).toEqual({ instance: 2, incarnation: 1 });
+  await releaseNumber(bus, 'a', again);
+  expect(await takeNumber(bus, 'd', 1, false)).toEqual({ instance: 0, incarnation: 12 });
 });
 
 const placesOf = async (bus: Bus) => {
@@ -157,26 +157,33 @@ it('say their numbers again when the record is lost, and end where somebody else
   const buses = [hub.connect(), hub.connect(), hub.connect()] as const;
   const [busA, busB, bus] = buses;
   closing.push(...buses.map((each) => () => each.close()));
-  const [a, b] = [await takePlace(busA, 'a', 10, false), await takePlace(busB, 'b', 10, false)];
+  const [a, b] = [await takeNumber(busA, 'a', 10, false), await takeNumber(busB, 'b', 10, false)];
   const taken: string[] = [];
-  const keptA = keepPlace(busA, 'a', a, () => taken.push('a'));
-  keepPlace(busB, 'b', b, () => taken.push('b'));
+  const keptA = keepNumber(busA, 'a', a, () => taken.push('a'));
+  keepNumber(busB, 'b', b, () => taken.push('b'));
   const before = await placesOf(bus);
   await lose(bus, 'lenders');
-  sayMissing(bus);
+  announceMissing(bus);
   await until(async () => (await placesOf(bus))?.every(({ name }) => name !== '') === true);
   expect(await placesOf(bus)).toEqual(before);
   // One of them is slow to say it, and is heard; then not even that.
   keptA.stop();
   await lose(bus, 'lenders');
-  sayMissing(bus);
+  announceMissing(bus);
   await until(async () => (await placesOf(bus))?.length === 2);
   expect(await placesOf(bus)).toEqual([{ name: '', incarnation: 0 }, before?.[1]]);
-  const own = { version: wireVersion, incarnation: 10, number: 1, identity: 'same', lendableBlocks: 1, door: 'host:1' };
+  const own = {
+    version: wireVersion,
+    incarnation: 10,
+    number: 1,
+    identity: 'same',
+    lendableBlocks: 1,
+    attentionAddress: 'host:1',
+  };
   const take = async (name: string, heard: readonly object[]) => {
     vi.useFakeTimers({ toFake: ['setTimeout'] });
     try {
-      const place = takePlace(bus, name, 1, true);
+      const place = takeNumber(bus, name, 1, true);
       await settled();
       for (const each of heard) busA.publish('beat.lender', encode({ ...own, ...each }));
       await settled();
@@ -188,8 +195,8 @@ it('say their numbers again when the record is lost, and end where somebody else
   };
   expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toEqual({ instance: 2, incarnation: 1 });
   expect(await take('d', [])).toEqual({ instance: 0, incarnation: 1 });
-  const keptToo = keepPlace(busA, 'a', a, () => taken.push('a'));
-  sayMissing(bus);
+  const keptToo = keepNumber(busA, 'a', a, () => taken.push('a'));
+  announceMissing(bus);
   await until(async () => taken.length > 0);
   expect(taken).toEqual(['a']);
   keptToo.stop();
@@ -201,7 +208,7 @@ it('leave nothing in the record that was being written again as they left', asyn
   const member = await lender(far, 'a');
   await lose(bus, 'lenders');
   far.records.way = 'back';
-  sayMissing(bus);
+  announceMissing(bus);
   await until(() => far.records.held > 0);
   const left = member.links.close();
   await settled();

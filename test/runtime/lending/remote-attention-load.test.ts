@@ -2,12 +2,12 @@
 import { expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import type { LenderWire } from '../../../src/runtime/lending/lender-wire.ts';
+import type { LendingWire } from '../../../src/runtime/lending/lending-wire.ts';
 import { LiveLending } from '../../../src/runtime/lending/live-lending.ts';
 import type { RemoteAttentionServers } from '../../../src/runtime/lending/remote-attention.ts';
 import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
 import { StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
-import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
+import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { simulatedEnds } from '../../contract/simulated-messenger.ts';
 import { baseConfig, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
@@ -34,9 +34,14 @@ class ScriptedRooms implements RemoteAttentionServers {
 /** Instance 0, which lends instance 1 a block; guests may have a tenth of a core. */
 function creditor() {
   const rooms = new ScriptedRooms();
-  const said: LenderWire[] = [];
+  const said: LendingWire[] = [];
   const lending = new LiveLending({
-    ways: { instance: 0, post: (to, wire) => to === 1 && said.push(wire), ask: () => {}, greet: () => {} },
+    ways: {
+      instance: 0,
+      send: (to, wire) => to === 1 && said.push(wire),
+      sendToManager: () => {},
+      announceServer: () => {},
+    },
     messenger: simulatedEnds()[0].messenger,
     ...{ rooms, room: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
     reach: () => 0,
@@ -45,18 +50,18 @@ function creditor() {
     ...{ copyPages: () => {}, settleLoads: () => {}, isRead: () => false },
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
-  const told = (): readonly LenderWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
+  const told = (): readonly LendingWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
   return { lending, rooms, told };
 }
 
 it('is told as what it would be without rests, where steps run most of the time', () => {
   const { lending, rooms, told } = creditor();
-  lending.ran(10e6, 5e6);
+  lending.onStepRan(10e6, 5e6);
   // For a second: steps, guests' work and rests in seconds, and what is told of it.
   const second = (at: number, step: number, guests: number, rest: number) => {
     rooms.seconds += guests;
     rooms.restSeconds += rest;
-    lending.ran(10e6 + at * 1e6, step * 1e6);
+    lending.onStepRan(10e6 + at * 1e6, step * 1e6);
     return told();
   };
   expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'remoteAttentionLoad', permille: 160 }]);
@@ -76,7 +81,7 @@ it('is looked at when steps have run', async () => {
   const hub = new MemoryHub();
   const [inner, outer] = [hub.connect(), hub.connect()];
   const ended = new Promise<void>((resolve) => {
-    listen(outer, 'said', ['0', 1], (message) => {
+    subscribeTo(outer, 'output', ['0', 1], (message) => {
       if (message.kind === 'events' && message.events.some(([, { kind }]) => kind === 'finished')) resolve();
     });
   });
@@ -87,7 +92,7 @@ it('is looked at when steps have run', async () => {
   const place = { bus: inner, address: '0', incarnation: 1 };
   const abort = new StepInterrupt().polled;
   new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
-  say(outer, 'order', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
+  publishTo(outer, 'command', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;
   expect(rooms.looks).toBeGreaterThan(0);
   await Promise.all([inner.close(), outer.close()]);

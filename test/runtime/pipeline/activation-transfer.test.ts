@@ -52,8 +52,8 @@ class End {
       },
       arrivals: (handle) => Number(handle.slice(1)),
       close: (handle) => void landings.delete(handle),
-      landed: () => done.splice(0),
-      givenUp: () => this.#lost.splice(0),
+      received: () => done.splice(0),
+      unreachable: () => this.#lost.splice(0),
       send: (landing, step, parcels) => {
         this.#unsent.push({ landing, step, parcels });
         this.#carry();
@@ -61,12 +61,12 @@ class End {
       stop: (landing) => {
         this.#unsent = this.#unsent.filter((each) => each.landing !== landing);
       },
-      left: (landing) => this.#unsent.filter((each) => each.landing === landing).length,
-      wayTo: () => 'thread',
+      pending: (landing) => this.#unsent.filter((each) => each.landing === landing).length,
+      transportTo: () => 'thread',
     };
     Object.defineProperty(messenger, 'nextStep', { get: () => this.#ran + 1 });
     const memory: ActivationMemory = {
-      ...{ pool: 1, roomsOut, roomsIn, chunkPages, pageValues, columns },
+      ...{ pool: 1, sendBuffers: roomsOut, receiveBuffers: roomsIn, chunkPages, pageValues, rowValues: columns },
       write: (pages, rows) => this.#leave(pages, rows),
     };
     this.rows = new ActivationTransfer(memory, messenger, (_, wire) => this.told.push(wire));
@@ -119,7 +119,7 @@ class End {
   }
 
   look(): void {
-    for (const event of this.rows.news(0)) {
+    for (const event of this.rows.poll(0)) {
       if (event.kind === 'activations') this.heard.push(event.from);
       if (event.kind === 'wake') this.woken++;
     }
@@ -144,13 +144,13 @@ function pair(): readonly [End, End] {
 /** Each hears what the other has told so far; what comes back comes twice. */
 function tell([a, b]: readonly [End, End]): boolean {
   const [fromA, fromB] = [a.told.splice(0), b.told.splice(0)];
-  for (const wire of fromA) b.rows.hear(1, wire);
-  for (const wire of fromB) for (let i = 0; i < 2; i++) a.rows.hear(2, wire);
+  for (const wire of fromA) b.rows.onMessage(1, wire);
+  for (const wire of fromB) for (let i = 0; i < 2; i++) a.rows.onMessage(2, wire);
   for (const end of [a, b]) end.look();
   return fromA.length + fromB.length > 0;
 }
 
-const underWay = (ends: readonly [End, End]) => ends.map(({ rows }) => rows.underWay);
+const underWay = (ends: readonly [End, End]) => ends.map(({ rows }) => rows.inFlight);
 const nobody = () => false;
 
 describe('rows between members', () => {
@@ -161,7 +161,7 @@ describe('rows between members', () => {
     ends[0].compute('r', chunkAt(3), made(1, chunkAt(3)));
     ends[0].look();
     // Nothing of it is told yet, and all of it is there.
-    expect(ends[0].rows.underWay).toBe(0);
+    expect(ends[0].rows.inFlight).toBe(0);
     while (tell(ends));
     expect(ends[1].heard).toEqual([30]);
     expect(ends[1].use('r', chunkAt(3))).toEqual(made(1, chunkAt(3)));
@@ -239,10 +239,10 @@ describe('rows between members', () => {
       ends[1].rows.expect('r', 1);
       for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), made(3, chunkAt(i)));
       for (let turn = 0; turn < turns; turn++) tell(ends);
-      ends[0].rows.lost(2);
+      ends[0].rows.onPeerLost(2);
       ends[1].told.splice(0);
-      ends[1].rows.lost(1);
-      expect(ends[1].heard).toHaveLength(ends[1].rows.underWay);
+      ends[1].rows.onPeerLost(1);
+      expect(ends[1].heard).toHaveLength(ends[1].rows.inFlight);
       for (const from of ends[1].heard)
         expect(ends[1].use('r', chunkAt(from / 10))).toEqual(made(3, chunkAt(from / 10)));
       // Nothing is kept for whoever is gone.
@@ -255,7 +255,7 @@ describe('rows between members', () => {
     ends[1].rows.expect('r', 1);
     const [first] = ends[1].told.splice(0);
     if (first?.kind !== 'rowsLand') throw new Error('no room is kept');
-    ends[1].rows.hear(1, { kind: 'rows', number: 1, id: 'over', chunk: chunkAt(0), landing: first.landing });
+    ends[1].rows.onMessage(1, { kind: 'rows', number: 1, id: 'over', chunk: chunkAt(0), landing: first.landing });
     expect(ends[1].told).toMatchObject([{ kind: 'rowsLand', number: undefined }]);
   });
 
@@ -267,8 +267,8 @@ describe('rows between members', () => {
     ends[0].compute('r', chunkAt(0), made(1, chunkAt(0)));
     ends[0].giveUp();
     ends[0].rows.begin(2, 's', chunkAt(1));
-    expect(ends[0].rows.news(0)).toEqual([{ kind: 'streamBroken', id: 'r', to: 2, passes: true }]);
-    expect(ends[0].rows.news(0)).toEqual([]);
+    expect(ends[0].rows.poll(0)).toEqual([{ kind: 'streamBroken', id: 'r', to: 2, passes: true }]);
+    expect(ends[0].rows.poll(0)).toEqual([]);
   });
 
   it('that wait for room are looked after soon, and others that are on their way now and then', () => {
@@ -277,7 +277,7 @@ describe('rows between members', () => {
     tell(ends);
     ends[0].cut = true;
     for (let i = 0; i < roomsOut; i++) ends[0].compute('r', chunkAt(i), made(1, chunkAt(i)));
-    ends[0].rows.news(0);
+    ends[0].rows.poll(0);
     expect(ends[0].rows.nextUs).toBe(1_000_000);
     for (let i = roomsOut; i < roomsOut + 2; i++) ends[0].compute('r', chunkAt(i), made(1, chunkAt(i)));
     while (tell(ends));
@@ -288,17 +288,17 @@ describe('rows between members', () => {
     const ends = pair();
     const [{ rows }] = ends;
     let computed = 0;
-    while (!rows.holds('r')) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
+    while (!rows.isBlocked('r')) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
     // The last room is for one that knows where to go.
     expect(computed).toBe(roomsOut - 1 + 4);
     // One that was begun is done with: the other side keeps room for it.
     ends[0].compute('r', chunkAt(computed), undefined);
-    expect(rows.holds('r')).toBe(false);
+    expect(rows.isBlocked('r')).toBe(false);
     // Nothing of another prompt begins for that.
-    expect(rows.holds('s')).toBe(true);
+    expect(rows.isBlocked('s')).toBe(true);
     ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
-    expect(rows.holds('r')).toBe(true);
-    rows.news(0);
+    expect(rows.isBlocked('r')).toBe(true);
+    rows.poll(0);
     expect(rows.nextUs).toBe(1_000_000);
     ends[1].rows.expect('r', 1);
     // The next member takes one after the other.
@@ -307,7 +307,7 @@ describe('rows between members', () => {
       expect(ends[1].use('r', chunkAt(taken))).toEqual(made(1, chunkAt(taken)));
     }
     while (tell(ends));
-    expect([rows.holds('r'), rows.nextUs, rows.underWay]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
+    expect([rows.isBlocked('r'), rows.nextUs, rows.inFlight]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
     expect(ends[0].woken).toBe(1);
   });
 
@@ -325,7 +325,7 @@ describe('rows between members', () => {
     ends[1].rows.expect('r', 7);
     ends[0].compute('r', chunkAt(0), made(4, chunkAt(0)));
     while (tell(ends));
-    expect([ends[1].heard, ends[0].rows.underWay]).toEqual([[], 0]);
+    expect([ends[1].heard, ends[0].rows.inFlight]).toEqual([[], 0]);
     // Nobody brings it.
     expect(ends[1].rows.rowsOf('r', chunkAt(0))).toMatchObject({ arrivals: 2 ** 31 - 1, withinMs: 0 });
   });

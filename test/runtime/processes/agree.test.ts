@@ -4,7 +4,7 @@ import type { Agreement } from '../../../src/core/membership/agreement.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import type { KeepOptions } from '../../../src/runtime/processes/agreement-keeper.ts';
-import { sayMissing } from '../../../src/runtime/processes/record-reconciler.ts';
+import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
 import { readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
@@ -57,13 +57,13 @@ it('says that it was lost until all who are there have had time to say theirs ag
   expect(before?.hashKey).toEqual(agreed.hashKey);
   expect(before?.again).toBeUndefined();
   await lose(first, 'agreement');
-  sayMissing(other);
+  announceMissing(other);
   await settled();
   expect(await agreementOf(other)).toEqual({ ...before, again: true });
   expect((await comes(end())).again).toBe(true);
   await pass(60_000);
   // Something may have been lost again.
-  sayMissing(other);
+  announceMissing(other);
   await pass(119_999);
   expect(await agreementOf(other)).toEqual({ ...before, again: true });
   await pass(1);
@@ -77,7 +77,7 @@ it('is mended by whoever comes where those who said it again are gone, and not b
   await comes(cut);
   const before = await agreementOf(first);
   await lose(first, 'agreement');
-  sayMissing(first);
+  announceMissing(first);
   await settled();
   await first.close();
   cut.connect(false);
@@ -143,7 +143,7 @@ it('stays as it is when those who come back come late: they say so', async () =>
   expect([...old, ...late].map(({ log }) => log)).toEqual([[elsewhere], [elsewhere], [], []]);
   // Whoever says it again then overrules nobody.
   await lose(late[0].bus, 'agreement');
-  sayMissing(late[0].bus);
+  announceMissing(late[0].bus);
   await settled();
   expect((await agreementOf(late[0].bus))?.again).toBe(true);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);

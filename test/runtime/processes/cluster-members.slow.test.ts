@@ -10,7 +10,7 @@ import type { ClusterGateway } from '../../../src/runtime/processes/cluster-gate
 import { joinCluster } from '../../../src/runtime/processes/join.ts';
 import { decode, encode } from '../../../src/runtime/wire/codec.ts';
 import { decodeFrame } from '../../../src/runtime/wire/frames.ts';
-import { readTurn } from '../../../src/runtime/wire/messages.ts';
+import { readOutputs } from '../../../src/runtime/wire/messages.ts';
 import { settled } from '../bus/settled.ts';
 import {
   type Answer,
@@ -96,10 +96,10 @@ describe('a cluster over a bus', () => {
     hub.connect().subscribe('link.g2.>', (payload, subject) => {
       const frame = decodeFrame(payload);
       if (frame.kind !== 'part' || !frame.last) return;
-      const turn = readTurn(frame.bytes);
+      const turn = readOutputs(frame.bytes);
       // Nobody lists a second time.
-      expect(turn.blocks).toBeUndefined();
-      if (turn.stored !== undefined) stored.add(subject);
+      expect(turn.kvSnapshot).toBeUndefined();
+      if (turn.snapshotNumber !== undefined) stored.add(subject);
     });
     const late = await gateway(hub.connect(), 'g2');
     await until(() => stored.size === 2);

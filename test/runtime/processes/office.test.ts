@@ -4,7 +4,7 @@ import { defaultElectionTimes } from '../../../src/core/membership/election.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { Office } from '../../../src/runtime/processes/office.ts';
-import { readOffice } from '../../../src/runtime/wire/lender-messages.ts';
+import { readOffice } from '../../../src/runtime/wire/lending-messages.ts';
 import { settled } from '../bus/settled.ts';
 import { HeldRecords } from './held-records.ts';
 

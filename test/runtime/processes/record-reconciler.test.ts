@@ -1,7 +1,7 @@
 // Records that are looked after: again ever later while that fails, with a line in the log for each change, and not any more once it is over.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import { sayMissing, whenDoubtful } from '../../../src/runtime/processes/record-reconciler.ts';
+import { announceMissing, whenDoubtful } from '../../../src/runtime/processes/record-reconciler.ts';
 import { settled } from '../bus/settled.ts';
 import { UnsteadyBus } from './unsteady-bus.ts';
 
@@ -42,10 +42,10 @@ async function pass(ms: number): Promise<void> {
 it('is tried again ever later, whoever misses it meanwhile, and says so once, and when it is over', async () => {
   uphold();
   failing = 'no answer';
-  sayMissing(bus);
+  announceMissing(bus);
   await pass(7_750);
   expect(checksMs).toEqual([0, 250, 750, 1_750, 3_750, 7_750]);
-  sayMissing(bus);
+  announceMissing(bus);
   await pass(8_000);
   expect(checksMs.slice(6)).toEqual([11_750, 15_750]);
   expect(log).toEqual(['Cannot look after a record: no answer']);
@@ -58,7 +58,7 @@ it('is tried again ever later, whoever misses it meanwhile, and says so once, an
   expect(checksMs).toHaveLength(11);
   // Now is as good as the first time.
   failing = 'no answer';
-  sayMissing(bus);
+  announceMissing(bus);
   const fromMs = nowMs;
   await pass(750);
   expect(checksMs.slice(11)).toEqual([fromMs, fromMs + 250, fromMs + 750]);
@@ -87,7 +87,7 @@ it.each(['stop', 'close'] as const)('nothing is tried, waited for or said any mo
   await settled();
   expect(vi.getTimerCount()).toBe(0);
   upholding.check();
-  sayMissing(bus);
+  announceMissing(bus);
   failing = 'another';
   await pass(60_000);
   expect(checksMs).toEqual([0, 250, 750]);

@@ -5,7 +5,7 @@ import { defaultChannelConfig } from '../../../src/core/membership/reliable-chan
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { readSnapshot, SnapshotWriter, snapshotBytesMax } from '../../../src/runtime/snapshots/snapshot-store.ts';
-import { ArchiveDriver, toldOf } from '../../../src/runtime/snapshots/snapshot-writer.ts';
+import { ArchiveDriver, limitSnapshot } from '../../../src/runtime/snapshots/snapshot-writer.ts';
 import type { KvSnapshot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 
@@ -142,8 +142,8 @@ test('who leaves does not wait for a store that is out of reach', async () => {
       tellStored: () => {},
       log: () => {},
     });
-    blocks.asked('g', false);
-    expect([...blocks.heard([], snapshotOf(0, 1))]).toEqual(['g']);
+    blocks.onRequest('g', false);
+    expect([...blocks.onKvEvents([], snapshotOf(0, 1))]).toEqual(['g']);
     const closed = blocks.close();
     vi.advanceTimersByTime(1_000);
     await closed;
@@ -176,8 +176,8 @@ test('one that is too large is not written, and is said to be so once', () => {
   });
   const large = { ...snapshotOf(0, 0), blocks: 16_000_001 };
   for (let i = 1; i <= 3; i++) {
-    blocks.asked('g', false);
-    expect([...blocks.heard([], large)]).toEqual(['g']);
+    blocks.onRequest('g', false);
+    expect([...blocks.onKvEvents([], large)]).toEqual(['g']);
     expect(lists).toBe(i);
   }
   expect(puts).toBe(0);
@@ -188,14 +188,14 @@ test('one that is too large is not written, and is said to be so once', () => {
 
 test('what gateways are told of a listing has room in one message of a link: what is in memory first', () => {
   const few = snapshotOf(7, 3);
-  expect(toldOf(few)).toBe(few);
+  expect(limitSnapshot(few)).toBe(few);
   const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);
   const listing = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
   expect(encode(listing).length).toBeGreaterThan(defaultChannelConfig.messageBytesMax);
-  const told = toldOf(listing);
+  const told = limitSnapshot(listing);
   expect(encode(told).length).toBeLessThan(0.8 * defaultChannelConfig.messageBytesMax);
   expect(told).toMatchObject({ incarnation: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
   expect(told.words.length).toBe(4 * told.blocks);
   expect([told.words[0], told.words.at(-1)]).toEqual([0, 4 * told.blocks - 1]);
-  expect(toldOf({ ...listing, onSsd: 9 }).onSsd).toBe(0);
+  expect(limitSnapshot({ ...listing, onSsd: 9 }).onSsd).toBe(0);
 });

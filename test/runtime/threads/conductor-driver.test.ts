@@ -10,7 +10,7 @@ import { ConductorDriver, type Reach } from '../../../src/runtime/threads/conduc
 import { everyone, liveRequest } from './instances.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
-const nothing = { events: [], prefilled: [], letGo: [], pins: [], journals: [], blocks: undefined };
+const nothing = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
 
 class Instances extends ConductorDriver {
   /** Tries that somebody has, with who. */
@@ -28,7 +28,7 @@ class Instances extends ConductorDriver {
     const placement = new TokenPlacement(new Uint32Array(4));
     placement.begin(root, [0, 0]);
     super({ placement, admission: new TokenAdmission(everyone, 2, batchLimits), log: () => {} });
-    this.begin(
+    this.startConductor(
       new Conductor<GenerationRequest>({
         instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
         queueMax: 1000,
@@ -51,9 +51,9 @@ class Instances extends ConductorDriver {
 
   switchRole(): undefined {}
 
-  protected hindrance(): undefined {}
+  protected notReadyReason(): undefined {}
 
-  protected onRole(): void {}
+  protected onRoleSwitched(): void {}
 
   answer(id: string, ...kinds: readonly ('started' | 'tokens' | 'finished')[]): void {
     const of = {
@@ -61,7 +61,7 @@ class Instances extends ConductorDriver {
       tokens: { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined },
       finished: { kind: 'finished', reason: 'length' },
     } as const;
-    this.hear(this.forwarded.get(id) ?? 0, { ...nothing, events: kinds.map((kind) => [id, of[kind]]) });
+    this.onOutputs(this.forwarded.get(id) ?? 0, { ...nothing, events: kinds.map((kind) => [id, of[kind]]) });
     if (kinds.includes('finished')) this.forwarded.delete(id);
   }
 
@@ -91,7 +91,7 @@ it('nothing is left of requests that were answered, cancelled, or lost with inst
       cluster.answer(id, 'started', 'tokens', 'tokens', 'tokens', 'finished');
   }
   expect(ended).toBe(200 * 5);
-  expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+  expect(cluster.inFlight).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
   // The latest are explained, the others forgotten.
   const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
   expect(ids.filter((id) => cluster.account(id) !== undefined)).toHaveLength(1024);

@@ -18,7 +18,7 @@ MemoryBus.prototype.subscribe = function (pattern, hear) {
 MemoryBus.prototype.publish = function (subject, payload) {
   publish.call(this, subject, payload);
   const said = deserialize(payload);
-  if (subject.startsWith('said.')) onSaid(said);
+  if (subject.startsWith('output.')) onSaid(said);
   else {
     const { id, kind } = said?.message ?? said ?? {};
     if (id === `struck by ${kind}`) process.exit(5);

@@ -1,7 +1,7 @@
 // Entry of a thread that dies of its first request, or hears nothing for a while, as in a long step; and says whether it was started anew before the other had heard of its end.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
-import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
+import { publishTo, subscribeTo } from '../../../dist/runtime/threads/thread-bus.js';
 
 const { settings, endpoint, address, incarnation } = workerData;
 const { dies, words } = settings;
@@ -11,8 +11,8 @@ const heldMs = 1_000;
 
 const bus = new MemoryBus(endpoint);
 if (incarnation > 1 && Atomics.load(words, heardOfEnd) === 0) Atomics.store(words, startedEarly, 1);
-listen(bus, 'gone', ['*', '*'], () => Atomics.store(words, heardOfEnd, 1));
-listen(bus, 'order', [address, incarnation], ({ kind }) => {
+subscribeTo(bus, 'gone', ['*', '*'], () => Atomics.store(words, heardOfEnd, 1));
+subscribeTo(bus, 'command', [address, incarnation], ({ kind }) => {
   if (kind === 'close') void bus.close();
   if (kind !== 'submit') return;
   if (dies && incarnation === 1) process.exit(4);
@@ -21,4 +21,9 @@ listen(bus, 'order', [address, incarnation], ({ kind }) => {
 const pages = { total: 0, used: 0, cached: 0, free: 0 };
 const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const snapshot = { ready: true, waiting: 0, running: 0, pages };
-say(bus, 'said', [address, incarnation], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
+publishTo(bus, 'output', [address, incarnation], {
+  kind: 'ready',
+  description: { capacityTokens: 1000 },
+  snapshot,
+  root,
+});

@@ -6,9 +6,9 @@ import type { StepOutcome } from '../../../src/kernel/backend.ts';
 import type { MemoryBus } from '../../../src/runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
-import { jobsWord, StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
+import { backgroundWord, StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
+import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import type { FromInstance, ToInstance } from '../../../src/runtime/threads/thread-protocol.ts';
-import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
 import type { Step } from '../../../src/util/step.ts';
 import { baseConfig, expectedOutput, limits, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
@@ -21,8 +21,8 @@ beforeEach(() => {
   [outer, inner] = [hub.connect(), hub.connect()];
 });
 afterEach(() => outer.close());
-const send = (message: ToInstance): void => say(outer, 'order', name, message);
-const onSaid = (hear: (message: FromInstance) => void) => listen(outer, 'said', name, hear);
+const send = (message: ToInstance): void => publishTo(outer, 'command', name, message);
+const onSaid = (hear: (message: FromInstance) => void) => subscribeTo(outer, 'output', name, hear);
 const place = () => ({ bus: inner, address: name[0], incarnation: name[1] });
 
 /** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
@@ -76,7 +76,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
 test('a step of batch jobs alone says so, and stops for whoever comes: that one is next', async () => {
   const jobsOnly: number[] = [];
   const engine = new ScriptedEngine((step, abort) => {
-    jobsOnly.push(Atomics.load(abort, jobsWord));
+    jobsOnly.push(Atomics.load(abort, backgroundWord));
     if (step !== 2) return;
     // As the gateway's thread does it where the word says jobs.
     send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
@@ -121,7 +121,7 @@ test('whoever comes when a step is about to begin stops it, if it is to stop for
     // The last time that it looks before the job's second step.
     if (outcomes.length !== 1 || ++looks !== 2) return;
     send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
-    new StepInterrupt(abort).comes('request');
+    new StepInterrupt(abort).notify('request');
   };
   const bus = {
     drain,

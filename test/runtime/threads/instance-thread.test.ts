@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
-import { listen } from '../../../src/runtime/threads/thread-wires.ts';
+import { subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { liveRequest } from './instances.ts';
 
 test('a thread that hears nothing is ended when too much waits for it', async () => {
@@ -13,13 +13,13 @@ test('a thread that hears nothing is ended when too much waits for it', async ()
     entry: new URL('./held-worker.mjs', import.meta.url),
     data: {
       settings: { dies: false, words: new Int32Array(new SharedArrayBuffer(8)) },
-      ...{ address: '0', incarnation: 1, role: 'mixed', lands: false, peers: 'none' },
+      ...{ address: '0', incarnation: 1, role: 'mixed', receivesPrompts: false, peers: 'none' },
       ...{ pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
     },
-    ...{ hub, bus, log: (line: string) => void lines.push(line), onEvents: () => {}, backlogBytesMax: 2 ** 16 },
+    ...{ hub, bus, log: (line: string) => void lines.push(line), onOutputs: () => {}, backlogBytesMax: 2 ** 16 },
   });
   await thread.ready;
-  const gone = new Promise<void>((resolve) => listen(bus, 'gone', ['0', 1], () => resolve()));
+  const gone = new Promise<void>((resolve) => subscribeTo(bus, 'gone', ['0', 1], () => resolve()));
   // It does not look while it is at this one.
   thread.send({ kind: 'submit', request: liveRequest('held', [1, 2, 3], 4) });
   const long = Array.from({ length: 5_000 }, (_, i) => i);

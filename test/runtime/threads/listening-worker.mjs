@@ -1,12 +1,12 @@
 // A thread that hears, says something and waits until it is stopped, as one does whose steps wait for rows; it counts how often it was left waiting by somebody who had come.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
-import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
+import { StepInterrupt } from '../../../dist/runtime/threads/step-interrupt.js';
 
 const { endpoint, polled, rounds, counts } = workerData;
 const [stop, come, heard, missed] = [0, 0, 1, 2];
 const bus = new MemoryBus(endpoint);
-const words = new StepWords(polled);
+const words = new StepInterrupt(polled);
 bus.subscribe('come', () => {
   Atomics.add(counts, heard, 1);
   Atomics.notify(counts, heard);
@@ -24,12 +24,12 @@ function waits() {
 
 setImmediate(() => {
   while (Atomics.load(counts, heard) < rounds) {
-    words.hears();
+    words.acknowledge();
     bus.drain();
     bus.publish('said', new Uint8Array(1000));
-    words.begins({ jobs: false, waits: true });
+    words.stepBegins({ background: false, waiting: true });
     if (Atomics.load(counts, heard) < rounds && !waits()) Atomics.add(counts, missed, 1);
-    words.ended();
+    words.stepEnded();
   }
   void bus.close();
 });

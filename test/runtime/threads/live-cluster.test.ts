@@ -4,7 +4,7 @@ import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
-import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
+import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { request } from '../../core/router/world.ts';
 import { everyone } from './instances.ts';
 
@@ -20,17 +20,17 @@ describe('InstanceThread', () => {
     const hub = new MemoryHub();
     const [bus, other] = [hub.connect(), hub.connect()];
     const gone: (readonly string[])[] = [];
-    listen(other, 'gone', ['*', '*'], (_, name) => gone.push(name));
+    subscribeTo(other, 'gone', ['*', '*'], (_, name) => gone.push(name));
     const logged: string[] = [];
     const data = {
       ...({ settings: { failure: 'late exit' }, address: '3', role: 'mixed', incarnation: 2, peers: 'none' } as const),
-      ...{ lands: false, pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
+      ...{ receivesPrompts: false, pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
     };
     const log = (line: string): void => void logged.push(line);
-    const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onEvents: () => {} });
+    const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onOutputs: () => {} });
     await thread.ready;
     for (const incarnation of [1, 2, 3])
-      say(other, 'said', ['3', incarnation], { kind: 'log', message: `of life ${incarnation}` });
+      publishTo(other, 'output', ['3', incarnation], { kind: 'log', message: `of life ${incarnation}` });
     await other.flush();
     expect([logged, gone]).toEqual([['of life 2'], []]);
     thread.send({ kind: 'requestSnapshot' });
@@ -43,7 +43,7 @@ describe('InstanceThread', () => {
 
 describe('LiveCluster', () => {
   it('says in one line why it cannot start', async () => {
-    const instance = start('unable');
+    const instance = start('startFailed');
     await expect(instance.ready()).rejects.toThrow('Cannot read model: no such file');
     await instance.close();
   });

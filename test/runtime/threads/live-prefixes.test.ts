@@ -21,14 +21,14 @@ function landings(): { readonly messenger: Messenger; readonly open: Set<string>
     },
     arrivals: () => undefined,
     close: (handle) => void open.delete(handle),
-    landed: () => [],
-    givenUp: () => [],
+    received: () => [],
+    unreachable: () => [],
     send: () => {
       throw new Error('Cannot send: nobody asked for anything');
     },
     stop: () => {},
-    left: () => 0,
-    wayTo: () => undefined,
+    pending: () => 0,
+    transportTo: () => undefined,
   };
   return { messenger, open };
 }
@@ -40,19 +40,19 @@ describe('a prefix that another instance turns out not to have', () => {
     const handOffs = new LiveHandOffs({ post: () => {}, messenger, shape, pageBytes: 8 });
     handOffs.prefixes.expect(expected);
     // Of one that was asked before, for the same request.
-    handOffs.hear(2, { kind: 'message', message: missing, landing: undefined });
+    handOffs.onMessage(2, { kind: 'message', message: missing, landing: undefined });
     expect(open.size).toBe(1);
-    handOffs.hear(1, { kind: 'message', message: missing, landing: undefined });
+    handOffs.onMessage(1, { kind: 'message', message: missing, landing: undefined });
     expect(open.size).toBe(0);
     expect(handOffs.prefixes.isExpecting).toBe(false);
   });
 
   it('is told of in traces, once', () => {
     const tracer = new StepTracer(true);
-    tracer.carriesOut(expected);
-    tracer.hears({ kind: 'peer', from: 1, message: missing });
+    tracer.onEffect(expected);
+    tracer.onEvent({ kind: 'peer', from: 1, message: missing });
     expect(tracer.take()).toMatchObject([{ kind: 'fetch', aborted: true, rows: [['r', 0, 0]] }]);
-    tracer.hears({ kind: 'loaded', id: 'r', source: 1, to: 0 });
+    tracer.onEvent({ kind: 'loaded', id: 'r', source: 1, to: 0 });
     expect(tracer.take()).toEqual([]);
   });
 });

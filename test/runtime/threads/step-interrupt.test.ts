@@ -3,44 +3,44 @@ import { Worker } from 'node:worker_threads';
 import { expect, test, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
-import { type InterruptReason, StepInterrupt, type StepManner } from '../../../src/runtime/threads/step-interrupt.ts';
+import { type InterruptReason, StepInterrupt, type StepKind } from '../../../src/runtime/threads/step-interrupt.ts';
 import { everyone, liveRequest } from './instances.ts';
 
 const isStopped = ({ polled }: StepInterrupt): boolean => polled[0] !== 0;
 const comers: readonly InterruptReason[] = ['request', 'end'];
 
-test.each<StepManner & { readonly stops: readonly InterruptReason[] }>([
-  { jobs: false, waits: false, stops: [] },
-  { jobs: true, waits: false, stops: ['request'] },
-  { jobs: false, waits: true, stops: ['request', 'end'] },
-  { jobs: true, waits: true, stops: ['request', 'end'] },
+test.each<StepKind & { readonly stops: readonly InterruptReason[] }>([
+  { background: false, waiting: false, stops: [] },
+  { background: true, waiting: false, stops: ['request'] },
+  { background: false, waiting: true, stops: ['request', 'end'] },
+  { background: true, waiting: true, stops: ['request', 'end'] },
 ])('a step stops for whoever comes while it runs, and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
   for (const comer of comers) {
     const words = new StepInterrupt();
     const other = new StepInterrupt(words.polled);
     // Before it is listened for: whoever it is has been heard.
-    other.comes(comer);
-    words.hears();
-    words.begins(manner);
+    other.notify(comer);
+    words.acknowledge();
+    words.stepBegins(manner);
     expect(isStopped(words)).toBe(false);
-    other.comes(comer);
+    other.notify(comer);
     expect(isStopped(words)).toBe(stops.includes(comer));
-    words.ended();
-    words.hears();
-    other.comes(comer);
+    words.stepEnded();
+    words.acknowledge();
+    other.notify(comer);
     expect(isStopped(words)).toBe(false);
-    words.begins(manner);
+    words.stepBegins(manner);
     expect(isStopped(words)).toBe(stops.includes(comer));
   }
 });
 
 test('rows that are there end the wait, and nobody stops what is computed then', () => {
   const words = new StepInterrupt();
-  words.hears();
-  words.begins({ jobs: false, waits: true });
+  words.acknowledge();
+  words.stepBegins({ background: false, waiting: true });
   // As the kernels do it.
   Atomics.store(words.polled, 2, 0);
-  for (const comer of comers) words.comes(comer);
+  for (const comer of comers) words.notify(comer);
   expect(isStopped(words)).toBe(false);
 });
 
@@ -49,9 +49,9 @@ test('whoever comes while a step begins is overlooked at no point of either', ()
     for (let point = 0; point < 8; point++) {
       const words = new StepInterrupt();
       const other = new StepInterrupt(words.polled);
-      words.hears();
-      const comes = (): void => other.comes('end');
-      const begins = (): void => words.begins({ jobs: false, waits: true });
+      words.acknowledge();
+      const comes = (): void => other.notify('end');
+      const begins = (): void => words.stepBegins({ background: false, waiting: true });
       let left = point;
       const behind = <Words extends readonly unknown[]>(access: (...words: Words) => number) => {
         return (...words: Words): number => {
@@ -92,7 +92,7 @@ test('a thread that waits over and over is left waiting by none of those who com
   await ready;
   for (let round = 0; round < rounds; round++) {
     bus.publish('come', new Uint8Array());
-    words.comes('end');
+    words.notify('end');
     Atomics.add(counts, come, 1);
     // One that has died hears nothing any more.
     if (Atomics.wait(counts, heard, round, 10_000) === 'timed-out') break;

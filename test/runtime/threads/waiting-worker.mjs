@@ -1,8 +1,8 @@
 // Entry of a thread that waits, at its first request, as for rows of another one; or dies of it once that one waits, or does nothing. It says how the wait ended.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
-import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
-import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
+import { StepInterrupt } from '../../../dist/runtime/threads/step-interrupt.js';
+import { publishTo, subscribeTo } from '../../../dist/runtime/threads/thread-bus.js';
 
 const { settings, endpoint, address, incarnation, abort } = workerData;
 const { does, state } = settings;
@@ -11,9 +11,9 @@ const [waiting, stopped, late] = [1, 2, 3];
 const waitsMs = 5_000;
 
 const bus = new MemoryBus(endpoint);
-const words = new StepWords(abort);
+const words = new StepInterrupt(abort);
 let heardOfEnd = false;
-listen(bus, 'gone', ['*', '*'], () => {
+subscribeTo(bus, 'gone', ['*', '*'], () => {
   heardOfEnd = true;
 });
 
@@ -23,16 +23,16 @@ function wait() {
   Atomics.notify(state, 0);
   const end = performance.now() + waitsMs;
   while (!heardOfEnd && performance.now() < end) {
-    words.hears();
+    words.acknowledge();
     bus.drain();
-    words.begins({ jobs: false, waits: !heardOfEnd });
+    words.stepBegins({ background: false, waiting: !heardOfEnd });
     while (!heardOfEnd && Atomics.load(abort, 0) === 0 && performance.now() < end) Atomics.wait(state, 0, waiting, 1);
-    words.ended();
+    words.stepEnded();
   }
   Atomics.store(state, 0, heardOfEnd ? stopped : late);
 }
 
-listen(bus, 'order', [address, incarnation], ({ kind }) => {
+subscribeTo(bus, 'command', [address, incarnation], ({ kind }) => {
   if (kind === 'close') void bus.close();
   if (kind !== 'submit') return;
   if (does === 'waits') wait();
@@ -43,4 +43,9 @@ listen(bus, 'order', [address, incarnation], ({ kind }) => {
 const pages = { total: 0, used: 0, cached: 0, free: 0 };
 const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const snapshot = { ready: true, waiting: 0, running: 0, pages };
-say(bus, 'said', [address, incarnation], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
+publishTo(bus, 'output', [address, incarnation], {
+  kind: 'ready',
+  description: { capacityTokens: 1000 },
+  snapshot,
+  root,
+});

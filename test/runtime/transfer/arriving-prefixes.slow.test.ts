@@ -10,7 +10,7 @@ import { createNativeBackend, loadNative } from '../../../src/kernel/native/nati
 import type { MemoryBus } from '../../../src/runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
-import { listen, ownAddress } from '../../../src/runtime/threads/thread-wires.ts';
+import { ownAddress, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import type { PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 import { pageTokens } from '../../../src/util/step.ts';
@@ -41,7 +41,7 @@ class Pair {
   constructor(way: 'memory' | 'tcp') {
     const hub = new MemoryHub();
     this.#bus = hub.connect();
-    listen(this.#bus, 'peer', ['*', ownAddress], (wire) => {
+    subscribeTo(this.#bus, 'peer', ['*', ownAddress], (wire) => {
       this.said.push(wire);
       this.#stir();
     });
@@ -49,7 +49,7 @@ class Pair {
       ...{
         settings: { ...liveSettings, instances: 1 },
         incarnation: 1,
-        lands: false,
+        receivesPrompts: false,
         peers: 'threads' as const,
         address: ownAddress,
       },
@@ -63,7 +63,7 @@ class Pair {
     } as const;
     this.#thread = new InstanceThread({
       ...{ entry: dyingWorker, hub, bus: this.#bus, data, log: () => {} },
-      onEvents: ({ events, snapshot }) => {
+      onOutputs: ({ events, snapshot }) => {
         this.snapshot = snapshot;
         for (const [id, event] of events) this.#hear(id, event);
         this.#stir();
@@ -120,7 +120,7 @@ class Pair {
     const asks = (wire: PeerWire) => wire.kind === 'message' && wire.message.kind === 'fetch' && wire.message.id === id;
     await this.until(() => this.said.some(asks));
     const asked = this.said.find(asks);
-    this.#thread.send({ kind: 'peerSays', from: 0, wire: { kind: 'prefix', id, blocks } });
+    this.#thread.send({ kind: 'peerMessage', from: 0, wire: { kind: 'prefix', id, blocks } });
     await this.until(() => this.heard.get(id)?.cachedTokens !== undefined);
     return (asked?.kind === 'message' ? asked.landing : undefined) ?? '';
   }

@@ -14,8 +14,8 @@ function counting() {
   const stopped: ReceiveBufferHandle[] = [];
   const lost: ReceiveBufferHandle[] = [];
   const messenger = {
-    givenUp: () => lost.splice(0),
-    left: (landing: ReceiveBufferHandle) => left.get(landing) ?? 0,
+    unreachable: () => lost.splice(0),
+    pending: (landing: ReceiveBufferHandle) => left.get(landing) ?? 0,
     stop: (landing: ReceiveBufferHandle) => {
       stopped.push(landing);
       left.delete(landing);
@@ -37,7 +37,7 @@ describe('what leaves for a landing', () => {
       [0, 4],
       [4, 8],
     ] as const) {
-      expect(unsent.beginOf('a', from, end)).toBe(from);
+      expect(unsent.resumeAt('a', from, end)).toBe(from);
       unsent.add('a', parcels(from, end), end);
     }
     left.set('a', 8 - arrived);
@@ -48,45 +48,45 @@ describe('what leaves for a landing', () => {
     const { unsent, stopped } = leaving(5);
     unsent.halt('a', 8);
     expect(stopped).toEqual(['a']);
-    expect(unsent.beginOf('a', 8, 12)).toBe(4);
+    expect(unsent.resumeAt('a', 8, 12)).toBe(4);
   });
 
   it('begins again where pages are others', () => {
     const { unsent } = leaving(8);
     unsent.halt('a', 2);
-    expect(unsent.beginOf('a', 2, 4)).toBe(2);
+    expect(unsent.resumeAt('a', 2, 4)).toBe(2);
   });
 
   it('leaves nothing twice that has arrived, though it was computed again', () => {
     const { unsent } = leaving(6);
     unsent.halt('a', 6);
     // Less is computed by then than has arrived.
-    expect(unsent.beginOf('a', 0, 3)).toBe(3);
-    expect(unsent.beginOf('a', 3, 6)).toBe(4);
-    expect(unsent.beginOf('a', 6, 9)).toBe(6);
+    expect(unsent.resumeAt('a', 0, 3)).toBe(3);
+    expect(unsent.resumeAt('a', 3, 6)).toBe(4);
+    expect(unsent.resumeAt('a', 6, 9)).toBe(6);
   });
 
   it('is read from pages that stay until it has left from them, and from no others', () => {
     const { unsent, left } = leaving(0);
     unsent.halt('a', 4);
-    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
-    unsent.add('a', parcels(unsent.beginOf('a', 4, 8), 8), 8);
+    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, false]);
+    unsent.add('a', parcels(unsent.resumeAt('a', 4, 8), 8), 8);
     left.set('a', 8);
-    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, true]);
+    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, true]);
     left.set('a', 0);
-    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([false, false]);
+    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([false, false]);
   });
 
   it('is read from pages that stay, though a second step that it leaves with comes to nothing', () => {
     const { unsent, left } = leaving(2);
     unsent.halt('a', 4);
-    const begin = unsent.beginOf('a', 4, 8);
+    const begin = unsent.resumeAt('a', 4, 8);
     expect(begin).toBe(0);
     unsent.add('a', parcels(begin, 8), 8, { parcels: parcels(begin, 4), end: 4 });
     left.set('a', 8);
     unsent.halt('a', 4);
-    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
-    expect(unsent.beginOf('a', 4, 8)).toBe(0);
+    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, false]);
+    expect(unsent.resumeAt('a', 4, 8)).toBe(0);
   });
 
   it('does not go on where it was given up: of what did not arrive nothing is left to be read either', () => {
@@ -95,8 +95,8 @@ describe('what leaves for a landing', () => {
     unsent.halt('a', 8);
     // The messenger sends nothing there before it is told to stop.
     expect(stopped).toEqual([]);
-    expect([...unsent.takeGivenUp()]).toEqual(['a']);
-    expect([...unsent.takeGivenUp()]).toEqual([]);
+    expect([...unsent.takeUnreachable()]).toEqual(['a']);
+    expect([...unsent.takeUnreachable()]).toEqual([]);
   });
 });
 
@@ -109,11 +109,11 @@ describe('a prompt that leaves', () => {
       shape: { groups: [{ layers: 1, window: undefined }], layers: [{ group: 0, index: 0 }] },
       pageBytes: 64,
     });
-    handOffs.hear(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, landing: 'there' });
+    handOffs.onMessage(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, landing: 'there' });
     // What another instance says of a request of the same name is about another landing.
-    handOffs.hear(2, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    handOffs.onMessage(2, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
     expect(stopped).toEqual([]);
-    handOffs.hear(1, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    handOffs.onMessage(1, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
     expect(stopped).toEqual(['there']);
   });
 });

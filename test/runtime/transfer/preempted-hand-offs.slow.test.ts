@@ -10,9 +10,8 @@ import { loadModel } from '../../../src/engine/load-model.ts';
 import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../../src/kernel/native/messenger.ts';
 import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
-import { LiveHandOffs, type PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
+import { type HandOffEffect, LiveHandOffs, type PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
-import { handOver } from '../../../src/runtime/transfer/transfer-effects.ts';
 import { pageTokens, type Step } from '../../../src/util/step.ts';
 import { baseConfig, limits, promptOf, request } from '../../core/router/world.ts';
 import { answerOf, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
@@ -36,8 +35,8 @@ function watching(messenger: Messenger) {
     open: (own, layers) => messenger.open(own, layers),
     arrivals: (landing, count) => messenger.arrivals(landing, count),
     close: (landing) => messenger.close(landing),
-    landed: () => messenger.landed(),
-    givenUp: () => messenger.givenUp(),
+    received: () => messenger.received(),
+    unreachable: () => messenger.unreachable(),
     send: (landing, step, parcels, last, filling) => {
       for (let at = 1; at < parcels.length; at += 3) pages.push(parcels[at] ?? -1);
       messenger.send(landing, step, parcels, last, filling);
@@ -47,8 +46,8 @@ function watching(messenger: Messenger) {
       pages.length = 0;
       messenger.stop(landing);
     },
-    left: () => pages.length,
-    wayTo: (landing) => messenger.wayTo(landing),
+    pending: () => pages.length,
+    transportTo: (landing) => messenger.transportTo(landing),
   };
   return { watched, pages, stops: () => stops };
 }
@@ -90,7 +89,7 @@ function sending(create: (engine: Engine) => Messenger) {
       if (effect.kind === 'runStep') next = effect;
       else if (effect.kind === 'fault') throw new Error(effect.message);
       else if (['send', 'stream', 'haltStream', 'stopStream'].includes(effect.kind))
-        handOver(handOffs, effect as Parameters<typeof handOver>[1], machine.pools);
+        handOffs.carryOut(effect as HandOffEffect, machine.pools);
     }
     machine.check();
     const own = owned();
@@ -102,7 +101,7 @@ function sending(create: (engine: Engine) => Messenger) {
     if (step === undefined) return false;
     next = undefined;
     const outcome = here.run(step.plan, abort);
-    handOffs.ran(step.step);
+    handOffs.onStepRan(step.step);
     feed(
       outcome.kind === 'done'
         ? { kind: 'stepDone', step: step.step, result: outcome.result }
@@ -130,7 +129,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
         message: { kind, id: 'leaves' },
         landing: kind === 'reserved' ? landing : undefined,
       };
-      for (const event of handOffs.hear(1, wire as Parameters<LiveHandOffs['hear']>[1])) feed(event);
+      for (const event of handOffs.onMessage(1, wire as Parameters<LiveHandOffs['onMessage']>[1])) feed(event);
     };
     feed({ kind: 'submit', request: request('leaves', promptOf(1, promptTokens), { maxTokens: 4 }), decodeAt: 1 });
     hear('reserved');
@@ -146,9 +145,9 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     expect(machine.snapshot().preemptions).toBeGreaterThan(0);
     expect(watch.stops()).toBeGreaterThan(1);
     expect(wires.map(({ kind }) => kind)).not.toContain('held');
-    handOffs.tellHeld();
+    handOffs.sendFirstEvents();
     expect(wires.map(({ kind }) => kind)).toContain('held');
-    while (receiver.landed().length === 0) await new Promise((resolve) => setImmediate(resolve));
+    while (receiver.received().length === 0) await new Promise((resolve) => setImmediate(resolve));
     const [leaving] = [...machine.roster.sequences()];
     const table = leaving?.sequence.table ?? expect.unreachable();
     const sent = pageDescriptorsOf(

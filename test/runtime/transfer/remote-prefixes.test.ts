@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
-import { type AboutPrefix, RemotePrefixes } from '../../../src/runtime/transfer/remote-prefixes.ts';
+import { type PrefixPeerWire, RemotePrefixes } from '../../../src/runtime/transfer/remote-prefixes.ts';
 import { settled } from '../bus/settled.ts';
 
 const closing: (() => void)[] = [];
@@ -19,7 +19,7 @@ class NotedThread {
   /** Who speaks last, and of what. */
   get last(): { readonly from: number; readonly id: RequestId } {
     const said = this.told.at(-1);
-    if (said?.kind !== 'peerSays' || said.wire.kind !== 'message') throw new Error('nobody has asked');
+    if (said?.kind !== 'peerMessage' || said.wire.kind !== 'message') throw new Error('nobody has asked');
     return { from: said.from, id: said.wire.message.id };
   }
 }
@@ -41,7 +41,7 @@ function member(hub: MemoryHub, name: string, incarnation = 1, keeps = false) {
 }
 
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
-const fetches = (id: RequestId): AboutPrefix => ({
+const fetches = (id: RequestId): PrefixPeerWire => ({
   ...{ kind: 'message', landing: 'there' },
   message: { kind: 'fetch', id, chain, from: 0 },
 });
@@ -67,21 +67,21 @@ describe('prefixes between processes', () => {
     await settled();
     const [atA, atB] = [a.thread.last, b.thread.last];
     expect([atA.id, atB.id]).not.toContain('g.1.1/r');
-    expect(b.thread.told).toEqual([{ kind: 'peerSays', from: atB.from, wire: fetches(atB.id) }]);
+    expect(b.thread.told).toEqual([{ kind: 'peerMessage', from: atB.from, wire: fetches(atB.id) }]);
     b.prefixes.send(atB.from, { kind: 'prefix', id: atB.id, blocks: 1 });
     a.prefixes.send(atA.from, says('missing', atA.id));
     await settled();
     expect(a.thread.told.at(-1)).toEqual({
-      ...{ kind: 'peerSays', from: toB },
+      ...{ kind: 'peerMessage', from: toB },
       wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
     });
-    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toA, wire: says('missing', 'g.1.1/r') });
+    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toA, wire: says('missing', 'g.1.1/r') });
     a.prefixes.send(toB, { kind: 'prefixHere', id: 'g.1.1/r' });
     a.prefixes.send(toB, says('unwanted', 'g.1.1/s'));
     await settled();
     expect(b.thread.told.slice(-2)).toEqual([
-      { kind: 'peerSays', from: atB.from, wire: { kind: 'prefixHere', id: atB.id } },
-      { kind: 'peerSays', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
+      { kind: 'peerMessage', from: atB.from, wire: { kind: 'prefixHere', id: atB.id } },
+      { kind: 'peerMessage', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
     ]);
   });
 
@@ -89,10 +89,10 @@ describe('prefixes between processes', () => {
     const { a, b, toB, toA } = await pair();
     b.prefixes.close();
     await settled();
-    expect(a.thread.told).toEqual([{ kind: 'peerSays', from: toB, wire: { kind: 'gone' } }]);
+    expect(a.thread.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'gone' } }]);
     expect(a.prefixes.indexOf({ name: 'b', incarnation: 2 })).toBeUndefined();
     a.prefixes.send(toB, fetches('g.1.1/r'));
-    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toB, wire: says('missing', 'g.1.1/r') });
+    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toB, wire: says('missing', 'g.1.1/r') });
     a.prefixes.send(toB, says('unwanted', 'g.1.1/r'));
     expect([a.thread.told.length, b.thread.told.length, toA >= 0]).toEqual([2, 0, true]);
   });

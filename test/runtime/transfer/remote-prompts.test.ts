@@ -4,7 +4,7 @@ import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import { RemotePromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
-import { type Leaving, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
+import { type DepartingPrompt, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
 import { settled } from '../bus/settled.ts';
 import { liveRequest } from '../threads/instances.ts';
 
@@ -15,7 +15,7 @@ afterEach(() => {
 });
 
 const gateway = { name: 'g', incarnation: 1, session: 2 };
-const leaving = (id: string): Leaving => ({
+const leaving = (id: string): DepartingPrompt => ({
   ...{ kind: 'reserve', id: `g.1.1/${id}`, gateway },
   request: liveRequest(id, [1, 2, 3], 4),
 });
@@ -73,15 +73,19 @@ describe('prompts between processes', () => {
     const { p, d, to } = await asking();
     await settled();
     expect(d.thread.told).toMatchObject([
-      { kind: 'peerSays', from: 0, wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } } },
+      {
+        kind: 'peerMessage',
+        from: 0,
+        wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } },
+      },
     ]);
     d.into.send(0, says('reserved', 'g.1.2/r', 'there'));
     await settled();
-    expect(p.thread.told).toEqual([{ kind: 'peerSays', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
+    expect(p.thread.told).toEqual([{ kind: 'peerMessage', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
     const held = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
     p.out.send(to, { kind: 'held', id: 'g.1.1/r', held });
     await settled();
-    expect(d.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
+    expect(d.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
     d.into.send(0, says('taken', 'g.1.2/r'));
     await settled();
     expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['landed g.1.2/r']]);
@@ -102,7 +106,7 @@ describe('prompts between processes', () => {
     await settled();
     expect(d.thread.told).toMatchObject([
       { wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } },
-      { kind: 'peerSays', from: 0, wire: withdraw('g.1.2/r') },
+      { kind: 'peerMessage', from: 0, wire: withdraw('g.1.2/r') },
       { wire: { message: { kind: 'reserve', id: 'g.1.2/r', asking: 1 } } },
     ]);
     const reserved = {
@@ -113,7 +117,7 @@ describe('prompts between processes', () => {
     d.into.send(0, reserved);
     await settled();
     expect(p.thread.told).toEqual([
-      { kind: 'peerSays', from: to, wire: { ...reserved, message: { ...reserved.message, id: 'g.1.1/r' } } },
+      { kind: 'peerMessage', from: to, wire: { ...reserved, message: { ...reserved.message, id: 'g.1.1/r' } } },
     ]);
     expect(d.fates).toEqual([]);
   });

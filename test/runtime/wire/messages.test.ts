@@ -6,13 +6,13 @@ import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../../../src/
 import {
   type FetchWire,
   type HandOffWire,
-  type Order,
+  type InstanceCommand,
+  type InstanceOutputs,
+  readCommand,
   readFetch,
   readHandOff,
   readInstance,
-  readOrder,
-  readTurn,
-  type Turn,
+  readOutputs,
 } from '../../../src/runtime/wire/messages.ts';
 import { liveRequest } from '../threads/instances.ts';
 
@@ -30,41 +30,41 @@ const order = {
     chunkTokens: 128,
     prefix: { blocks: 5, patienceUs: 7.5, of: { name: 'c', incarnation: 4 } },
   },
-} as const satisfies Order;
+} as const satisfies InstanceCommand;
 const logprobs = {
   logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
   width: 1,
   topTokens: Int32Array.of(4, 5),
   topLogprobs: Float32Array.of(-0.25, -0.125),
 };
-const turn: Turn = {
+const turn: InstanceOutputs = {
   events: [
     ['r1', { kind: 'started', cachedTokens: 2 }],
     ['r1', { kind: 'tokens', tokens: Int32Array.of(6, 7), logprobs }],
     ['r2', { kind: 'failed', code: 'ENGINE_FAILED', message: 'Cannot: ü', retryAfterMs: undefined }],
   ],
   prefilled: [],
-  letGo: [],
+  released: [],
   steps: [{ kind: 'step', startedUs: 5, endedUs: 6, aborted: false, rows: [['r', 0, 3]] }],
   role: 'decode',
   pins: [
     ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],
     ['p2', { kind: 'unpinned' }],
   ],
-  journals: [
+  kvEvents: [
     { incarnation: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) },
   ],
-  blocks: undefined,
+  kvSnapshot: undefined,
 };
 
 describe('messages', () => {
   test('come out as they went in, also from memory that others share', () => {
-    expect(readOrder(encode(order))).toEqual(order);
-    expect(readTurn(encode(turn))).toEqual(turn);
+    expect(readCommand(encode(order))).toEqual(order);
+    expect(readOutputs(encode(turn))).toEqual(turn);
     const bytes = encode(turn);
     const shared = Buffer.alloc(bytes.length + 11);
     shared.set(bytes, 3);
-    const read = readTurn(shared.subarray(3, 3 + bytes.length));
+    const read = readOutputs(shared.subarray(3, 3 + bytes.length));
     shared.fill(0xff);
     expect(read).toEqual(turn);
   });
@@ -97,19 +97,19 @@ describe('messages', () => {
     [{ kind: 'format' }, 'kind'],
     [null, 'Cannot read an order'],
   ])('an order is refused by its field: %#', (wrong, field) => {
-    expect(() => readOrder(encode(wrong))).toThrow(field);
+    expect(() => readCommand(encode(wrong))).toThrow(field);
   });
 
   test.each([
-    [{ ...turn, journals: [{ ...turn.journals[0], changes: 2 }] }, 'journals.0'],
-    [{ ...turn, blocks: { incarnation: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'blocks'],
+    [{ ...turn, kvEvents: [{ ...turn.kvEvents[0], changes: 2 }] }, 'kvEvents.0'],
+    [{ ...turn, kvSnapshot: { incarnation: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'kvSnapshot'],
     [
       { ...turn, events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]] },
       'events.0',
     ],
     [{ ...turn, events: [['r1', { kind: 'failed', code: 'WHO_KNOWS', message: '' }]] }, 'events.0.1.code'],
   ])('a turn is refused by its field: %#', (wrong, field) => {
-    expect(() => readTurn(encode(wrong))).toThrow(field);
+    expect(() => readOutputs(encode(wrong))).toThrow(field);
   });
 
   const handOffs: readonly HandOffWire[] = [
@@ -181,7 +181,7 @@ describe('messages', () => {
     const cut = fc.nat(good.length).map((length) => good.slice(0, length));
     fc.assert(
       fc.property(fc.oneof(fc.uint8Array({ maxLength: 64 }), mutated, cut), (bytes) => {
-        for (const read of [readOrder, readTurn, readHandOff, readFetch, decodeFrame]) {
+        for (const read of [readCommand, readOutputs, readHandOff, readFetch, decodeFrame]) {
           try {
             read(bytes);
           } catch (error) {

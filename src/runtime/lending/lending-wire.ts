@@ -3,7 +3,7 @@ import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** Moves are numbered by their debtor: whoever asks for them, or hears of them. Blocks are those that were lent to it. */
-export type LenderWire =
+export type LendingWire =
   /** Where queries over what we lend go: before anything is lent. */
   | { readonly kind: 'room'; readonly room: number }
   /** The same of an instance in another process, as its links say it: where its room is reached. */

@@ -8,7 +8,7 @@ import { reader, request } from './messages.ts';
 import { type NamedGroup, namedGroup, type SessionName, sessionName } from './names.ts';
 
 /** `id`: as whoever hears it calls the request. Numbers are those of `RowsWire`. */
-export type StageWire =
+export type PipelineWire =
   | {
       readonly kind: 'enlist';
       readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
@@ -56,4 +56,4 @@ const stage = z.discriminatedUnion('kind', [
 ]);
 
 /** @throws Error that names the field at fault */
-export const readStage = reader<StageWire>('what members of a group say', stage);
+export const readPipelineWire = reader<PipelineWire>('what members of a group say', stage);

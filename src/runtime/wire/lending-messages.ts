@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { parseEnvelope } from '../../core/lending/parse.ts';
 import type { LeaseRecord } from '../../core/membership/election.ts';
 import type { Announcement } from '../../core/membership/liveness.ts';
-import type { LenderWire } from '../lending/lender-wire.ts';
+import type { LendingWire } from '../lending/lending-wire.ts';
 import { encode } from './codec.ts';
 import type { wireVersion } from './frames.ts';
 import { memberFields, reader } from './messages.ts';
@@ -35,7 +35,7 @@ export interface LenderAnnouncement extends Announcement {
   /** Blocks that it may lend. */
   readonly lendableBlocks: number;
   /** Where attention is computed over what it lends: host and port. */
-  readonly door: string;
+  readonly attentionAddress: string;
 }
 
 export interface LenderPlace {
@@ -49,7 +49,7 @@ const lender = z.strictObject({
   instance: count.max(0xffff),
   identity: z.string().max(512),
   lendableBlocks: count,
-  door: z.string().regex(/^[\w.:-]{1,253}:\d{1,5}$/),
+  attentionAddress: z.string().regex(/^[\w.:-]{1,253}:\d{1,5}$/),
 });
 // The stored record keeps the field name `life` of earlier releases.
 const place = z
@@ -59,8 +59,11 @@ const places = z.strictObject({ places: z.array(place).max(4096) });
 const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
 /** Each throws an Error that names the field at fault. */
-export const readLenderWire = reader<Exclude<LenderWire, { kind: 'room' | 'door' }>>("a lender's message", lenderWire);
-export const readLender = reader<LenderAnnouncement>("a lender's announcement", lender);
+export const readLendingWire = reader<Exclude<LendingWire, { kind: 'room' | 'door' }>>(
+  "a lender's message",
+  lenderWire,
+);
+export const readLenderAnnouncement = reader<LenderAnnouncement>("a lender's announcement", lender);
 export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
 export const readOffice = reader<LeaseRecord>("an office's record", office);
 

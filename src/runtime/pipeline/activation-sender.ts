@@ -3,9 +3,9 @@ import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { RowPages } from '../../util/step.ts';
-import { LinkCounts } from '../processes/link-counts.ts';
+import { LinkCounters } from '../transfer/link-counters.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
-import { type ActivationMemory, type ActivationWire, pagesOfChunk, Rooms } from './activation-memory.ts';
+import { type ActivationMemory, type ActivationWire, BufferPool, pagesOfChunk } from './activation-memory.ts';
 
 interface Leaving {
   readonly number: number;
@@ -23,18 +23,18 @@ interface Leaving {
   sent: boolean;
 }
 
-export class ActivationsOut {
+export class ActivationSender {
   readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
-  readonly #rooms: Rooms;
+  readonly #rooms: BufferPool;
   /** In the order in which they are computed. */
   readonly #leaving = new Map<number, Leaving>();
   /** Room that others keep for what comes next. */
   readonly #landings = new Map<InstanceIndex, ReceiveBufferHandle[]>();
   /** They say nothing, as far as is known. */
   readonly #gone = new Set<InstanceIndex>();
-  readonly #links: LinkCounts;
+  readonly #links: LinkCounters;
   /** Landings that the messenger has given up, until what was to go there is settled. */
   readonly #givenUp = new Set<ReceiveBufferHandle>();
   #events: InstanceEvent[] = [];
@@ -44,8 +44,8 @@ export class ActivationsOut {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
-    this.#rooms = new Rooms(0, memory.roomsOut, memory.chunkPages);
-    this.#links = new LinkCounts(messenger);
+    this.#rooms = new BufferPool(0, memory.sendBuffers, memory.chunkPages);
+    this.#links = new LinkCounters(messenger);
   }
 
   get underWay(): number {
@@ -152,10 +152,11 @@ export class ActivationsOut {
   /** Forgets what has arrived, or was given up. */
   #settle(): void {
     const gone = [...this.#leaving.values()].filter(
-      ({ computed, sent, landing }) => computed && sent && landing !== undefined && this.#messenger.left(landing) === 0,
+      ({ computed, sent, landing }) =>
+        computed && sent && landing !== undefined && this.#messenger.pending(landing) === 0,
     );
     if (gone.length === 0) return;
-    for (const landing of this.#messenger.givenUp()) this.#givenUp.add(landing);
+    for (const landing of this.#messenger.unreachable()) this.#givenUp.add(landing);
     for (const leaving of gone) {
       const { landing = '', id, to } = leaving;
       if (this.#givenUp.has(landing)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
@@ -208,7 +209,7 @@ export class ActivationsOut {
 
   #count(leaving: Leaving, landing: ReceiveBufferHandle): void {
     const { to, chunk } = leaving;
-    const bytes = (chunk.tokens - chunk.from) * this.#memory.columns * Float32Array.BYTES_PER_ELEMENT;
+    const bytes = (chunk.tokens - chunk.from) * this.#memory.rowValues * Float32Array.BYTES_PER_ELEMENT;
     this.#links.add(to, landing, nameOf(leaving), bytes);
   }
 
@@ -226,7 +227,7 @@ export class ActivationsOut {
     const { room } = leaving;
     if (room === undefined) return;
     leaving.room = undefined;
-    this.#rooms.giveBack(room);
+    this.#rooms.release(room);
     this.#sendNext();
   }
 }

@@ -1,23 +1,23 @@
 // What an instance has put on its ways to others, which ways these are, and what is not known to have arrived.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
-import type { Messenger, PageWay, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import type { Messenger, PageTransport, ReceiveBufferHandle } from './messenger.ts';
 
 interface Link {
   bytes: number;
   backlogBytes: number;
   /** There something was sent to last. */
   landing: ReceiveBufferHandle;
-  way: PageWay | undefined;
+  way: PageTransport | undefined;
 }
 
-export class LinkCounts {
-  readonly #messenger: Pick<Messenger, 'wayTo'>;
+export class LinkCounters {
+  readonly #messenger: Pick<Messenger, 'transportTo'>;
   readonly #links = new Map<InstanceIndex, Link>();
   /** By name: bytes that are on their way, to whom. */
   readonly #streams = new Map<string, { readonly link: Link; bytes: number }>();
 
-  constructor(messenger: Pick<Messenger, 'wayTo'>) {
+  constructor(messenger: Pick<Messenger, 'transportTo'>) {
     this.#messenger = messenger;
   }
 
@@ -26,7 +26,7 @@ export class LinkCounts {
     return Array.from(this.#links, ([to, link]) => {
       const { bytes, backlogBytes, landing } = link;
       // Connections that nobody needs are closed: what they were is remembered.
-      link.way = this.#messenger.wayTo(landing) ?? link.way;
+      link.way = this.#messenger.transportTo(landing) ?? link.way;
       return { to, bytes, backlogBytes, ...(link.way && { transport: link.way }) };
     });
   }

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import type { InstanceIndex } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import { RemoteStages } from '../../../src/runtime/pipeline/remote-stages.ts';
+import { RemotePipeline } from '../../../src/runtime/pipeline/remote-pipeline.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import { settled } from '../bus/settled.ts';
 
@@ -14,7 +14,7 @@ afterEach(() => {
 function member(hub: MemoryHub, name: string) {
   const told: ToThread[] = [];
   const known = new Map<string, InstanceIndex>();
-  const stages = new RemoteStages({
+  const stages = new RemotePipeline({
     ...{ bus: hub.connect(), name, incarnation: 1, layers: 2, log: () => {} },
     thread: { send: (message) => void told.push(message) },
     met: (index, other) => void known.set(other, index),
@@ -39,8 +39,8 @@ describe('rows of a prompt that is over here', () => {
     const rows = { kind: 'rows', number: 7, id: 'g.1.1/r', chunk, landing: where } as const;
     a.stages.send(toB, rows);
     await settled();
-    expect(a.told).toEqual([{ kind: 'peerSays', from: toB, wire: { kind: 'rowsUnwanted', number: 7 } }]);
+    expect(a.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'rowsUnwanted', number: 7 } }]);
     // Whoever keeps a landing hears that it is used, for nothing, and closes it.
-    expect(b.told).toEqual(where === undefined ? [] : [{ kind: 'peerSays', from: fromA, wire: rows }]);
+    expect(b.told).toEqual(where === undefined ? [] : [{ kind: 'peerMessage', from: fromA, wire: rows }]);
   });
 });

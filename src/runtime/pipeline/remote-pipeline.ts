@@ -3,16 +3,16 @@ import type { PipelineGroup, PipelineMessage } from '../../core/protocol/events.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import { type Peer, PeerSession } from '../processes/peer-session.ts';
-import { nameAt } from '../processes/request-names.ts';
+import { requestName } from '../processes/request-names.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
 import type { HandOffEnd } from '../transfer/hand-off-session.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
-import type { Leaving } from '../transfer/remote-prompts-out.ts';
+import type { DepartingPrompt } from '../transfer/remote-prompts-out.ts';
 import { encode } from '../wire/codec.ts';
 import { type PeerAnnouncement, readPeer } from '../wire/messages.ts';
 import type { NamedGroup, SessionName } from '../wire/names.ts';
-import { readStage, type StageWire } from '../wire/stage-messages.ts';
-import { isOfStage } from './pipeline-runner.ts';
+import { type PipelineWire, readPipelineWire } from '../wire/pipeline-messages.ts';
+import { isActivationWire } from './pipeline-runner.ts';
 
 export interface RemoteStagesOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
@@ -25,13 +25,13 @@ export interface RemoteStagesOptions extends HandOffEnd {
   /** Of an instance that prefixes are fetched from: its index; undefined where it is not known (any more). */
   readonly sourceOf: (instance: Pick<SessionName, 'name' | 'incarnation'>) => InstanceIndex | undefined;
   /** It is to go on at that instance, whose index this gives. */
-  readonly leaves: (leaving: Leaving, decodeAt: SessionName) => InstanceIndex;
+  readonly leaves: (leaving: DepartingPrompt, decodeAt: SessionName) => InstanceIndex;
 }
 
 type Other = Peer<PeerAnnouncement>;
 
 /** A prompt of which this instance computes a part. */
-export interface Share {
+export interface PipelineShare {
   /** The gateway, without its sessions. */
   readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
   /** As the gateway calls it. */
@@ -43,7 +43,7 @@ export interface Share {
 }
 
 /** One of them, with the members as the thread knows them. */
-interface Joint extends Share {
+interface Joint extends PipelineShare {
   readonly members: readonly InstanceIndex[];
 }
 
@@ -52,7 +52,7 @@ type ToMember = Extract<PeerWire, { kind: 'message' | 'rows' | 'rowsLand' | 'row
 /** The thread's indices of members, not to be taken for those of hand-offs and prefixes; the first is its own. */
 const indicesFrom = 2 ** 21;
 
-export class RemoteStages {
+export class RemotePipeline {
   readonly #options: RemoteStagesOptions;
   readonly #station: PeerSession<PeerAnnouncement>;
   /** As the thread knows them: another index for each session. */
@@ -69,7 +69,7 @@ export class RemoteStages {
       read: readPeer,
       onJoined: (peer) => this.#join(peer),
       onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#hear(peer, readStage(message)),
+      onMessage: (peer, message) => this.#hear(peer, readPipelineWire(message)),
     });
   }
 
@@ -92,7 +92,7 @@ export class RemoteStages {
   }
 
   /** The group as the thread knows it; undefined where one of the members is not known (yet, or any more), or its layers are not those of the model. */
-  join(here: RequestId, share: Share): PipelineGroup | undefined {
+  join(here: RequestId, share: PipelineShare): PipelineGroup | undefined {
     const { group, index, gateway, request, decodeAt } = share;
     const { layers, prefix } = group;
     if (layers !== undefined && layers.reduce((sum, each) => sum + each, 0) !== this.#options.layers) return undefined;
@@ -123,7 +123,8 @@ export class RemoteStages {
 
   /** The thread speaks. */
   send(to: InstanceIndex, wire: PeerWire): void {
-    if (wire.kind !== 'message' && !isOfStage(wire)) throw new Error(`Cannot tell ${wire.kind} to a member of a group`);
+    if (wire.kind !== 'message' && !isActivationWire(wire))
+      throw new Error(`Cannot tell ${wire.kind} to a member of a group`);
     const other = this.#others.get(to);
     const told = other && this.#outward(to, wire);
     if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
@@ -135,7 +136,8 @@ export class RemoteStages {
   #unwanted(to: InstanceIndex, wire: Extract<ToMember, { kind: 'rows' }>, other: Other | undefined): void {
     this.#say(to, { kind: 'rowsUnwanted', number: wire.number });
     // By the name that it has here the other side knows no other request.
-    if (other !== undefined && wire.landing !== undefined) this.#station.send(other, encode(wire satisfies StageWire));
+    if (other !== undefined && wire.landing !== undefined)
+      this.#station.send(other, encode(wire satisfies PipelineWire));
   }
 
   /** Its gateway goes on hearing of it, or it would take the prompt for lost while another computes it, and cancels it when that one has. */
@@ -143,7 +145,7 @@ export class RemoteStages {
     this.#joint.delete(here);
   }
 
-  #outward(to: InstanceIndex, wire: ToMember): StageWire | undefined {
+  #outward(to: InstanceIndex, wire: ToMember): PipelineWire | undefined {
     if (wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted') return wire;
     const here = wire.kind === 'rows' ? wire.id : wire.message.id;
     const joint = this.#joint.get(here);
@@ -167,7 +169,7 @@ export class RemoteStages {
     }
   }
 
-  #hear(peer: Other, told: StageWire): void {
+  #hear(peer: Other, told: PipelineWire): void {
     const from = this.#of(peer);
     if (from === undefined) return;
     switch (told.kind) {
@@ -186,7 +188,7 @@ export class RemoteStages {
     }
   }
 
-  #enlisted(from: InstanceIndex, peer: Other, told: Extract<StageWire, { kind: 'enlist' }>): void {
+  #enlisted(from: InstanceIndex, peer: Other, told: Extract<PipelineWire, { kind: 'enlist' }>): void {
     const { gateway, request, group, index } = told;
     const [{ name, incarnation }] = group.members;
     if (peer.member.name !== name || peer.member.incarnation !== incarnation)
@@ -194,7 +196,7 @@ export class RemoteStages {
     const here = this.#options.expect({ ...gateway, session: group.members[index].session }, request);
     const pipeline = here === undefined ? undefined : this.join(here, told);
     if (here === undefined || pipeline === undefined) {
-      this.#station.send(peer, encode({ kind: 'unable', id: nameOf(told, 0) } satisfies StageWire));
+      this.#station.send(peer, encode({ kind: 'unable', id: nameOf(told, 0) } satisfies PipelineWire));
       return;
     }
     this.#tell(from, { kind: 'enlist', id: here, request: { ...request, id: here }, group: pipeline, index });
@@ -205,7 +207,7 @@ export class RemoteStages {
   }
 
   #say(from: InstanceIndex, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerSays', from, wire });
+    this.#options.thread.send({ kind: 'peerMessage', from, wire });
   }
 
   /** What it computes with this one comes to nothing: gateways try it anew. */
@@ -231,6 +233,9 @@ export class RemoteStages {
 }
 
 /** What the member at that place calls the request. */
-function nameOf({ gateway, group, request }: Pick<Share, 'gateway' | 'group' | 'request'>, place: number): RequestId {
-  return nameAt({ ...gateway, session: group.members[place].session }, request.id);
+function nameOf(
+  { gateway, group, request }: Pick<PipelineShare, 'gateway' | 'group' | 'request'>,
+  place: number,
+): RequestId {
+  return requestName({ ...gateway, session: group.members[place].session }, request.id);
 }

@@ -2,14 +2,14 @@
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { PendingRows } from '../../util/step.ts';
-import { nobody } from '../threads/awaited-keys.ts';
+import { neverArrives } from '../threads/awaited-keys.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import {
   type ActivationMemory,
   type ActivationWire,
-  type ChunkPlace,
+  BufferPool,
+  type ChunkRange,
   pagesOfChunk,
-  Rooms,
 } from './activation-memory.ts';
 
 /** Somewhere for a chunk to land. */
@@ -32,11 +32,11 @@ const keptForAll = 2;
 /** Long for a step, and not longer than guests and messages may wait. */
 const withinMs = 1000;
 
-export class ActivationsIn {
+export class ActivationReceiver {
   readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
-  readonly #rooms: Rooms;
+  readonly #rooms: BufferPool;
   readonly #landings = new Map<ReceiveBufferHandle, Landing>();
   /** Requests whose rows are expected, and from whom; undefined: that one is gone. */
   readonly #expected = new Map<RequestId, InstanceIndex | undefined>();
@@ -48,7 +48,7 @@ export class ActivationsIn {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
-    this.#rooms = new Rooms(memory.roomsOut, memory.roomsIn, memory.chunkPages);
+    this.#rooms = new BufferPool(memory.sendBuffers, memory.receiveBuffers, memory.chunkPages);
   }
 
   /** Chunks that are here or on their way. */
@@ -120,7 +120,7 @@ export class ActivationsIn {
 
   /** What has been told, and what has landed, since the last call. */
   news(): readonly InstanceEvent[] {
-    for (const handle of this.#landings.size === 0 ? [] : this.#messenger.landed()) {
+    for (const handle of this.#landings.size === 0 ? [] : this.#messenger.received()) {
       const landing = this.#landings.get(handle);
       if (landing === undefined || landing.here) continue;
       landing.here = true;
@@ -133,25 +133,25 @@ export class ActivationsIn {
   }
 
   /** Where a step finds that chunk, now or as soon as it has come. */
-  rowsOf(id: RequestId, chunk: ChunkPlace): PendingRows {
+  rowsOf(id: RequestId, chunk: ChunkRange): PendingRows {
     const { pool, chunkPages } = this.#memory;
     const count = pagesOfChunk(this.#memory, chunk);
     const [handle, landing] = this.#find(id, chunk) ?? [];
     const arrivals = handle === undefined ? undefined : this.#messenger.arrivals(handle, count);
     // Whoever was to make it is gone: the step hears so at once.
     if (landing === undefined || arrivals === undefined)
-      return { pool, pages: new Int32Array(chunkPages), arrivals: nobody, withinMs: 0 };
+      return { pool, pages: new Int32Array(chunkPages), arrivals: neverArrives, withinMs: 0 };
     return { pool, pages: landing.room.subarray(0, count), arrivals, withinMs };
   }
 
   /** It has been computed with. */
-  used(id: RequestId, chunk: ChunkPlace): void {
+  used(id: RequestId, chunk: ChunkRange): void {
     const [handle] = this.#find(id, chunk) ?? [];
     if (handle !== undefined) this.#close(handle);
     this.#share();
   }
 
-  #find(id: RequestId, { from, tokens }: ChunkPlace): readonly [ReceiveBufferHandle, Landing] | undefined {
+  #find(id: RequestId, { from, tokens }: ChunkRange): readonly [ReceiveBufferHandle, Landing] | undefined {
     for (const found of this.#landings) {
       const { what } = found[1];
       if (what?.id === id && what.chunk.from === from && what.chunk.tokens === tokens) return found;
@@ -191,6 +191,6 @@ export class ActivationsIn {
     if (landing === undefined) return;
     this.#landings.delete(handle);
     this.#messenger.close(handle);
-    this.#rooms.giveBack(landing.room);
+    this.#rooms.release(landing.room);
   }
 }
