@@ -74,10 +74,8 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
-    ...{
-      settleLoads: () => tiers?.live.finishLoads(),
-      isRead: (pages: Int32Array) => handOffs?.isRead(pages) === true,
-    },
+    settleLoads: () => tiers?.live.finishLoads(),
+    isRead: (pages) => handOffs?.isRead(pages) === true,
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,

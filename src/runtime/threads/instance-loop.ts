@@ -14,12 +14,13 @@ import { isActivationWire, type PipelineEffect, type PipelineRunner } from '../p
 import type { HandOffEffect, LiveHandOffs, PeerWire } from '../transfer/live-hand-offs.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { arrivingKeys } from './awaited-keys.ts';
-import type { LiveTiers } from './live-tiers.ts';
+import type { LiveTiers, TierEffect } from './live-tiers.ts';
 import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
 import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
 import type { KvEventBatch, KvSnapshot, OutputsMessage, ToInstance } from './thread-protocol.ts';
 
+type PartEffect = HandOffEffect | PipelineEffect | TierEffect;
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 /** Drivers of an instance's optional components. */
@@ -277,11 +278,9 @@ export class InstanceLoop {
         break;
       case 'endRun':
       case 'report':
-        // Every run has one step here, and the end of a thread is observed directly.
-        break;
       case 'outgrows':
       case 'migrated':
-        // Only the simulator has standby instances.
+        // Every run has one step here, the end of a thread is observed directly, and only the simulator has standby instances.
         break;
       case 'ignored':
       case 'fault':
@@ -293,6 +292,16 @@ export class InstanceLoop {
       case 'released':
         this.#released.push([effect.id, effect.why]);
         break;
+      case 'pinUpdated':
+        this.#pins.push([effect.id, effect.state]);
+        break;
+      default:
+        this.#carryOutPart(effect);
+    }
+  }
+
+  #carryOutPart(effect: PartEffect): void {
+    switch (effect.kind) {
       case 'send':
       case 'stream':
       case 'stopStream':
@@ -311,9 +320,6 @@ export class InstanceLoop {
       case 'writeSsd':
       case 'eraseSsd':
         this.#tiers?.carryOut(effect);
-        break;
-      case 'pinUpdated':
-        this.#pins.push([effect.id, effect.state]);
         break;
       case 'pass':
       case 'copyPrefix':

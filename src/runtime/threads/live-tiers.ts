@@ -5,7 +5,7 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import type { StoreSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
 import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
 
-type TierEffect = Extract<
+export type TierEffect = Extract<
   InstanceEffect,
   { kind: 'copyPages' | 'loadPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }
 >;
