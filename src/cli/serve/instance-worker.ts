@@ -110,8 +110,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     role,
   };
   // What the oracle holds is this thread's alone.
-  const shared = backend.isa === 'reference' ? undefined : model;
-  return { loop, ready: { description, root, shared } };
+  return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
 }
 
 function createStages(
