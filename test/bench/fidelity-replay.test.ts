@@ -70,7 +70,7 @@ function record(requests: readonly TraceRequest[]) {
     learned: { prefills: new PrefillObserver([0, 0]), transfers: new LearnedTransfers(2, kvBytesPerToken) },
     threads: {
       toInstanceUs: admitUs,
-      heardUs: (nowUs, instance, { stepEnded, started }) => {
+      receivedUs: (nowUs, instance, { stepEnded, started }) => {
         const us = nowUs + toldUs + (scramble(nowUs) & 255);
         if (started !== undefined) startedUs.set(started, us);
         const last = steps[instance].at(-1);

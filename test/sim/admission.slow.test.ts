@@ -1,4 +1,4 @@
-// Who is taken in simulated clusters, and what comes of those who are and of those who are not.
+// Admission in simulated clusters: outcomes of accepted and of refused requests.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type AdmissionKind, admissionKinds } from '../../src/core/router/admission/admission-policy.ts';
@@ -7,14 +7,14 @@ import { cluster, requestOf, run, traces } from './small-cluster.ts';
 
 const handOff = { layerWise: true, landingTokens: 10_000, rechecks: false };
 
-describe('a cluster whose requests may not wait for ever', () => {
+describe('a cluster with admission by SLO', () => {
   const slo = { ttft: { us: 60_000 }, tbt: { us: 9_000 } };
   const admitting = (kind: AdmissionKind, coalesce = true) => ({
     instances: cluster({ prefill: 2, decode: 1 }, { coalesce, handOff: { ...handOff, rechecks: kind !== 'none' } }),
     admission: { kind, slo, decodeUs: 100_000 },
   });
 
-  it('refuses before prefill or after it, and is the same with equal steps run one by one', () => {
+  it('refuses before or after prefill, and has the same hash with equal steps run one by one', () => {
     const kinds = fc.constantFrom(...admissionKinds);
     const refused = { none: 0, stage: 0, early: 0, predictive: 0 };
     let wasted = 0;
@@ -35,7 +35,7 @@ describe('a cluster whose requests may not wait for ever', () => {
     expect(wasted).toBeGreaterThan(0);
   });
 
-  it('judges each request by its class', () => {
+  it('admits each request by its SLO class', () => {
     const classes = new Map<string, SloClass>([
       ['chat', { ttft: { us: 60_000 }, tbt: { us: 90_000 } }],
       ['batch', { completion: { us: 3_000_000 } }],
@@ -49,7 +49,7 @@ describe('a cluster whose requests may not wait for ever', () => {
     const { outcome } = run(burst, { instances, admission, queueMax: 1_000 });
     const [chat, batch] = ['chat', 'batch'].map((name) => outcome.classes.of(name));
     expect([chat?.requests, batch?.requests]).toEqual([20, 20]);
-    // Both wait in the same queues: those who must have their first token soon are sent away, the others are not.
+    // Both classes share the queues: requests with a short TTFT SLO are refused, the others are not.
     expect(chat?.refused).toBeGreaterThan(5);
     expect(batch?.refused).toBe(0);
     expect(outcome.withinSlo).toBe(Number(chat?.withinSlo) + Number(batch?.withinSlo));
@@ -58,7 +58,7 @@ describe('a cluster whose requests may not wait for ever', () => {
     expect(() => run(unknown, { admission })).toThrow('Cannot judge request 0: its class none is none of');
   });
 
-  it('lets clients come again, ends each once, and is the same with equal steps run one by one', () => {
+  it('lets refused requests return, ends each once, and has the same hash with equal steps run one by one', () => {
     let came = 0;
     let served = 0;
     fc.assert(
@@ -81,11 +81,11 @@ describe('a cluster whose requests may not wait for ever', () => {
     expect(served).toBeGreaterThan(10);
   });
 
-  it('takes all that comes to an empty cluster, and says how long it takes', () => {
+  it('accepts every request of an empty cluster, and predicts its time', () => {
     const trace = Array.from({ length: 5 }, (_, i) => requestOf(i, i * 1_000_000, 100, 5));
     const { outcome } = run(trace, admitting('predictive'));
     expect([outcome.completedRequests, outcome.withinSlo]).toEqual([5, 5]);
-    // The rounding of the last byte and its latency.
+    // Rounding of the last byte, and its latency.
     expect(outcome.predictedTtft.figures.errorMsP90).toBeLessThan(0.05);
     expect(outcome.predictedTbt.figures.errorMsP90).toBeLessThan(0.1);
   });

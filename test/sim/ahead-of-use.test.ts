@@ -1,4 +1,4 @@
-// Simulated requests that start while their prefixes are on their way: what steps wait for, and that nothing is lost by it.
+// Simulated requests that start while their prefixes arrive: what their steps wait for, and that nothing is lost.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { layerWiseEndUs } from '../../src/core/cost/layer-wise-arrival.ts';
@@ -7,7 +7,7 @@ import { blockTokens, cluster, cost, requestOf, run, traces } from './small-clus
 
 const latencyUs = 50;
 
-/** A prefix that one instance has, and a request behind it while that one computes another prompt. */
+/** A request with its prefix at another instance, which computes another prompt. */
 const busy: readonly TraceRequest[] = [
   requestOf(0, 0, 120, 1, 7),
   requestOf(1, 1e6, 125, 40, 8),
@@ -33,14 +33,14 @@ function ttftUs(startsAhead: boolean, bytesPerSecond: number): number {
   return waits[0] ?? 0;
 }
 
-it('computes the first layers while the last ones come', () => {
+it('computes the first layers while the last ones arrive', () => {
   const bytes = 6 * blockTokens * cost.kvBytesPerToken;
   const bytesPerSecond = 2e7;
   const transferUs = Math.ceil((bytes * 1e6) / bytesPerSecond);
   const rows = 120 - 6 * blockTokens;
   const keyRows = rows * 6 * blockTokens + (rows * (rows + 1)) / 2;
   const computeUs = cost.stepUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
-  // Asked for, begun and arrived: a message each.
+  // Request, start and arrival take a message each.
   const whole = 2 * latencyUs + transferUs + computeUs;
   expect(ttftUs(false, bytesPerSecond)).toBe(whole);
   const step = { startedUs: 2 * latencyUs, computeUs, layers: 2 };
@@ -49,7 +49,7 @@ it('computes the first layers while the last ones come', () => {
   expect(ahead).toBeLessThan(whole);
 });
 
-it('keeps every rule, and is the same when equal steps run one by one', () => {
+it('breaks no rule, and has the same hash with equal steps run one by one', () => {
   fc.assert(
     fc.property(traces, fc.integer({ min: 1e5, max: 1e8 }), fc.boolean(), (trace, bytesPerSecond, tiers) => {
       const hashOf = (coalesce: boolean) => {

@@ -1,4 +1,4 @@
-// Batch jobs in simulated clusters: what they get, and what they cost those who wait for answers.
+// Batch jobs in simulated clusters: their throughput, and their cost for interactive requests.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -17,18 +17,18 @@ const prefillUs = (rows: number) =>
   cost.stepUs({ rows, keyRows: (rows * (rows + 1)) / 2, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
 
 describe('batch jobs', () => {
-  it('run where prompts are computed, and hand nothing off', () => {
+  it('run on prefill instances, without a hand-off', () => {
     const { outcome } = run([jobOf(0, 0, 40, 20), jobOf(1, 0, 40, 20)], { instances: split() });
     expect(outcome.batch).toMatchObject({ requests: 2, completed: 2, outputTokens: 40 });
     expect([outcome.requests, outcome.bytesMoved.handoff]).toEqual([0, 0]);
   });
 
-  it('are held by the conductor while the memory that is left to them is promised', () => {
+  it('are held by the conductor while their share of memory is promised', () => {
     // Half of 24 blocks on each of two instances: 192 tokens; a job needs 119.
     const jobs = Array.from({ length: 6 }, (_, i) => jobOf(i, 0, 100, 20));
     const { outcome, live } = run(jobs, { instances: split() });
     expect([outcome.batch.completed, live]).toEqual([6, 0]);
-    // Two at a time: three times as long as the first two take.
+    // Two at a time: three times the duration of the first two.
     expect(outcome.batch.completionUs.max).toBeGreaterThan(2.9 * outcome.batch.completionUs.percentile(0.1));
     expect(run([jobOf(0, 0, 190, 20)], { instances: split() }).outcome.batch).toMatchObject({
       requests: 1,
@@ -36,7 +36,7 @@ describe('batch jobs', () => {
     });
   });
 
-  it('give up the step that runs to a request that waits for its answer', () => {
+  it('abort their running step for an interactive request', () => {
     const one = cluster({ prefill: 1, decode: 1 }, { limits });
     const alone = run([requestOf(1, 30_000, 100, 5)], { instances: one }).outcome;
     for (const arrivalUs of [3_000, 30_000, 31_234]) {
@@ -47,7 +47,7 @@ describe('batch jobs', () => {
     }
   });
 
-  it('lose their memory at once to one who needs it', () => {
+  it('lose their memory at once to an interactive request', () => {
     const one = cluster({ prefill: 1, decode: 1 }, { limits });
     const { outcome } = run([jobOf(0, 0, 100, 60), requestOf(1, 60_000, 370, 5)], { instances: one });
     expect([outcome.completedRequests, outcome.batch.completed, outcome.preemptions]).toEqual([1, 1, 1]);
@@ -55,7 +55,7 @@ describe('batch jobs', () => {
     expect(outcome.ttftUs.max).toBeLessThanOrEqual(alone.ttftUs.max * (1 + timeShare) + 1);
   });
 
-  it('end every one once, with others or without, and the same with equal steps run one by one', () => {
+  it('end once each, with or without other requests, and have the same hash with equal steps run one by one', () => {
     let jobs = 0;
     let preempted = 0;
     fc.assert(

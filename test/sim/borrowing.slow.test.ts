@@ -1,4 +1,4 @@
-// Instances that serve requests lend one another memory: every check after every event, and the same with equal steps run one by one.
+// Instances that lend memory to one another while they serve: with every check after every event, and the same hash with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/core/lending/times.ts';
@@ -63,7 +63,7 @@ const config: SimulationConfig = {
 
 function requestOf(index: number, arrivalUs: number, inputTokens: number, outputTokens: number): TraceRequest {
   const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
-    // Prompts share how they begin.
+    // Prompts share their beginnings.
     i < 3 ? (index % 3) * 100 + i : 1_000_000 + 1000 * index + i,
   );
   return { index, arrivalUs, inputTokens, outputTokens, blocks };
@@ -93,7 +93,7 @@ function faults(...specs: readonly string[]): SimulationConfig['faults'] {
   return { seed: 1, times, faults: specs.map(parseFault) };
 }
 
-/** From few to nearly all of them are longer than half of what an instance holds. */
+/** A few to nearly all prompts exceed half of an instance's memory. */
 const traces = fc
   .integer({ min: 1, max: 9 })
   .chain((long) =>
@@ -118,7 +118,7 @@ const traces = fc
   });
 
 describe('borrowing', () => {
-  it('serves a request that no instance could hold', () => {
+  it('serves a request that exceeds any single instance', () => {
     const { outcome, lending } = run([requestOf(0, 0, 1000, 20)]);
     expect(outcome.completedRequests).toBe(1);
     expect(outcome.preemptions).toBe(0);
@@ -126,19 +126,19 @@ describe('borrowing', () => {
     expect(outcome.bytesMoved.borrow).toBeGreaterThan(0);
   });
 
-  it('serves many that no instance could hold one after the other: none starts again', () => {
+  it('serves many requests that exceed any single instance, one after another, without a restart', () => {
     const trace = Array.from({ length: 12 }, (_, index) => requestOf(index, index * 1000, 900, 60));
     const { outcome } = run(trace);
     expect(outcome.completedRequests).toBe(trace.length);
     expect(outcome.preemptions).toBe(0);
   });
 
-  it('refuses one that all of them together could not', () => {
+  it('refuses a request that exceeds all instances together', () => {
     const { outcome } = run([requestOf(0, 0, blockTokens * (poolBlocks + 2 * lendable) + 1, 1)]);
     expect(outcome.refusedByReason).toEqual({ length: 1 });
   });
 
-  it('ends every request, with every check, whatever comes', () => {
+  it('ends every request of any trace, with every check', () => {
     fc.assert(
       fc.property(traces, (trace) => {
         const { outcome } = run(trace);
@@ -148,7 +148,7 @@ describe('borrowing', () => {
     );
   });
 
-  it('uses device memory of others first, then its own host memory, then theirs', () => {
+  it('uses remote device memory first, then its own host memory, then remote host memory', () => {
     const [hostBlocks, hostTokenUs] = [40, [50, 50]];
     const run2 = (inputTokens: number) =>
       run([requestOf(0, 0, inputTokens, 4)], {
@@ -162,12 +162,12 @@ describe('borrowing', () => {
     expect(hosts[0]).toBeGreaterThan(0);
     expect(hosts[0]).toBeLessThanOrEqual(hostBlocks);
     expect(hosts[1]).toBeGreaterThan(hostBlocks);
-    // A step reads all that lies in host memory.
+    // A step reads all of its blocks in host memory.
     expect(own.outcome.tbtUs.mean).toBeGreaterThan(hosts[0] * blockTokens * 50);
     expect(device.outcome.tbtUs.mean).toBeLessThan(hosts[0] * blockTokens * 50);
   });
 
-  it('hands over prompts that no instance could hold, without a cycle of waiting', () => {
+  it('hands off prompts that exceed any single instance, without a cycle of waiting', () => {
     const roles = ['prefill', 'prefill', 'decode', 'decode'] as const;
     const specs = instances(4).map(({ machine: { borrowing, ...machine }, ...spec }, i) => ({
       ...spec,
@@ -186,7 +186,7 @@ describe('borrowing', () => {
     expect(run(trace, { instances: single }).outcome.stateHash).toBe(whole.outcome.stateHash);
   });
 
-  it('computes a request again from its tokens when a creditor dies', () => {
+  it('recomputes a request from its tokens when a creditor fails', () => {
     const trace = [requestOf(0, 0, 1000, 60)];
     const { outcome, lending, cluster } = run(trace, { faults: faults('crash:instance=1,at=250ms,for=1s') });
     expect(cluster.faults?.injected.get('crash')).toBe(1);
@@ -195,20 +195,20 @@ describe('borrowing', () => {
     expect(outcome.preemptions).toBe(1);
   });
 
-  it('gives back what a debtor had that died', () => {
+  it('reclaims the blocks of a debtor that fails', () => {
     const { outcome, lending } = run([requestOf(0, 0, 1000, 60)], { faults: faults('crash:instance=0,at=250ms') });
     expect(outcome.completedRequests).toBe(1);
     expect(lending?.isPaidBack).toBe(true);
   });
 
-  it('computes again what lies behind a partition, at once', () => {
+  it('recomputes blocks behind a partition at once', () => {
     const trace = [requestOf(0, 0, 1000, 60)];
     const { outcome, lending } = run(trace, { faults: faults('partition:instance=1,at=250ms,for=500ms') });
     expect(lending?.totals[0].lostBlocks).toBeGreaterThan(0);
     expect(outcome.completedRequests).toBe(1);
   });
 
-  it('is the same with equal steps run one by one', () => {
+  it('has the same hash with equal steps run one by one', () => {
     fc.assert(
       fc.property(traces, (trace) => {
         const whole = run(trace, { checking: false });

@@ -1,4 +1,4 @@
-// Short prompts that are prefilled where they decode, in simulated clusters.
+// Short prompts with prefill on their decode instance, in simulated clusters.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { cluster, config, cost, requestOf, run, traces } from './small-cluster.ts';
@@ -7,7 +7,7 @@ const instances = cluster({ prefill: 2, decode: 2 });
 const slo = { ttft: { us: 60_000 }, tbt: { us: 9_000 } };
 
 describe('inline prefill', () => {
-  it('takes one step where the prompt decodes, and hands nothing off', () => {
+  it('takes one step on the decode instance, without a hand-off', () => {
     const admission = { ...config.admission, inlineTokens: 64 };
     const { outcome } = run([requestOf(0, 5_000, 40, 11)], { instances, admission });
     const rows = 40;
@@ -18,14 +18,14 @@ describe('inline prefill', () => {
     expect([longer.inlinePrefills, longer.bytesMoved.handoff]).toEqual([0, 65 * cost.kvBytesPerToken]);
   });
 
-  it('counts what is cached there, so that a conversation stays where it is short', () => {
+  it('counts cached tokens there, so that a conversation stays where its new tokens are few', () => {
     const admission = { ...config.admission, inlineTokens: 64 };
     const trace = [requestOf(0, 0, 64, 5, 0), requestOf(1, 1_000_000, 100, 5, 0)];
     const { outcome } = run(trace, { instances, admission });
     expect([outcome.inlinePrefills, outcome.cachedTokens]).toEqual([2, 48]);
   });
 
-  it('keeps the strictest TBT of those who decode there', () => {
+  it('keeps the strictest TBT SLO of the requests that decode there', () => {
     const [one] = cluster({ decode: 1 });
     const pair = [...cluster({ prefill: 1 }), ...(one === undefined ? [] : [one])];
     const trace = [requestOf(0, 0, 100, 200), requestOf(1, 200_000, 60, 5)];
@@ -37,7 +37,7 @@ describe('inline prefill', () => {
     expect([inlined(stepUs * 1.2), inlined(stepUs * 0.9)]).toEqual([1, 0]);
   });
 
-  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+  it('ends every request once, frees all memory, and has the same hash with equal steps run one by one', () => {
     let inlined = 0;
     fc.assert(
       fc.property(traces, fc.boolean(), fc.constantFrom(16, 64, 128), (trace, late, inlineTokens) => {

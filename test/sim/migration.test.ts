@@ -1,4 +1,4 @@
-// Requests that outgrow their instance go on at a bigger one: every check after every event, and the same with equal steps run one by one.
+// Requests that outgrow their instance move to a bigger one: with every check after every event, and the same hash with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type InstanceSpec, Simulation } from '../../src/sim/engine/simulation.ts';
@@ -9,7 +9,7 @@ const poolBlocks = 24;
 const startUs = 200_000;
 const startMs = startUs / 1000;
 
-/** Instances of 24 blocks, and one for each of `standbys` that has so many. */
+/** Instances of 24 blocks, and standby instances of the given numbers of blocks. */
 function instances(mixed: number, standbys: readonly number[], mark = 1): readonly InstanceSpec[] {
   const migration = { mark, capacityTokens: Math.max(...standbys) * blockTokens };
   return [
@@ -22,11 +22,11 @@ function instances(mixed: number, standbys: readonly number[], mark = 1): readon
   ];
 }
 
-/** A prompt of 320 tokens and so many more: from 65 on they do not fit where it starts. */
+/** A prompt of 320 tokens and so many output tokens: from 65 on they do not fit on its first instance. */
 const growing = (index: number, atUs: number, outputTokens: number) => requestOf(index, atUs, 320, outputTokens);
 
 describe('a request that outgrows its instance', () => {
-  it('waits until a bigger one has started, moves with all it has and ends there', () => {
+  it('waits until a bigger instance has started, moves with all its blocks and ends there', () => {
     const { outcome } = run([growing(0, 0, 200)], { instances: instances(1, [40]) });
     expect(outcome.completedRequests).toBe(1);
     expect(outcome.preemptions).toBe(0);
@@ -37,7 +37,7 @@ describe('a request that outgrows its instance', () => {
     expect(outcome.migration?.stallMs).toBeLessThan(startMs + 1.5 * copyMs + 5);
   });
 
-  it('loses the copy alone where the bigger one is asked for in time', () => {
+  it('waits only for the copy where the bigger instance is requested in time', () => {
     const late = run([growing(0, 0, 200)], { instances: instances(1, [40]) }).outcome;
     const early = run([growing(0, 0, 200)], { instances: instances(1, [40], 0.85) }).outcome;
     expect(early.completedRequests).toBe(1);
@@ -45,7 +45,7 @@ describe('a request that outgrows its instance', () => {
     expect(early.endUs).toBeLessThan(late.endUs - startUs / 2);
   });
 
-  it('starts the smallest that holds it, and the next where that is full', () => {
+  it('starts the smallest instance that holds it, and the next one when that is full', () => {
     const trace = [growing(0, 0, 200), growing(1, 0, 200), growing(2, 0, 320)];
     const { outcome } = run(trace, {
       instances: instances(3, [80, 40]),
@@ -55,7 +55,7 @@ describe('a request that outgrows its instance', () => {
     expect(outcome.migration).toMatchObject({ started: 2, moved: 3 });
   });
 
-  it('waits its turn where there is no room for it', () => {
+  it('waits in order when there is no room for it', () => {
     const trace = [growing(0, 0, 300), growing(1, 1000, 300)];
     const { outcome } = run(trace, {
       instances: instances(2, [40]),
@@ -65,12 +65,12 @@ describe('a request that outgrows its instance', () => {
     expect(outcome.migration).toMatchObject({ started: 1, moved: 2 });
   });
 
-  it('is refused where none could hold it, or its prompt fits nowhere but there', () => {
+  it('is refused when no instance could hold it, or only a standby instance could hold its prompt', () => {
     const { outcome } = run([growing(0, 0, 400), requestOf(1, 0, 500, 10)], { instances: instances(1, [40]) });
     expect(outcome.refusedRequests).toBe(2);
   });
 
-  it.each([100_000, 400_000, 700_000])('leaves nothing behind when it is cancelled after %i us', (cancelUs) => {
+  it.each([100_000, 400_000, 700_000])('leaks nothing when it is cancelled after %i us', (cancelUs) => {
     const simulation = new Simulation({ ...config, instances: instances(1, [40]) });
     simulation.arrive(growing(0, 0, 250));
     simulation.advance(cancelUs);
@@ -100,7 +100,7 @@ const traces = fc
   });
 
 describe('requests that move to bigger instances', () => {
-  it('all end, whatever comes, and steps in one go change nothing', () => {
+  it('all end for any trace, with the same hash with equal steps run one by one', () => {
     fc.assert(
       fc.property(traces, fc.constantFrom(0.7, 1), (trace, mark) => {
         const specs = instances(2, [40, 64], mark);

@@ -1,4 +1,4 @@
-// Who is refused when too many come: the published effect of looking at decode before prefill, at the setting of the experiment.
+// Refusals under overload: the published effect of decode admission before prefill, in the setting of the experiment.
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

@@ -9,7 +9,7 @@ function pinOf(index: number, arrivalUs: number, inputTokens: number, family: nu
 }
 
 describe('pins in a simulation', () => {
-  it('keep a prefix that others would have evicted', () => {
+  it('keep a prefix that other requests would evict', () => {
     const others = Array.from({ length: 12 }, (_, i) => requestOf(10 + i, 200_000 * (i + 1), 150, 2));
     const again = requestOf(30, 4_000_000, 100, 2, 0);
     const first = requestOf(0, 0, 100, 1, 0);
@@ -22,7 +22,7 @@ describe('pins in a simulation', () => {
     expect(passed.pins).toMatchObject({ pinned: 1, unpinned: 1, hitTokens: 0 });
   });
 
-  it('end every request once, and are the same with equal steps run one by one', () => {
+  it('end every request once, and have the same hash with equal steps run one by one', () => {
     let hits = 0;
     let refused = 0;
     fc.assert(

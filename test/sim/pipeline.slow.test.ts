@@ -1,4 +1,4 @@
-// Long prompts that groups of instances compute in a pipeline of their chunks, in simulated clusters.
+// Chunked pipeline prefill by groups of instances, in simulated clusters.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/core/cost/roofline.ts';
@@ -11,21 +11,21 @@ import { counterUniform } from '../../src/util/counter-random.ts';
 import { blockTokens, cluster, config, cost, machine, requestOf, run, traces } from './small-cluster.ts';
 
 const pipeline = { members: 2, tokensOver: 140 };
-/** Steps that are short beside the prompts. */
+/** Steps are short beside the prompts. */
 const limits = { ...machine.limits, tokensMax: 32, stepUsDecoding: 5_000 };
 const instances = cluster({ prefill: 2, decode: 1 });
 
-/** Of the first or the second of two members. */
+/** For the first or the second of two members. */
 const chunkUs = (index: number, from: number, rows: number, logitRows = 0) => {
   const keyRows = rows * from + (rows * (rows + 1)) / 2;
   return cost.stageUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows }, { index, stages: 2 });
 };
 
 describe('chunked pipeline prefill', () => {
-  it('takes all chunks at the first member, then the last ones at the others', () => {
+  it('takes all chunks at the first member, then the last chunk at the others', () => {
     const { outcome } = run([requestOf(0, 5_000, 150, 11)], { instances, pipeline });
     const hopUs = 10 + (128 * cost.activationBytesPerToken) / 1000;
-    // Asking the other member takes two messages; the last keys and values leave with the last layers.
+    // Enlisting the other member takes two messages; the last keys and values leave with the last layers.
     const expectedUs = 20 + chunkUs(0, 0, 128) + hopUs + chunkUs(1, 0, 128) + chunkUs(1, 128, 22, 1);
     expect(Math.abs(outcome.ttftUs.max - expectedUs)).toBeLessThan(20);
     expect(outcome.groupPrefills).toBe(1);
@@ -36,7 +36,7 @@ describe('chunked pipeline prefill', () => {
     expect(outcome.tbtUs.max).toBe(alone.tbtUs.max);
   });
 
-  it('is left to long prompts, to those it is faster for, and to those that decode elsewhere', () => {
+  it('is used for long prompts only, where it is faster and the prompt decodes elsewhere', () => {
     const groups = (tokens: number, output: number, of = instances, link?: number) =>
       run([requestOf(0, 0, tokens, output)], { instances: of, pipeline, linkBytesPerSecond: link }).outcome
         .groupPrefills;
@@ -45,7 +45,7 @@ describe('chunked pipeline prefill', () => {
     expect(groups(150, 5, cluster({ prefill: 1, decode: 2 }))).toBe(0);
   });
 
-  it('lets members compute prompts of their own in between', () => {
+  it('lets members compute other prompts in between', () => {
     const trace = [requestOf(0, 0, 150, 2, 0), requestOf(1, 100, 20, 2, 1), requestOf(2, 100, 20, 2, 2)];
     const { outcome } = run(trace, { instances, pipeline });
     const alone = run(trace, { instances: cluster({ prefill: 1, decode: 1 }) }).outcome;
@@ -54,7 +54,7 @@ describe('chunked pipeline prefill', () => {
     expect(outcome.ttftUs.percentile(0.3)).toBeLessThan(alone.ttftUs.percentile(0.3));
   });
 
-  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+  it('ends every request once, frees all memory, and has the same hash with equal steps run one by one', () => {
     let grouped = 0;
     const shapes = fc.constantFrom([2, 1, 2], [3, 2, 2], [3, 1, 3], [4, 1, 3]);
     fc.assert(
@@ -86,7 +86,7 @@ describe('chunked pipeline prefill', () => {
 });
 
 describe('the prediction of a group', () => {
-  it('takes the chunk size that is done first: small enough for the pipeline, large enough for the work', () => {
+  it('takes the chunk size with the earliest end: small enough for the pipeline, large enough for efficiency', () => {
     const steps = {
       predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
     };
@@ -116,7 +116,7 @@ describe('the prediction of a group', () => {
   });
 });
 
-/** Prompts of 8 to 68 tokens, and a quarter of 100 to 150, one every `gapUs`; the last one comes when all is idle. */
+/** Prompts of 8 to 68 tokens, a quarter of 100 to 150, one every `gapUs`; the last one arrives when all is idle. */
 function crowd(seed: number, gapUs: number): readonly TraceRequest[] {
   const draw = (index: number) => counterUniform(seed, 9, index);
   const trace = Array.from({ length: 400 }, (_, i) => {
@@ -146,7 +146,7 @@ describe('members that compute at different speeds', () => {
     ...cluster({ decode: 1 }, { cost: fast, limits }),
   ];
 
-  it('share the layers out, so that the first token comes sooner than from one of them, or from as many layers each', () => {
+  it('divide the layers by speed, so that the TTFT is below that of one member, and that of equal shares', () => {
     const trace = [requestOf(0, 5_000, 150, 5)];
     const ttftUs = (outcome: Simulation['outcome']) => outcome.ttftUs.max;
     const { outcome } = run(trace, { instances: of(slow, fast), pipeline });
@@ -163,7 +163,7 @@ describe('members that compute at different speeds', () => {
     expect(outcome.bytesMoved.handoff).toBe(150 * fast.kvBytesPerToken);
   });
 
-  it('are no group where one of them is so slow that the other is done sooner alone', () => {
+  it('form no group when one of them is so slow that the other ends sooner alone', () => {
     const { outcome } = run([requestOf(0, 5_000, 150, 5)], { instances: of(fast, deep(40)), pipeline });
     expect([outcome.groupPrefills, outcome.completedRequests]).toEqual([0, 1]);
   });
@@ -188,10 +188,10 @@ describe('groups beside prompts of their members', () => {
     }
   });
 
-  it('compute behind the longest prefix that anybody has, of which each member gets its layers', () => {
+  it('compute behind the longest cached prefix, of which each member fetches its layers', () => {
     const far = cluster({ prefill: 2, decode: 1 }, { blocks: 200, limits });
     const pipeline = { members: 2, tokensOver: 60 };
-    // The first leaves its blocks where it decodes; of the second 8 of 15 are the same.
+    // The first prompt leaves its blocks on its decode instance; 8 of the 15 blocks of the second are equal.
     const second = {
       ...requestOf(1, 1_000_000, 240, 4, 0),
       blocks: Int32Array.from({ length: 15 }, (_, i) => (i < 8 ? i : 900 + i)),
@@ -210,17 +210,17 @@ describe('groups beside prompts of their members', () => {
     expect(outcome.ttftUs.percentile(0)).toBeLessThan(cold.ttftUs.max);
   });
 
-  it('leave the whole prompt as cache where it decodes', () => {
+  it('leave the whole prompt as cache on its decode instance', () => {
     const trace = [requestOf(0, 0, 150, 4, 0), requestOf(1, 1_000_000, 100, 4, 0)];
     const { outcome } = run(trace, { instances, pipeline: group });
-    // The second is shorter without what is cached than what groups begin at.
+    // Without its cached tokens the second prompt is shorter than the minimum for groups.
     expect([outcome.groupPrefills, outcome.cachedTokens]).toEqual([1, 5 * blockTokens]);
     expect(outcome.bytesMoved.prefix).toBe(5 * blockTokens * cost.kvBytesPerToken);
   });
 
-  it('are not for a prompt most of which is cached', () => {
+  it('are not used for a prompt that is mostly cached', () => {
     const groups = (family: number) => {
-      // It ends where it was computed, which is told at once.
+      // It ends on its prefill instance, which reports at once.
       const trace = [requestOf(0, 0, 80, 1, 0), requestOf(1, 1_000_000, 150, 4, family)];
       return run(trace, { instances, pipeline: { members: 4, tokensOver: 100 } }).outcome.groupPrefills;
     };
@@ -242,7 +242,7 @@ describe('groups under faults', () => {
     return simulation.snapshots().map(({ pages }) => pages.used);
   };
 
-  it.each([0, 1, 2])('answer all where member %i dies within a prompt, and keep nothing', (member) => {
+  it.each([0, 1, 2])('answer all requests when member %i fails within a prompt, and leak nothing', (member) => {
     for (const atMs of [1, 8, 15, 22, 30]) {
       const simulation = underFaults([`crash:instance=${member},at=${atMs}ms,for=300ms`]);
       expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
@@ -250,7 +250,7 @@ describe('groups under faults', () => {
     }
   });
 
-  it.each([1, 2])('answer all, long before patience ends, where member %i is cut off for a time', (member) => {
+  it.each([1, 2])('answer all requests, long before their timeout, when member %i is cut off for a time', (member) => {
     for (let atMs = 1; atMs < 40; atMs += 1.5) {
       const simulation = underFaults([`partition:instance=${member},at=${atMs}ms,for=20ms`]);
       expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
@@ -259,7 +259,7 @@ describe('groups under faults', () => {
     }
   });
 
-  it('answer all, long before patience ends, where every third message is lost', () => {
+  it('answer all requests, long before their timeout, when every third message is lost', () => {
     let groups = 0;
     for (let seed = 1; seed <= 20; seed++) {
       const simulation = underFaults(['loss:ratio=0.33'], seed);
@@ -271,7 +271,7 @@ describe('groups under faults', () => {
     expect(groups).toBeGreaterThan(30);
   });
 
-  it('answer all, and keep nothing, where prefixes of which members fetch their layers are lost, cut off, or gone with who had them', () => {
+  it('answer all requests and leak nothing when the prefixes that members fetch are evicted, cut off, or lost with their instance', () => {
     let fetched = 0;
     let cached = 0;
     for (let seed = 1; seed <= 10; seed++) {
@@ -285,7 +285,7 @@ describe('groups under faults', () => {
       ];
       const trace = Array.from({ length: 8 }, (_, i) => ({
         ...requestOf(i, i === 0 ? 0 : 100_000 + 10_000 * i, 240, 3),
-        // Of 15 blocks 8 are those of all others.
+        // 8 of the 15 blocks are shared with all other prompts.
         blocks: Int32Array.from({ length: 15 }, (__, block) => (block < 8 ? block : 1000 * (i + 1) + block)),
       }));
       const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };

@@ -27,7 +27,7 @@ describe('an instance that changes its role', () => {
       },
     });
 
-  it('gets new requests in its new role, and keeps those that it has', () => {
+  it('receives new requests in its new role, and keeps its running ones', () => {
     const conductor = make('prefill', 'decode', 'decode');
     const submit = (id: string) => conductor.step(0, { kind: 'submit', request: { id, tokens: 50 } });
     expect(submit('a')).toMatchObject([{ kind: 'emit' }, { kind: 'forward', instance: 0, decodeAt: 1 }]);
@@ -44,7 +44,7 @@ describe('an instance that changes its role', () => {
     expect(conductor.accepted).toBe(1);
   });
 
-  it('does not where a role would be left with nobody', () => {
+  it('does not change when a role would be left without an instance', () => {
     const pair = [
       [0, 'decode'],
       [1, 'prefill'],
@@ -67,8 +67,8 @@ describe('an instance that changes its role', () => {
 });
 
 describe('roles that follow the work', () => {
-  it('serve more of a workload that shifts, with no request failed', () => {
-    // Long prompts with short answers for half a second, then short prompts with long ones.
+  it('serve more of a shifting workload, and fail no request', () => {
+    // Long prompts with short outputs for half a second, then short prompts with long outputs.
     const trace = Array.from({ length: 360 }, (_, i) =>
       i < 60 ? requestOf(i, i * 8_000, 150, 3) : requestOf(i, 480_000 + (i - 60) * 6_000, 20, 60),
     );
@@ -81,7 +81,7 @@ describe('roles that follow the work', () => {
     expect(follows.withinSlo).toBeGreaterThan(2 * fixed.withinSlo);
   });
 
-  it('end every request once, and are the same with equal steps run one by one', () => {
+  it('end every request once, and have the same hash with equal steps run one by one', () => {
     let switches = 0;
     fc.assert(
       fc.property(traces, fc.boolean(), (trace, inline) => {

@@ -1,4 +1,4 @@
-// A simulated run against what can be said of it without a simulator, and against itself with equal steps run one by one.
+// A simulated run against arithmetic, and against itself with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/core/cost/roofline.ts';
@@ -40,7 +40,7 @@ describe('a simulated run', () => {
     expect(outcome.steps).toBe(11);
   });
 
-  it('ends every request once, leaves nothing behind, and is the same with equal steps run one by one', () => {
+  it('ends every request once, leaks nothing, and has the same hash with equal steps run one by one', () => {
     let coalesced = 0;
     fc.assert(
       fc.property(traces, fc.constantFrom(...placementKinds), (trace, kind) => {
@@ -67,7 +67,7 @@ describe('a simulated run', () => {
     expect(coalesced).toBeGreaterThan(1000);
   });
 
-  it('looks again at who waits after a step for which somebody made way', () => {
+  it('admits waiting requests again after a step that preempted a request', () => {
     const trace = [
       requestOf(0, 0, 96, 57, 2),
       requestOf(1, 0, 124, 18, 1),
@@ -81,8 +81,8 @@ describe('a simulated run', () => {
     expect(coalesced?.stateHash).toBe(single?.stateHash);
   });
 
-  it('lets the conductor hear of a first token when it comes, though equal steps could follow', () => {
-    // One row of the first prompt is left for a step of its own; where the third request goes depends on when that ended.
+  it('reports a first token to the conductor at once, though equal steps could follow', () => {
+    // One row of the first prompt remains for a separate step; the placement of the third request depends on its end.
     const trace = [
       requestOf(0, 0, 129, 2, 0),
       requestOf(1, 11_494, 1, 1),
@@ -93,7 +93,7 @@ describe('a simulated run', () => {
     expect(run(trace).outcome.stateHash).toBe(single.stateHash);
   });
 
-  it('tells runs apart that differ in anything', () => {
+  it('gives different hashes to runs that differ in anything', () => {
     const trace = Array.from({ length: 10 }, (_, i) => requestOf(i, i * 3_000, 60, 20, 0));
     const { stateHash } = run(trace).outcome;
     expect(run(trace).outcome.stateHash).toBe(stateHash);
@@ -102,14 +102,14 @@ describe('a simulated run', () => {
     expect(run(trace, { instances: mixed(2, { blocks: 10 }) }).outcome.stateHash).not.toBe(stateHash);
   });
 
-  it('reuses the blocks that prompts share', () => {
+  it('reuses shared blocks of prompts', () => {
     const trace = [requestOf(0, 0, 100, 1, 0), requestOf(1, 1_000_000, 100, 1, 0), requestOf(2, 2_000_000, 100, 1, 7)];
-    // Six full blocks, the last of which is each prompt's own.
+    // Six full blocks, of which the last is unique to each prompt.
     expect(run(trace, { instances: mixed(1) }).outcome.cachedTokens).toBe(5 * blockTokens);
   });
 
-  it('sends a prompt where its prefix is, and says why the rest of it was not', () => {
-    // The same prompt again and again: both instances are idle, the second one is where round-robin goes.
+  it('places a prompt at its prefix, and reports the reasons of the misses', () => {
+    // The same prompt repeats: both instances are idle, and round-robin takes the second one.
     const trace = [0, 1, 2].map((i) => requestOf(i, i * 1_000_000, 100, 1, 0));
     const aware = run(trace).outcome;
     expect([aware.cachedTokens, aware.hitBlocks]).toEqual([2 * 5 * blockTokens, 10]);
@@ -123,8 +123,8 @@ describe('a simulated run', () => {
     expect(evicted.missReasons).toMatchObject({ evicted: 5, elsewhere: 0 });
   });
 
-  it('moves a prefix where that is faster than computing it, and the next prompt finds it there', () => {
-    // The first prompt leaves five blocks on one instance. One without a prefix keeps that busy; the same prompt again goes to the other.
+  it('fetches a prefix where that is faster than computing it, and the next prompt hits it there', () => {
+    // The first prompt leaves five blocks on one instance. A prompt without prefix keeps that busy; the first prompt repeated goes to the other.
     const trace = [
       requestOf(0, 0, 100, 1, 0),
       requestOf(1, 1_000_000, 101, 40, 1),
@@ -136,14 +136,14 @@ describe('a simulated run', () => {
     expect(outcome.bytesMoved.prefix).toBe(5 * blockBytes);
     expect(outcome.hitBlocks).toBe(10);
     expect(outcome.missReasons.elsewhere).toBe(0);
-    // Five blocks of the family are on both; every prompt's last full one is its own.
+    // Five blocks of the family are on both; the last full block of each prompt is unique.
     expect(outcome.replication).toEqual({ blocks: 5 + 5 + 4, onSeveral: 5, copies: 19 });
     const alone = run(trace, { placement: { ...config.placement, kind: 'local-cache-only' } }).outcome;
     expect(alone.bytesMoved.prefix).toBe(0);
     expect(outcome.ttftUs.mean).toBeLessThan(alone.ttftUs.mean);
   });
 
-  it('is the same with equal steps run one by one while prefixes move, on links fast and slow', () => {
+  it('has the same hash with equal steps run one by one while prefixes move, on fast and slow links', () => {
     let moved = 0;
     const links = fc.constantFrom(undefined, 3e6, 3e5);
     fc.assert(
@@ -162,7 +162,7 @@ describe('a simulated run', () => {
     expect(moved).toBeGreaterThan(8 * blockTokens * cost.kvBytesPerToken);
   });
 
-  it('refuses what is too long and what is too many', () => {
+  it('refuses requests that are too long or too many', () => {
     const long = requestOf(0, 0, 24 * blockTokens, 2);
     expect(run([long]).outcome.refusedRequests).toBe(1);
     const burst = Array.from({ length: 30 }, (_, i) => requestOf(i, 0, 10, 5));
@@ -171,7 +171,7 @@ describe('a simulated run', () => {
   });
 });
 
-describe('prefill and decode apart', () => {
+describe('disaggregated prefill and decode', () => {
   const split = (prefill: number, decode: number, changes: Partial<InstanceSpec['machine']> = {}) => {
     const spec = { nic, machine: { ...machine, handOff, ...changes } };
     const of = (role: InstanceSpec['role'], count: number) => Array.from({ length: count }, () => ({ ...spec, role }));
@@ -180,11 +180,11 @@ describe('prefill and decode apart', () => {
   const kvBytes = 100 * cost.kvBytesPerToken;
   const prefillUs = cost.stepUs({ rows: 100, keyRows: 5050, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
 
-  it('takes the prompt, the tail that could not be hidden, and the tokens', () => {
+  it('takes the time of the prompt, of the exposed tail of the hand-off, and of the tokens', () => {
     for (const layerWise of [true, false]) {
       const instances = split(1, 1, { handOff: { ...handOff, layerWise } });
       const { outcome } = run([requestOf(0, 5_000, 100, 11)], { instances, linkBytesPerSecond: 2e6 });
-      // Asking and granting takes a message each; then 2 bytes leave each microsecond.
+      // Reserving and granting take a message each; then 2 bytes leave per microsecond.
       const hiddenUs = layerWise ? prefillUs - 20 : 0;
       const tailUs = Math.ceil(kvBytes / 2 - hiddenUs) + 10;
       expect(tailUs).toBeGreaterThan(10);
@@ -197,13 +197,13 @@ describe('prefill and decode apart', () => {
     }
   });
 
-  it('hides the hand-off where the link is faster than computing', () => {
+  it('hides the hand-off where the link is faster than computation', () => {
     const { outcome } = run([requestOf(0, 0, 100, 2)], { instances: split(1, 1) });
-    // What is left at the end is rounding and the latency.
+    // The rest is rounding and latency.
     expect(outcome.ttftUs.max - prefillUs).toBeLessThanOrEqual(11);
   });
 
-  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+  it('ends every request once, frees all memory, and has the same hash with equal steps run one by one', () => {
     const shapes = fc.tuple(fc.integer({ min: 1, max: 3 }), fc.integer({ min: 1, max: 2 }), fc.nat(1), fc.boolean());
     const links = fc.constantFrom(undefined, 1e7, 1e6);
     const landing = fc.constantFrom(160, 400, 10_000);
@@ -225,14 +225,14 @@ describe('prefill and decode apart', () => {
     expect(coalesced).toBeGreaterThan(1000);
   });
 
-  it('leaves the prefix cache where prompts are computed', () => {
+  it('leaves the prefix cache on the prefill instance', () => {
     const trace = [requestOf(0, 0, 100, 5, 0), requestOf(1, 1_000_000, 100, 5, 0)];
     expect(run(trace, { instances: split(1, 1) }).outcome.cachedTokens).toBe(5 * blockTokens);
   });
 });
 
 describe('the roofline', () => {
-  it('finds the most rows that fit a time, as trying does', () => {
+  it('finds the maximum rows within a time, as trial does', () => {
     const n = (max: number) => fc.integer({ min: 0, max });
     fc.assert(
       fc.property(n(200_000), n(30), n(20_000), n(5_000), (budgetUs, decodeRows, decodeKeys, position) => {
@@ -248,7 +248,7 @@ describe('the roofline', () => {
     );
   });
 
-  it('refuses a model that the devices cannot hold, with both sizes', () => {
+  it('refuses a model that exceeds the devices, and names both sizes', () => {
     const model = { layers: 80, hidden: 8192, heads: 64, kvHeads: 8, headDim: 128, intermediate: 28672, gated: true };
     const device = {
       memoryBytes: 8e10,

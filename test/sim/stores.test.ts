@@ -1,4 +1,4 @@
-// Simulated stores: what instances compute outlives them there, and is fetched from there like from any other instance.
+// Simulated stores: blocks outlive their instances there, and are fetched as from any other instance.
 import { expect, it } from 'vitest';
 import { z } from 'zod';
 import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/options/cluster-options.ts';
@@ -6,7 +6,7 @@ import { readOptions } from '../../src/cli/options/options.ts';
 import { type InstanceSpec, Simulation } from '../../src/sim/engine/simulation.ts';
 import { blockTokens, cluster, config, nic, requestOf } from './small-cluster.ts';
 
-/** Two that compute and one that keeps what they have. */
+/** Two instances, and a store that keeps their blocks. */
 function withStore(tiers: NonNullable<InstanceSpec['machine']['tiers']>): readonly InstanceSpec[] {
   const stores = [{ instance: 2, key: 0 }];
   const [first, ...others] = cluster({ mixed: 2 }, { stores });
@@ -26,7 +26,7 @@ for (const [where, tiers] of [
   ['host memory', { hostBlocks: 40, ssdBlocks: 0 }],
   ['SSD', { hostBlocks: 8, ssdBlocks: 40 }],
 ] as const)
-  it(`a prefix outlives who computed it in the ${where} of a store`, () => {
+  it(`a prefix outlives the instance that computed it, in the ${where} of a store`, () => {
     const instances = withStore(tiers);
     const plan = { seed: 1, times, faults: [{ ...crash, instances: [0] }] };
     const simulation = new Simulation({ ...config, instances, faults: plan });
@@ -41,7 +41,7 @@ for (const [where, tiers] of [
     expect(simulation.outcome.cachedTokens - before).toBe(5 * blockTokens);
   });
 
-it('stores come behind all others, with memory and a price of their own; hardware without host memory is refused', () => {
+it('stores are listed last, with memory and a price of their own; hardware without host memory is refused', () => {
   const clusterOf = (flags: Record<string, unknown>) => readOptions(z.object(clusterFields), flags);
   const flags = { mixed: '2', store: '1', storeHardware: 'h20x8', storeHostBlocks: '100', storeSsdBlocks: '50' };
   const specs = instanceSpecs(clusterOf(flags), false);

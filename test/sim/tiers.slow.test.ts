@@ -1,4 +1,4 @@
-// Simulated instances that keep blocks in host memory: what loading and storing takes, and that nothing is lost or told wrong.
+// Simulated instances with host memory: the time of loads and stores, and that nothing is lost or reported wrongly.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { HostLink, HostPrefill } from '../../src/core/cost/host-link.ts';
@@ -17,7 +17,7 @@ function prefillUs(tokens: number, cached: number): number {
   return cost.stepUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
 }
 
-/** The same prompt again, after another that the device memory has room for only without it. */
+/** The same prompt twice, with another in between that evicts it from device memory. */
 const returning: readonly TraceRequest[] = [
   requestOf(0, 0, 97, 1, 7),
   requestOf(1, 1e6, 120, 1, 8),
@@ -25,9 +25,9 @@ const returning: readonly TraceRequest[] = [
 ];
 
 describe('a link to host memory', () => {
-  it('costs what it takes longer than computing, and one layer of what is hidden', () => {
+  it('costs the time beyond computation, and one layer of the hidden time', () => {
     const fast = link(cost.kvBytesPerToken * 1e6);
-    // A microsecond a token; two layers.
+    // A microsecond per token; two layers.
     expect(fast.exposedUs(1000, 0, 100)).toBe(50);
     expect(fast.exposedUs(1000, 400, 100)).toBe(250);
     expect(fast.exposedUs(1000, 3000, 100)).toBe(2000 + 550);
@@ -40,11 +40,11 @@ describe('a link to host memory', () => {
 
 describe('a simulated instance with host memory', () => {
   for (const layerWise of [true, false]) {
-    it(`loads what the device had to drop, ${layerWise ? 'layer by layer' : 'before it computes'}`, () => {
+    it(`loads the blocks that the device evicted, ${layerWise ? 'layer by layer' : 'before it computes'}`, () => {
       const hostLink = link(1e7, layerWise);
       const instances = cluster({ mixed: 1 }, { blocks: 8, tiers: { hostBlocks: 20, ssdBlocks: 0 }, hostLink });
       const { outcome } = run(returning, { instances });
-      // Five full blocks are shared by the family; the sixth is each request's own.
+      // The family shares five full blocks; the sixth is unique to each request.
       const computeUs = prefillUs(97, 5 * blockTokens);
       const exposedUs = Math.round(hostLink.exposedUs(computeUs, 5 * blockTokens, blockTokens));
       expect(outcome.endUs).toBe(2e6 + computeUs + exposedUs);
@@ -53,7 +53,7 @@ describe('a simulated instance with host memory', () => {
     });
   }
 
-  it('reads what SSD holds before the request starts, and loads it then', () => {
+  it('reads blocks from SSD before the request starts, then loads them', () => {
     const hostLink = link(1e7);
     const [spec] = cluster({ mixed: 1 }, { blocks: 8, tiers: { hostBlocks: 7, ssdBlocks: 20 }, hostLink });
     const ssd = { readBytesPerSecond: 1e8, writeBytesPerSecond: 1e6 };
@@ -71,13 +71,13 @@ describe('a simulated instance with host memory', () => {
     expect(outcome.missReasons.evicted).toBe(0);
   });
 
-  it('computes again what none keeps', () => {
+  it('recomputes blocks that no tier keeps', () => {
     const { outcome } = run(returning, { instances: cluster({ mixed: 1 }, { blocks: 8 }) });
     expect(outcome.endUs).toBe(2e6 + prefillUs(97, 0));
     expect(outcome.missReasons.evicted).toBe(5);
   });
 
-  it('counts no hit where one that was preempted takes its blocks again', () => {
+  it('counts no hit when a preempted request takes its own blocks again', () => {
     const instances = cluster(
       { mixed: 1 },
       { blocks: 14, tiers: { hostBlocks: 19, ssdBlocks: 0 }, hostLink: link(1e8) },
@@ -87,7 +87,7 @@ describe('a simulated instance with host memory', () => {
     expect(outcome.tiers?.hitTokens).toEqual({ device: 0, host: 0, ssd: 0, instance: 0 });
   });
 
-  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+  it('ends every request once, frees all memory, and has the same hash with equal steps run one by one', () => {
     const tiers = fc.record({ hostBlocks: fc.integer({ min: 1, max: 24 }), ssdBlocks: fc.constantFrom(0, 10, 80) });
     const shapes = fc.record({ mixed: fc.nat(2), prefill: fc.integer({ min: 1, max: 2 }), decode: fc.constant(1) });
     const links = fc.constantFrom(1e6, 1e8);

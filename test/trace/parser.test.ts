@@ -1,4 +1,4 @@
-// Reading traces: formats, pieces cut anywhere, and lines that are none.
+// Parsing traces: formats, pieces cut anywhere, and invalid lines.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { Labels } from '../../src/trace/labels.ts';
@@ -34,7 +34,7 @@ describe('traces', () => {
     ]);
   });
 
-  it('reads who sent a request and what it may wait, and writes it as it was', () => {
+  it('reads tenant, class and priority of a request, and writes the same line', () => {
     const labelled =
       '{"timestamp":5,"input_length":9,"output_length":2,"hash_ids":[3],"slo_class":"chat","tenant":"a","priority":-2}';
     const [request] = parse(labelled);
@@ -50,7 +50,7 @@ describe('traces', () => {
     }
   });
 
-  it('draws by share who sent what does not say, the same for the same seed', () => {
+  it('draws missing labels by share, the same for the same seed', () => {
     const settings = {
       classes: [
         { name: 'chat', share: 3 },
@@ -83,7 +83,7 @@ describe('traces', () => {
     ]);
   });
 
-  it('takes text in pieces cut anywhere', () => {
+  it('accepts text in pieces cut anywhere', () => {
     fc.assert(
       fc.property(fc.constantFrom(mooncake, azure), fc.array(fc.nat(400), { maxLength: 8 }), (text, cuts) => {
         const parser = new TraceParser({ blockTokens: 512 });

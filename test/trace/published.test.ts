@@ -1,4 +1,4 @@
-// `kvasir trace stats` on the production traces gives the figures that a correct replay gives.
+// `kvasir trace stats` on the production traces yields the figures of a correct replay.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

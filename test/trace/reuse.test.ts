@@ -1,4 +1,4 @@
-// Hit ratios of caches over a trace, against a cache written as plainly as can be.
+// Hit ratios of caches over a trace, against a plain reference cache.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type EvictionKind, evictionKinds } from '../../src/core/kvcache/eviction.ts';
@@ -7,7 +7,7 @@ import { BlockTouches } from '../../src/trace/reuse.ts';
 
 const blockTokens = 4;
 
-/** Prompts as paths in a tree of blocks, so that equal ids stand behind equal prefixes; the last block may be partial. */
+/** Prompts as paths in a tree of blocks, so that equal ids follow equal prefixes; the last block may be partial. */
 const trace = fc
   .array(
     fc.record({ path: fc.array(fc.nat(2), { minLength: 1, maxLength: 5 }), tail: fc.integer({ min: 1, max: 4 }) }),
@@ -20,7 +20,7 @@ const trace = fc
     const ids = new Map<string, number>();
     return prompts.map(({ path, tail }, index): TraceRequest => {
       const blocks = path.map((_, i) => {
-        // A partial block is another block than the full one.
+        // A partial block differs from the full one.
         const key = `${path.slice(0, i + 1)}${i === path.length - 1 ? `/${tail}` : ''}`;
         const id = ids.get(key) ?? ids.size;
         ids.set(key, id);
@@ -100,7 +100,7 @@ describe('hit ratios', () => {
     );
   });
 
-  it('without a bound are those of a cache that is large enough', () => {
+  it('of the unbounded cache equal those of a cache that is large enough', () => {
     fc.assert(
       fc.property(trace, (requests) => {
         const touches = touchesOf(requests);

@@ -1,4 +1,4 @@
-// Traces cut and repeated as they stream by.
+// Traces cut and repeated as they stream.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -59,9 +59,9 @@ describe('tiles', () => {
     return out;
   }
 
-  it('follow one another a mean gap apart, each with blocks of its own', () => {
+  it('follow one another a mean gap apart, each with its own blocks', () => {
     const out = tiles(3, false);
-    // Three gaps of 89.995 s together.
+    // Three gaps of 89.995 s in total.
     const periodUs = 90_000_000 + 29_998_333;
     expect(out.map(({ arrivalUs }) => arrivalUs)).toEqual(
       [0, 1, 2].flatMap((k) => trace.map(({ arrivalUs }) => arrivalUs + k * periodUs)),
@@ -74,14 +74,14 @@ describe('tiles', () => {
     expect(tiles(2, true).map(({ blocks }) => blocks)).toEqual([...trace, ...trace].map(({ blocks }) => blocks));
   });
 
-  it('end when ids would', () => {
+  it('end when block ids run out', () => {
     const tiling = new Tiling(false);
     tiling.take(request(0, 0, 2 ** 30));
     expect(() => tiling.again()).toThrow('no block ids are left');
   });
 });
 
-it('arrivals come faster in whole microseconds and stay in order', () => {
+it('scaled arrivals are whole microseconds and stay in order', () => {
   fc.assert(
     fc.property(
       fc.array(fc.nat(1e9), { maxLength: 20 }),

@@ -1,4 +1,4 @@
-// Workloads made up: the same from a seed, as their description says, and as Mooncake's are published.
+// Generated workloads: deterministic, as described, and with Mooncake's published figures.
 import { createHash } from 'node:crypto';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -42,7 +42,7 @@ describe('a generated workload', () => {
     },
   );
 
-  it.each(presetNames)('%s shares prefixes only: equal ids stand behind equal ids', (name) => {
+  it.each(presetNames)('%s shares prefixes only: equal ids follow equal ids', (name) => {
     const before = new Map<number, number | undefined>();
     for (const { blocks } of make(presets[name], 500)) {
       for (const [i, id] of blocks.entries()) {
@@ -119,7 +119,7 @@ describe('arrivals', () => {
     );
   });
 
-  it('by chance have gaps as large as their deviation', () => {
+  it('of a Poisson process have gaps with mean equal to deviation', () => {
     const poisson = gaps({ kind: 'poisson', requestsPerSecond: 20 }, 20_000);
     expect(mean(poisson)).toBeCloseTo(50_000, -3);
     expect(variation(poisson)).toBeCloseTo(1, 1);
@@ -141,8 +141,8 @@ describe('sessions', () => {
   } as const;
   const requests = make({ ...presets.plain, sessions }, 2000);
 
-  it('go on from prompt and output, after the answer and a pause', () => {
-    // A session's first block names it.
+  it('continue from prompt and output, after the answer and a pause', () => {
+    // The first block identifies a session.
     const last = new Map<number, TraceRequest>();
     let turns = 0;
     for (const request of requests) {
@@ -156,13 +156,13 @@ describe('sessions', () => {
       expect(request.blocks.subarray(0, full)).toEqual(before.blocks.subarray(0, full));
       expect(request.blocks[full]).not.toBe(before.blocks[full]);
     }
-    // Three of four requests continue one.
+    // Three of four requests continue a session.
     expect(turns / requests.length).toBeCloseTo(0.75, 1);
   });
 });
 
 describe('lengths', () => {
-  it('are drawn as they are written', () => {
+  it('are drawn as written', () => {
     const draws = (text: string) => {
       const input = parseLengths(text);
       if (input === undefined) throw new Error(`no lengths: ${text}`);
@@ -182,7 +182,7 @@ describe('lengths', () => {
     expect(parseLengths(text)).toBeUndefined();
   });
 
-  it('come from a file in pairs', () => {
+  it('are read from a file in pairs', () => {
     const table = parseLengthFile('num_prefill_tokens,num_decode_tokens,pd_ratio\r\n100,1,100\n200,2,100\n');
     const pairs = make({ ...presets.plain, lengths: table }, 200).map(({ inputTokens, outputTokens }) => [
       inputTokens,
@@ -200,8 +200,8 @@ describe('lengths', () => {
   });
 });
 
-describe('chance', () => {
-  it('draws whole numbers of a range, and normal ones of deviation 1', () => {
+describe('random numbers', () => {
+  it('have integers of a range, and normal values of deviation 1', () => {
     fc.assert(
       fc.property(fc.nat(), fc.integer({ min: -50, max: 50 }), fc.nat(9), (seed, min, width) => {
         const chance = new Prng(seed, 9);

@@ -99,7 +99,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
     },
     threads: {
       toInstanceUs: calibration.admitUs,
-      heardUs: (nowUs, i, said) =>
+      receivedUs: (nowUs, i, said) =>
         nowUs < drawnFromUs ? heardUs(nowUs, recorded[i], said, { startedUs, toldUs: calibration.toldUs }) : nowUs,
     },
     placed: (id, account) => placed.set(id, account),

@@ -12,8 +12,6 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Network } from '../network/network.ts';
-import { ActivationChecks } from './activation-checks.ts';
-import { CancelChecks } from './cancel-checks.ts';
 import { IndexChecks } from './index-checks.ts';
 import { TransferChecks } from './transfer-checks.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';
@@ -181,4 +179,104 @@ export class RequestChecks {
 function checkWaits(instances: readonly LengthInstance[]): void {
   const cycle = cycleOfWaits(waitsOf(instances));
   if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
+}
+
+/** Rows of a prompt's tokens, from one to before another. */
+interface Rows {
+  readonly from: number;
+  readonly tokens: number;
+}
+
+/** No member of a pipeline group computes on activations that it has not received. */
+class ActivationChecks {
+  /** (instances): by request, the received rows. */
+  readonly #received: readonly Map<string, Rows[]>[];
+
+  constructor(instances: number) {
+    this.#received = Array.from({ length: instances }, () => new Map());
+  }
+
+  /** An instance has handled the event with these effects. */
+  stepped(index: InstanceIndex, instance: LengthInstance, event: LengthEvent, effects: readonly LengthEffect[]): void {
+    if (event.kind === 'activations') this.#receive(index, instance, event.id, event);
+    for (const effect of effects)
+      if (effect.kind === 'runStep' && (effect.range?.index ?? 0) > 0) this.#checkStep(index, instance);
+  }
+
+  /** Drops the rows of prompts without a stage at the instance. */
+  #receive(index: InstanceIndex, instance: LengthInstance, id: string, { from, tokens }: Rows): void {
+    const received = this.#received[index];
+    for (const other of received.keys()) if (!instance.hasStage(other)) received.delete(other);
+    received.set(id, [...(received.get(id) ?? []), { from, tokens }]);
+  }
+
+  /** A step over a chunk begins. */
+  #checkStep(index: InstanceIndex, { inFlight }: LengthInstance): void {
+    const [{ id, sequence }] = inFlight;
+    const { computed, planned } = sequence;
+    const received = this.#received[index].get(id) ?? [];
+    for (let at = computed; at < computed + planned; ) {
+      const rows = received.find(({ from, tokens }) => from <= at && at < tokens);
+      if (rows === undefined)
+        throw new Error(
+          `Rows broken: instance ${index} computes tokens ${computed} to ${computed + planned} of ${id}, and has not received those of token ${at}`,
+        );
+      at = rows.tokens;
+    }
+  }
+
+  /** The instance has failed. */
+  reset(index: InstanceIndex): void {
+    this.#received[index].clear();
+  }
+}
+
+/** Cancelled requests remembered for each instance. */
+const rememberedMax = 4096;
+
+/** Cancelled requests hold nothing: at an instance from the receipt of the cancel, on the network one message later. */
+class CancelChecks {
+  /** (instances): by request, the receipt of its cancel. */
+  readonly #cancelledUs: readonly Map<RequestId, number>[];
+  #any = false;
+
+  constructor(instances: number) {
+    this.#cancelledUs = Array.from({ length: instances }, () => new Map<RequestId, number>());
+  }
+
+  /** Throws when the instance holds something of the request, except rows of the running step. */
+  cancelled(nowUs: number, index: InstanceIndex, { roster, handOffs }: LengthInstance, id: RequestId): void {
+    const cancelledUs = this.#cancelledUs[index];
+    cancelledUs.set(id, nowUs);
+    this.#any = true;
+    if (cancelledUs.size > rememberedMax)
+      for (const oldest of cancelledUs.keys()) if (cancelledUs.delete(oldest)) break;
+    if (handOffs.departures.has(id) || roster.has(id)) throw held(index, id);
+    for (const awaited of handOffs.arrivals.awaited()) if (awaited === id) throw held(index, id);
+  }
+
+  /** The instance has failed. */
+  reset(index: InstanceIndex): void {
+    this.#cancelledUs[index].clear();
+  }
+
+  /** No cancelled request returns, and transfers from other instances end when they receive the cancel. @param latencyUs maximum message time; infinite where messages are lost */
+  check(nowUs: number, instances: readonly LengthInstance[], network: Network, latencyUs: number): void {
+    if (!this.#any) return;
+    for (const [index, { roster, handOffs }] of instances.entries()) {
+      const cancelledUs = this.#cancelledUs[index];
+      if (cancelledUs.size === 0) continue;
+      for (const { id } of roster.live) if (cancelledUs.has(id)) throw held(index, id);
+      for (const { id } of handOffs.arrivals.all()) if (cancelledUs.has(id)) throw held(index, id);
+    }
+    for (const { kind, from, to, name } of network.transfers) {
+      const cancelledUs = this.#cancelledUs[kind === 'prefix' ? to : from].get(name);
+      if (cancelledUs !== undefined && nowUs > cancelledUs + (kind === 'prefix' ? latencyUs : 0))
+        throw held(from, name);
+    }
+  }
+}
+
+function held(index: InstanceIndex, id: RequestId): Error {
+  return new Error(`Requests broken: instance ${index} holds request ${id}, which is cancelled`);
 }

@@ -80,7 +80,7 @@ export class MessageDelivery {
     const messages = turn.messages.splice(0);
     const sent = { stepEnded: event.kind === 'stepDone', started: turn.started };
     turn.started = undefined;
-    const receivedUs = Math.round(config.threads.heardUs(queue.nowUs, index, sent));
+    const receivedUs = Math.round(config.threads.receivedUs(queue.nowUs, index, sent));
     this.#receivedUs[index] = Math.max(receivedUs, this.#receivedUs[index], queue.nowUs);
     queue.at(this.#receivedUs[index], () => {
       for (const deliver of messages) deliver();

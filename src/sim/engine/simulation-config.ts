@@ -62,7 +62,7 @@ export interface SentTurn {
 export interface ThreadTimes {
   readonly toInstanceUs: number;
   /** When the conductor receives what an instance sends at `nowUs`. */
-  readonly heardUs: (nowUs: number, instance: InstanceIndex, sent: SentTurn) => number;
+  readonly receivedUs: (nowUs: number, instance: InstanceIndex, sent: SentTurn) => number;
 }
 
 export interface ClusterLendingConfig {

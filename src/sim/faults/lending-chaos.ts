@@ -7,9 +7,9 @@ import { type LendingTotal, LendingWorld, type LendingWorldConfig } from '../eng
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
 import { type Fault, fault } from './fault-plan.ts';
 
-/** Several waves of load; then all waiting sequences get their turns; then leases, recalls and settlements end. */
+/** Several waves of load; then all waiting sequences get their reservations; then leases, recalls and settlements end. */
 const chaosUs = 10_000_000;
-const turnsUs = 15_000_000;
+const reservationsUs = 15_000_000;
 const restUs = 8_000_000;
 
 const outage = { forUs: 600_000 };
@@ -74,8 +74,8 @@ export function runLendingChaos(seed: number): ChaosCounts<LendingTotal> {
   world.run(chaosUs);
   world.heal();
   world.patient = true;
-  if (world.gathers) crashTurnHolder(world);
-  if (world.waiting.size > 0) awaitTurns(world);
+  if (world.hasLongSequences) crashReservationHolder(world);
+  if (world.waiting.size > 0) awaitReservations(world);
   world.hold();
   world.run(restUs);
   checkLedger(world);
@@ -102,7 +102,7 @@ export const lendingChaos: ChaosKind<LendingTotal> = {
   ),
   totals: [
     ...(['placedBlocks', 'lostBlocks', 'vacatedBlocks', 'loans'] as const),
-    ...(['gatherings', 'holds', 'firmLoans', 'events'] as const),
+    ...(['reservations', 'holds', 'committedLoans', 'events'] as const),
   ],
 };
 
@@ -122,8 +122,8 @@ const aliveMin = 3;
 const pollsMax = 30;
 const pollUs = 200_000;
 
-/** The last fault: the instance with the turn fails while others wait for it and all are up. */
-function crashTurnHolder(world: LendingWorld): void {
+/** The last fault: the holder of the reservation fails while others wait for it and all are up. */
+function crashReservationHolder(world: LendingWorld): void {
   for (const { instance } of world.nodes) world.start(instance);
   for (let polls = 0; polls < pollsMax; polls++) {
     const { holder } = world.gmanager.reservations;
@@ -137,14 +137,14 @@ function crashTurnHolder(world: LendingWorld): void {
 }
 
 /** The load continues, and every sequence that waits now must be admitted. */
-function awaitTurns(world: LendingWorld): void {
+function awaitReservations(world: LendingWorld): void {
   const { waiting } = world;
-  world.run(turnsUs);
+  world.run(reservationsUs);
   if (aliveIn(world) < aliveMin) return;
   for (const [incarnation, number] of world.waiting)
     if (waiting.get(incarnation) === number)
       throw new Error(
-        `Lending broken: incarnation ${incarnation.number} gathers memory for ${turnsUs / 1e6} s without a fault`,
+        `Lending broken: incarnation ${incarnation.number} waits for its reservation for ${reservationsUs / 1e6} s without a fault`,
       );
 }
 

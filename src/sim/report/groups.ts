@@ -7,7 +7,7 @@ const groupsMax = 32;
 const others = 'others';
 
 /** Times of a completed request. */
-export interface Served {
+export interface RequestTimes {
   readonly ttftUs: number;
   readonly tbtUs: number;
   readonly completionUs: number;
@@ -25,7 +25,7 @@ export class Group {
   readonly ttftUs = new Histogram();
   readonly tbtUs = new Histogram();
 
-  serve({ slo, trace }: LengthRequest, { ttftUs, tbtUs, completionUs }: Served): void {
+  addCompleted({ slo, trace }: LengthRequest, { ttftUs, tbtUs, completionUs }: RequestTimes): void {
     this.requests++;
     this.completed++;
     this.inputTokens += trace.inputTokens;
@@ -38,13 +38,13 @@ export class Group {
     if (inTime(slo, { ttftUs, tbtUs, completionUs })) this.withinSlo++;
   }
 
-  refuse(): void {
+  addRefused(): void {
     this.requests++;
     this.refused++;
   }
 }
 
-export function inTime(slo: LengthRequest['slo'], { ttftUs, tbtUs, completionUs }: Served): boolean {
+export function inTime(slo: LengthRequest['slo'], { ttftUs, tbtUs, completionUs }: RequestTimes): boolean {
   return slo === undefined || (ttftUs <= slo.ttftUs && tbtUs <= slo.tbtUs && completionUs <= slo.completionUs);
 }
 

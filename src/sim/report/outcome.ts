@@ -198,9 +198,9 @@ export class Outcome {
       if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
       this.predictedOutputs.add(predicted.outputTokens, trace.outputTokens);
     }
-    const served = { ttftUs: firstTokenUs - trace.arrivalUs, tbtUs, completionUs: lastTokenUs - trace.arrivalUs };
-    if (inTime(slo, served)) this.withinSlo++;
-    for (const group of this.#groupsOf(trace)) group.serve(request, served);
+    const times = { ttftUs: firstTokenUs - trace.arrivalUs, tbtUs, completionUs: lastTokenUs - trace.arrivalUs };
+    if (inTime(slo, times)) this.withinSlo++;
+    for (const group of this.#groupsOf(trace)) group.addCompleted(request, times);
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
@@ -232,7 +232,7 @@ export class Outcome {
     this.refused[cause?.at === 'decode' ? 'atDecode' : 'atPrefill']++;
     const reason = cause?.reason ?? 'failed';
     this.refusedByReason[reason] = (this.refusedByReason[reason] ?? 0) + 1;
-    for (const group of this.#groupsOf(trace)) group.refuse();
+    for (const group of this.#groupsOf(trace)) group.addRefused();
     this.#mix(trace.index, -1, trace.arrivalUs, 0);
     return undefined;
   }

@@ -12,18 +12,18 @@ interface Growing {
   stalls: number;
   /** Steps that it stays at its final length. */
   stays: number;
-  /** It exceeds any single instance, and its final length was promised to it. */
-  readonly gathered: boolean;
+  /** It exceeds any single instance, and its final length is reserved. */
+  readonly reserved: boolean;
 }
 
 /** Steps that a sequence waits for a block before it ends. */
 const stallsMax = 12;
 /** Mean steps at the final length: long enough that debts outlive the load that caused them, and cycles of debts arise. */
 const staysMean = 80;
-/** For a gathered sequence: blocks per step, steps that it waits for a block, and steps at its final length. */
-const gatheredBlocks = 4;
-const gatheredStallsMax = 100;
-const gatheredStays = 5;
+/** Of a reserved sequence: blocks per step, steps that it waits for a block, and steps at its final length. */
+const reservedStepBlocks = 4;
+const reservedStallsMax = 100;
+const reservedStays = 5;
 
 export class GrowingSequences {
   readonly #memory: InstanceMemory;
@@ -33,11 +33,11 @@ export class GrowingSequences {
   readonly #reserveBlocks: number;
   readonly #longChance: number;
   readonly #sequences = new Set<Growing>();
-  /** A long sequence that waits for its turn, and then for memory. */
+  /** A long sequence that waits for its reservation, and then for memory. */
   #long: Reservation | undefined;
   #longNumber = 0;
   /** Admitted long sequences, and holds that kept other sequences out. */
-  gatherings = 0;
+  reservations = 0;
   holds = 0;
   #hold: number | undefined;
 
@@ -61,20 +61,19 @@ export class GrowingSequences {
 
   /** Expected demand. */
   get demand(): Omit<DemandUpdate, 'kind' | 'blocksPerSecond'> {
-    const promised = this.#promised;
-    const [turn, gatherings] = [this.#long, this.gatherings];
+    const committedBlocks = this.#committedBlocks;
     return {
-      aheadBlocks: promised,
+      aheadBlocks: committedBlocks,
       starvedBlocks: 0,
-      committedBlocks: promised,
-      reservation: turn,
-      reservedSequences: this.#gathered,
-      reservationsAdmitted: gatherings,
+      committedBlocks,
+      reservation: this.#long,
+      reservedSequences: this.#reservedCount,
+      reservationsAdmitted: this.reservations,
     };
   }
 
   /** The long sequence that waits. */
-  get waits(): Reservation | undefined {
+  get pending(): Reservation | undefined {
     return this.#long;
   }
 
@@ -91,15 +90,15 @@ export class GrowingSequences {
       const target = this.#prng.integer(2, 10);
       this.#add(target, this.#prng.exponentialUs(staysMean), false);
     }
-    this.#gather();
+    this.#admitReserved();
     for (const sequence of this.#sequences) {
-      const { gathered, target } = sequence;
+      const { reserved, target } = sequence;
       if (lengthOf(sequence) >= target) {
         if (--sequence.stays < 0) this.#end(sequence, true);
       } else if (this.#extend(sequence)) {
         sequence.stalls = 0;
-        for (let i = 1; i < gatheredBlocks && gathered && lengthOf(sequence) < target; i++) this.#extend(sequence);
-      } else if (++sequence.stalls > (gathered ? gatheredStallsMax : stallsMax)) this.#end(sequence, false);
+        for (let i = 1; i < reservedStepBlocks && reserved && lengthOf(sequence) < target; i++) this.#extend(sequence);
+      } else if (++sequence.stalls > (reserved ? reservedStallsMax : stallsMax)) this.#end(sequence, false);
     }
     return this.#sequences.size;
   }
@@ -110,35 +109,35 @@ export class GrowingSequences {
     this.#hold = hold;
   }
 
-  /** A long sequence arrives at random. It is admitted when the instance has the turn and room for all of it. */
-  #gather(): void {
+  /** A long sequence arrives at random. It is admitted when the instance holds the reservation and has room for all of it. */
+  #admitReserved(): void {
     const { available, total } = this.#memory.lending.device.totals;
     if (this.#long === undefined) {
-      if (this.#gathered === 0 && this.#longChance > 0 && this.#prng.chance(this.#longChance))
+      if (this.#reservedCount === 0 && this.#longChance > 0 && this.#prng.chance(this.#longChance))
         this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
       return;
     }
-    const room = available + this.#rmanager.inHand - this.#promised;
+    const room = available + this.#rmanager.inHand - this.#committedBlocks;
     if (!this.#rmanager.holdsReservation || room < this.#long.blocks) return;
-    this.#add(this.#long.blocks, gatheredStays, true);
-    this.gatherings++;
+    this.#add(this.#long.blocks, reservedStays, true);
+    this.reservations++;
     this.#long = undefined;
   }
 
-  #add(target: number, stays: number, gathered: boolean): void {
-    this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, stays, gathered });
+  #add(target: number, stays: number, reserved: boolean): void {
+    this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, stays, reserved });
   }
 
-  get #gathered(): number {
+  get #reservedCount(): number {
     let count = 0;
-    for (const { gathered } of this.#sequences) if (gathered) count++;
+    for (const { reserved } of this.#sequences) if (reserved) count++;
     return count;
   }
 
-  /** Blocks that gathered sequences still require. */
-  get #promised(): number {
+  /** Blocks that reserved sequences still require. */
+  get #committedBlocks(): number {
     let blocks = 0;
-    for (const sequence of this.#sequences) if (sequence.gathered) blocks += sequence.target - lengthOf(sequence);
+    for (const sequence of this.#sequences) if (sequence.reserved) blocks += sequence.target - lengthOf(sequence);
     return blocks;
   }
 
@@ -182,7 +181,7 @@ export class GrowingSequences {
 
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.totals;
-    if (!sequence.gathered && available + this.#rmanager.inHand <= this.#promised) return false;
+    if (!sequence.reserved && available + this.#rmanager.inHand <= this.#committedBlocks) return false;
     const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);

@@ -1,4 +1,4 @@
-// What a conductor believes of caches when messages about them go astray.
+// The conductor's prefix index when KV events are lost.
 import { expect, it } from 'vitest';
 import { sloRule } from '../../../src/core/router/admission/length-admission.ts';
 import { LengthRequest } from '../../../src/core/scheduler/executor/length-request.ts';
@@ -10,7 +10,7 @@ import { blockTokens, config, requestOf } from '../small-cluster.ts';
 
 const { silentUs } = defaultFaultTimes;
 
-it('forgets what an instance had, when what it has since said is missing for too long', () => {
+it('drops the blocks of an instance with events missing for too long', () => {
   const faults = { seed: 1, faults: [], times: defaultFaultTimes };
   const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), [100, 100], {
     restarted: false,
@@ -30,7 +30,7 @@ it('forgets what an instance had, when what it has since said is missing for too
   const asked = { kind: 'askBlocks', instance: 1 };
   expect(named()).toEqual([6, 6]);
   let number = 0;
-  // Both go on reporting; the second has told of more than ever came.
+  // Both continue to report; some events of the second never arrived.
   for (let nowUs = 0; nowUs <= silentUs; nowUs += silentUs / 4) {
     report(nowUs, 0, ++number, 1);
     expect(report(nowUs, 1, number, 2)).toContainEqual(asked);

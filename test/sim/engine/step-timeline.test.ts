@@ -1,4 +1,4 @@
-// Steps as events of a timeline: their names, the window, and the bound.
+// Steps as events of a timeline: names, window and maximum number.
 import { describe, expect, it } from 'vitest';
 import { StepTimeline } from '../../../src/sim/engine/step-timeline.ts';
 import { timelineEnd, timelineStart } from '../../../src/trace/timeline.ts';
@@ -13,7 +13,7 @@ function eventsOf(timeline: StepTimeline) {
 }
 
 describe('a timeline of steps', () => {
-  it('names what each step computes, and counts keys on through a run of equal steps', () => {
+  it('names the kind of each step, and counts its keys through a run of equal steps', () => {
     const timeline = new StepTimeline({ from: 0, to: 1000 }, 10);
     timeline.watch(0, 0, { ...shape, decodeRows: 0 }, [50]);
     timeline.watch(0, 50, { ...shape, decodeRows: 4 }, [60]);
@@ -28,7 +28,7 @@ describe('a timeline of steps', () => {
     expect(timeline.take()).toBe('');
   });
 
-  it('shows what overlaps its window, and says how many steps were too many', () => {
+  it('shows steps that overlap its window, and counts those beyond the maximum', () => {
     const timeline = new StepTimeline({ from: 100, to: 200 }, 3);
     timeline.watch(0, 80, shape, [10, 10, 20, 20, 20, 20, 20, 20]);
     timeline.watch(0, 250, shape, [10]);

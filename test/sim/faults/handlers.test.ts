@@ -1,4 +1,4 @@
-// The tables of what becomes of messages, and what chaos runs count: each handler of a table is counted in a soak, and a soak in which one never ran fails.
+// The documented tables of message fates against the handlers that chaos runs count: a soak must run every handler of the tables.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -6,10 +6,10 @@ import { root } from '../../../scripts/root.mjs';
 import { lendingChaos } from '../../../src/sim/faults/lending-chaos.ts';
 import { requestHandlers } from '../../../src/sim/faults/request-chaos.ts';
 
-/** As they are counted. */
+/** Names in the counts. */
 const countedAs: Readonly<Record<string, string>> = { finished: 'ended', failed: 'ended' };
 
-/** Requests that outgrow an instance are in no chaos world; the others meet such a fate less than once in a hundred seeds. */
+/** No chaos world has requests that outgrow an instance; the other cases occur less than once in a hundred seeds. */
 const rare = [
   ...['lost', 'doubled', 'orphan'].flatMap((fate) =>
     ['outgrows', 'migrate', 'migrated'].map((each) => `${fate} ${each}`),
@@ -46,7 +46,7 @@ function cellsOf(page: string): readonly Cell[] {
     });
 }
 
-/** Counted itself, or the same as what is: the same fate of another message, or another fate of the same. */
+/** Counted itself, or declared equal to a counted cell: the same fate of another message, or another fate of the same message. */
 function isCounted({ messages, fates, says }: Cell, counted: readonly string[]): boolean {
   const [, other] = /^as (\w+)/.exec(says) ?? [];
   const isFate = other === 'late' || other === 'orphan';

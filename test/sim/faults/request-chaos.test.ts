@@ -39,7 +39,7 @@ function hashOf({ config, trace }: RequestWorld, coalesce: boolean): string {
   return simulation.outcome.stateHash;
 }
 
-it('is the same with equal steps run one by one', () => {
+it('has the same hash with equal steps run one by one', () => {
   // These seeds have had: a turn lost by its own plan, a fetch that takes memory from a borrower, a join that parts two others, a cut while blocks come home.
   const once = [270, 404, 539, 540];
   for (const seed of [...Array.from({ length: 30 }, (_, i) => i + 1), ...once]) {
@@ -48,7 +48,7 @@ it('is the same with equal steps run one by one', () => {
   }
 });
 
-it('is the same with equal steps run one by one where requests have priorities', () => {
+it('has the same hash with equal steps run one by one where requests have priorities', () => {
   // In some of these seeds the row of a preempted request was counted in every step of a run.
   const once = [33, 34, 43];
   for (const seed of [...Array.from({ length: 20 }, (_, i) => i + 1), ...once]) {

@@ -1,4 +1,4 @@
-// The rules of requests, each broken on purpose: a run with its checks on says which, and the same run ends well as it is.
+// The rules of requests, each broken on purpose: a run with checks names the broken rule, and the intact run passes.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LengthEvent } from '../../../src/core/instance/length-instance.ts';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
@@ -255,7 +255,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   ],
 ];
 
-describe('a run with its checks on', () => {
+describe('a run with checks', () => {
   it.each([
     ['coupled', coupled],
     ['apart', apart],
@@ -281,7 +281,7 @@ describe('a run with its checks on', () => {
     expect(() => simulate(world)).toThrow(says);
   });
 
-  it('finds nothing with its checks off', () => {
+  it('finds nothing without checks', () => {
     loseEvents((event) => event.kind === 'submit' && event.request.id === '7');
     expect(simulate({ ...coupled, changes: { checking: false } }).live).toBe(1);
   });

@@ -1,4 +1,4 @@
-// Flows against what fairness says of them, and against arithmetic.
+// Flows against the definition of fairness, and against arithmetic.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { FairShare, type SharedFlow, type SharedResource } from '../../../src/sim/network/fair-share.ts';
@@ -6,7 +6,7 @@ import { Network, type NetworkConfig } from '../../../src/sim/network/network.ts
 
 const nic = { bytesPerSecond: 1e9, us: 10 };
 
-/** A network and its events alone; says when each stream had left. */
+/** A network and its events alone. Records the departure of each stream. */
 class NetworkWorld {
   readonly network: Network;
   readonly left = new Map<string, number>();
@@ -48,7 +48,7 @@ describe('fair shares', () => {
     resources: fc.uniqueArray(fc.nat(5), { minLength: 1, maxLength: 3 }),
     demand: fc.oneof(fc.integer({ min: 1, max: 20 }), fc.constant(Number.POSITIVE_INFINITY)),
   });
-  it('fill every flow to its demand or to a full resource on which none has more', () => {
+  it('raise every flow to its demand, or to the largest share on a full resource', () => {
     const capacities = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 6, maxLength: 6 });
     fc.assert(
       fc.property(fc.array(flow, { minLength: 1, maxLength: 12 }), capacities, (asked, capacity) => {
@@ -99,7 +99,7 @@ describe('the network', () => {
     const world = new NetworkWorld();
     world.send('short', 0, 1, 1_000_000);
     world.send('long', 0, 2, 3_000_000);
-    // Half each until the short one has left at 2,000 us; the long one then has 2 MB to go.
+    // Half each until the short one has left at 2,000 us; then the long one has 2 MB left.
     expect(world.finish()).toEqual(
       new Map([
         ['short', 2_000],
@@ -108,17 +108,17 @@ describe('the network', () => {
     );
   });
 
-  it('gives to a transfer what others cannot use, directly or through others', () => {
+  it('gives a transfer what other transfers cannot use, directly or indirectly', () => {
     const world = new NetworkWorld();
-    // Three into 5 share its side; 0 also sends to 4, which gets what is left of 0: two thirds.
+    // Three transfers into 5 share its side; 0 also sends to 4, at the remaining two thirds.
     for (const from of [0, 1, 2]) world.send(`in${from}`, from, 5, 1_000_000);
     world.send('out', 0, 4, 1_000_000);
     expect(world.finish().get('out')).toBe(1_500);
   });
 
-  it('sends no faster than bytes come into being, and leaves the rest to others', () => {
+  it('sends no faster than bytes are produced, and leaves the rest to other transfers', () => {
     const world = new NetworkWorld();
-    // A quarter of the NIC for 4 ms; the other has three quarters.
+    // A quarter of the NIC for 4 ms; the other transfer has three quarters.
     world.send('made', 0, 1, 1_000_000, { untilUs: 4_000, last: false });
     world.send('whole', 0, 2, 3_000_000);
     world.runTo(4_000);
@@ -127,7 +127,7 @@ describe('the network', () => {
     expect(world.finish().get('made')).toBe(4_000);
   });
 
-  it('hides behind computing all that the link can carry meanwhile: the tail is the rest', () => {
+  it('hides what the link can carry during computation; the tail is the rest', () => {
     const world = new NetworkWorld();
     world.send('made', 0, 1, 10_000_000, { untilUs: 4_000, last: false });
     world.runTo(4_000);
@@ -135,7 +135,7 @@ describe('the network', () => {
     expect(world.finish().get('made')).toBe(12_000);
   });
 
-  it('drops what is stopped, and counts what had left', () => {
+  it('drops a stopped stream, and counts the bytes that had left', () => {
     const world = new NetworkWorld();
     world.send('gone', 0, 1, 5_000_000);
     world.send('stays', 0, 2, 2_000_000);
@@ -146,9 +146,9 @@ describe('the network', () => {
     expect(world.network.moved.handoff).toBe(2_500_000);
   });
 
-  it('shares one NIC between hundreds, and takes them in the order of their sizes', () => {
+  it('shares one NIC between hundreds of transfers, which end in the order of their sizes', () => {
     const world = new NetworkWorld();
-    // The k-th has k kB: while n are left each has 1000 / n bytes in a microsecond.
+    // The k-th has k kB: while n are left, each has 1000 / n bytes per microsecond.
     for (let k = 1; k <= 300; k++) world.send(`k${k}`, 0, 1 + (k % 5), 1_000 * k);
     let expectedUs = 0;
     const left = world.finish();
@@ -160,7 +160,7 @@ describe('the network', () => {
     expect(left.get('k300')).toBeGreaterThanOrEqual((300 * 301) / 2);
   });
 
-  it('carries everything, no sooner than the slowest end could', () => {
+  it('carries everything, no sooner than the slowest end allows', () => {
     const transfer = fc.record({
       at: fc.nat(5_000),
       from: fc.nat(2),
@@ -183,7 +183,7 @@ describe('the network', () => {
         sorted.forEach(({ at, bytes, makeUs }, i) => {
           expect(left.get(`t${i}`)).toBeGreaterThanOrEqual(at + Math.max(makeUs, Math.floor(bytes / 1_000)));
         });
-        // Nothing stands idle at the end: the busiest end was busy or waited for production.
+        // The busiest end was busy or waited for production until the end.
         const busiest = Math.max(...load.values());
         const lastMade = Math.max(...sorted.map(({ at, makeUs }) => at + makeUs));
         expect(Math.max(...left.values())).toBeLessThanOrEqual(lastMade + (2 * busiest) / 1_000 + transfers.length);

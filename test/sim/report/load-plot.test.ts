@@ -19,7 +19,7 @@ function recorded(slo: { readonly ttft: { readonly us: number }; readonly tbt: {
 }
 
 describe('the plot of the loads', () => {
-  it('has a point of each pool for each look, inside its frame', () => {
+  it('has a point of each pool for each sample, inside its frame', () => {
     const load = recorded({ ttft: { us: 60_000 }, tbt: { us: 9_000 } });
     const svg = loadPlot(load, 'early <1>') ?? '';
     const curves = [...svg.matchAll(/points="([^"]*)"/g)].map(([, points]) => (points ?? '').split(' '));
@@ -35,7 +35,7 @@ describe('the plot of the loads', () => {
     expect(svg).toContain('early &lt;1>');
   });
 
-  it('is none where nobody waits for anything', () => {
+  it('is undefined without an SLO', () => {
     expect(loadPlot(recorded(undefined), '')).toBeUndefined();
   });
 });

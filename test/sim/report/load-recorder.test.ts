@@ -1,4 +1,4 @@
-// Samples of a run: at equal distances, bounded, and ended with the run.
+// Samples of a run: equidistant, bounded, and ended with the run.
 import { describe, expect, it } from 'vitest';
 import { Histogram } from '../../../src/sim/report/histogram.ts';
 import { LoadRecorder, type RecordedSimulation } from '../../../src/sim/report/load-recorder.ts';
@@ -14,7 +14,7 @@ function recorded(endUs: number) {
     cluster: {
       network: {
         moved: { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 },
-        // Sends at half of what its NIC carries, until the end.
+        // Sends at half of its NIC's rate until the end.
         trafficBy: (atUs: number) => ({ sent: Float64Array.of(atUs / 2), received: Float64Array.of(0) }),
         nicBytesPerSecond: [1e6],
         links: [],
@@ -83,7 +83,7 @@ describe('load over time', () => {
 });
 
 describe('bins of a histogram', () => {
-  it.each([1, 7, 96])('cover every value once, at most %d of them', (most) => {
+  it.each([1, 7, 96])('cover every value once, with at most %d bins', (most) => {
     const histogram = new Histogram();
     const values = [0, 1, 3, 900, 1023, 1024, 5_000, 123_456, 2 ** 40];
     for (const value of values) histogram.add(value);
@@ -95,7 +95,7 @@ describe('bins of a histogram', () => {
     for (let i = 1; i < bins.length; i++) expect(bins[i].from).toBe(bins[i - 1].to + 1);
   });
 
-  it('of nothing are none', () => {
+  it('are none for an empty histogram', () => {
     expect(new Histogram().bins(5)).toEqual([]);
   });
 });

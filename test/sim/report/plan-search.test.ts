@@ -1,4 +1,4 @@
-// The search for the cheapest cluster against trying every one.
+// The search for the cheapest cluster against exhaustive search.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import {
@@ -10,7 +10,7 @@ import {
   type Unit,
 } from '../../../src/sim/report/plan-search.ts';
 
-/** What is kept grows with either role, in steps at random corners. */
+/** The kept share grows with either role, in steps at random corners. */
 interface Scene extends Unit {
   readonly corners: readonly (Shape & { readonly share: number })[];
 }
@@ -61,7 +61,7 @@ const scene: fc.Arbitrary<Scene> = fc.record({
 });
 
 describe('the search for the cheapest cluster', () => {
-  it('finds what trying every cluster finds, with fewer tries', async () => {
+  it('finds the result of exhaustive search, with fewer trials', async () => {
     let tried = 0;
     let all = 0;
     await fc.assert(
@@ -77,7 +77,7 @@ describe('the search for the cheapest cluster', () => {
     expect(tried).toBeLessThan(all / 2);
   });
 
-  it('finds what trying every pair of units finds, where one prefills and another decodes', async () => {
+  it('finds the result of exhaustive search over pairs of hardware for prefill and decode', async () => {
     const unit = fc.record({
       instancesPerMachine: fc.constantFrom(0.5, 1, 2),
       pricePerHour: fc.integer({ min: 1, max: 6 }),
@@ -120,7 +120,7 @@ describe('the search for the cheapest cluster', () => {
     expect(parted).toBeGreaterThan(20);
   });
 
-  it('tries nothing dearer than what is found to keep enough, and nothing twice', async () => {
+  it('tries no cluster dearer than one that keeps enough, and none twice', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(scene, { minLength: 1, maxLength: 3 }), async (units) => {
         const { trials } = await search(units);
@@ -137,14 +137,14 @@ describe('the search for the cheapest cluster', () => {
     );
   });
 
-  it('finds a smaller cluster below one that happens to keep too little', async () => {
+  it('finds a smaller cluster below one that keeps slightly too little', async () => {
     const unit = { instancesPerMachine: 1, pricePerHour: 1 };
     const shares = [0, 0.95, 0.8, 0.95, 1, 1, 1];
     const trials = await searchPlans([unit], limits, async (_, { mixed }) => ({ share: shares[mixed - 1] ?? 0 }));
     expect(cheapestOf(trials, limits.within)).toMatchObject({ mixed: 2, pricePerHour: 2 });
   });
 
-  it('shows what more money buys: prices and shares of the frontier grow', async () => {
+  it('returns a frontier with growing prices and shares', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(scene, { minLength: 1, maxLength: 3 }), async (units) => {
         const { trials, cheapest } = await search(units);

@@ -1,4 +1,4 @@
-// Clients in a closed loop: how many are there at a time, and what a request takes that has the instance to itself.
+// Clients in a closed loop: their concurrency, and the time of a request alone on the instance.
 import { describe, expect, it } from 'vitest';
 import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
 import { RooflineCost, statedEfficiency } from '../../../src/core/cost/roofline.ts';
@@ -51,7 +51,7 @@ describe('a closed loop', () => {
     const ended = times();
     expect(ended.map(({ index }) => index).sort((a, b) => a - b)).toEqual(Array.from({ length: 40 }, (_, i) => i));
     expect(ended.filter(({ arrivalUs }) => arrivalUs === 0)).toHaveLength(6);
-    // Whenever one is sent but the first six, another ended just then.
+    // Except for the first six, each request is sent when another ends.
     const ends = ended.map(({ lastTokenUs }) => lastTokenUs);
     for (const { index, arrivalUs, outputs } of ended) {
       expect(outputs).toBe(20 + (index % 5));
@@ -59,7 +59,7 @@ describe('a closed loop', () => {
     }
   });
 
-  it('is the same every time, and with equal steps run one by one', () => {
+  it('is deterministic, and the same with equal steps run one by one', () => {
     expect(times()).toEqual(times());
     expect(times({ instance: { ...config.instance, coalesce: false } })).toEqual(times());
   });

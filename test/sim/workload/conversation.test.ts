@@ -1,4 +1,4 @@
-// A production trace: what sending prompts to their prefixes is worth, and computing long ones in groups.
+// A production trace: the effect of cache-aware placement, and of groups for long prompts.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,7 +16,7 @@ function simulate(requests: number, ...options: readonly string[]) {
 }
 
 it.skipIf(!existsSync(trace))(
-  'cache-aware placement takes at least 14 % from the mean time to the first token of least-loaded (needs ../shared/traces)',
+  'cache-aware placement has a mean TTFT at least 14 % below least-loaded (needs ../shared/traces)',
   () => {
     const aware = simulate(3000, '--placement', 'cache-aware');
     const least = simulate(3000, '--placement', 'least-loaded');
@@ -33,7 +33,7 @@ it.skipIf(!existsSync(trace))(
 );
 
 it.skipIf(!existsSync(trace))(
-  'groups that compute long prompts bring the slowest first tokens sooner, and the others no later (needs ../shared/traces)',
+  'groups for long prompts reduce the highest TTFTs, and do not increase the others (needs ../shared/traces)',
   () => {
     const cluster = ['--prefill', '6', '--decode', '2'];
     const alone = simulate(1000, ...cluster);
@@ -41,7 +41,7 @@ it.skipIf(!existsSync(trace))(
     expect([together.completed, together.groupPrefills > 20]).toEqual([1000, true]);
     expect(together.ttftMs.mean).toBeLessThan(alone.ttftMs.mean);
     expect(together.ttftMs.p99).toBeLessThan(0.9 * alone.ttftMs.p99);
-    // What they compute is not lost as cache.
+    // Their blocks are not lost as cache.
     expect(together.hitRatioBlocks).toBeGreaterThan(0.95 * alone.hitRatioBlocks);
   },
 );

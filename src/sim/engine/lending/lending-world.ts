@@ -40,7 +40,7 @@ export type LendingTotal =
   /** Blocks placed at home by settlements, lost with their loans, and vacated after recalls; loans made. */
   | ('placedBlocks' | 'lostBlocks' | 'vacatedBlocks' | 'loans')
   /** Admitted sequences that exceed any single instance, holds of creditors for them, and loans promised to them. */
-  | ('gatherings' | 'holds' | 'firmLoans')
+  | ('reservations' | 'holds' | 'committedLoans')
   | 'events';
 
 const nothingPromised: ReadonlyMap<number, number> = new Map();
@@ -58,7 +58,7 @@ export class LendingWorld implements FaultTarget {
   readonly met = new Map<string, number>();
   readonly totals: Record<LendingTotal, number> = {
     ...{ placedBlocks: 0, lostBlocks: 0, vacatedBlocks: 0, loans: 0 },
-    ...{ gatherings: 0, holds: 0, firmLoans: 0, events: 0 },
+    ...{ reservations: 0, holds: 0, committedLoans: 0, events: 0 },
   };
   readonly #config: LendingWorldConfig;
   readonly #network: FaultyNetwork;
@@ -136,7 +136,7 @@ export class LendingWorld implements FaultTarget {
   }
 
   /** True if sequences arrive that exceed any single instance. */
-  get gathers(): boolean {
+  get hasLongSequences(): boolean {
     return this.#config.longChance > 0;
   }
 
@@ -144,8 +144,8 @@ export class LendingWorld implements FaultTarget {
   get waiting(): ReadonlyMap<NodeIncarnation, number> {
     const waiting = new Map<NodeIncarnation, number>();
     for (const { incarnation } of this.nodes) {
-      const waits = incarnation?.sequences.waits;
-      if (incarnation !== undefined && waits !== undefined) waiting.set(incarnation, waits.number);
+      const pending = incarnation?.sequences.pending;
+      if (incarnation !== undefined && pending !== undefined) waiting.set(incarnation, pending.number);
     }
     return waiting;
   }
@@ -240,7 +240,7 @@ export class LendingWorld implements FaultTarget {
   send(envelope: Envelope): void {
     const { from, to, message } = envelope;
     if (message.kind === 'lend') this.totals.loans++;
-    if (message.kind === 'renew') this.totals.firmLoans += message.committed.length;
+    if (message.kind === 'renew') this.totals.committedLoans += message.committed.length;
     this.#network.send(from, to, this.#prng.integer(100, 2_000), () => this.#deliver(envelope));
   }
 
@@ -367,9 +367,9 @@ export class LendingWorld implements FaultTarget {
         if (!this.#loading) return;
         const { sequences } = incarnation;
         const phase = this.queue.nowUs / loadPeriodUs + node.instance / instances;
-        const { gatherings, holds } = sequences;
+        const { reservations, holds } = sequences;
         const blocks = sequences.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
-        this.totals.gatherings += sequences.gatherings - gatherings;
+        this.totals.reservations += sequences.reservations - reservations;
         this.totals.holds += sequences.holds - holds;
         if (this.#prng.chance(0.02)) this.#cancelOne(incarnation);
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
@@ -381,7 +381,7 @@ export class LendingWorld implements FaultTarget {
   }
 
   #cancelOne({ sequences }: NodeIncarnation): void {
-    if (!this.patient && sequences.waits !== undefined) sequences.dismiss();
+    if (!this.patient && sequences.pending !== undefined) sequences.dismiss();
     else sequences.cancelOne();
   }
 

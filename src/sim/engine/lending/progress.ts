@@ -6,22 +6,22 @@ import type { LendingTimes } from '../../../core/lending/times.ts';
 const restHeartbeats = 2;
 /** A run without steps for so long, with live requests, is stuck. */
 const stuckUs = 120_000_000;
-/** Maximum time of one turn: all requests that ran at its start end long before. */
-const turnUsMax = 1_800_000_000;
+/** Maximum time of one reservation: all requests that ran at its start end long before. */
+const reservationUsMax = 1_800_000_000;
 
-interface Turns {
+interface ReservationQueue {
   readonly holder: number | undefined;
   numberOf(instance: number): number | undefined;
 }
 
-interface Turn {
+interface Holder {
   readonly holder: number | undefined;
   readonly number: number | undefined;
 }
 
 export class LendingProgress {
   readonly #times: LendingTimes;
-  #turn: Turn & { readonly sinceUs: number } = { holder: undefined, number: undefined, sinceUs: 0 };
+  #reservation: Holder & { readonly sinceUs: number } = { holder: undefined, number: undefined, sinceUs: 0 };
   /** End of the last step. */
   lastStepUs = 0;
   /** Since when no block is lent. */
@@ -50,13 +50,16 @@ export class LendingProgress {
     return nowUs - this.#restUs > restHeartbeats * this.#times.heartbeatUs;
   }
 
-  /** Throws when the instance with the turn makes no progress. */
-  checkTurn(nowUs: number, turns: Turns): void {
-    const { holder } = turns;
-    const number = holder === undefined ? undefined : turns.numberOf(holder);
-    if (holder !== this.#turn.holder || number !== this.#turn.number) this.#turn = { holder, number, sinceUs: nowUs };
-    if (holder !== undefined && nowUs - this.#turn.sinceUs > turnUsMax)
-      throw new Error(`Simulation broken: instance ${holder} gathers memory since ${this.#turn.sinceUs} us`);
+  /** Throws when the holder of the reservation makes no progress. */
+  checkReservation(nowUs: number, reservations: ReservationQueue): void {
+    const { holder } = reservations;
+    const number = holder === undefined ? undefined : reservations.numberOf(holder);
+    if (holder !== this.#reservation.holder || number !== this.#reservation.number)
+      this.#reservation = { holder, number, sinceUs: nowUs };
+    if (holder !== undefined && nowUs - this.#reservation.sinceUs > reservationUsMax)
+      throw new Error(
+        `Simulation broken: instance ${holder} holds its reservation since ${this.#reservation.sinceUs} us`,
+      );
   }
 }
 
