@@ -167,7 +167,7 @@ function planUnits(compiler, sources, variant) {
   return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
 }
 
-/** The families whose flags the compiler supports; cached, since the check costs three compiler starts. */
+/** The instruction-set families that the compiler supports; cached, since the check costs three compiler starts. */
 function usableFamilies(compiler) {
   const remembered = join(buildFolder, 'families.json');
   const key = hash([compiler.name, JSON.stringify(families)]);

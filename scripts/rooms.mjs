@@ -46,7 +46,7 @@ function everyRoomBut(...excluded) {
   return [...all, 'gateway', 'bench'].filter((room) => !excluded.includes(room));
 }
 
-/** The rooms whose projects `room` references, `util` first, as far as `exists` accepts them. */
+/** The rooms that the project of `room` references, `util` first, as far as `exists` accepts them. */
 export function referencesOf(room, exists) {
   const wanted = room === 'util' ? [] : ['util', ...rooms[room].imports.map((target) => target.split('/')[0])];
   return wanted.filter(exists);

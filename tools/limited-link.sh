@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a command in a network of its own whose loopback interface carries so much: tools/limited-link.sh 1gbit COMMAND... (root, iproute2)
+# Runs a command in a network namespace with a loopback interface of limited bandwidth: tools/limited-link.sh 1gbit COMMAND... (root, iproute2)
 set -e
 rate=$1
 shift

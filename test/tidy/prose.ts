@@ -11,7 +11,7 @@ export const tableColumnsMax = 160;
 const peopleWords = /\b(?:who|whom|whose|whoever|whomever|nobody|somebody|anybody)\b/gi;
 
 /** True uses about people. Each is removed from the text before the words are counted. */
-const aboutPeople: readonly string[] = ['For whom:', 'people who', 'users who', 'readers who'];
+const aboutPeople: readonly string[] = ['people who', 'users who', 'Nobody can do it the first time', 'Who are you?'];
 
 /**
  * Breaches that remain in folders that are not clean yet. Each count is an upper bound and only goes down. To see the
@@ -19,12 +19,7 @@ const aboutPeople: readonly string[] = ['For whom:', 'people who', 'users who', 
  */
 export const remaining: Readonly<Record<string, number>> = {
   docs: 15,
-  'CHANGELOG.md': 145,
-  experiments: 1,
-  models: 17,
   native: 96,
-  scripts: 5,
-  specs: 1,
   'src/bench': 20,
   'src/cli': 37,
   'src/core': 519,
@@ -47,7 +42,6 @@ export const remaining: Readonly<Record<string, number>> = {
   'test/runtime': 62,
   'test/text': 1,
   'test/weights': 3,
-  tools: 35,
   web: 5,
 };
 

@@ -35,7 +35,7 @@ function librariesIn(folder) {
 }
 
 /**
- * A folder with one of the CPU libraries alone: the peer takes the best of those it finds, whatever we would have it take.
+ * A folder with a single CPU library: the peer loads the best one that it finds, and has no option to choose.
  * @param {string} folder where `npm install node-llama-cpp` was run
  * @param {string} cpu as in libggml-cpu-NAME.so: haswell, zen4, ...
  */

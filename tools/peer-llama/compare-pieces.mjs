@@ -1,4 +1,4 @@
-// Compares our SentencePiece-style tokenizer with llama.cpp's, and records the ids that the tests hold us to.
+// Compares our SentencePiece-style tokenizer with llama.cpp's, and records the ids that the tests expect.
 // node tools/peer-llama/compare-pieces.mjs --peer DIR [--vocabulary FILE.gguf ...] [--record FILE.json]
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

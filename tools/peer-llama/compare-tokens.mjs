@@ -1,4 +1,4 @@
-// Compares our byte-level tokenizers with llama.cpp's, pre-tokenizer by pre-tokenizer, and records the ids that the tests hold us to.
+// Compares our byte-level tokenizers with llama.cpp's, pre-tokenizer by pre-tokenizer, and records the ids that the tests expect.
 // node tools/peer-llama/compare-tokens.mjs --peer DIR [--pre NAME,...] [--vocabulary FILE.gguf ...] [--all] [--record FILE.json]
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -44,7 +44,7 @@ function writeVocabulary(path, { tokens, merges, tokenTypes }, pre) {
 
 const same = (a, b) => a.length === b.length && a.every((id, at) => id === b[at]);
 
-/** Texts whose ids differ; a text of many characters is searched for those that do. */
+/** Texts with differing ids. A text of many characters is narrowed down to the characters that differ. */
 async function differencesIn(ours, peer, candidates) {
   const found = [];
   for (const text of candidates) {

@@ -1,4 +1,4 @@
-// Takes turns with llama.cpp, figure by figure in one run, and prints how many times faster each of our forms is.
+// Alternates with llama.cpp, figure by figure in one run, and prints how many times faster each of our forms is.
 // node tools/peer-llama/compare.mjs --peer DIR [--peer-cpu haswell] [--shape 135m|1b | --model FILE.gguf] [--type q4_0|q8_0|q4_k]
 //   [--threads 2] [--rounds 5] [--inputs int8,bf16] [--json]
 import { spawn } from 'node:child_process';
@@ -27,7 +27,7 @@ const wanted = {
   '135m': { int8Avx2: [1.2, 1, 1, 1, 1, 1], int8: [1.6, 1.3, 2, undefined, 1.7, 3], bf16: [1, undefined, 1, 1, 1, 1], bf16Amx: [3, 0.6, 1.5, 2, undefined, 2] },
   '1b': { int8: [1.5, 1, 1.8, undefined, undefined, undefined] },
 };
-/** The peer's threads spin for about 100 ms after a step: whoever comes next must not share the cores with them. */
+/** Pause after a step of the peer: its threads spin for about 100 ms and must not share the cores with the next contender. */
 const pauseMs = 400;
 
 class Peer {

@@ -1,4 +1,4 @@
-// Times single steps of llama.cpp by its C API, on command, so that another engine can take turns with it in one run.
+// Times single steps of llama.cpp with its C API, on command, so that another engine can alternate with it in one run.
 // peer MODEL THREADS LIBRARIES: prints {"variant":...} once it is loaded, then answers each line of stdin with a list of milliseconds:
 //   prefill FLASH TOKENS REPEATS       one step that computes TOKENS tokens into an empty context
 //   decode FLASH BATCH DEPTH STEPS     steps of one token of each of BATCH sequences, DEPTH tokens in the cache (batch 1 where DEPTH > 0)

@@ -1,4 +1,4 @@
-// Asks llama.cpp for token ids and logits by its C API, on command, so that another engine's can be laid beside them.
+// Computes token ids and logits with llama.cpp's C API, on command, for comparison with another engine.
 // values MODEL LIBRARIES [vocabulary]: prints "ready" once it is loaded, then answers each line of stdin with one line:
 //   tokens HEX       ids of the UTF-8 bytes, no special token added and none read from the text
 //   marked HEX       ids with the special tokens that the file asks for, and those read that are spelled out in the text

@@ -104,7 +104,7 @@ function stored(architecture, config, name, { shape, values }) {
 
 function gemmaValues(architecture, config, name, values) {
   if (name.endsWith('norm.weight')) return values.map((value) => value + 1);
-  // Files have no key for the scale of queries: it is put into them, relative to the one that llama.cpp takes.
+  // GGUF has no key for the scale of queries: the queries are multiplied by it, relative to llama.cpp's own scale.
   const scale = Math.sqrt(headDimOf(config) / config.query_pre_attn_scalar);
   if (scale !== 1 && architecture !== 'gemma2') throw new Error(`Cannot write GGUF: ${architecture} has no place for a query scale`);
   return name.includes('.q_proj.') ? values.map((value) => value * scale) : values;
