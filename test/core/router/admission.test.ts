@@ -1,4 +1,5 @@
-// Who is taken: what requests may wait, loads over it, and what the pool that decodes is about to do.
+// Admission: SLOs, loads over their bounds, and the forecast of the decode pool.
+
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
@@ -13,15 +14,15 @@ import { parseSloBound, sloOf } from '../../../src/core/router/admission/slo.ts'
 const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
 const member = { steps, capacityTokens: 10_000, receiveTokens: 1_000, takesHandOffs: true };
 
-const coming = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
+const arrival = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
   member: at,
   tokens,
   joinsUs,
   tbtUsMax,
 });
 
-describe('what a request may wait', () => {
-  it('is a time, or so many times what it takes alone', () => {
+describe('an SLO bound', () => {
+  it('is a time, or a multiple of the time on an idle instance', () => {
     expect(parseSloBound('30s')).toEqual({ us: 30_000_000 });
     expect(parseSloBound('250')).toEqual({ us: 250_000 });
     expect(parseSloBound('1.5ms')).toEqual({ us: 1_500 });
@@ -33,7 +34,7 @@ describe('what a request may wait', () => {
     expect(slo).toEqual({ ttftUs: 30_000, tbtUs: 50_000, completionUs: Number.POSITIVE_INFINITY });
     const relative = sloOf({ ttft: { us: 1 }, tbt: { times: 5 } }, alone, { prefill, steps });
     expect(relative.tbtUs).toBe(5 * (1_000 + 301));
-    // The prompt, then two steps that see 301 and 302 tokens.
+    // The prompt, then two steps with 301 and 302 tokens.
     const last = sloOf({ completion: { times: 2 } }, alone, { prefill, steps });
     expect(last.completionUs).toBe(2 * (3_000 + 2_000 + 301 + 302));
     expect([last.ttftUs, last.tbtUs]).toEqual([Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY]);
@@ -42,7 +43,7 @@ describe('what a request may wait', () => {
 
 describe('admission', () => {
   const load = fc.double({ min: 0, max: 3, noNaN: true });
-  it('refuses for the largest load over 1 that its policy looks at, and never while all are under', () => {
+  it('refuses for the largest load over 1 that its policy checks, and never while all are below', () => {
     fc.assert(
       fc.property(load, load, load, load, (ttft, tbt, memory, completion) => {
         const loads: Loads = { ttft, tbt, memory, completion };
@@ -57,11 +58,11 @@ describe('admission', () => {
     );
   });
 
-  it('learns a bound that 99 of 100 keep', () => {
+  it('learns an error bound that 99 of 100 predictions keep', () => {
     const bound = new ErrorBound();
     let late = 0;
     for (let i = 0; i < 20_000; i++) {
-      // Lateness from 0 to 10 ms, spread evenly by a stride that visits all.
+      // Errors from 0 to 10 ms, spread evenly by a stride that visits all values.
       const actual = 100_000 + ((i * 6_181) % 10_000);
       if (i >= 10_000 && actual > 100_000 + bound.us) late++;
       bound.observe(100_000, actual, 100_000);
@@ -72,7 +73,7 @@ describe('admission', () => {
 });
 
 describe('output lengths', () => {
-  it('are learned by kind, and tell how many outputs go on', () => {
+  it('are learned by class, and give the share of longer outputs', () => {
     const outputs = new OutputLengths();
     expect([outputs.of('a').mean, outputs.of('a').longer(100)]).toEqual([1, 1]);
     for (let i = 0; i < 1000; i++) {
@@ -87,7 +88,7 @@ describe('output lengths', () => {
     expect(outputs.of('long').longer(1100)).toBe(0);
   });
 
-  it('never rise with length, and follow what is new', () => {
+  it('give shares that never rise with length, and follow new observations', () => {
     const outputs = new OutputLengths();
     fc.assert(
       fc.property(fc.array(fc.integer({ min: 1, max: 5000 }), { minLength: 1, maxLength: 50 }), (lengths) => {
@@ -102,8 +103,8 @@ describe('output lengths', () => {
   });
 });
 
-describe('odds of being refused at last', () => {
-  /** Refused by chance, spread evenly by a stride, the more likely the further a load is over `full`; noise 0: surely. */
+describe('the odds of a refusal on the decode instance', () => {
+  /** Random refusals, spread evenly by a stride, more likely the further a load is over `full`; noise 0: certain. */
   const taught = (full: number, noise: number, shift = 0) => {
     const odds = new RefusalOdds();
     for (let i = 0; i < 20_000; i++) {
@@ -114,14 +115,14 @@ describe('odds of being refused at last', () => {
     return odds;
   };
 
-  it('are even where half are refused, wherever predictions put that', () => {
+  it('are even at the load at which half of the requests are refused', () => {
     expect(taught(1, 0.2).loadAt(0.5)).toBeCloseTo(1, 1);
     expect(taught(1, 0.2, 0.15).loadAt(0.5)).toBeCloseTo(0.85, 1);
     expect(taught(1, 0.1).of(1.15)).toBeGreaterThan(0.9);
     expect(taught(1, 0.1).of(0.85)).toBeLessThan(0.1);
   });
 
-  it('reach a share at a lower load the smaller it is, and at no likely load where predictions say nothing', () => {
+  it('reach a smaller share at a lower load, and no share at a likely load when forecasts are useless', () => {
     const odds = taught(1, 0.2);
     expect(odds.loadAt(0.2)).toBeLessThan(odds.loadAt(0.5));
     expect(taught(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
@@ -136,26 +137,26 @@ describe('odds of being refused at last', () => {
     );
   });
 
-  it('move the forecast load to where as many are refused as may be', () => {
+  it('shift the forecast load by the permitted share of refusals', () => {
     const forecast = new DecodeForecast(new DecodePool([member]), { kind: 'mean', decodeUs: 1, oddsMax: 0.25 });
     const before = forecast.corrected(0.9);
     for (let i = 0; i < 500; i++) forecast.reachedDecode(0.9, i % 2 === 0);
     expect(forecast.corrected(0.9)).toBeGreaterThan(1);
     expect(before).toBeLessThan(1);
-    // Whoever is refused teaches nothing: in the end somebody is let through again.
+    // Unobserved refusals decay the fit: in the end a request is accepted again.
     for (let i = 0; i < 2_000; i++) forecast.refused();
     expect(forecast.corrected(0.9)).toBeLessThan(1);
   });
 });
 
-describe('the pool that decodes', () => {
-  it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
+describe('the decode pool', () => {
+  it('chooses the member with the shortest step, and those with full receive buffers last', () => {
     const pool = new DecodePool([undefined, member, member, { ...member, takesHandOffs: false }]);
     expect(pool.choose(600)).toBe(1);
-    const first = pool.add(0, coming(1, 600, 1_000));
+    const first = pool.add(0, arrival(1, 600, 1_000));
     expect(pool.choose(600)).toBe(2);
-    pool.joined(1_000, pool.add(0, coming(2, 700, 1_000)));
-    // Shorter at 1, but its 600 tokens are still to land.
+    pool.joined(1_000, pool.add(0, arrival(2, 700, 1_000)));
+    // The step is shorter on member 1, but its receive buffers hold 600 tokens.
     expect(pool.choose(500)).toBe(2);
     pool.joined(2_000, first);
     expect(pool.choose(500)).toBe(1);
@@ -166,45 +167,45 @@ describe('the pool that decodes', () => {
     pool.check();
   });
 
-  it('is now what has joined, and then what will have joined less what is older than a decode takes', () => {
+  it('counts the joined requests now, and later those that will have joined and not ended', () => {
     const pool = new DecodePool([member]);
-    const old = pool.add(0, coming(0, 100, 0));
+    const old = pool.add(0, arrival(0, 100, 0));
     pool.joined(0, old);
-    const young = pool.add(0, coming(0, 200, 0));
+    const young = pool.add(0, arrival(0, 200, 0));
     pool.joined(50_000, young);
-    pool.add(50_000, coming(0, 400, 80_000));
-    pool.add(50_000, coming(0, 800, 300_000));
-    // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
+    pool.add(50_000, arrival(0, 400, 80_000));
+    pool.add(50_000, arrival(0, 800, 300_000));
+    // Two decode with 300 tokens, 350 with the new prompt, and have generated for 50 and 0 ms.
     const stepUs = 3_000 + 350;
     expect(pool.countNow(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
     // At 120 ms the first is older than 100 ms; 200 and 400 decode, the second for 70 ms.
     const thenUs = 2_000 + 600;
     const { tbtUs, memory } = pool.countAt(50_000, 120_000, 100_000).load(0, 0);
     expect(tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
-    // Whoever is late joins now: the third at 200 ms instead of 80.
+    // A late request joins now: the third one at 200 ms instead of 80.
     expect(pool.countAt(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
     expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
     pool.check();
   });
 
-  it('is expected to be those whose outputs go on, each with the chance that it does', () => {
+  it('counts each request with the probability that its output continues', () => {
     const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
     const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, oddsMax: 0.5 });
     // Half of the outputs have 10 tokens, half 100.
     for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
     const outputs = forecast.outputsOf('a');
-    const old = pool.add(0, { ...coming(0, 100, 0), outputs });
+    const old = pool.add(0, { ...arrival(0, 100, 0), outputs });
     pool.joined(0, old);
-    pool.add(50_000, { ...coming(0, 400, 60_000), outputs });
+    pool.add(50_000, { ...arrival(0, 400, 60_000), outputs });
     // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
     const { memory } = forecast.countAt(50_000, 80_000).load(0, 0);
     expect(memory).toBeCloseTo((100 + 80 + 0.5 * 400) / 10_000, 3);
-    // Nobody is known to go on for longer than 100: those who do may stay.
+    // No known output is longer than 100 tokens: a longer one counts fully.
     expect(forecast.countAt(200_000, 200_000).load(0, 0).memory).toBeGreaterThan(0.03);
     expect(forecast.countAt(50_000, 180_000).load(0, 0).memory).toBe(0);
   });
 
-  it('lasts as long as decodes did, where that is learned', () => {
+  it('uses the mean decode time for the forecast `mean`', () => {
     const pool = new DecodePool([member]);
     const forecast = new DecodeForecast(pool, { kind: 'mean', decodeUs: 7, oddsMax: 0.5 });
     expect(forecast.decodeUs).toBe(7);
@@ -215,7 +216,7 @@ describe('the pool that decodes', () => {
     expect(given.decodeUs).toBe(7);
   });
 
-  it('counts right whatever comes and goes', () => {
+  it('has correct sums after any sequence of changes', () => {
     const move = fc.record({ tokens: fc.integer({ min: 1, max: 900 }), what: fc.nat(3), pick: fc.nat(50) });
     fc.assert(
       fc.property(fc.array(move, { maxLength: 60 }), (moves) => {
@@ -223,7 +224,7 @@ describe('the pool that decodes', () => {
         const live: ReturnType<DecodePool['add']>[] = [];
         moves.forEach(({ tokens, what, pick }, i) => {
           const one = live[pick % Math.max(1, live.length)];
-          if (what < 2 || one === undefined) live.push(pool.add(i, coming(pool.choose(tokens) ?? 0, tokens, i + 5)));
+          if (what < 2 || one === undefined) live.push(pool.add(i, arrival(pool.choose(tokens) ?? 0, tokens, i + 5)));
           else if (what === 2) pool.joined(i, one);
           else pool.remove(one);
           pool.check();

@@ -1,4 +1,5 @@
-// The conductor machine: answers at once, counts to the end, passes cancels on, drains.
+// The conductor: answers at once, tracks requests to their ends, passes cancels on, drains.
+
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
@@ -36,7 +37,7 @@ function heard(id: string, event: GenerationEvent, instance = 0): ConductorEvent
   return { kind: 'heard', instance, id, event };
 }
 
-test('a request is accepted at once, forwarded, followed and ended; the instance’s own accepted is not repeated', () => {
+test('accepts a request at once, forwards it and follows it to its end; drops the accepted event of the instance', () => {
   const step = conductor();
   const one = request('a', [1, 2, 3]);
   expect(step({ kind: 'submit', request: one })).toEqual([
@@ -49,14 +50,14 @@ test('a request is accepted at once, forwarded, followed and ended; the instance
   expect(step(heard('a', finished))).toEqual([]);
 });
 
-test('what is cached is told though tokens overtake it, and once', () => {
+test('passes on a start that tokens have overtaken, once', () => {
   const step = conductor();
   step(submit('a'));
   for (const event of [tokens, started]) expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
   expect(step(heard('a', started))).toEqual([]);
 });
 
-test('over the bound it refuses at once, and the time to wait follows the throughput', () => {
+test('refuses at once when the queue is full, with a Retry-After by the throughput', () => {
   const step = conductor(3);
   for (let i = 0; i < 40; i++) {
     step(submit(`x${i}`), i * 4_000_000);
@@ -80,7 +81,7 @@ test('over the bound it refuses at once, and the time to wait follows the throug
   expect(step(submit('d'))[0]).toMatchObject({ event: accepted });
 });
 
-test('the time to wait stays between a second and a minute, and needs no past', () => {
+test('Retry-After stays between a second and a minute, also before any request has ended', () => {
   const throughput = new Throughput();
   expect(throughput.retryAfterMs(5, 100)).toBe(1_000);
   for (let i = 0; i < 200; i++) throughput.ended(i * 1_000_000);
@@ -89,13 +90,13 @@ test('the time to wait stays between a second and a minute, and needs no past', 
   expect(throughput.retryAfterMs(900_000_000, 500)).toBe(60_000);
 });
 
-test('of instances with unlike memory those are asked that could hold the request', () => {
+test('routes to instances whose memory holds the request', () => {
   const capacities = [10, 100, 40];
   const instances = capacities.map((capacityTokens) => ({ capacityTokens }));
   const machine = new Conductor({ requests: tokenRequests, queueMax: 100, instances });
   const went = (id: string, promptTokens: number) => {
-    const asked = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
-    const effects = machine.step(0, { kind: 'submit', request: asked });
+    const sent = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
+    const effects = machine.step(0, { kind: 'submit', request: sent });
     return effects.flatMap((effect) => (effect.kind === 'forward' ? [effect.instance] : []));
   };
   for (let i = 0; i < 4; i++) expect(went(`long ${i}`, 90)).toEqual([1]);
@@ -104,11 +105,11 @@ test('of instances with unlike memory those are asked that could hold the reques
   expect(went('short', 5)).toEqual([0]);
   expect(went('too long', 100)).toEqual([]);
   machine.step(0, { kind: 'instanceLost', instance: 1 });
-  expect(went('nobody', 90)).toEqual([]);
+  expect(went('without instance', 90)).toEqual([]);
   machine.check();
 });
 
-test('one that cannot fit is refused with both lengths', () => {
+test('refuses a request that cannot fit, with both lengths', () => {
   const [effect] = conductor()({ kind: 'submit', request: request('a', promptOf(1, 90), { maxTokens: 12 }) });
   expect(effect).toMatchObject({ event: { code: 'CONTEXT_TOO_LONG' } });
   expect(effect).toMatchObject({
@@ -116,14 +117,14 @@ test('one that cannot fit is refused with both lengths', () => {
   });
 });
 
-test('a cancel interrupts the request’s own prefill, and not decode rows of many', () => {
+test('a cancel interrupts the prefill of the request, and no decode step that others share', () => {
   const step = conductor(10);
   for (const id of ['a', 'b', 'c', 'd']) step(submit(id));
   const cancel = (id: string): unknown => step({ kind: 'cancel', id })[0];
   step(heard('a', started));
   expect(cancel('a')).toEqual({ kind: 'cancel', instance: 0, id: 'a', interrupt: true });
   expect(step(heard('a', tokens))).toEqual([]);
-  // Nothing was computed since: another interrupt would be at the expense of the rest.
+  // No output since the last interrupt: another one would starve the other requests.
   step(heard('b', started));
   expect(cancel('b')).toMatchObject({ interrupt: false });
   step(heard('c', tokens));
@@ -133,7 +134,7 @@ test('a cancel interrupts the request’s own prefill, and not decode rows of ma
   expect(cancel('d')).toEqual({ kind: 'ignored', message: 'Ignored cancel: request d is not live' });
 });
 
-test('alone, a prefill is interrupted every time', () => {
+test('a cancel interrupts the prefill of the only request every time', () => {
   const step = conductor(10);
   for (const id of ['a', 'b', 'c']) {
     step(submit(id));
@@ -142,7 +143,7 @@ test('alone, a prefill is interrupted every time', () => {
   }
 });
 
-test('drain refuses what comes, lets the rest end, then says so', () => {
+test('drain refuses new requests, lets the others end, then reports it', () => {
   const step = conductor();
   step(submit('a'));
   expect(step({ kind: 'drain' })).toEqual([]);
@@ -162,7 +163,7 @@ test('drain refuses what comes, lets the rest end, then says so', () => {
   expect(conductor()({ kind: 'drain' })).toEqual([{ kind: 'drained' }]);
 });
 
-test('a lost instance fails what it had, once, and serves nothing more', () => {
+test('the requests of a lost instance fail once, and it gets no new ones', () => {
   const step = conductor(10, 2);
   for (const id of ['a', 'b', 'c']) step(submit(id));
   const effects = step({ kind: 'instanceLost', instance: 0 });
@@ -174,7 +175,7 @@ test('a lost instance fails what it had, once, and serves nothing more', () => {
   expect(step(submit('e'))).toHaveLength(1);
 });
 
-test('with a real instance behind it, no history loses a request or answers one twice', () => {
+test('with a real instance, no history loses a request or ends one twice', () => {
   const action = fc.oneof(
     { weight: 3, arbitrary: fc.constant('submit' as const) },
     { weight: 3, arbitrary: fc.constant('step' as const) },
@@ -191,7 +192,7 @@ test('with a real instance behind it, no history loses a request or answers one 
       const ends = new Map<string, number>();
       const seen = new Map<string, number>();
       let submitted = 0;
-      const tell = (event: ConductorEvent): void => {
+      const step = (event: ConductorEvent): void => {
         for (const effect of machine.step(world.nowUs, event)) {
           if (effect.kind === 'forward') world.submit(effect.request);
           if (effect.kind === 'cancel') world.cancel(effect.id);
@@ -202,19 +203,19 @@ test('with a real instance behind it, no history loses a request or answers one 
       };
       const pass = (): void => {
         for (const [id, { events }] of world.heard) {
-          for (let at = seen.get(id) ?? 0; at < events.length; at++) tell(heard(id, events[at] as GenerationEvent));
+          for (let at = seen.get(id) ?? 0; at < events.length; at++) step(heard(id, events[at] as GenerationEvent));
           seen.set(id, events.length);
         }
       };
       for (const what of actions) {
         if (what === 'submit')
-          tell({ kind: 'submit', request: request(`r${submitted++}`, promptOf(submitted % 3, 50)) });
+          step({ kind: 'submit', request: request(`r${submitted++}`, promptOf(submitted % 3, 50)) });
         else if (what === 'step' && world.running !== undefined) world.finishStep();
         else if (typeof what === 'number' && what < submitted && !ends.has(`r${what}`)) {
-          tell({ kind: 'cancel', id: `r${what}` });
+          step({ kind: 'cancel', id: `r${what}` });
           ends.set(`r${what}`, 1);
         }
-        // What the instance says arrives late.
+        // Events of the instance arrive late.
         if (what !== 'submit') pass();
       }
       world.finishAll();
@@ -225,7 +226,7 @@ test('with a real instance behind it, no history loses a request or answers one 
   );
 });
 
-test('places by what instances tell of their caches, and asks for all of it when something was lost', () => {
+test('places by the KV events of instances, and requests a snapshot when events are lost', () => {
   const journals = new KvEventLog(0);
   const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
   const machine = new Conductor({
@@ -254,11 +255,11 @@ test('places by what instances tell of their caches, and asks for all of it when
   journals.record(words, 0, true);
   expect(step(journal())).toEqual([]);
   expect(placed('a')).toMatchObject({ instance: 2 });
-  // 600 us wait there, 1,000 us is what the whole prompt takes elsewhere.
+  // A wait of 600 us there, and 1,000 us for the whole prompt elsewhere.
   expect(placed('b')).toMatchObject({ instance: 0 });
   step(heard('a', { kind: 'started', cachedTokens: 4 }, 2));
   expect(machine.blocks).toMatchObject({ hits: 1, misses: { neverSeen: 1, evicted: 0, elsewhere: 0, partial: 1 } });
-  // Nothing of it was there after all: 1,000 us wait.
+  // No block was cached after all: a wait of 1,000 us.
   step(heard('b', { kind: 'started', cachedTokens: 0 }));
   expect(machine.blocks.misses).toEqual({ neverSeen: 2, evicted: 0, elsewhere: 1, partial: 2 });
   step(heard('a', tokens, 2), 600);
@@ -275,7 +276,7 @@ test('places by what instances tell of their caches, and asks for all of it when
   expect(step(journal())).toEqual([{ kind: 'askBlocks', instance: 2 }]);
   step({ kind: 'snapshot', instance: 2, snapshot: journals.snapshot(words.slice(4)) });
   expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
-  // It has the second block alone, which is of no use.
+  // The instance has the second block alone, which is no prefix.
   expect(placed('c')).toMatchObject({ instance: 0 });
   step({ kind: 'instanceLost', instance: 0 });
   expect(placed('d')).toMatchObject({ instance: 1 });

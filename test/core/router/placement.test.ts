@@ -1,4 +1,4 @@
-// Placement: Algorithm 1 against trying every instance, the baselines, and the queues that predictions come from.
+// Placement: Algorithm 1 against an exhaustive search, the baselines, and the prefill queues.
 
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -17,7 +17,7 @@ const blockTokens = 10;
 const balancingThreshold = 2;
 const backlogUs = [0, 500, 0, 300, 0, 0];
 
-/** Instances of kind 1 are twice as slow; 3 us for a token that moves. */
+/** Instances of kind 1 are twice as slow; a transfer takes 3 us a token. */
 const costs: PlacementCosts = {
   kinds: 2,
   prefillUs: (kind, tokens, cached) => (kind + 1) * (tokens - cached) * 20,
@@ -67,7 +67,7 @@ const clusters = fc
   .map((all) => all.map((one): Shown => ({ ...one, up: Number(one.up) })));
 
 describe('placement', () => {
-  test('by cache takes the least predicted time to the first token, fetching where Algorithm 1 says and it is faster', () => {
+  test('cache-aware takes the least predicted TTFT, and fetches where Algorithm 1 does and it is faster', () => {
     const fetched = { yes: 0, no: 0 };
     fc.assert(
       fc.property(clusters, fc.integer({ min: 101, max: 400 }), fc.boolean(), (instances, tokens, fetching) => {
@@ -75,7 +75,7 @@ describe('placement', () => {
         const matches = matchesOf(instances.map(({ own }) => own));
         const decision = placement(kind).choose({ number: 0, tokens, blockTokens, matches }, viewOf(instances));
         const longest = Math.max(...instances.map(({ own }) => own));
-        // Of those who have the longest, the first of those with the least to send.
+        // Among the instances with the longest prefix, the first one with the smallest send backlog.
         const holders = instances.flatMap(({ own }, i) => (own === longest ? [i] : []));
         const from = holders.toSorted((a, b) => (backlogUs[a] ?? 0) - (backlogUs[b] ?? 0) || a - b)[0] ?? 0;
         const ways = instances.flatMap(({ up, queueUs, kind, own }, i) => {
@@ -103,7 +103,7 @@ describe('placement', () => {
     for (const count of Object.values(fetched)) expect(count).toBeGreaterThan(40);
   });
 
-  test('takes no prefix from others while nothing moves between instances', () => {
+  test('fetches no prefix while nothing moves between instances', () => {
     const instances = [0, 10].map((own) => ({ up: 1, requests: 0, queueUs: own * 400, kind: 0, own }));
     const question = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
     const decision = placement('cache-aware', { transfers: undefined }).choose(question, viewOf(instances));
@@ -125,7 +125,7 @@ describe('placement', () => {
         viewOf(queueUs.map(idle)),
       );
 
-    test('counts the time of reading it, beside others that compute', () => {
+    test('counts its read time, which overlaps with the queue', () => {
       expect(choose([10, 0], [6, 0])).toMatchObject({
         instance: 0,
         ssdBlocks: 6,
@@ -134,25 +134,25 @@ describe('placement', () => {
         prefillUs: 400,
       });
       expect(choose([10, 0], [6, 0], [1_000, 5_000])).toMatchObject({ waitUs: 1_000, readyUs: 420 });
-      // So much of it that computing elsewhere is sooner, were it not for the queue.
+      // A shorter local prefix still beats a whole prefill.
       expect(choose([2, 0], [0, 0])).toMatchObject({ instance: 0, localBlocks: 2 });
     });
 
-    test('adds what the other one reads before it sends', () => {
+    test('adds the read time of the sender', () => {
       expect(choose([0, 10], [0, 4], [0, 9_000])).toMatchObject({
         ...{ instance: 0, from: 1, fetchedBlocks: 10, fetchedSsdBlocks: 4, ssdBlocks: 0 },
         transferUs: 500 + 3 * 100 + 7 * 40,
       });
     });
 
-    test('waits for less where the first step runs meanwhile', () => {
+    test('subtracts the first step, which overlaps with the transfer', () => {
       expect(choose([10, 0], [6, 0], [0, 0], 400)).toMatchObject({ readyUs: 20, waitUs: 20 });
       expect(choose([0, 10], [0, 0], [100, 9_000], 400)).toMatchObject({ transferUs: 800, readyUs: 400, waitUs: 400 });
       expect(choose([0, 10], [0, 0], [100, 9_000], 2_000)).toMatchObject({ transferUs: 800, readyUs: 0, waitUs: 100 });
     });
   });
 
-  test('among equals takes the one with fewer requests, then the first', () => {
+  test('among equals takes the instance with fewer requests, then the first', () => {
     const instances = [2, 1, 1].map((requests) => ({ up: 1, requests, queueUs: 0, kind: 0, own: 0 }));
     const question = { number: 0, tokens: 50, blockTokens, matches: matchesOf([0, 0, 0]) };
     for (const kind of ['cache-aware', 'least-loaded'] as const) {
@@ -160,27 +160,27 @@ describe('placement', () => {
     }
   });
 
-  test('among equals takes the one to which least comes of others, then the one that computes least', () => {
+  test('among equal TTFTs takes the instance that fetches least, then the one that computes least', () => {
     const view = (kinds: readonly number[], requests: readonly number[]) =>
       viewOf(kinds.map((kind, i) => ({ up: 1, requests: requests[i] ?? 0, queueUs: 0, kind, own: 0 })));
     const choose = (own: readonly number[], kinds: readonly number[], requests: readonly number[], fetching: boolean) =>
-      // All that comes, comes while others are computed.
+      // Every fetch overlaps with computation.
       placement(fetching ? 'cache-aware' : 'local-cache-only', { overlapUs: () => 2_000 }).choose(
         { number: 0, tokens: 120, blockTokens, matches: matchesOf(own) },
         view(kinds, requests),
       );
-    // 400 us with the prefix of the last one, wherever it is computed.
+    // 400 us behind the prefix of the last instance, on any instance.
     expect(choose([0, 4, 10], [0, 0, 0], [0, 0, 1], true)).toMatchObject({
       ...{ instance: 2, localBlocks: 10, fetchedBlocks: 0, from: undefined, prefillUs: 400 },
     });
     expect(choose([0, 4, 10, 10], [0, 0, 0, 0], [0, 0, 1, 0], true)).toMatchObject({ instance: 3, from: undefined });
-    // The one that has it is slower: it comes to whoever has some of it.
+    // The instance with the prefix is slower: the fetch goes to one that has a part of it.
     expect(choose([0, 4, 10], [0, 0, 1], [0, 1, 0], true)).toMatchObject({ instance: 1, fetchedBlocks: 6, from: 2 });
-    // 2,400 us each: half of the rows take the slower one as long.
+    // 2,400 us each: the slower instance takes as long for half of the rows.
     expect(choose([0, 6], [0, 1], [0, 1], false)).toMatchObject({ instance: 1, localBlocks: 6, prefillUs: 2_400 });
   });
 
-  test('counts what passes before the first byte of a prefix comes: nothing is computed behind it meanwhile', () => {
+  test('counts the latency before the first byte of a prefix, with which nothing overlaps', () => {
     const choose = (queueUs: readonly number[], onSsd = 0) => {
       const instances = queueUs.map((queueUs) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 }));
       const transfers = { transferUs: () => 370, latencyUs: () => 70, backlogUs: () => 0 };
@@ -200,7 +200,7 @@ describe('placement', () => {
     expect(choose([0, 71])).toMatchObject({ instance: 0, from: 1 });
   });
 
-  test('takes only instances that are up, whatever the policy, and knows what the chosen one has', () => {
+  test('every policy takes only instances that are up, and uses the local prefix of the chosen one', () => {
     fc.assert(
       fc.property(clusters, fc.nat(1000), fc.constantFrom(...placementKinds), (instances, number, kind) => {
         const matches = matchesOf(instances.map(({ own }) => own));
@@ -213,7 +213,7 @@ describe('placement', () => {
     );
   });
 
-  test('in turn passes over those that are down; by chance takes each about as often', () => {
+  test('round-robin skips instances that are down, and random takes each about as often', () => {
     const view = viewOf([1, 0, 1, 1].map((up) => ({ up, requests: 0, queueUs: 0, kind: 0, own: 0 })));
     const choose = (kind: PlacementKind, number: number) =>
       placement(kind).choose({ number, tokens: 1, blockTokens, matches: undefined }, view)?.instance ?? -1;
@@ -225,8 +225,8 @@ describe('placement', () => {
   });
 });
 
-describe('queues of prefills', () => {
-  test('wait for what was sent and has not ended, less what is done of the first', () => {
+describe('prefill queues', () => {
+  test('sum the pending prefills, less what the running one has done', () => {
     const queues = new PrefillQueues(2);
     const waits = (nowUs: number) => {
       const out = new Float64Array(2);
@@ -237,7 +237,7 @@ describe('queues of prefills', () => {
     queues.add(1000, 1, 600);
     expect(waits(1000)).toEqual([0, 1000]);
     expect(waits(1300)).toEqual([0, 700]);
-    // Held up: no more than its share is taken to be done.
+    // Delayed: at most its share counts as done.
     expect(waits(9000)).toEqual([0, 500]);
     queues.correct(1, 600, 100);
     expect(waits(1000)).toEqual([0, 500]);
@@ -246,7 +246,7 @@ describe('queues of prefills', () => {
     expect(waits(2000)).toEqual([0, 0]);
   });
 
-  test('learn how much longer prefills take than predicted', () => {
+  test('learn the ratio of observed to predicted times', () => {
     const queues = new PrefillQueues(1);
     let nowUs = 0;
     for (let i = 0; i < 200; i++) {
@@ -262,7 +262,7 @@ describe('queues of prefills', () => {
   });
 });
 
-test('a prefill in chunks costs its rows and the keys that they see', () => {
+test('a chunked prefill costs its rows and the keys that they attend to', () => {
   const linear = new ChunkedPrefill({ predictUs: ({ rows, keyRows }) => 7 + 3 * rows + 0.5 * keyRows }, 40);
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 500 }), fc.nat(499), (tokens, cached) => {

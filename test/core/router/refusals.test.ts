@@ -1,4 +1,5 @@
-// Refusals say what their figures say, and come over the wire with them.
+// Refusals: their messages carry the figures of their causes, and the causes survive the wire format.
+
 import { expect, it } from 'vitest';
 import { contextTooLong, loadOf, promptExceedsReceiveBuffer, queueFull } from '../../../src/core/protocol/refusals.ts';
 import { admissionRefusal } from '../../../src/core/router/admission/admission-policy.ts';

@@ -1,4 +1,5 @@
-// Accounts of requests: what they say of tries and ends, and how many are kept.
+// Request traces: attempts, ends, and how many the log keeps.
+
 import { describe, expect, it } from 'vitest';
 import type { PlacementTrace } from '../../../src/core/protocol/request-trace.ts';
 import { RequestLog } from '../../../src/core/router/request-log.ts';
@@ -12,7 +13,7 @@ const placed: PlacementTrace = {
 };
 
 describe('RequestLog', () => {
-  it('follows a request over its tries to its end', () => {
+  it('follows a request over its attempts to its end', () => {
     const log = new RequestLog(4);
     log.submitted(10, request('a', [1, 2, 3]));
     log.record(10, { kind: 'placed', id: 'a', account: placed });
@@ -32,7 +33,7 @@ describe('RequestLog', () => {
     });
   });
 
-  it('takes a start that its tokens have overtaken', () => {
+  it('accepts a start that its tokens have overtaken', () => {
     const log = new RequestLog(4);
     log.submitted(10, request('a', [1, 2, 3]));
     log.record(40, { kind: 'emit', id: 'a', event: { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined } });
@@ -40,7 +41,7 @@ describe('RequestLog', () => {
     expect(log.find('a')).toMatchObject({ state: 'decode', cachedTokens: 2, startedUs: 40, firstTokenUs: 40 });
   });
 
-  it('tells refusals, failures and cancels apart', () => {
+  it('distinguishes refusals, failures and cancels', () => {
     const log = new RequestLog(4);
     const failed = { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot', retryAfterMs: 1 } as const;
     for (const id of ['refused', 'failed', 'left']) log.submitted(0, request(id, [1]));
@@ -51,7 +52,7 @@ describe('RequestLog', () => {
     expect(['refused', 'failed', 'left'].map((id) => log.find(id)?.state)).toEqual(['refused', 'failed', 'cancelled']);
   });
 
-  it('forgets those that ended first, and nobody who lives', () => {
+  it('drops the requests that ended first, and no running one', () => {
     const log = new RequestLog(2);
     const ids = ['a', 'b', 'c', 'd'];
     for (const id of ids) log.submitted(0, request(id, [1]));

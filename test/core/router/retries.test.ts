@@ -1,4 +1,5 @@
-// Requests whose instances are lost: they go on elsewhere, with the tokens that would have come, and none is told twice.
+// Requests of lost instances: they continue on another instance with the same tokens, and clients receive each token once.
+
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
@@ -8,12 +9,12 @@ import type { FailureDetection } from '../../../src/core/router/conductor-config
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { greedy, promptOf, request, World } from './world.ts';
 
-/** A conductor over real instances, any of which may be lost and come again. */
+/** A conductor over real instances, any of which may be lost and join again. */
 class Cluster {
   readonly worlds: (World | undefined)[];
   readonly conductor: Conductor<GenerationRequest>;
-  readonly told = new Map<string, GenerationEvent[]>();
-  /** Events that the conductor has heard, by the lists that they stand in. */
+  readonly received = new Map<string, GenerationEvent[]>();
+  /** Number of events that the conductor has received, by their lists. */
   readonly #passed = new Map<readonly GenerationEvent[], number>();
   #incarnation = 0;
 
@@ -27,11 +28,11 @@ class Cluster {
     });
   }
 
-  tell(event: ConductorEvent, nowUs = 0): void {
+  deliver(event: ConductorEvent, nowUs = 0): void {
     for (const effect of this.conductor.step(nowUs, event)) {
       if (effect.kind === 'forward') this.worlds[effect.instance]?.submit(effect.request);
       if (effect.kind === 'cancel') this.worlds[effect.instance]?.cancel(effect.id);
-      if (effect.kind === 'emit') this.told.set(effect.id, [...(this.told.get(effect.id) ?? []), effect.event]);
+      if (effect.kind === 'emit') this.received.set(effect.id, [...(this.received.get(effect.id) ?? []), effect.event]);
     }
     this.conductor.check();
   }
@@ -42,12 +43,12 @@ class Cluster {
     this.#pass();
   }
 
-  /** What instances have said comes to the conductor. */
+  /** Delivers the events of the instances to the conductor. */
   #pass(): void {
     for (const [instance, world] of this.worlds.entries()) {
       for (const [id, { events }] of world?.heard ?? []) {
         for (let at = this.#passed.get(events) ?? 0; at < events.length; at++)
-          this.tell({ kind: 'heard', instance, id, event: events[at] as GenerationEvent });
+          this.deliver({ kind: 'heard', instance, id, event: events[at] as GenerationEvent });
         this.#passed.set(events, events.length);
       }
     }
@@ -55,12 +56,12 @@ class Cluster {
 
   lose(instance: number): void {
     this.worlds[instance] = undefined;
-    this.tell({ kind: 'instanceLost', instance });
+    this.deliver({ kind: 'instanceLost', instance });
   }
 
   join(instance: number): void {
     this.worlds[instance] = new World({ pages: 60 });
-    this.tell({ kind: 'instanceJoined', instance, incarnation: ++this.#incarnation });
+    this.deliver({ kind: 'instanceJoined', instance, incarnation: ++this.#incarnation });
   }
 
   finishAll(): void {
@@ -81,7 +82,7 @@ const requests = [
   request('scored', promptOf(3, 50), { maxTokens: 20, sampling: { ...greedy, topLogprobs: 2, promptLogprobs: true } }),
 ];
 
-test('whenever instances are lost, clients have what they would have had, each piece once', () => {
+test('under any loss of instances clients receive the same output, each token once', () => {
   const alone = new World();
   alone.submit(...requests);
   alone.finishAll();
@@ -93,7 +94,7 @@ test('whenever instances are lost, clients have what they would have had, each p
   fc.assert(
     fc.property(fc.array(action, { minLength: 5, maxLength: 90 }), (actions) => {
       const cluster = new Cluster(3, 100);
-      for (const one of requests) cluster.tell({ kind: 'submit', request: one });
+      for (const one of requests) cluster.deliver({ kind: 'submit', request: one });
       for (const { kind, instance } of actions) {
         if (kind === 'step') cluster.step(instance);
         else if (cluster.worlds.filter((world) => world !== undefined).length > 1) cluster.lose(instance);
@@ -101,7 +102,7 @@ test('whenever instances are lost, clients have what they would have had, each p
       }
       cluster.finishAll();
       for (const { id } of requests) {
-        const events = cluster.told.get(id) ?? [];
+        const events = cluster.received.get(id) ?? [];
         const expected = alone.of(id).events;
         expect(tokensOf(events)).toEqual(tokensOf(expected));
         const scored = (list: readonly GenerationEvent[]) =>
@@ -120,60 +121,63 @@ test('whenever instances are lost, clients have what they would have had, each p
   expect(retried).toBeGreaterThan(10);
 });
 
-test('tries are bounded, and the error names the last loss', () => {
+test('bounds the attempts of a request, and names the last loss in the error', () => {
   const cluster = new Cluster(3, 2);
-  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
   cluster.lose(0);
   cluster.lose(1);
-  expect(cluster.told.get('plain')?.at(-1)).toMatchObject({
+  expect(cluster.received.get('plain')?.at(-1)).toMatchObject({
     code: 'ENGINE_FAILED',
     message: 'Cannot generate: the instance stopped: tried 2 times',
   });
 });
 
-test('with patience a request waits for an instance to come, and not for ever', () => {
+test('with failure detection a request waits for an instance to join, up to its timeout', () => {
   const cluster = new Cluster(1, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 5_000_000 });
-  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
   cluster.step(0);
   cluster.lose(0);
-  expect(cluster.told.get('plain')?.at(-1)?.kind).toBe('tokens');
+  expect(cluster.received.get('plain')?.at(-1)?.kind).toBe('tokens');
   cluster.join(0);
   cluster.finishAll();
-  expect(tokensOf(cluster.told.get('plain'))).toHaveLength(40);
-  cluster.tell({ kind: 'submit', request: requests[1] as GenerationRequest });
+  expect(tokensOf(cluster.received.get('plain'))).toHaveLength(40);
+  cluster.deliver({ kind: 'submit', request: requests[1] as GenerationRequest });
   cluster.lose(0);
-  while (cluster.conductor.nextUs <= 6_000_000) cluster.tell({ kind: 'wake' }, cluster.conductor.nextUs);
-  expect(cluster.told.get('sampled')?.at(-1)).toMatchObject({
+  while (cluster.conductor.nextUs <= 6_000_000) cluster.deliver({ kind: 'wake' }, cluster.conductor.nextUs);
+  expect(cluster.received.get('sampled')?.at(-1)).toMatchObject({
     message: 'Cannot generate: it has not ended in time: 5 s, attempts: 2',
   });
 });
 
-test('whom nobody reports is tried again; who does not report is given up, and what it still has is cancelled when it is back', () => {
+test('retries unreported requests, declares silent instances lost, and cancels their attempts when they report again', () => {
   const cluster = new Cluster(2, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 60_000_000 });
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
     const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
-    cluster.tell({ kind: 'report', instance, report: { incarnation: 0, number, journal: 0, requests: named } }, nowUs);
+    cluster.deliver(
+      { kind: 'report', instance, report: { incarnation: 0, number, journal: 0, requests: named } },
+      nowUs,
+    );
   };
-  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
   report(0, 1, ['plain'], 200_000);
   report(1, 1, [], 200_000);
-  // It has forgotten it.
+  // The instance has lost the request.
   for (const nowUs of [500_000, 1_000_000]) {
     report(0, nowUs / 10_000, [], nowUs);
     report(1, nowUs / 10_000, [], nowUs);
   }
-  cluster.tell({ kind: 'wake' }, 1_300_000);
+  cluster.deliver({ kind: 'wake' }, 1_300_000);
   const holders = () => cluster.worlds.map((world) => [...(world?.heard.keys() ?? [])]);
   expect(holders()).toEqual([['plain', 'plain~2'], []]);
-  // It falls silent.
+  // The instance sends no further heartbeats.
   report(1, 200, [], 2_400_000);
-  cluster.tell({ kind: 'wake' }, 2_400_000);
+  cluster.deliver({ kind: 'wake' }, 2_400_000);
   expect(holders()).toEqual([['plain', 'plain~2'], ['plain~3']]);
   const has = (id: string) => cluster.worlds[0]?.instance.snapshot().running !== 0 && cluster.worlds[0]?.heard.has(id);
   expect(has('plain~2')).toBe(true);
   report(0, 300, ['plain~2'], 2_500_000);
   cluster.finishAll();
-  expect(tokensOf(cluster.told.get('plain'))).toHaveLength(40);
-  // Late and doubled reports change nothing.
-  report(0, 300, ['nobody'], 2_600_000);
+  expect(tokensOf(cluster.received.get('plain'))).toHaveLength(40);
+  // Late and duplicate heartbeats change nothing.
+  report(0, 300, ['unknown'], 2_600_000);
 });

@@ -1,4 +1,5 @@
-// When an instance changes sides: only for a gain, only when it lasts, and not too often.
+// Role switches: only for a gain, only when it lasts, and not too often.
+
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { poolToGrow, RoleSwitcher, type RoleSwitchLimits } from '../../../src/core/router/roles/role-switch.ts';
@@ -6,8 +7,8 @@ import { poolToGrow, RoleSwitcher, type RoleSwitchLimits } from '../../../src/co
 const limits: RoleSwitchLimits = { sustainUs: 10, dwellUs: 100, gain: 1.15, loadMin: 0.5, intervalUs: 1, windowUs: 1 };
 const pool = (instances: number, demand: number) => ({ instances, demand });
 
-describe('the side that an instance is to come over to', () => {
-  it('is the fuller one, where that empties it enough and leaves somebody on the other', () => {
+describe('the pool that needs an instance', () => {
+  it('is the fuller one, when the switch relieves it enough and leaves the other one an instance', () => {
     expect(poolToGrow(pool(4, 4), pool(4, 1), limits)).toBe('prefill');
     expect(poolToGrow(pool(4, 1), pool(4, 4), limits)).toBe('decode');
     expect(poolToGrow(pool(4, 4), pool(4, 3.9), limits)).toBeUndefined();
@@ -15,7 +16,7 @@ describe('the side that an instance is to come over to', () => {
     expect(poolToGrow(pool(7, 9), pool(1, 0.1), limits)).toBeUndefined();
   });
 
-  it('never is one that makes the fullest pool fuller, nor one that would be undone at once', () => {
+  it('never raises the larger load, and is never switched back at once', () => {
     const demand = fc.double({ min: 0, max: 12, noNaN: true });
     const count = fc.integer({ min: 1, max: 12 });
     fc.assert(
@@ -33,13 +34,13 @@ describe('the side that an instance is to come over to', () => {
     );
   });
 
-  it('is said when the wish has held long enough, and then not again for a while', () => {
+  it('gets one after it has needed it for long enough, and no further one for a while', () => {
     const switcher = new RoleSwitcher(limits);
-    const look = (nowUs: number, prefill: number) => switcher.decide(nowUs, pool(4, prefill), pool(4, 1));
-    expect([look(0, 4), look(9, 4), look(10, 4)]).toEqual([undefined, undefined, 'prefill']);
-    expect([look(60, 8), look(109, 8), look(110, 8)]).toEqual([undefined, undefined, 'prefill']);
-    // A moment without it starts the wait anew.
-    expect([look(300, 1), look(301, 4), look(310, 4), look(311, 4)]).toEqual([
+    const decide = (nowUs: number, prefill: number) => switcher.decide(nowUs, pool(4, prefill), pool(4, 1));
+    expect([decide(0, 4), decide(9, 4), decide(10, 4)]).toEqual([undefined, undefined, 'prefill']);
+    expect([decide(60, 8), decide(109, 8), decide(110, 8)]).toEqual([undefined, undefined, 'prefill']);
+    // A moment without the need restarts the wait.
+    expect([decide(300, 1), decide(301, 4), decide(310, 4), decide(311, 4)]).toEqual([
       undefined,
       undefined,
       undefined,

@@ -1,4 +1,5 @@
-// Prefill times as they turn out: each instance's own, and of those that are new what the others take.
+// Learned prefill times: those of each instance, and for a new instance those of the others.
+
 import { expect, test } from 'vitest';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { greedy } from './world.ts';
@@ -19,7 +20,7 @@ function learning() {
   return { placement, prefill, us: () => predictors.map((each) => each.prefillUs(100, 0)) };
 }
 
-test('what one instance takes is believed of the others until they have shown themselves', () => {
+test('an instance without observations uses the prefill times of the others', () => {
   const { placement, prefill, us } = learning();
   const [guess = 0] = us();
   expect(us()).toEqual([guess, guess, guess]);
@@ -35,7 +36,7 @@ test('what one instance takes is believed of the others until they have shown th
   expect(us()).toEqual([fast, fast, fast]);
 });
 
-test('what whoever decodes says of a start is not timed: all is computed by then', () => {
+test('ignores the start that a decode instance reports: the prefill has ended by then', () => {
   const { placement, us } = learning();
   const before = us();
   const prompt = new Int32Array(100).fill(1);

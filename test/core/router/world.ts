@@ -1,4 +1,4 @@
-// An instance and a fake engine under a test's control: submits, cancels, aborts, and what every request has heard.
+// An instance and a fake engine under the control of a test: submits, cancels, aborts, and the events of every request.
 
 import { expect } from 'vitest';
 import {
@@ -111,7 +111,7 @@ export class World {
     this.tell({ kind: 'cancel', id });
   }
 
-  /** The step in flight ends well after the time that a small machine would take. */
+  /** The running step succeeds after the time that a small machine would take. */
   finishStep(): void {
     const running = this.#take();
     this.nowUs += 1_000 + running.plan.tokens.length * 200;
@@ -132,7 +132,7 @@ export class World {
     this.tell({ kind: 'stepFailed', step: running.step, message });
   }
 
-  /** Runs until nothing is left; fails after `steps` steps. */
+  /** Runs until no request is left; fails after `steps` steps. */
   finishAll(steps = 20_000): void {
     for (let i = 0; this.running !== undefined; i++) {
       if (i === steps)
@@ -141,10 +141,10 @@ export class World {
     }
   }
 
-  /** What a request has heard; throws when it never came. */
+  /** The events of a request; throws when there are none. */
   of(id: string): Heard {
     const heard = this.heard.get(id);
-    if (heard === undefined) throw new Error(`Nothing was heard of ${id}`);
+    if (heard === undefined) throw new Error(`No events of ${id}`);
     return heard;
   }
 
@@ -190,7 +190,7 @@ export class World {
   }
 }
 
-/** What a step's time depends on, by its rows. */
+/** The shape of a step, by its rows. */
 function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['shape'] {
   const shape = { rows: positions.length, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: logitRows.length };
   for (const position of positions) shape.keyRows += position + 1;
@@ -202,7 +202,7 @@ function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['
   return shape;
 }
 
-/** What a request gets when it is alone in the world, from the definition and not from a machine. */
+/** The output of a request that runs alone, from the definition and not from an instance. */
 export function expectedOutput(one: GenerationRequest): {
   readonly tokens: number[];
   readonly reason: 'stop' | 'length';
@@ -222,7 +222,7 @@ export function expectedOutput(one: GenerationRequest): {
   return { tokens, reason: 'length' };
 }
 
-/** Checks one request's whole story: accepted, started, prompt log-probabilities in order, tokens, finished. */
+/** Checks all events of a request: accepted, started, prompt log-probabilities in order, tokens, finished. */
 export function expectComplete(world: World, one: GenerationRequest): void {
   const { events, tokens } = world.of(one.id);
   const expected = expectedOutput(one);
