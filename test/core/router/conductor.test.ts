@@ -202,7 +202,7 @@ test('with a real instance, no history loses a request or ends one twice', () =>
         machine.check();
       };
       const pass = (): void => {
-        for (const [id, { events }] of world.heard) {
+        for (const [id, { events }] of world.received) {
           for (let at = seen.get(id) ?? 0; at < events.length; at++) step(heard(id, events[at] as GenerationEvent));
           seen.set(id, events.length);
         }

@@ -46,7 +46,7 @@ class Cluster {
   /** Delivers the events of the instances to the conductor. */
   #pass(): void {
     for (const [instance, world] of this.worlds.entries()) {
-      for (const [id, { events }] of world?.heard ?? []) {
+      for (const [id, { events }] of world?.received ?? []) {
         for (let at = this.#passed.get(events) ?? 0; at < events.length; at++)
           this.deliver({ kind: 'heard', instance, id, event: events[at] as GenerationEvent });
         this.#passed.set(events, events.length);
@@ -112,7 +112,7 @@ test('under any loss of instances clients receive the same output, each token on
         const kinds = events.map(({ kind }) => kind);
         for (const kind of ['accepted', 'started', 'finished'])
           expect(kinds.filter((other) => other === kind)).toHaveLength(1);
-        for (const world of cluster.worlds) retried += Number(world?.heard.has(`${id}~2`) ?? false);
+        for (const world of cluster.worlds) retried += Number(world?.received.has(`${id}~2`) ?? false);
       }
       expect(cluster.conductor.accepted).toBe(0);
     }),
@@ -167,13 +167,14 @@ test('retries unreported requests, declares silent instances lost, and cancels t
     report(1, nowUs / 10_000, [], nowUs);
   }
   cluster.deliver({ kind: 'wake' }, 1_300_000);
-  const holders = () => cluster.worlds.map((world) => [...(world?.heard.keys() ?? [])]);
+  const holders = () => cluster.worlds.map((world) => [...(world?.received.keys() ?? [])]);
   expect(holders()).toEqual([['plain', 'plain~2'], []]);
   // The instance sends no further heartbeats.
   report(1, 200, [], 2_400_000);
   cluster.deliver({ kind: 'wake' }, 2_400_000);
   expect(holders()).toEqual([['plain', 'plain~2'], ['plain~3']]);
-  const has = (id: string) => cluster.worlds[0]?.instance.snapshot().running !== 0 && cluster.worlds[0]?.heard.has(id);
+  const has = (id: string) =>
+    cluster.worlds[0]?.instance.snapshot().running !== 0 && cluster.worlds[0]?.received.has(id);
   expect(has('plain~2')).toBe(true);
   report(0, 300, ['plain~2'], 2_500_000);
   cluster.finishAll();

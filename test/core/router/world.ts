@@ -68,7 +68,7 @@ export const baseConfig: TokenInstanceConfig = {
   hashKey: new Uint32Array(4),
 };
 
-export interface Heard {
+export interface ReceivedEvents {
   readonly events: GenerationEvent[];
   readonly tokens: number[];
 }
@@ -78,7 +78,7 @@ type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 export class World {
   readonly instance: TokenInstance;
   readonly engine: FakeEngine;
-  readonly heard = new Map<string, Heard>();
+  readonly received = new Map<string, ReceivedEvents>();
   readonly ignored: string[] = [];
   readonly faults: string[] = [];
   readonly pins: (readonly [PinId, PinState])[] = [];
@@ -97,18 +97,18 @@ export class World {
   }
 
   /** One event, its effects, and every invariant. */
-  tell(event: InstanceEvent): void {
+  deliver(event: InstanceEvent): void {
     for (const effect of this.instance.step(this.nowUs, event)) this.#apply(effect);
     this.instance.check();
     this.usedPagesMax = Math.max(this.usedPagesMax, this.instance.snapshot().pages.used);
   }
 
   submit(...requests: readonly GenerationRequest[]): void {
-    for (const one of requests) this.tell({ kind: 'submit', request: one });
+    for (const one of requests) this.deliver({ kind: 'submit', request: one });
   }
 
   cancel(id: string): void {
-    this.tell({ kind: 'cancel', id });
+    this.deliver({ kind: 'cancel', id });
   }
 
   /** The running step succeeds after the time that a small machine would take. */
@@ -117,19 +117,19 @@ export class World {
     this.nowUs += 1_000 + running.plan.tokens.length * 200;
     this.stepRows.push(running.plan.tokens.length);
     const result = this.engine.run(running.plan);
-    this.tell({ kind: 'stepDone', step: running.step, result });
+    this.deliver({ kind: 'stepDone', step: running.step, result });
   }
 
   abortStep(rowsWritten: number): void {
     const running = this.#take();
     this.nowUs += 500;
     this.engine.abort(running.plan, rowsWritten);
-    this.tell({ kind: 'stepAborted', step: running.step });
+    this.deliver({ kind: 'stepAborted', step: running.step });
   }
 
   failStep(message: string): void {
     const running = this.#take();
-    this.tell({ kind: 'stepFailed', step: running.step, message });
+    this.deliver({ kind: 'stepFailed', step: running.step, message });
   }
 
   /** Runs until no request is left; fails after `steps` steps. */
@@ -142,10 +142,10 @@ export class World {
   }
 
   /** The events of a request; throws when there are none. */
-  of(id: string): Heard {
-    const heard = this.heard.get(id);
-    if (heard === undefined) throw new Error(`No events of ${id}`);
-    return heard;
+  of(id: string): ReceivedEvents {
+    const received = this.received.get(id);
+    if (received === undefined) throw new Error(`No events of ${id}`);
+    return received;
   }
 
   lastOf(id: string): GenerationEvent | undefined {
@@ -162,10 +162,10 @@ export class World {
   #apply(effect: InstanceEffect): void {
     switch (effect.kind) {
       case 'emit': {
-        const heard = this.heard.get(effect.id) ?? { events: [], tokens: [] };
-        this.heard.set(effect.id, heard);
-        heard.events.push(effect.event);
-        if (effect.event.kind === 'tokens') heard.tokens.push(...effect.event.tokens);
+        const received = this.received.get(effect.id) ?? { events: [], tokens: [] };
+        this.received.set(effect.id, received);
+        received.events.push(effect.event);
+        if (effect.event.kind === 'tokens') received.tokens.push(...effect.event.tokens);
         break;
       }
       case 'runStep':

@@ -10,7 +10,7 @@ function firstsOf(world: World): readonly string[] {
   const firsts = new Set<string>();
   while (world.running !== undefined) {
     world.finishStep();
-    for (const [id, { tokens }] of world.heard) if (tokens.length > 0) firsts.add(id);
+    for (const [id, { tokens }] of world.received) if (tokens.length > 0) firsts.add(id);
   }
   return [...firsts];
 }

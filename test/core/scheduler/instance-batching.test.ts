@@ -61,7 +61,7 @@ describe('many at once', () => {
     const firsts: string[] = [];
     while (world.running !== undefined) {
       world.finishStep();
-      for (const [id, { tokens }] of world.heard) if (tokens.length > 0 && !firsts.includes(id)) firsts.push(id);
+      for (const [id, { tokens }] of world.received) if (tokens.length > 0 && !firsts.includes(id)) firsts.push(id);
     }
     expect(firsts).toEqual(['running', 'urgent', 'b', 'c']);
   });

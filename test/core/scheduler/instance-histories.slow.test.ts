@@ -141,19 +141,19 @@ class History {
     } else if (action.kind === 'cancel') {
       const id = `r${action.which}`;
       // One that comes after its cancel is not taken.
-      if (!world.heard.has(id)) return;
+      if (!world.received.has(id)) return;
       world.cancel(id);
       if (!this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
     } else if (action.kind === 'pin') {
       const one = toRequest(`pin-${this.pins}`, { ...action.drawn, maxTokens: 0, scored: false, batch: false });
-      world.tell({ kind: 'pin', id: `p${this.pins++}`, request: one, ttlUs: action.ttlUs });
+      world.deliver({ kind: 'pin', id: `p${this.pins++}`, request: one, ttlUs: action.ttlUs });
     } else if (action.kind === 'unpin') {
-      world.tell({ kind: 'unpin', id: `p${action.which}` });
+      world.deliver({ kind: 'unpin', id: `p${action.which}` });
     } else if (action.kind === 'wake') {
-      world.tell({ kind: 'wake' });
+      world.deliver({ kind: 'wake' });
     } else if (action.kind === 'noise') {
       const real = world.running?.step === action.step;
-      if (!real) world.tell({ kind: 'stepAborted', step: action.step });
+      if (!real) world.deliver({ kind: 'stepAborted', step: action.step });
     } else if (world.running !== undefined) {
       if (action.kind === 'abort') world.abortStep(action.rows);
       else if (action.kind === 'fail') world.failStep('broken');
@@ -166,7 +166,7 @@ class History {
     const { world } = this;
     world.finishAll(3_000);
     world.nowUs += 1_000_000;
-    world.tell({ kind: 'wake' });
+    world.deliver({ kind: 'wake' });
     const open = new Set(world.pins.flatMap(([id, { kind }]) => (kind === 'pinned' ? [id] : [])));
     for (const [id, { kind }] of world.pins) if (kind === 'unpinned') open.delete(id);
     expect([...open]).toEqual([]);

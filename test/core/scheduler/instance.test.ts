@@ -228,12 +228,12 @@ describe('cancel, abort, failure', () => {
     world.submit(one, one);
     world.cancel('nobody');
     const plan = world.running?.plan;
-    world.tell({ kind: 'stepAborted', step: 77 });
+    world.deliver({ kind: 'stepAborted', step: 77 });
     world.finishStep();
     if (plan === undefined) throw new Error('No step was planned');
-    world.tell({ kind: 'stepFailed', step: 1, message: 'late' });
+    world.deliver({ kind: 'stepFailed', step: 1, message: 'late' });
     world.finishAll();
-    world.tell({ kind: 'stepAborted', step: 4 });
+    world.deliver({ kind: 'stepAborted', step: 4 });
     world.submit(one, request('nobody', promptOf(2, 20)));
     expect(world.ignored).toEqual([
       'Ignored submit: request a was here before',
@@ -278,7 +278,7 @@ describe('cancel, abort, failure', () => {
     world.running = undefined;
     const result = world.engine.run(running.plan);
     result.failed[0] = 1;
-    world.tell({ kind: 'stepDone', step: running.step, result });
+    world.deliver({ kind: 'stepDone', step: running.step, result });
     expect(world.lastOf('a')).toMatchObject({
       code: 'ENGINE_FAILED',
       message: "Cannot generate: the model's logits are not finite: after 41 tokens",

@@ -34,11 +34,11 @@ const cachedOf = (w: World, id: string): number | undefined =>
 describe('a pinned prefix', () => {
   it('is computed where it is not there yet, heard of by nobody else, and outlives what evicts all others', () => {
     const w = world();
-    w.tell(pinOf('a'));
+    w.deliver(pinOf('a'));
     expect(w.pins).toEqual([]);
     w.finishAll();
     expect(w.pins).toEqual([['a', { kind: 'pinned', tokens: 128, untilUs: w.nowUs + ttlUs }]]);
-    expect(w.heard.size).toBe(0);
+    expect(w.received.size).toBe(0);
     fillWithOthers(w);
     w.submit(request('again', [...prefix, 7, 8, 9]));
     w.finishAll();
@@ -50,35 +50,35 @@ describe('a pinned prefix', () => {
     const w = world();
     w.submit(request('first', [...prefix, 5]));
     w.finishAll();
-    w.tell(pinOf('a'));
+    w.deliver(pinOf('a'));
     expect(w.pins).toEqual([['a', { kind: 'pinned', tokens: 128, untilUs: w.nowUs + ttlUs }]]);
   });
 
   it('goes when its time has passed, which an order that is repeated renews, or when it is taken back', () => {
     const w = world();
-    w.tell(pinOf('a'));
+    w.deliver(pinOf('a'));
     w.finishAll();
     w.nowUs += ttlUs / 2;
-    w.tell(pinOf('a'));
+    w.deliver(pinOf('a'));
     expect(w.instance.nextUs).toBe(w.nowUs + ttlUs);
     w.nowUs += ttlUs - 1;
-    w.tell({ kind: 'wake' });
+    w.deliver({ kind: 'wake' });
     expect(w.pins.at(-1)?.[1].kind).toBe('pinned');
     w.nowUs += 1;
-    w.tell({ kind: 'wake' });
+    w.deliver({ kind: 'wake' });
     expect(w.pins.at(-1)).toEqual(['a', { kind: 'unpinned' }]);
     expect(w.instance.snapshot().pages.used).toBe(0);
-    w.tell(pinOf('b'));
-    w.tell({ kind: 'unpin', id: 'b' });
+    w.deliver(pinOf('b'));
+    w.deliver({ kind: 'unpin', id: 'b' });
     expect(w.pins.slice(-2).map(([, { kind }]) => kind)).toEqual(['pinned', 'unpinned']);
-    w.tell({ kind: 'unpin', id: 'b' });
+    w.deliver({ kind: 'unpin', id: 'b' });
     expect(w.ignored.at(-1)).toContain('b is not pinned');
   });
 
   it('is not computed further when it is taken back before', () => {
     const w = world();
-    w.tell(pinOf('a'));
-    w.tell({ kind: 'unpin', id: 'a' });
+    w.deliver(pinOf('a'));
+    w.deliver({ kind: 'unpin', id: 'a' });
     w.finishAll();
     expect(w.pins).toEqual([['a', { kind: 'unpinned' }]]);
     expect(w.instance.snapshot().pages.used).toBe(0);
@@ -86,10 +86,10 @@ describe('a pinned prefix', () => {
 
   it('is refused with figures where pins would hold too much, now or ever, or it is no block long', () => {
     const w = world();
-    w.tell(pinOf('a'));
-    w.tell(pinOf('b', promptOf(2, 64)));
-    w.tell(pinOf('c', promptOf(3, 31)));
-    w.tell(pinOf('d', promptOf(4, 200)));
+    w.deliver(pinOf('a'));
+    w.deliver(pinOf('b', promptOf(2, 64)));
+    w.deliver(pinOf('c', promptOf(3, 31)));
+    w.deliver(pinOf('d', promptOf(4, 200)));
     expect(w.pins).toEqual([
       [
         'b',
@@ -122,7 +122,7 @@ describe('a pinned prefix', () => {
 
   it('is refused by the name of the setting where pins may hold nothing', () => {
     const w = new World({ pages: 40 });
-    w.tell(pinOf('a'));
+    w.deliver(pinOf('a'));
     const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
     expect(w.pins).toEqual([['a', { kind: 'refused', why: 'length', message }]]);
   });
