@@ -7,7 +7,7 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { ClusterHost } from '../engine/simulation-config.ts';
-import type { FaultName, FaultPlan, FaultTimes } from './fault-plan.ts';
+import type { FaultCounts, FaultPlan, FaultTimes } from './fault-plan.ts';
 import { FaultyNetwork, type Party } from './faulty-network.ts';
 import { type FaultTarget, Injector } from './injector.ts';
 
@@ -27,7 +27,7 @@ const stream = 40;
 
 export class FaultLayer implements FaultTarget {
   readonly times: FaultTimes;
-  readonly injected = new Map<FaultName, number>();
+  readonly injected: FaultCounts = new Map();
   readonly size: number;
   readonly parties: readonly Party[];
   readonly #cluster: FaultyCluster;

@@ -61,6 +61,13 @@ export type FaultName =
   | ('loss' | 'duplication' | 'delay' | 'partition' | 'crash' | 'restart' | 'slow node')
   | ('conductor restart' | 'gManager restart' | 'two gManagers at once');
 
+/** Numbers of injected faults. */
+export type FaultCounts = Map<FaultName, number>;
+
+export function countFault(counts: FaultCounts, name: FaultName): void {
+  counts.set(name, (counts.get(name) ?? 0) + 1);
+}
+
 /** A fault of the given fields that occurs never and to no share, unless the fields say otherwise. */
 export function fault(kind: FaultKind, fields: Partial<Fault>): Fault {
   const none = { ratio: 0, byUs: 0, atUs: undefined, everyUs: undefined, forUs: Number.POSITIVE_INFINITY };

@@ -2,21 +2,21 @@
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
-import type { Fault, FaultName } from './fault-plan.ts';
+import { countFault, type Fault, type FaultCounts } from './fault-plan.ts';
 
 export type Party = 'conductor' | 'gmanager' | InstanceIndex;
 
 export class FaultyNetwork {
   readonly #prng: Prng;
   readonly #queue: EventQueue;
-  readonly #injected: Map<FaultName, number>;
+  readonly #injected: FaultCounts;
   #faults: readonly Fault[] = [];
   /** The parties on one side of each partition. */
   readonly #cuts = new Set<readonly Party[]>();
   #longestUs = 0;
 
   /** @param injected counts the faults by name */
-  constructor(prng: Prng, faults: readonly Fault[], queue: EventQueue, injected: Map<FaultName, number>) {
+  constructor(prng: Prng, faults: readonly Fault[], queue: EventQueue, injected: FaultCounts) {
     this.#prng = prng;
     this.#queue = queue;
     this.#injected = injected;
@@ -63,16 +63,12 @@ export class FaultyNetwork {
       if (kind === 'loss') copies = 0;
       else if (kind === 'duplication') copies *= 2;
       else delayUs += this.#prng.exponentialUs(byUs);
-      this.#count(kind === 'loss' || kind === 'duplication' ? kind : 'delay');
+      countFault(this.#injected, kind === 'loss' || kind === 'duplication' ? kind : 'delay');
     }
     this.#longestUs = Math.max(this.#longestUs, delayUs);
     const arrive = () => {
       if (this.isConnected(from, to)) deliver();
     };
     for (let i = 0; i < copies; i++) this.#queue.after(i === 0 ? delayUs : latencyUs, arrive);
-  }
-
-  #count(name: FaultName): void {
-    this.#injected.set(name, (this.#injected.get(name) ?? 0) + 1);
   }
 }

@@ -3,7 +3,7 @@ import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
-import type { Fault, FaultName, FaultPlan } from './fault-plan.ts';
+import { countFault, type Fault, type FaultCounts, type FaultName, type FaultPlan } from './fault-plan.ts';
 import type { Party } from './faulty-network.ts';
 
 /** What faults are injected into. */
@@ -14,7 +14,7 @@ export interface FaultTarget {
   /** Parties that a partition may cut off. */
   readonly parties: readonly Party[];
   /** Counts of injected faults. */
-  readonly injected: Map<FaultName, number>;
+  readonly injected: FaultCounts;
   /** False when the instance is down. */
   crash(instance: InstanceIndex): boolean;
   /** False when the instance is up. */
@@ -127,7 +127,6 @@ export class Injector {
   }
 
   #count(name: FaultName): void {
-    const { injected } = this.#target;
-    injected.set(name, (injected.get(name) ?? 0) + 1);
+    countFault(this.#target.injected, name);
   }
 }

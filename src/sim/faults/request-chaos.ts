@@ -4,7 +4,7 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { Prng } from '../../util/prng.ts';
 import { Simulation } from '../engine/simulation.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
-import { chaosUs, hastyWorld } from './request-worlds.ts';
+import { chaosUs, preemptingWorld } from './request-worlds.ts';
 
 /** After the faults, for all requests to end. */
 const restUs = 12_000_000;
@@ -39,7 +39,7 @@ export const requestHandlers: readonly string[] = [
 
 /** Runs the world of a seed to its end. @throws Error on the first broken rule */
 export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
-  const { config, trace } = hastyWorld(seed);
+  const { config, trace } = preemptingWorld(seed);
   const prng = new Prng(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkTimeout } });
   const { cluster } = simulation;

@@ -19,35 +19,27 @@ export const chaosUs = 3_000_000;
 
 const blockTokens = 16;
 
-const cost = new RooflineCost({
-  model: {
-    ...{ layers: 2, hidden: 256, heads: 4, kvHeads: 2, headDim: 64, intermediate: 512 },
-    ...{ gated: true, vocabulary: 1000, tiedHead: true },
-  },
-  device: {
-    ...{ memoryBytes: 8e6, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
-    ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
-  },
-  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 1_760 },
-  ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
-});
+function costOf(layers: number, layerUs: number, memoryBytes: number): RooflineCost {
+  return new RooflineCost({
+    model: {
+      ...{ layers, hidden: 256, heads: 4, kvHeads: 2, headDim: 64, intermediate: 512 },
+      ...{ gated: true, vocabulary: 1000, tiedHead: true },
+    },
+    device: {
+      ...{ memoryBytes, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
+      ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
+    },
+    efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs },
+    ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+  });
+}
 
-/** More layers, with a factor on their time. */
-const deepCosts = [1, 1.5, 3].map(
-  (slowness) =>
-    new RooflineCost({
-      model: {
-        ...{ layers: 6, hidden: 256, heads: 4, kvHeads: 2, headDim: 64, intermediate: 512 },
-        ...{ gated: true, vocabulary: 1000, tiedHead: true },
-      },
-      device: {
-        ...{ memoryBytes: 2e7, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
-        ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
-      },
-      efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 1_000 * slowness },
-      ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
-    }),
-);
+const cost = costOf(2, 1_760, 8e6);
+/** More layers, at different speeds. */
+const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7));
+
+/** Streams of the seed; a stream for each aspect, so that one does not change another. */
+const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12 };
 
 function planOf(seed: number, prng: Prng): FaultPlan {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
@@ -98,12 +90,13 @@ function pipelineOf({ instances }: SimulationConfig, prng: Prng): SimulationConf
   return prefills < 2 ? undefined : { members: prng.integer(2, prefills), tokensOver: prng.integer(0, 60) };
 }
 
+/** A cluster with random aspects of all that instances do. */
 export function requestWorld(seed: number): RequestWorld {
-  const prng = new Prng(seed, 5);
+  const prng = new Prng(seed, streams.base);
   const admission = prng.chance(0.3) ? admissionKinds[prng.integer(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
   // Groups pay off only where steps are short beside prompts.
-  const groups = new Prng(seed, 7);
+  const groups = new Prng(seed, streams.groups);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
     instances: instancesOf(prng, admission !== 'none', grouped ? 32 : 128),
@@ -118,11 +111,16 @@ export function requestWorld(seed: number): RequestWorld {
     faults: planOf(seed, prng),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  const even = { config: { ...config, pipeline }, trace: traceOf(prng) };
-  const world = withMore(withUnequal(even, new Prng(seed, 11)), new Prng(seed, 8));
-  const lends = new Prng(seed, 9);
-  const lending = lends.chance(0.5) ? withLending(world, lends) : world;
-  return withStores(lending, new Prng(seed, 10));
+  const aspects = [
+    [withSpeeds, streams.speeds],
+    [withExtras, streams.extras],
+    [withLending, streams.lending],
+    [withStores, streams.stores],
+  ] as const;
+  return aspects.reduce<RequestWorld>((world, [add, stream]) => add(world, new Prng(seed, stream)), {
+    config: { ...config, pipeline },
+    trace: traceOf(prng),
+  });
 }
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
@@ -131,7 +129,7 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
 };
 
 /** In some worlds the members of groups compute at different speeds. */
-function withUnequal({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+function withSpeeds({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   if (config.pipeline === undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => ({
     ...spec,
@@ -141,7 +139,7 @@ function withUnequal({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
 }
 
 /** Some worlds have SSDs, pins, batch jobs, SLO classes, inline prefill or role switches. */
-function withMore({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+function withExtras({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   const ssd = prng.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
   const ssdBlocks = ssd === undefined ? 0 : prng.integer(10, 80);
   const instances = config.instances.map(({ machine, ...spec }) => {
@@ -191,7 +189,7 @@ function withStores({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
 }
 
 /** In some worlds prompts are preempted while they leave: with priorities, little memory and a slow link. */
-function withHaste({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+function withPreemption({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   if (config.pipeline !== undefined || !prng.chance(0.5)) return { config, trace };
   const instances = config.instances.map(({ machine, ...spec }) => {
     const limits = { ...machine.limits, tokensMax: prng.integer(32, 48) };
@@ -200,12 +198,13 @@ function withHaste({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
     const blocks = keeps ? machine.blocks : prng.integer(14, 18);
     return { ...spec, machine: { ...machine, limits, blocks, ...(handOff && { handOff }) } };
   });
-  const hasty = trace.map((request) => (prng.chance(0.3) ? { ...request, priority: 1 } : request));
-  return { config: { ...config, instances, linkBytesPerSecond: 1e6 }, trace: hasty };
+  const prioritised = trace.map((request) => (prng.chance(0.3) ? { ...request, priority: 1 } : request));
+  return { config: { ...config, instances, linkBytesPerSecond: 1e6 }, trace: prioritised };
 }
 
-export function hastyWorld(seed: number): RequestWorld {
-  return withHaste(requestWorld(seed), new Prng(seed, 12));
+/** The world of a chaos run. */
+export function preemptingWorld(seed: number): RequestWorld {
+  return withPreemption(requestWorld(seed), new Prng(seed, streams.preemption));
 }
 
 /** Small memories, which run out with short requests. */
@@ -221,8 +220,9 @@ const landingFactor = 2;
 const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000, remoteCacheUs: 800_000 };
 
-/** Instances lend memory to one another, and some requests exceed any single instance. */
+/** In some worlds instances lend memory to one another, and some requests exceed any single instance. */
 function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
+  if (!prng.chance(0.5)) return { config, trace };
   const blocks = prng.integer(blocksMin, blocksMax);
   const lendable = Math.floor(blocks * lentShareMax);
   const { length } = config.instances;

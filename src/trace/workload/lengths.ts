@@ -1,4 +1,5 @@
 // Length distributions of prompts and outputs.
+import { assertNever } from '../../util/assert-never.ts';
 import { exactExp, exactLog } from '../../util/exact-math.ts';
 import type { Prng } from '../../util/prng.ts';
 
@@ -51,6 +52,8 @@ export function drawer(lengths: Lengths, prng: Prng): () => number {
       const deviation = Math.sqrt(variance);
       return () => Math.max(1, Math.round(exactExp(middle + deviation * prng.normal())));
     }
+    default:
+      return assertNever(lengths);
   }
 }
 

@@ -6,7 +6,7 @@ import { addCounts, neverShown } from '../../../src/sim/faults/chaos-counts.ts';
 import { parseFault } from '../../../src/sim/faults/fault-plan.ts';
 import { FaultyNetwork } from '../../../src/sim/faults/faulty-network.ts';
 import { requestChaos, runRequestChaos } from '../../../src/sim/faults/request-chaos.ts';
-import { hastyWorld, type RequestWorld, requestWorld } from '../../../src/sim/faults/request-worlds.ts';
+import { preemptingWorld, type RequestWorld, requestWorld } from '../../../src/sim/faults/request-worlds.ts';
 import { Prng } from '../../../src/util/prng.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
@@ -52,7 +52,7 @@ it('has the same hash with equal steps run one by one where requests have priori
   // In some of these seeds the row of a preempted request was counted in every step of a run.
   const once = [33, 34, 43];
   for (const seed of [...Array.from({ length: 20 }, (_, i) => i + 1), ...once]) {
-    const world = hastyWorld(seed);
+    const world = preemptingWorld(seed);
     expect(hashOf(world, true), `seed ${seed}`).toBe(hashOf(world, false));
   }
 });

@@ -16,7 +16,7 @@ import {
   promised,
   unfrozen,
 } from '../../checks/lending-checks.ts';
-import type { Fault, FaultName } from '../../faults/fault-plan.ts';
+import { countFault, type Fault, type FaultCounts } from '../../faults/fault-plan.ts';
 import { FaultyNetwork, type Party } from '../../faults/faulty-network.ts';
 import { type FaultTarget, Injector } from '../../faults/injector.ts';
 import { EventQueue } from '../event-queue.ts';
@@ -53,7 +53,7 @@ const streams = { world: 1, network: 2, gmanagers: 1_000, nodes: 100 };
 export class LendingWorld implements FaultTarget {
   readonly queue = new EventQueue();
   readonly nodes: readonly LendingNode[];
-  readonly injected = new Map<FaultName, number>();
+  readonly injected: FaultCounts = new Map();
   /** By `fate message`. */
   readonly met = new Map<string, number>();
   readonly totals: Record<LendingTotal, number> = {
@@ -167,7 +167,7 @@ export class LendingWorld implements FaultTarget {
 
   restartGManager(): void {
     const overlaps = this.#prng.chance(0.5);
-    if (overlaps) this.#count('two gManagers at once');
+    if (overlaps) countFault(this.injected, 'two gManagers at once');
     this.#startGManager(overlaps ? this.#prng.exponentialUs(this.#config.gmanagerOverlapUs) + 1 : 0);
   }
 
@@ -231,10 +231,6 @@ export class LendingWorld implements FaultTarget {
 
   restartConductor(): void {
     throw new Error('Cannot restart the conductor: a lending world has none');
-  }
-
-  #count(fault: FaultName): void {
-    this.injected.set(fault, (this.injected.get(fault) ?? 0) + 1);
   }
 
   send(envelope: Envelope): void {
