@@ -14,14 +14,7 @@ const long = [
     'e2e/cluster',
     'e2e/cluster-groups',
   ],
-  ...[
-    'bench/command',
-    'sim/faults/lending-mutants',
-    'e2e/cluster-tiers',
-    'e2e/serving',
-    'e2e/cluster-network',
-    'e2e/kills',
-  ],
+  ...['bench/command', 'sim/faults/mutants', 'e2e/cluster-tiers', 'e2e/serving', 'e2e/cluster-network', 'e2e/kills'],
   ...[
     'runtime/threads/restarts',
     'runtime/pipeline/pipeline',

@@ -37,7 +37,7 @@ export interface SearchLimits {
 }
 
 /** Simulates a cluster. A function of its arguments. */
-export type Try<U extends Unit, K extends Kept> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
+export type RunTrial<U extends Unit, K extends Kept> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
 
 /** Numbers of instances that fill 1, 2, 3... machines, or `instancesMax` where one machine holds more. */
 export function levelsOf({ instancesPerMachine }: Unit, instancesMax: number): readonly number[] {
@@ -58,7 +58,7 @@ function machinesOf({ instancesPerMachine }: Unit, instances: number): number {
 export async function searchPlans<U extends Unit, K extends Kept>(
   units: readonly U[],
   limits: SearchLimits,
-  attempt: Try<U, K>,
+  attempt: RunTrial<U, K>,
   pairs: readonly (readonly [U, U])[] = [],
 ): Promise<readonly Trial<U, K>[]> {
   const search = new PlanSearch(limits, attempt);
@@ -90,11 +90,11 @@ function byPrice<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[])
 class PlanSearch<U extends Unit, K extends Kept> {
   readonly trials: Trial<U, K>[] = [];
   readonly #limits: SearchLimits;
-  readonly #attempt: Try<U, K>;
+  readonly #attempt: RunTrial<U, K>;
   /** Price of the cheapest so far that keeps enough. */
   #pricePerHour = Number.POSITIVE_INFINITY;
 
-  constructor(limits: SearchLimits, attempt: Try<U, K>) {
+  constructor(limits: SearchLimits, attempt: RunTrial<U, K>) {
     this.#limits = limits;
     this.#attempt = attempt;
   }
