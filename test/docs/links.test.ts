@@ -22,15 +22,15 @@ it('names paths that exist', () => {
   expect(pages.flatMap(missingPaths)).toEqual([]);
 });
 
-it('names classes and types that exist', () => {
-  // Names of other systems, and of files, stand on the page of words, and in those of models.
+it('names identifiers that exist', () => {
+  // Names of other systems, and of files, are on the page of words, and in those of models and tools.
   const foreign = ['docs/glossary.md', 'docs/reference/models.md', 'models/', 'tools/'];
-  const known = new Set(textOf('src/', 'native/').match(/\b[A-Z]\w+/g));
+  const known = new Set(textOf('src/', 'native/', 'scripts/').match(/\b[A-Za-z]\w+/g));
   const unknown = pages
     .filter(({ path }) => !foreign.some((start) => path.startsWith(start)))
     .flatMap(({ path, text }) =>
       codeOf(text)
-        .flatMap((code) => code.match(/(?<![\w./-])[A-Z][a-z]+[A-Z]\w*/g) ?? [])
+        .flatMap((code) => code.match(/(?<![\w./-])(?:[A-Z][a-z]+[A-Z]|[a-z]+[A-Z])\w*/g) ?? [])
         .filter((name) => !known.has(name))
         .map((name) => `${path}: ${name}`),
     );
