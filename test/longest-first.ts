@@ -11,6 +11,7 @@ const long = [
     'runtime/processes/cluster-members',
     'cli/commands',
     'runtime/transfer/hand-offs',
+    'docs/guide',
     'e2e/cluster',
     'e2e/cluster-groups',
   ],
