@@ -9,7 +9,7 @@ import type { InstanceEvent } from '../protocol/events.ts';
 import { LengthExecutor, type LengthResult, type ServedLengths } from '../scheduler/executor/length-executor.ts';
 import type { LengthRequest } from '../scheduler/executor/length-request.ts';
 import { Instance } from '../scheduler/instance.ts';
-import type { InstanceConfig } from '../scheduler/instance-config.ts';
+import { createComponents, instanceConfig, type ServingComponents, type ServingConfig } from './components.ts';
 
 /** What an instance without an engine hears. */
 export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
@@ -17,11 +17,17 @@ export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
 export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
 
 /** An instance whose steps are only timed. */
-export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;
+export type LengthInstance = Instance<
+  LengthRequest,
+  ServedLengths,
+  undefined,
+  LengthResult,
+  ServingComponents<LengthRequest, ServedLengths>
+>;
 
 export interface LengthInstanceConfig
   extends Pick<
-    InstanceConfig,
+    ServingConfig,
     | 'blockTokens'
     | 'eviction'
     | 'limits'
@@ -62,7 +68,7 @@ export function createLengthInstance({
   learns = false,
   ...config
 }: LengthInstanceConfig): LengthInstance {
-  const machine: InstanceConfig = {
+  const machine: ServingConfig = {
     ...config,
     pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
     // Only tokens count here: one layer stands for all.
@@ -70,5 +76,9 @@ export function createLengthInstance({
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
     journalIncarnation: config.incarnation ?? 0,
   };
-  return new Instance(machine, () => new LengthExecutor({ coalesce, tellsAll }));
+  return new Instance(
+    instanceConfig(machine),
+    (context) => createComponents(context, machine),
+    () => new LengthExecutor({ coalesce, tellsAll }),
+  );
 }

@@ -7,8 +7,11 @@ import type { BlockCache } from './block-cache.ts';
 import { BlockTable } from './block-table.ts';
 import type { BlockOrigin, LowerTiers, SsdReadTarget } from './tiers/lower-tiers.ts';
 
-/** True if the running sequences still have enough pages with `pages` fewer. */
-export type CanSpare = (pages: number) => boolean;
+/** Decides what transfers may take of the pool. */
+export interface PageReserve {
+  /** True if the running sequences still have enough pages with `pages` fewer. */
+  canSpare(pages: number): boolean;
+}
 
 /** A receive buffer for blocks of a chain. */
 export interface PrefixReceiveBuffer extends SsdReadTarget {
@@ -83,10 +86,10 @@ export function receivePrefix(
   chain: BlockChain,
   local: number,
   to: number,
-  canSpare: CanSpare,
+  reserve: PageReserve,
 ): PrefixReceiveBuffer | undefined {
   if (cache.lower !== undefined) return HostReceiveBuffer.open(cache.lower, chain, local, to);
-  return DeviceReceiveBuffer.open(cache, chain, local, to, canSpare);
+  return DeviceReceiveBuffer.open(cache, chain, local, to, reserve);
 }
 
 /** Host memory may already hold one in so many of the blocks that are read from SSD into device memory. */
@@ -101,7 +104,7 @@ export function receiveInPool(
   cache: BlockCache,
   chain: BlockChain,
   { local, onSsd, to }: { readonly local: number; readonly onSsd: number; readonly to: number },
-  canSpare: CanSpare,
+  reserve: PageReserve,
 ): PoolReceiveBuffer | undefined {
   const [group, other] = cache.groups;
   if (other !== undefined || group.window !== undefined) return undefined;
@@ -112,7 +115,7 @@ export function receiveInPool(
     if (cache.lower.host.find(chain.words, at) !== undefined) held++;
   }
   if (held * heldEach > onSsd - local) return undefined;
-  return DeviceReceiveBuffer.open(cache, chain, local, to, canSpare);
+  return DeviceReceiveBuffer.open(cache, chain, local, to, reserve);
 }
 
 /**
@@ -123,13 +126,13 @@ export function pinPrefix(
   cache: BlockCache,
   chain: BlockChain,
   from: number,
-  canSpare: CanSpare,
+  reserve: PageReserve,
 ): PinnedPrefix | undefined {
   const blocks = cache.match(chain, chain.blocks);
   const { lower } = cache;
   const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
   if (lower !== undefined && inHost >= blocks && inHost > from) return new HostPins(lower, chain, from, inHost);
-  return blocks > from ? DeviceReceiveBuffer.open(cache, chain, blocks, blocks, canSpare) : undefined;
+  return blocks > from ? DeviceReceiveBuffer.open(cache, chain, blocks, blocks, reserve) : undefined;
 }
 
 /** Blocks of device memory, referenced by a table that belongs to no sequence. */
@@ -158,10 +161,10 @@ class DeviceReceiveBuffer implements PoolReceiveBuffer {
     chain: BlockChain,
     local: number,
     to: number,
-    canSpare: CanSpare,
+    reserve: PageReserve,
   ): DeviceReceiveBuffer | undefined {
     const tokens = to * cache.blockTokens;
-    if (!canSpare(cache.pagesToRun(chain, local, { tokens, rows: tokens }))) return undefined;
+    if (!reserve.canSpare(cache.pagesToRun(chain, local, { tokens, rows: tokens }))) return undefined;
     return new DeviceReceiveBuffer(cache, chain, local, to);
   }
 

@@ -1,92 +1,126 @@
-// The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
+// Chunked pipeline prefill (Mooncake, section 5.1): prompts of which this instance computes a range of the layers, chunk by chunk.
 
-import type { BlockCache } from '../kvcache/block-cache.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
-import type { Activations, PipelineGroup, PipelineMessage } from '../protocol/events.ts';
+import type { Activations, InstanceEvent, PipelineGroup, PipelineMessage } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
+import { isPipelineMessage } from '../protocol/peer-messages.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
-import type { StepPredictor, StepShape } from '../protocol/step-shape.ts';
+import type { StepShape } from '../protocol/step-shape.ts';
 import { outranks } from '../scheduler/batching/sequence.ts';
-import { awaitedUs, type BatchLimits } from '../scheduler/batching/step-budget.ts';
-import type { Executor, RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
-import type { InstanceConfig } from '../scheduler/instance-config.ts';
-import type { InstanceTotals } from '../scheduler/instance-totals.ts';
-import type { RequestTable } from '../scheduler/request-table.ts';
-import type { InFlight, PlannedStep } from '../scheduler/step-in-flight.ts';
-import type { Push } from '../transfer/hand-off/hand-offs.ts';
-import { type DecodeLeg, type KvSender, startOf } from '../transfer/hand-off/kv-sender.ts';
+import { awaitedUs } from '../scheduler/batching/step-budget.ts';
+import {
+  type Handled,
+  type Identified,
+  InstanceComponent,
+  type InstanceContext,
+  type Submission,
+} from '../scheduler/component.ts';
+import type { RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
+import type { InFlight, PlannedStep, StepOwner } from '../scheduler/step-in-flight.ts';
+import { connectionBroke } from '../transfer/hand-off/hand-offs.ts';
+import { type DecodeLeg, type KvSender, startedEvent } from '../transfer/hand-off/kv-sender.ts';
 import { beginAt, comesTo, feedStage, type PipelineStage, passesOf, rangeOf, reach } from './pipeline-stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 
-interface Parts<Request, S extends RunningRequest, Plan, Result> {
-  readonly work: Executor<Request, S, Plan, Result>;
-  readonly cache: BlockCache;
-  readonly roster: RequestTable<S>;
-  readonly totals: InstanceTotals;
-  readonly cost: StepPredictor;
-  readonly departures: KvSender<Request, S>;
-  readonly limits: BatchLimits;
-  readonly contents?: InstanceConfig['contents'];
-  readonly rowsHeld?: InstanceConfig['rowsHeld'];
+export interface PipelineConfig {
+  /**
+   * True while activations of chunks wait here, because the members after this one have no room for them. The first member then begins no
+   * chunk of the request; a `wake` follows when there is room. Undefined: never.
+   */
+  readonly rowsHeld?: ((id: RequestId) => boolean) | undefined;
 }
 
-/** The instance, as its stages see it. */
-interface Owner<Request, S> {
-  readonly push: Push<Request>;
-  readonly nowUs: () => number;
-  readonly serve: (request: Request) => S;
-  /** The first member computes the prompt by itself: somebody is short of memory. */
-  readonly alone: (request: Request, decode: DecodeLeg) => void;
-  /** All members keep memory. */
-  readonly started: (served: S) => void;
-  /** Its prompt is computed, and what came of it. */
-  readonly broke: (nowUs: number, served: S) => void;
-  readonly ended: (nowUs: number, served: S, told: readonly GenerationEvent[], reason: 'stop' | 'length') => void;
-}
-
-/** Of the time in which stages go before prompts that came later, what those get: short ones would wait long. */
+/** Share of the time that prompts which arrived later get while pipelined prompts go first: short ones would wait long. */
 const laterShare = 1 / 2;
 
 /**
- * Chunk c runs here when the member before has done it, and this one chunk c - 1. The first member asks the others for memory; when one is short
- * of it all let go and the first computes alone, so that nobody waits for memory while holding some. Every member sends the keys and values of its
- * own layers to whoever decodes. Who does not answer is asked again, at equal distances.
+ * Member m computes chunk c when member m - 1 has computed it, and member m chunk c - 1. The first member asks the others for memory; when one
+ * of them has none, all release theirs and the first computes alone, so that no member waits for memory while it holds some. Every member
+ * sends the keys and values of its layers to the instance that decodes. Unanswered requests are repeated with every report.
  */
-export class PipelinePrefill<Request extends { readonly id: RequestId }, S extends RunningRequest, Plan, Result> {
-  readonly #parts: Parts<Request, S, Plan, Result>;
-  readonly #owner: Owner<Request, S>;
-  /** Those that are not computed to the end here, in the order of their coming. */
+export class PipelinePrefill<Request extends Identified, S extends RunningRequest>
+  extends InstanceComponent<Request, S>
+  implements StepOwner<S>
+{
+  readonly #context: InstanceContext<Request, S>;
+  readonly #sender: KvSender<Request, S>;
+  readonly #config: PipelineConfig;
+  /** Prompts that are not computed completely, in the order of arrival. */
   readonly #stages = new Map<RequestId, PipelineStage<Request, S>>();
-  /** What later prompts are owed of the time, up to a step of theirs. */
+  readonly #prefixes: StagePrefixes;
+  /** Time that later prompts are owed, at most that of a step. */
   #laterUs = 0;
   readonly #turnUs: number;
-  readonly prefixes: StagePrefixes<Request>;
 
-  constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
-    this.#parts = parts;
-    this.prefixes = new StagePrefixes(parts.cache, { ...owner, contents: parts.contents !== undefined });
-    this.#owner = owner;
-    this.#turnUs = awaitedUs(parts.limits);
+  constructor(context: InstanceContext<Request, S>, sender: KvSender<Request, S>, config: PipelineConfig) {
+    super();
+    this.#context = context;
+    this.#sender = sender;
+    this.#config = config;
+    this.#prefixes = new StagePrefixes(context, this);
+    this.#turnUs = awaitedUs(context.config.limits);
   }
 
-  get isEmpty(): boolean {
-    return this.#stages.size === 0;
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    switch (event.kind) {
+      case 'activations':
+      case 'coming':
+        if (!this.#feed(event)) this.#context.ignore(event, `request ${event.id} waits for none`);
+        return 'batch';
+      case 'loaded':
+        return this.#prefixes.arrived(event.id, event.source, event.to) ? 'cache' : undefined;
+      case 'streamBroken':
+        this.#streamBroken(event);
+        return 'batch';
+      case 'peer':
+        if (event.message.kind === 'missing')
+          return this.#prefixes.arrived(event.message.id, event.from, 0) ? 'cache' : undefined;
+        if (!isPipelineMessage(event.message)) return undefined;
+        this.#receivePeer(event, event.message);
+        return 'batch';
+      default:
+        return undefined;
+    }
   }
 
-  /** Is there a chunk that comes before the instance's own prompts? Those that came later have had their share. */
-  get goFirst(): boolean {
-    return this.#laterUs < this.#turnUs && this.#isBefore(this.#ready);
+  #receivePeer(event: Extract<InstanceEvent<Request>, { kind: 'peer' }>, message: PipelineMessage<Request>): void {
+    const why = this.#receive(event.from, message);
+    if (why !== undefined) this.#context.ignore(event, why);
   }
 
-  /** Does one that came before the instance's own prompts wait for its next chunk? It is not to wait for a long step besides. */
-  get await(): boolean {
-    for (const stage of this.#stages.values()) if (stage.ready > 0) return this.#isBefore(stage);
+  /** Activations to the next member, or keys and values to the instance that decodes, are lost. */
+  #streamBroken(event: Extract<InstanceEvent<Request>, { kind: 'streamBroken' }>): void {
+    const { to, id, passes } = event;
+    const stage = this.#stages.get(id);
+    if (stage?.group.members[stage.index + 1] === to) {
+      this.#sender.drop(id);
+      this.#context.handedOff(stage.served, false);
+    } else if (passes !== true) {
+      this.#context.ignore(event, `request ${id} does not leave here`);
+      return;
+    }
+    this.#context.announce(connectionBroke(event));
+  }
+
+  override get hasWaiting(): boolean {
+    return this.#stages.size > 0;
+  }
+
+  override get awaitsStep(): boolean {
+    for (const stage of this.#stages.values()) if (stage.ready > 0) return this.#isBeforeBatch(stage);
     return false;
   }
 
-  #isBefore(stage: PipelineStage<Request, S> | undefined): boolean {
+  override ownStep(urgent: boolean): PlannedStep<S> | undefined {
+    const ready = this.#ready;
+    if (!urgent) return this.#planChunk(ready ?? this.#pendingStage);
+    return this.#laterUs < this.#turnUs && this.#isBeforeBatch(ready) ? this.#planChunk(ready) : undefined;
+  }
+
+  #isBeforeBatch(stage: PipelineStage<Request, S> | undefined): boolean {
     if (stage === undefined) return false;
-    const own = this.#parts.roster.firstPrefill;
+    const own = this.#context.requests.firstPrefill;
     return own === undefined || outranks(stage.served.sequence, own);
   }
 
@@ -98,65 +132,65 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
     return undefined;
   }
 
-  /** Only where a group begins: those after it make room for others by what they compute, so that all get on. */
+  /** Backpressure at the first member only: the others make room by computing, so that all progress. */
   #isHeld({ index, request }: PipelineStage<Request, S>): boolean {
-    return index === 0 && this.#parts.rowsHeld?.(request.id) === true;
+    return index === 0 && this.#config.rowsHeld?.(request.id) === true;
   }
 
-  /** The oldest prompt whose next chunk is on its way, where a step could wait for it. */
-  get #ahead(): PipelineStage<Request, S> | undefined {
+  /** The oldest prompt whose next chunk is on its way: a step over it begins and waits. */
+  get #pendingStage(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
       if (stage.coming > stage.served.sequence.computed && stage.index > 0) return stage;
     return undefined;
   }
 
-  /** Steps of one's own ran: counted when they end, so that a run of equal ones counts as they do. */
-  otherRan(stepUs: ArrayLike<number>): void {
+  /** Steps of the scheduler count when they end, so that a run of equal steps counts as single ones do. */
+  override afterStep({ range }: InFlight<S>, stepUs: ArrayLike<number> | undefined): void {
+    if (range !== undefined || stepUs === undefined) return;
     for (let i = 0; i < stepUs.length && this.#laterUs > 0; i++) this.#laterUs = Math.max(0, this.#laterUs - stepUs[i]);
   }
 
-  /** A prompt comes to the first member of its group; it begins when those before it have left this member. */
-  lead(request: Request, group: PipelineGroup): void {
+  /** The first member of a group takes its prompts; each begins when those before it have left this member. */
+  override takeOver(request: Request, { group }: Submission<Request>): boolean {
+    if (group === undefined) return false;
     this.#add(request, group, 0);
     this.#beginNext();
+    return true;
   }
 
   #add(request: Request, group: PipelineGroup, index: number): PipelineStage<Request, S> {
-    const served = this.#owner.serve(request);
+    const served = this.#context.create(request);
     served.sequence.cachedTokens = 0;
-    this.#parts.roster.hold(served);
-    const awaited = new Set<InstanceIndex>();
-    const parts = { request, served, group, index, came: new Map<number, number>() };
+    this.#context.requests.addParked(served);
     const stage = {
-      ...parts,
-      ready: 0,
-      coming: 0,
-      began: false,
+      ...{ request, served, group, index, ready: 0, coming: 0, began: false },
+      came: new Map<number, number>(),
       cachedTokens: undefined,
-      awaited,
+      awaited: new Set<InstanceIndex>(),
       allHave: Number.MAX_SAFE_INTEGER,
     };
     this.#stages.set(request.id, stage);
     return stage;
   }
 
-  /** Keeps blocks for a share of the layers; false when there is no room. */
+  /** Allocates blocks for a share of the layers; false when there is no room. */
   #begin(stage: PipelineStage<Request, S>): boolean {
     const { request, served, group } = stage;
     const range = rangeOf(stage);
-    const { cache, cost } = this.#parts;
+    const { blockTokens, cost } = this.#context.config;
     // Pages are whole: what a layer has of the last block takes as much as of any other.
-    const whole = blocksFor(served.sequence.promptLength, cache.blockTokens) * cache.blockTokens;
+    const whole = blocksFor(served.sequence.promptLength, blockTokens) * blockTokens;
     const tokens = Math.ceil(whole * cost.layerShare(range));
-    this.prefixes.touch(stage);
-    if (!this.#parts.roster.keep(served, tokens)) return false;
+    this.#prefixes.touch(stage);
+    if (!this.#context.requests.allocate(served, tokens)) return false;
     stage.began = true;
-    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, range });
-    if (stage.index > 0) this.#owner.push({ kind: 'expectRows', id: request.id, from: group.members[stage.index - 1] });
+    this.#sender.addRange(request, served, legOf(group), { senders: group.members, range });
+    if (stage.index > 0)
+      this.#context.emit({ kind: 'expectRows', id: request.id, from: group.members[stage.index - 1] });
     return true;
   }
 
-  /** Prompts that begin here take their places at all members in the order of their coming; one that finds no room waits for those before it. */
+  /** Prompts that begin here get memory at all members in the order of arrival; one that finds none waits for those before it. */
   #beginNext(): void {
     let leads = false;
     for (const stage of [...this.#stages.values()]) {
@@ -165,23 +199,24 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
       else if (this.#begin(stage)) {
         this.#enlistAll(stage);
         leads = true;
-      } else if (leads) {
-        return;
-      } else {
-        this.#leave(stage.request.id, stage);
-        this.#owner.alone(stage.request, legOf(stage.group));
-      }
+      } else if (leads) return;
+      else this.#computeAlone(stage);
     }
   }
 
-  #enlistAll(stage: PipelineStage<Request, S>): void {
-    const { group, awaited } = stage;
-    for (const member of group.members) awaited.add(member);
-    this.#enlist(stage);
-    this.#look(stage, (tokens) => this.#have(stage, group.members[0], tokens));
+  #computeAlone(stage: PipelineStage<Request, S>): void {
+    const { decodeAt, decodeIncarnation } = stage.group;
+    this.#leave(stage.request.id, stage);
+    this.#context.schedule(stage.request, { decodeAt, decodeIncarnation });
   }
 
-  /** Returns how many were asked. */
+  #enlistAll(stage: PipelineStage<Request, S>): void {
+    for (const member of stage.group.members) stage.awaited.add(member);
+    this.#enlist(stage);
+    this.#prefixes.want(stage);
+  }
+
+  /** @returns how many members were asked */
   #enlist({ request, group, awaited }: PipelineStage<Request, S>): number {
     let asked = 0;
     for (const [index, member] of group.members.entries()) {
@@ -192,16 +227,15 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
     return asked;
   }
 
-  /** @param here what it has of the prefix is here, or will not come */
-  #look(stage: PipelineStage<Request, S>, here: (tokens: number) => void): void {
-    this.prefixes.want(stage, (tokens) => {
-      stage.cachedTokens = tokens;
-      here(tokens);
-    });
+  prefixReady(stage: PipelineStage<Request, S>, tokens: number): void {
+    stage.cachedTokens = tokens;
+    const [first] = stage.group.members;
+    if (stage.index === 0) this.#joined(stage, first, tokens);
+    else this.#send(first, { kind: 'enlisted', id: stage.request.id, cachedTokens: tokens });
   }
 
-  /** A member keeps memory. All do: the prompt is computed behind what they all have of it. False when that was known. */
-  #have(stage: PipelineStage<Request, S>, member: InstanceIndex, tokens: number): boolean {
+  /** A member has memory. Once all have some, the prompt is computed behind the prefix that all of them have. False when that was known. */
+  #joined(stage: PipelineStage<Request, S>, member: InstanceIndex, tokens: number): boolean {
     const { awaited, served } = stage;
     if (!awaited.delete(member)) return false;
     stage.allHave = Math.min(stage.allHave, tokens);
@@ -211,59 +245,61 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
     return true;
   }
 
-  /** Members that have not answered are asked again. Returns how many. */
-  askAgain(): number {
-    let said = 0;
-    for (const stage of this.#stages.values()) said += this.#enlist(stage);
-    return said;
+  override resend(): void {
+    let repeated = 0;
+    for (const stage of this.#stages.values()) repeated += this.#enlist(stage);
+    this.#context.config.fates?.met('lost', 'enlist', repeated);
   }
 
-  /** Returns why the message changed nothing, where it did not. */
-  hear(from: InstanceIndex, message: PipelineMessage<Request>): string | undefined {
+  /** Returns why the message changed nothing. */
+  #receive(from: InstanceIndex, message: PipelineMessage<Request>): string | undefined {
     const { id } = message;
     const stage = this.#stages.get(id);
     switch (message.kind) {
       case 'enlist':
-        return this.#enlisted(from, message);
+        return this.#join(from, message);
       case 'enlisted':
-        return stage !== undefined && this.#have(stage, from, message.cachedTokens)
+        return stage !== undefined && this.#joined(stage, from, message.cachedTokens)
           ? undefined
           : `request ${id} does not wait for that`;
       case 'unable':
         if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
         for (const member of stage.group.members.slice(1))
           if (member !== from) this.#send(member, { kind: 'dismiss', id });
-        this.#leave(id, stage);
-        this.#owner.alone(stage.request, legOf(stage.group));
+        this.#computeAlone(stage);
         this.#beginNext();
         return undefined;
       case 'dismiss':
-        if (stage === undefined) this.#parts.roster.bar(id);
-        if (stage === undefined) return `request ${id} is not here`;
+        if (stage === undefined) {
+          this.#context.requests.bar(id);
+          return `request ${id} is not here`;
+        }
         this.#leave(id, stage);
         return undefined;
+      default:
+        return assertNever(message);
     }
   }
 
-  #enlisted(
+  #join(
     from: InstanceIndex,
     { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'enlist' }>,
   ): string | undefined {
-    const { roster } = this.#parts;
-    const answer = (cachedTokens: number) => this.#send(from, { kind: 'enlisted', id, cachedTokens });
-    if (roster.has(id)) {
-      // One that comes again is answered alike, once its prefix is here.
+    const { requests } = this.#context;
+    if (requests.has(id)) {
+      // A repeated request is answered alike, once the prefix is here.
       const stage = this.#stages.get(id);
-      if (stage === undefined || stage.cachedTokens !== undefined) answer(stage?.cachedTokens ?? 0);
+      if (stage === undefined || stage.cachedTokens !== undefined)
+        this.#send(from, { kind: 'enlisted', id, cachedTokens: stage?.cachedTokens ?? 0 });
       return `request ${id} is here already`;
     }
-    const stage = roster.hasLeft(id) ? undefined : this.#add(request, group, index);
+    const stage = requests.hasLeft(id) ? undefined : this.#add(request, group, index);
     if (stage !== undefined && this.#begin(stage)) {
-      this.#look(stage, answer);
+      this.#prefixes.want(stage);
       return undefined;
     }
     if (stage !== undefined) this.#leave(id, stage);
-    roster.bar(id);
+    requests.bar(id);
     this.#send(from, { kind: 'unable', id });
     return undefined;
   }
@@ -271,53 +307,45 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
   /** Before anything was computed. */
   #leave(id: RequestId, { served }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
-    this.prefixes.drop(id);
-    this.#parts.departures.drop(id);
-    this.#parts.roster.silence(id);
-    this.#parts.roster.remove(served, false);
+    this.#prefixes.drop(id);
+    this.#sender.drop(id);
+    this.#context.requests.close(id);
+    this.#context.requests.remove(served, false);
   }
 
-  /** A chunk is here, or on its way from the member before. False when nobody waits for it. */
-  feed(event: { readonly kind: 'activations' | 'coming'; readonly id: RequestId } & Activations): boolean {
+  /** A chunk is here, or the member before computes it. False when no stage waits for it. */
+  #feed(event: { readonly kind: 'activations' | 'coming'; readonly id: RequestId } & Activations): boolean {
     const stage = this.#stages.get(event.id);
     return stage !== undefined && (event.kind === 'coming' ? comesTo(stage, event) : feedStage(stage, event));
   }
 
-  /** The next chunk of the oldest prompt that has one, its rows planned. @param ahead or one that is on its way: nothing else is to be done */
-  next(ahead = false): PlannedStep<S> | undefined {
-    const stage = this.#ready ?? (ahead ? this.#ahead : undefined);
+  #planChunk(stage: PipelineStage<Request, S> | undefined): PlannedStep<S> | undefined {
     if (stage === undefined) return undefined;
     const { served, group, index } = stage;
     const ready = Math.max(stage.ready, stage.coming);
     const { computed, promptLength } = served.sequence;
-    if (index === 0 && !served.started) this.#start(served);
+    if (index === 0 && !served.started) this.#context.begin(served);
     const rows = Math.min(group.chunkTokens, ready - computed);
     served.sequence.planned = rows;
     const range = rangeOf(stage);
     const logitRows = Number(index === range.stages - 1 && computed + rows === promptLength);
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
-    const predictedUs = Math.round(this.#parts.cost.predictStageUs(shape, range));
+    const predictedUs = Math.round(this.#context.config.cost.predictStageUs(shape, range));
     this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
     const passes = passesOf(stage, computed + rows);
-    return { predictedUs, shape, requests: [served], stepsMax: 1, range, passes, background: false };
+    return { owner: this, predictedUs, shape, requests: [served], stepsMax: 1, range, passes, background: false };
   }
 
-  #start(served: S): void {
-    served.started = true;
-    this.#owner.started(served);
-  }
-
-  /** The chunk in flight is computed: its outputs go to the next member, or what the client hears first to whoever decodes. */
-  commit(nowUs: number, { requests, startedUs }: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
-    const { work, totals, departures } = this.#parts;
+  /** The chunk in flight is computed: its activations go to the next member, or the first token to the instance that decodes. */
+  commit({ requests: [served], startedUs }: InFlight<S>, result: unknown, stepUs: ArrayLike<number>): void {
+    const { executor, totals } = this.#context;
     totals.ran(stepUs);
-    const [served] = requests;
     const { id, sequence } = served;
     const stage = this.#stages.get(id);
     if (stage === undefined) return;
-    if (work.isUnanswered(result, 0)) {
-      // What it waited for did not come: it is waited for here.
+    if (executor.isUnanswered(result, 0)) {
+      // The chunk that the step waited for did not come: the next step waits until it is here.
       stage.coming = stage.ready;
       return;
     }
@@ -327,64 +355,69 @@ export class PipelinePrefill<Request extends { readonly id: RequestId }, S exten
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
     reach(stage, sequence.computed);
-    if (passes !== undefined) this.#owner.push({ kind: 'pass', id, ...passes });
+    if (passes !== undefined) this.#context.emit({ kind: 'pass', id, ...passes });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
-    if (last && work.failed(result, firstRow)) {
-      this.#owner.broke(nowUs, served);
-      return;
-    }
-    this.drop(id);
-    const held: GenerationEvent[] = [];
-    const run: StepRun = { startedUs, stepUs };
-    const reason = last ? work.commit(served, result, firstRow, run, (_, event) => held.push(event)) : undefined;
-    if (last) totals.generated++;
-    this.#owner.push({ kind: 'prefilled', id });
-    if (reason === undefined) departures.compute(id, held);
-    else this.#owner.ended(nowUs, served, [startOf(served), ...held], reason);
+    if (last && executor.failed(result, firstRow)) this.#context.failRows(served);
+    else this.#complete(served, result, { startedUs, stepUs }, last);
   }
 
-  /** Does it have chunks to come, or to compute? */
+  #complete(served: S, result: unknown, run: StepRun, last: boolean): void {
+    const { executor, totals } = this.#context;
+    const { id, relay } = served;
+    this.#drop(id);
+    const events: GenerationEvent[] = [];
+    const reason = last ? executor.commit(served, result, firstRow, run, (_, event) => events.push(event)) : undefined;
+    if (last) totals.generated++;
+    this.#context.emit({ kind: 'prefilled', id });
+    if (reason === undefined) relay?.complete(events);
+    else this.#context.finish(served, [startedEvent(served), ...events], reason);
+  }
+
+  /** True while chunks of the request are expected, or not computed. */
   has(id: RequestId): boolean {
     return this.#stages.has(id);
   }
 
-  /** What was under way to the member after this one is lost, and whoever decodes will not have its part. Undefined where nothing was. */
-  broken(to: InstanceIndex, id: RequestId): S | undefined {
-    const stage = this.#stages.get(id);
-    if (stage?.group.members[stage.index + 1] !== to) return undefined;
-    this.#parts.departures.drop(id);
-    return stage.served;
+  override drop(id: RequestId): boolean {
+    this.#drop(id);
+    return false;
   }
 
-  /** Nothing more is computed of it here. */
-  drop(id: RequestId): void {
-    this.prefixes.drop(id);
+  #drop(id: RequestId): void {
+    this.#prefixes.drop(id);
     if (this.#stages.delete(id)) this.#beginNext();
   }
 
-  /** Prompts that keep blocks here and are not computed to the end. */
-  keeping(flight: InFlight<S> | undefined): number {
-    const cancelled = flight !== undefined && flight.range !== undefined && !this.#stages.has(flight.requests[0].id);
+  override advance(): void {
+    this.#prefixes.advance(this.#context.nowUs);
+  }
+
+  override get nextUs(): number {
+    return this.#prefixes.nextUs;
+  }
+
+  override parked(flight: InFlight<S> | undefined): number {
+    const cancelled = flight?.range !== undefined && !this.#stages.has(flight.requests[0].id);
     return this.#stages.size + Number(cancelled);
   }
 
   #send(to: InstanceIndex, message: PipelineMessage<Request>): void {
-    this.#owner.push({ kind: 'send', to, message });
+    this.#context.emit({ kind: 'send', to, message });
   }
 
-  /** Throws unless every stage has no more computed than came. */
-  check(): void {
+  /** Throws unless no stage has computed more than arrived. */
+  override check(): void {
     for (const [id, { served, ready, coming }] of this.#stages) {
       const { computed, planned, promptLength } = served.sequence;
       if (computed > ready || computed + planned > Math.max(ready, coming) || Math.max(ready, coming) > promptLength)
-        throw new Error(`Stages broken: request ${id} has computed ${computed} of ${ready} tokens that came`);
+        throw new Error(`Pipeline broken: request ${id} has computed ${computed} of ${ready} tokens that arrived`);
     }
   }
 }
 
 const firstRow = { row: 0, scored: 0, samples: true };
 
-function legOf({ decodeAt, decodeIncarnation }: PipelineGroup): DecodeLeg {
-  return { to: decodeAt, incarnation: decodeIncarnation };
+function legOf({ decodeAt: to, decodeIncarnation: incarnation }: PipelineGroup): DecodeLeg {
+  return { to, incarnation };
 }

@@ -6,8 +6,8 @@ import { localPages, localPrefix, touchPrefix } from '../kvcache/prefix-transfer
 import { StagePages } from '../kvcache/stage-pages.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
+import type { Identified, InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
-import type { Push } from '../transfer/hand-off/hand-offs.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
 
 interface Awaited {
@@ -16,29 +16,31 @@ interface Awaited {
   readonly own: number;
   /** What has not come by then is computed. */
   readonly untilUs: number;
-  /** The request has keys and values of so many tokens here. */
-  readonly here: (tokens: number) => void;
+  readonly stage: Stage;
 }
 
-/** The instance, as these see it. */
-interface Owner<Request> {
-  readonly push: Push<Request>;
-  readonly nowUs: () => number;
-  /** Blocks have contents: effects say where they are. */
-  readonly contents: boolean;
-}
+type Stage = PipelineStage<unknown, RunningRequest>;
 
-type Wanting = Pick<PipelineStage<unknown, RunningRequest>, 'served' | 'group' | 'index'>;
+/** Takes the prefix of a stage, once it is here or will not come. */
+interface PrefixTarget {
+  prefixReady(stage: Stage, tokens: number): void;
+}
 
 /** They come into the room that the stage keeps for its layers: what is here is copied there, so nothing of the cache is held. */
-export class StagePrefixes<Request> {
+export class StagePrefixes {
   readonly #cache: BlockCache;
-  readonly #owner: Owner<Request>;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
+  readonly #target: PrefixTarget;
   readonly #awaited = new Map<RequestId, Awaited>();
 
-  constructor(cache: BlockCache, owner: Owner<Request>) {
-    this.#cache = cache;
-    this.#owner = owner;
+  constructor(context: InstanceContext<Identified, RunningRequest>, target: PrefixTarget) {
+    this.#cache = context.kvCache;
+    this.#context = context;
+    this.#target = target;
+  }
+
+  get #hasContents(): boolean {
+    return this.#context.config.contents !== undefined;
   }
 
   /** When patience ends for something that is under way. */
@@ -50,34 +52,34 @@ export class StagePrefixes<Request> {
   }
 
   /** The stage is about to keep room: what is here of its prefix is not what makes it. */
-  touch(stage: Wanting): void {
+  touch(stage: Stage): void {
     const { chain, blocks } = this.#wantedOf(stage);
     if (blocks > 0) touchPrefix(this.#cache, chain, blocks);
   }
 
-  /** @param here told at once, or when the rest has come or will not */
-  want(stage: Wanting, here: (tokens: number) => void): void {
+  /** `prefixReady` is called immediately, or when the rest has come or will not. */
+  want(stage: Stage): void {
     const { served, group, index } = stage;
     const { chain, blocks } = this.#wantedOf(stage);
     const own = localPrefix(this.#cache, chain, blocks);
-    if (this.#owner.contents && own > 0) this.#copy(stage, chain, own);
+    if (this.#hasContents && own > 0) this.#copy(stage, chain, own);
     const { from: source, patienceUs = 0 } = group.prefix ?? {};
     if (own >= blocks || source === undefined || source === group.members[index]) {
-      here(own * this.#cache.blockTokens);
+      this.#target.prefixReady(stage, own * this.#cache.blockTokens);
       return;
     }
     const { id } = served;
-    this.#awaited.set(id, { source, own, untilUs: this.#owner.nowUs() + patienceUs, here });
-    if (this.#owner.contents)
-      this.#owner.push({ kind: 'expectPrefix', id, from: source, pages: this.#room(stage).pages(own, blocks) });
-    this.#owner.push({
+    this.#awaited.set(id, { source, own, untilUs: this.#context.nowUs + patienceUs, stage });
+    if (this.#hasContents)
+      this.#context.emit({ kind: 'expectPrefix', id, from: source, pages: this.#room(stage).pages(own, blocks) });
+    this.#context.emit({
       kind: 'send',
       to: source,
       message: { kind: 'fetch', id, chain, from: own, range: rangeOf(stage) },
     });
   }
 
-  #wantedOf({ served: { sequence }, group: { prefix } }: Wanting): {
+  #wantedOf({ served: { sequence }, group: { prefix } }: Stage): {
     readonly chain: BlockChain;
     readonly blocks: number;
   } {
@@ -87,32 +89,32 @@ export class StagePrefixes<Request> {
   }
 
   /** Models that groups compute have one layer group. */
-  #room(stage: Wanting): StagePages {
+  #room(stage: Stage): StagePages {
     return new StagePages(stage.served.sequence.table.groups[0], this.#cache.groups[0].pool, rangeOf(stage));
   }
 
-  #copy(stage: Wanting, chain: BlockChain, blocks: number): void {
+  #copy(stage: Stage, chain: BlockChain, blocks: number): void {
     const room = this.#room(stage);
     const from = room.ofRange(localPages(this.#cache, chain, blocks));
-    this.#owner.push({ kind: 'copyPrefix', from, to: room.pages(0, blocks) });
+    this.#context.emit({ kind: 'copyPrefix', from, to: room.pages(0, blocks) });
   }
 
   /** The source has done its part: blocks before `to` are here. False when nobody waits for that. */
-  came(id: RequestId, source: InstanceIndex | 'ssd', to: number): boolean {
+  arrived(id: RequestId, source: InstanceIndex | 'ssd', to: number): boolean {
     const awaited = this.#awaited.get(id);
     if (awaited?.source !== source) return false;
     this.#awaited.delete(id);
-    awaited.here(Math.max(awaited.own, to) * this.#cache.blockTokens);
+    this.#target.prefixReady(awaited.stage, Math.max(awaited.own, to) * this.#cache.blockTokens);
     return true;
   }
 
   /** Whoever waits for what takes too long goes on with what is here. */
   advance(nowUs: number): void {
     if (this.#awaited.size === 0) return;
-    for (const [id, { own, untilUs, here }] of [...this.#awaited]) {
+    for (const [id, { own, untilUs, stage }] of [...this.#awaited]) {
       if (untilUs > nowUs) continue;
       this.drop(id);
-      here(own * this.#cache.blockTokens);
+      this.#target.prefixReady(stage, own * this.#cache.blockTokens);
     }
   }
 
@@ -121,7 +123,7 @@ export class StagePrefixes<Request> {
     const awaited = this.#awaited.get(id);
     if (awaited === undefined) return;
     this.#awaited.delete(id);
-    if (this.#owner.contents) this.#owner.push({ kind: 'closePrefix', id });
-    this.#owner.push({ kind: 'send', to: awaited.source, message: { kind: 'unwanted', id } });
+    if (this.#hasContents) this.#context.emit({ kind: 'closePrefix', id });
+    this.#context.emit({ kind: 'send', to: awaited.source, message: { kind: 'unwanted', id } });
   }
 }

@@ -22,11 +22,6 @@ export type FatedMessage =
   | ('journal' | 'snapshot' | 'report')
   | LendingMessageKind;
 
-type PeerWord =
-  | { readonly kind: 'peer'; readonly message: { readonly id: RequestId; readonly kind: PeerMessage['kind'] } }
-  | { readonly kind: 'landed' | 'activations'; readonly id: RequestId }
-  | { readonly kind: Exclude<InstanceEvent['kind'], 'peer' | 'landed' | 'activations'> };
-
 export class MessageCounts {
   /** By `fate message`. */
   readonly counts = new Map<string, number>();
@@ -37,9 +32,25 @@ export class MessageCounts {
     this.counts.set(key, (this.counts.get(key) ?? 0) + times);
   }
 
-  /** An instance has heard what is of no use to it. */
-  heard(event: PeerWord, instance: { readonly fateOf: (id: RequestId) => MessageFate }): void {
-    if (event.kind === 'landed' || event.kind === 'activations') this.met(instance.fateOf(event.id), event.kind);
-    else if (event.kind === 'peer') this.met(instance.fateOf(event.message.id), event.message.kind);
+  /** An instance ignored the event. */
+  ignored(
+    event: InstanceEvent<{ readonly id: RequestId }, unknown>,
+    requests: { fateOf(id: RequestId): MessageFate },
+  ): void {
+    switch (event.kind) {
+      case 'submit':
+        this.met(requests.fateOf(event.request.id), event.kind);
+        break;
+      case 'peer':
+        this.met(requests.fateOf(event.message.id), event.message.kind);
+        break;
+      case 'cancel':
+      case 'landed':
+      case 'activations':
+        this.met(requests.fateOf(event.id), event.kind);
+        break;
+      default:
+      // The fates of other events are not counted.
+    }
   }
 }

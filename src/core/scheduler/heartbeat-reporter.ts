@@ -1,4 +1,4 @@
-// An instance as the conductor hears of it: when it reports, and what of its requests it tells.
+// The reports of an instance to conductors: when one is due, and what it says of each request.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -8,8 +8,8 @@ import type { RunningRequest } from './executor/executor.ts';
 type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
 
 /**
- * Reports go out at once, however long a step takes. Tokens are counted where a step ends, so that equal steps run in one go tell the same:
- * a report says how many there were at the step's end after the report before.
+ * Reports are sent immediately, however long a step takes. Tokens are counted where a step ends, so that a run of equal steps reports the
+ * same as single steps: a report says how many there were at the end of the step after the report before.
  */
 export class HeartbeatReporter<S extends RunningRequest> {
   readonly #incarnation: number;
@@ -18,7 +18,7 @@ export class HeartbeatReporter<S extends RunningRequest> {
   #number = 0;
   #counting = false;
 
-  /** @param reportUs undefined: nobody asks */
+  /** @param reportUs undefined: no reports */
   constructor(incarnation: number | undefined, reportUs: number | undefined) {
     this.#incarnation = incarnation ?? 0;
     this.#reportUs = reportUs;
@@ -28,27 +28,28 @@ export class HeartbeatReporter<S extends RunningRequest> {
     return this.#reportUs === undefined ? Number.POSITIVE_INFINITY : this.#nextUs;
   }
 
-  /** Is it time for a report? Says so once. */
-  isDue(nowUs: number): boolean {
+  /** True when a report is due; then the next one is due after the interval. */
+  takeDue(nowUs: number): boolean {
     if (this.#reportUs === undefined || nowUs < this.#nextUs) return false;
     this.#nextUs = nowUs + this.#reportUs;
     this.#counting = true;
     return true;
   }
 
+  /** @param awaited requests of other instances for which memory is reserved @param journal number of the last batch of KV events */
   report(live: Iterable<S>, awaited: Iterable<RequestId>, journal: number): Report {
     const requests: ReportedRequest[] = [];
-    for (const { id, told } of live) requests.push({ id, outputs: told, awaited: false });
+    for (const { id, reportedOutputs } of live) requests.push({ id, outputs: reportedOutputs, awaited: false });
     for (const id of awaited) requests.push({ id, outputs: 0, awaited: true });
     return { kind: 'report', report: { incarnation: this.#incarnation, number: ++this.#number, journal, requests } };
   }
 
-  /** No step runs: counts what clients have been told of, where that is for the next report. @param leaving those for whom another speaks */
-  count(requests: { readonly live: Iterable<S> }, leaving: { has(id: RequestId): boolean }): void {
+  /** No step runs: counts the tokens for the next report. Another instance reports those of requests with a relay. */
+  count(live: Iterable<S>): void {
     if (!this.#counting) return;
     this.#counting = false;
-    for (const served of requests.live)
-      if (served.started && !leaving.has(served.id))
-        served.told = served.sequence.length - served.sequence.promptLength;
+    for (const running of live)
+      if (running.started && running.relay === undefined)
+        running.reportedOutputs = running.sequence.length - running.sequence.promptLength;
   }
 }

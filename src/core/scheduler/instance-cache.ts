@@ -1,21 +1,15 @@
-// An instance's block cache: where its blocks have contents, what the cache decides about them becomes effects.
-import { BlockCache } from '../kvcache/block-cache.ts';
-import type { InstanceEffect } from '../protocol/effects.ts';
-import type { InstanceConfig } from './instance-config.ts';
+// The block cache of an instance: where blocks have contents, its decisions become effects.
 
-export function createCache(config: InstanceConfig, push: (effect: InstanceEffect<never, never>) => void): BlockCache {
-  const { tiers, contents, borrowing } = config;
-  const { hostBlocks: blocks = 0, hostFirstPage: firstPage } = borrowing ?? {};
+import { BlockCache } from '../kvcache/block-cache.ts';
+import type { InstanceConfig } from './instance-config.ts';
+import type { EffectSink } from './step-in-flight.ts';
+
+export function createCache(config: InstanceConfig, sink: EffectSink): BlockCache {
+  const { tiers, contents } = config;
   const mover = contents && {
-    copy: (from: Int32Array, to: Int32Array) => push({ kind: 'copyPages', from, to }),
-    load: (from: Int32Array, to: Int32Array) => push({ kind: 'loadPages', from, to }),
-    erase: (slot: number) => push({ kind: 'eraseSsd', slot }),
+    copy: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'copyPages', from, to }),
+    load: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'loadPages', from, to }),
+    erase: (slot: number) => sink.emit({ kind: 'eraseSsd', slot }),
   };
-  return new BlockCache({
-    ...config,
-    receivePages: config.handOff?.landingPages,
-    stagingBlocks: borrowing?.stagingBlocks,
-    hostRows: firstPage === undefined ? undefined : { blocks, firstPage },
-    tiers: tiers && { ...tiers, mover },
-  });
+  return new BlockCache({ ...config, tiers: tiers && { ...tiers, mover } });
 }

@@ -1,97 +1,83 @@
-// The pins of an instance: prefixes that clients have kept there for a time, computed first where they are not there yet.
-import type { BlockCache } from '../kvcache/block-cache.ts';
+// The pins of an instance: prefixes that clients keep in its cache for a time, computed first where they are missing.
+
 import { Pins } from '../kvcache/pins.ts';
-import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { PinId, RequestId } from '../protocol/ids.ts';
 import type { PinOrder, PinState } from '../protocol/pin-order.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
+import { type Handled, type Identified, InstanceComponent, type InstanceContext } from './component.ts';
 import type { RunningRequest } from './executor/executor.ts';
-
-/** The instance, as its pins see it. */
-interface Owner<Request, S> {
-  readonly push: (effect: InstanceEffect<never, Request>) => void;
-  readonly serve: (request: Request) => S;
-  /** Compute its prompt: `ended` says when it is there. */
-  readonly start: (served: S) => void;
-  readonly stop: (id: RequestId) => void;
-  /** Tokens of the longest sequence that fits. */
-  readonly capacityTokens: () => number;
-}
 
 interface Computing<S> {
   readonly id: PinId;
-  readonly served: S;
+  readonly running: S;
   readonly ttlUs: number;
 }
 
-/** Doubled orders renew a pin; one that is taken back while it is computed is not computed further. */
-export class Pinning<Request extends { readonly id: RequestId }, S extends RunningRequest> {
-  readonly #cache: BlockCache;
+/** A repeated order renews its pin. A prefix that is unpinned while it is computed is not computed further. */
+export class Pinning<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
+  readonly #context: InstanceContext<Request, S>;
   readonly #pins: Pins;
-  readonly #owner: Owner<Request, S>;
-  /** By the name of the request that computes it. */
+  /** By the requests that compute them. */
   readonly #computing = new Map<RequestId, Computing<S>>();
-  /** Tokens that requests found in pinned blocks. */
+  /** Prompt tokens that requests found in pinned blocks. */
   hitTokens = 0;
 
-  /** @param share of the pages that pins may hold */
-  constructor(cache: BlockCache, share: number, owner: Owner<Request, S>) {
-    this.#cache = cache;
-    this.#pins = new Pins(cache, share);
-    this.#owner = owner;
+  constructor(context: InstanceContext<Request, S>) {
+    super();
+    this.#context = context;
+    this.#pins = new Pins(context.kvCache, context.config.pinShare ?? 0);
   }
 
-  get nextUs(): number {
+  override get nextUs(): number {
     return this.#pins.nextUs;
   }
 
-  /** Does this request compute a prefix, so that nobody else hears of it? */
-  computes(id: RequestId): boolean {
-    return this.#computing.size > 0 && this.#computing.has(id);
-  }
-
-  /** Of those who are here, the ones that somebody waits for. */
-  without(live: Iterable<S>): Iterable<S> {
-    return this.#computing.size === 0 ? live : [...live].filter(({ id }) => !this.#computing.has(id));
-  }
-
-  hear(nowUs: number, event: Extract<InstanceEvent<Request>, { kind: 'pin' | 'unpin' | 'wake' }>): void {
-    if (event.kind === 'pin') this.#pin(nowUs, event);
-    else if (event.kind === 'wake') this.#advance(nowUs);
-    else if (!this.#unpin(event.id))
-      this.#owner.push({ kind: 'ignored', message: `Ignored unpin: ${event.id} is not pinned` });
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    switch (event.kind) {
+      case 'pin':
+        this.#pin(this.#context.nowUs, event);
+        return 'batch';
+      case 'unpin':
+        if (!this.#unpin(event.id)) this.#context.ignore(event, `${event.id} is not pinned`);
+        return 'batch';
+      case 'wake':
+        this.#expire();
+        return 'shared';
+      default:
+        return undefined;
+    }
   }
 
   #pin(nowUs: number, { id, request, ttlUs }: PinOrder<Request>): void {
     const untilUs = this.#pins.untilUs(id);
     if (untilUs !== undefined) {
       this.#pins.extend(id, Math.max(untilUs, nowUs + ttlUs));
-      this.#tell(id, { kind: 'pinned', tokens: 0, untilUs: Math.max(untilUs, nowUs + ttlUs) });
+      this.#report(id, { kind: 'pinned', tokens: 0, untilUs: Math.max(untilUs, nowUs + ttlUs) });
       return;
     }
     for (const { id: known } of this.#computing.values()) if (known === id) return;
-    const served = this.#owner.serve(request);
-    const { chain, promptLength } = served.sequence;
-    const blocks = Math.min(chain.blocks, Math.floor(promptLength / this.#cache.blockTokens));
+    const running = this.#context.create(request);
+    const { chain, promptLength } = running.sequence;
+    const blocks = Math.min(chain.blocks, Math.floor(promptLength / this.#context.kvCache.blockTokens));
     const refusal = this.#refusal(id, blocks, promptLength);
     if (refusal !== undefined) {
-      this.#tell(id, refusal);
+      this.#report(id, refusal);
       return;
     }
-    if (this.#cache.match(chain, blocks) === blocks) {
-      this.#hold(nowUs, { id, served, ttlUs });
+    if (this.#context.kvCache.match(chain, blocks) === blocks) {
+      this.#hold(nowUs, { id, running, ttlUs });
       return;
     }
-    this.#computing.set(served.id, { id, served, ttlUs });
-    this.#owner.start(served);
+    this.#computing.set(running.id, { id, running, ttlUs });
+    this.#context.requests.addInternal(running);
   }
 
-  /** Undefined: there is room, and it is kept. */
+  /** Undefined: there is room, and it is rerunning. */
   #refusal(id: PinId, blocks: number, tokens: number): PinState | undefined {
-    const { blockTokens } = this.#cache;
+    const { blockTokens } = this.#context.kvCache;
     if (blocks === 0) return refused('length', `it is shorter than a block: ${tokens} tokens, ${blockTokens} are one`);
-    const fit = this.#owner.capacityTokens();
+    const fit = this.#context.capacityTokens;
     if (tokens + 1 > fit) return refused('length', `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`);
     if (this.#pins.reserve(id, blocks)) return undefined;
     const { held, max } = this.#pins.blocks;
@@ -101,60 +87,59 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Runni
     return refused('memory', `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`);
   }
 
-  #hold(nowUs: number, { id, served, ttlUs }: Computing<S>): void {
+  #hold(nowUs: number, { id, running, ttlUs }: Computing<S>): void {
     const untilUs = nowUs + ttlUs;
-    const blocks = this.#pins.fill(id, served.sequence.chain, untilUs);
-    this.#tell(id, { kind: 'pinned', tokens: blocks * this.#cache.blockTokens, untilUs });
+    const blocks = this.#pins.fill(id, running.sequence.chain, untilUs);
+    this.#report(id, { kind: 'pinned', tokens: blocks * this.#context.kvCache.blockTokens, untilUs });
   }
 
-  /** A request has ended and its blocks are cache: holds them, if it computed them for a pin. */
-  ended(nowUs: number, id: RequestId, event: GenerationEvent): void {
+  /** Holds the blocks of a request that computed them for a pin. */
+  override ended(id: RequestId, event: GenerationEvent): void {
     const computing = this.#computing.get(id);
     if (computing === undefined) return;
     this.#computing.delete(id);
     if (event.kind === 'finished') {
-      this.#hold(nowUs, computing);
+      this.#hold(this.#context.nowUs, computing);
       return;
     }
     this.#pins.release(computing.id);
     const message = event.kind === 'failed' ? event.message : 'Cannot pin a prefix: it was not computed';
-    this.#tell(computing.id, { kind: 'refused', why: 'failed', message });
+    this.#report(computing.id, { kind: 'refused', why: 'failed', message });
   }
 
   #unpin(id: PinId): boolean {
     for (const [name, { id: known }] of this.#computing) {
       if (known !== id) continue;
-      this.#owner.stop(name);
+      this.#context.cancel(name);
       this.#computing.delete(name);
     }
     if (!this.#pins.release(id)) return false;
-    this.#tell(id, { kind: 'unpinned' });
+    this.#report(id, { kind: 'unpinned' });
     return true;
   }
 
-  /** Those whose time has passed go. */
-  #advance(nowUs: number): void {
+  #expire(): void {
     if (this.#pins.size === 0) return;
-    for (const id of this.#pins.expire(nowUs)) this.#tell(id, { kind: 'unpinned' });
+    for (const id of this.#pins.expire(this.#context.nowUs)) this.#report(id, { kind: 'unpinned' });
   }
 
-  /** A request starts with so many tokens from the cache. */
-  started({ sequence }: S, cachedTokens: number): void {
-    if (this.#pins.size === 0 || cachedTokens === 0) return;
-    const { blockTokens } = this.#cache;
+  override started({ sequence, received }: S): void {
+    const { cachedTokens = 0 } = sequence;
+    if (this.#pins.size === 0 || cachedTokens === 0 || received !== undefined) return;
+    const { blockTokens } = this.#context.kvCache;
     this.hitTokens += this.#pins.pinnedOf(sequence.table, cachedTokens / blockTokens) * blockTokens;
   }
 
-  #tell(id: PinId, state: PinState): void {
-    this.#owner.push({ kind: 'pinUpdated', id, state });
+  #report(id: PinId, state: PinState): void {
+    this.#context.emit({ kind: 'pinUpdated', id, state });
   }
 
-  /** @param isLive is a request at the instance? */
-  check(isLive: (id: RequestId) => boolean): void {
+  /** Throws unless every prefix that is computed has a live request. */
+  override check(): void {
     this.#pins.check();
     for (const [name, { id }] of this.#computing)
-      if (!isLive(name) || this.#pins.untilUs(id) !== undefined)
-        throw new Error(`Pinning broken: nobody computes ${name} for pin ${id}`);
+      if (!this.#context.requests.has(name) || this.#pins.untilUs(id) !== undefined)
+        throw new Error(`Pinning broken: no request computes ${name} for pin ${id}`);
   }
 }
 

@@ -1,4 +1,4 @@
-// Who is at an instance: the requests that hear events, and every sequence that its batcher holds for them.
+// The requests at an instance: those that report to clients, and every sequence that the scheduler holds for them.
 
 import type { RequestId } from '../protocol/ids.ts';
 import type { Batcher } from './batching/batcher.ts';
@@ -8,17 +8,19 @@ import { RecentIds } from './recent-ids.ts';
 import type { InFlight } from './step-in-flight.ts';
 
 export class RequestTable<S extends RunningRequest> {
-  readonly #batcher: Batcher;
-  /** Those that hear events: accepted, not ended, not cancelled. */
+  readonly #scheduler: Batcher;
+  /** Accepted, not ended, not cancelled. */
   readonly #live = new Map<RequestId, S>();
-  /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
-  readonly #served = new Map<Sequence, S>();
+  /** Every sequence that the scheduler holds: those of live requests, and of cancelled ones whose rows are in flight. */
+  readonly #bySequence = new Map<Sequence, S>();
+  /** Computed for the instance itself: no client receives their events. */
+  readonly #internal = new Set<RequestId>();
   readonly #left = new RecentIds();
-  /** (sequencesMax): those that run, by the slots of their sequences. */
+  /** (sequencesMax): running requests, by the slots of their sequences. */
   readonly #bySlot: S[] = [];
 
-  constructor(batcher: Batcher) {
-    this.#batcher = batcher;
+  constructor(scheduler: Batcher) {
+    this.#scheduler = scheduler;
   }
 
   /** Requests accepted and not ended. */
@@ -26,44 +28,46 @@ export class RequestTable<S extends RunningRequest> {
     return this.#live.size;
   }
 
-  /** The first in rank of the prompts that the batcher computes or could begin with; batch jobs are not meant. */
+  /** Of the prompts that the scheduler computes or could begin with, the first in rank, without batch jobs. */
   get firstPrefill(): Sequence | undefined {
-    return this.#batcher.firstPrefill;
+    return this.#scheduler.firstPrefill;
   }
 
-  /** Whose sequence it is. */
-  holder(sequence: Sequence): S | undefined {
-    return this.#served.get(sequence);
+  /** The request of a sequence. */
+  ofSequence(sequence: Sequence): S | undefined {
+    return this.#bySequence.get(sequence);
   }
 
-  /** Those that hear events. */
   get live(): Iterable<S> {
     return this.#live.values();
   }
 
-  /** Those that wait to start, or to start again, and may become longer than so many tokens. */
+  /** The live requests of clients. */
+  get reported(): Iterable<S> {
+    return this.#internal.size === 0 ? this.live : [...this.live].filter(({ id }) => !this.#internal.has(id));
+  }
+
+  /** Requests that wait to start, or to start again, and may become longer than so many tokens. */
   waitingBeyond(tokens: number): readonly S[] {
-    return [...this.#live.values()].filter(
-      ({ sequence }) => sequence.state === 'waiting' && sequence.lengthMax > tokens,
-    );
+    return [...this.live].filter(({ sequence }) => sequence.state === 'waiting' && sequence.lengthMax > tokens);
   }
 
-  /** Every request that has a sequence here, and how that stands: for those who look on. */
+  /** For checkers: every request that has a sequence here. */
   *sequences(): Iterable<{ readonly id: RequestId; readonly sequence: Sequence }> {
-    for (const { id, sequence } of this.#served.values()) yield { id, sequence };
+    for (const { id, sequence } of this.#bySequence.values()) yield { id, sequence };
   }
 
-  /** Was it here, or heard of, before? */
+  /** True for a request that was here, or that `bar` has named. */
   hasLeft(id: RequestId): boolean {
     return this.#left.has(id);
   }
 
-  /** What comes now of a request that it is of no use for. */
+  /** What a message is that changed nothing, by its request. */
   fateOf(id: RequestId): 'doubled' | 'late' | 'orphan' {
     return this.#live.has(id) ? 'doubled' : this.#left.has(id) ? 'late' : 'orphan';
   }
 
-  /** It does not come any more. */
+  /** A later submission of the request is ignored. */
   bar(id: RequestId): void {
     this.#left.add(id);
   }
@@ -76,87 +80,103 @@ export class RequestTable<S extends RunningRequest> {
     return this.#live.get(id);
   }
 
-  take(served: S): void {
-    this.#live.set(served.id, served);
-    this.#served.set(served.sequence, served);
-    this.#batcher.add(served.sequence);
+  /** True for a request that is computed for the instance itself. */
+  isInternal(id: RequestId): boolean {
+    return this.#internal.size > 0 && this.#internal.has(id);
   }
 
-  /** Somebody else plans its rows. */
-  hold(served: S): void {
-    this.#live.set(served.id, served);
-    this.#served.set(served.sequence, served);
-    this.keep(served, 0);
+  add(running: S): void {
+    this.#live.set(running.id, running);
+    this.#bySequence.set(running.sequence, running);
+    this.#scheduler.add(running.sequence);
   }
 
-  /** Blocks for `tokens` tokens of one whose rows somebody else plans; false, and none, when there is no room. */
-  keep({ sequence }: S, tokens: number): boolean {
-    return this.#batcher.allocateParked(sequence, tokens);
+  /** Adds a request whose events no client receives. */
+  addInternal(running: S): void {
+    this.#internal.add(running.id);
+    this.add(running);
   }
 
-  /** Nobody hears of it any more; its sequence stays until it is removed. */
-  silence(id: RequestId): void {
+  /** Adds a request whose rows a component plans. */
+  addParked(running: S): void {
+    this.#live.set(running.id, running);
+    this.#bySequence.set(running.sequence, running);
+    this.allocate(running, 0);
+  }
+
+  /** Allocates blocks for `tokens` tokens of a parked request; false, and none, when there is no room. */
+  allocate({ sequence }: S, tokens: number): boolean {
+    return this.#scheduler.allocateParked(sequence, tokens);
+  }
+
+  /** The request has no further events; its sequence stays until it is removed. */
+  close(id: RequestId): void {
     this.#live.delete(id);
     this.#left.add(id);
   }
 
-  /** Frees all that it holds; with `forget` its blocks leave the cache. A second call does nothing. */
-  remove(served: S, forget: boolean): void {
-    if (!this.#served.delete(served.sequence)) return;
-    this.#batcher.remove(served.sequence, forget);
+  /** Frees the blocks of the request; with `forget` they leave the cache. A second call does nothing. */
+  remove(running: S, forget: boolean): void {
+    if (!this.#bySequence.delete(running.sequence)) return;
+    this.#internal.delete(running.id);
+    this.#scheduler.remove(running.sequence, forget);
   }
 
-  /** Those of a step that is over: rows of an aborted one are to be planned anew, and who was cancelled leaves. */
+  /** A step has ended: rows of an aborted one are planned again, and cancelled requests leave. */
   stepEnded(requests: readonly S[]): void {
-    for (const served of requests) {
-      served.sequence.planned = 0;
-      if (served.cancelled) this.remove(served, false);
+    for (const running of requests) {
+      running.sequence.planned = 0;
+      if (running.cancelled) this.remove(running, false);
     }
   }
 
-  /** Its sequence has got a slot. */
+  /** The sequence has a slot. */
   admit(sequence: Sequence): S {
-    const served = this.#served.get(sequence);
-    if (served === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
-    this.#bySlot[sequence.slot] = served;
-    return served;
+    const running = this.#bySequence.get(sequence);
+    if (running === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
+    this.#bySlot[sequence.slot] = running;
+    return running;
   }
 
-  /** What those who run or wait may wait for each token, and one more of `most`: the least of them. */
+  /** The strictest TBT objective of the live requests, at most `most`. */
   tbtUsMax(most: number): number {
     let least = most;
     for (const { tbtUsMax } of this.#live.values()) if (tbtUsMax < least) least = tbtUsMax;
     return least;
   }
 
-  /** Of running sequences, in their order. */
+  /** The requests of running sequences, in their order. */
   of(sequences: readonly Sequence[]): readonly S[] {
     const requests = new Array<S>(sequences.length);
     for (let i = 0; i < sequences.length; i++) requests[i] = this.#bySlot[sequences[i].slot];
     return requests;
   }
 
-  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks or memory are under way: somebody may wait for them @param keeping prompts that keep blocks and wait for no step of the batcher */
-  check(flight: InFlight<S> | undefined, moving: boolean, keeping: number): void {
-    const { waiting, running, parked } = this.#batcher;
-    if (parked.size !== keeping)
-      throw new Error(`Instance broken: ${parked.size} prompts are parked, ${keeping} leave or are a group's`);
-    const held = [...waiting, ...running, ...parked];
-    if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
-      throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
+  /**
+   * Throws unless every request is in exactly one state, and a step runs while any request waits.
+   * @param moving blocks or memory are on their way: requests may wait for them
+   * @param parked prompts that keep blocks and wait for no step of the scheduler
+   */
+  check(flight: InFlight<S> | undefined, moving: boolean, parked: number): void {
+    const { waiting, running, parked: held } = this.#scheduler;
+    if (held.size !== parked)
+      throw new Error(`Instance broken: ${held.size} prompts are parked, ${parked} are handed off or pipelined`);
+    const all = [...waiting, ...running, ...held];
+    if (all.length !== this.#bySequence.size || !all.every((sequence) => this.#bySequence.has(sequence)))
+      throw new Error(`Instance broken: ${this.#bySequence.size} requests, ${all.length} sequences`);
     const flying = new Set(flight?.requests);
     let cancelled = 0;
-    for (const served of this.#served.values()) {
-      const { id } = served;
-      cancelled += Number(served.cancelled);
-      if (served.cancelled ? !flying.has(served) : this.#live.get(id) !== served)
+    for (const each of this.#bySequence.values()) {
+      const { id } = each;
+      cancelled += Number(each.cancelled);
+      if (each.cancelled ? !flying.has(each) : this.#live.get(id) !== each)
         throw new Error(`Instance broken: request ${id} is in no state`);
-      if (served.sequence.planned > 0 !== flying.has(served))
+      if (each.sequence.planned > 0 !== flying.has(each))
         throw new Error(`Instance broken: request ${id} has rows in no step`);
     }
-    if (this.#live.size + cancelled !== this.#served.size)
-      throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#served.size} held`);
-    if (flight === undefined && held.length > 0 && parked.size === 0 && !moving)
-      throw new Error(`Instance broken: ${held.length} requests wait and nothing runs`);
+    if (this.#live.size + cancelled !== this.#bySequence.size)
+      throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#bySequence.size} held`);
+    if (flight === undefined && all.length > 0 && held.size === 0 && !moving)
+      throw new Error(`Instance broken: ${all.length} requests wait and nothing runs`);
   }
 }

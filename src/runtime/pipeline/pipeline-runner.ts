@@ -118,8 +118,8 @@ export class PipelineRunner {
   }
 
   /** Lets go of what nobody will compute. */
-  sweep(machine: Pick<TokenInstance, 'hasStage'>): void {
-    this.#rows?.sweep((id) => machine.hasStage(id));
+  sweep(machine: Pick<TokenInstance, 'components'>): void {
+    this.#rows?.sweep((id) => machine.components.pipeline.has(id));
   }
 
   #sliceOf(range: LayerRange): LayerSlice {

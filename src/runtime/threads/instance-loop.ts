@@ -131,7 +131,7 @@ export class InstanceLoop {
   snapshot(): InstanceSnapshot {
     const snapshot = this.#machine.snapshot();
     const { tiers } = snapshot;
-    const { borrower } = this.#machine;
+    const { borrower } = this.#machine.components;
     return {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
@@ -144,8 +144,9 @@ export class InstanceLoop {
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#machine.borrower, this.#lending];
-    return Math.min(...parts.map((part) => part?.nextUs ?? never));
+    const parts = [this.#machine, this.#handOffs, this.#pipeline, this.#lending];
+    const lendingUs = this.#machine.components.borrower?.tickUs ?? never;
+    return Math.min(lendingUs, ...parts.map((part) => part?.nextUs ?? never));
   }
 
   #loop(): void {
@@ -235,7 +236,7 @@ export class InstanceLoop {
 
   /** The step waits layer by layer for prefixes that are still being received. */
   #withArrivals(plan: RunStep['plan']): RunStep['plan'] {
-    const awaited = this.#machine.arriving(nowUs());
+    const awaited = this.#machine.components.prefixes.awaitedBlocks(nowUs());
     if (awaited.length === 0) return plan;
     return { ...plan, arriving: arrivingKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }

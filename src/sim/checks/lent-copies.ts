@@ -51,8 +51,8 @@ export class LentCopies {
   }
 }
 
-function borrowed({ borrower }: LengthInstance, creditor: InstanceIndex, at: number): Borrowed {
-  for (const debt of borrower?.rmanager.debts ?? []) {
+function borrowed({ components }: LengthInstance, creditor: InstanceIndex, at: number): Borrowed {
+  for (const debt of components.borrower?.rmanager.debts ?? []) {
     if (debt.creditor !== creditor) continue;
     const { number: loan, memory } = debt;
     for (const blocks of [debt.used, debt.frozen])
@@ -71,8 +71,8 @@ function isHeld(
 ): boolean {
   if (held === undefined) return false;
   const { loan, block, rblock } = held;
-  const debt = instances[debtor].borrower?.rmanager.debtor.find(loan);
+  const debt = instances[debtor].components.borrower?.rmanager.debtor.find(loan);
   if (debt?.frozen.has(block) !== true && (rblock === undefined || debt?.used.get(block) !== rblock)) return false;
-  const lent = instances[creditor].borrower?.rmanager.creditor.blocksOf(debtor, incarnation, loan);
+  const lent = instances[creditor].components.borrower?.rmanager.creditor.blocksOf(debtor, incarnation, loan);
   return lent?.has(block) === true;
 }

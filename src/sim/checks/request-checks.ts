@@ -163,13 +163,15 @@ export class RequestChecks {
     const { instances, network, faults } = this.#cluster;
     if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams belong to no request`);
     for (const [i, instance] of instances.entries()) {
-      const { handOffs, roster, cached } = instance;
+      const { requests, cached, components } = instance;
+      const { sender, receiver } = components.handOff;
+      const { moving } = components.prefixes;
       // Pins outlast requests; the instance itself checks their pages.
       const used = cached.pinned.size > 0 ? 0 : instance.snapshot().pages.used;
-      const left = roster.size + handOffs.arrivals.size + handOffs.departures.size + instance.moving;
+      const left = requests.size + receiver.size + sender.size + moving;
       if (used + left > 0)
         throw new Error(
-          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} receives, ${handOffs.departures.size} sends, ${instance.moving} prefixes`,
+          `Requests broken: instance ${i} leaks: ${used} pages, ${requests.size} requests, ${receiver.size} receives, ${sender.size} sends, ${moving} prefixes`,
         );
       if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not restarted`);
     }
@@ -206,7 +208,7 @@ class ActivationChecks {
   /** Drops the rows of prompts without a stage at the instance. */
   #receive(index: InstanceIndex, instance: LengthInstance, id: string, { from, tokens }: Rows): void {
     const received = this.#received[index];
-    for (const other of received.keys()) if (!instance.hasStage(other)) received.delete(other);
+    for (const other of received.keys()) if (!instance.components.pipeline.has(other)) received.delete(other);
     received.set(id, [...(received.get(id) ?? []), { from, tokens }]);
   }
 
@@ -245,14 +247,19 @@ class CancelChecks {
   }
 
   /** Throws when the instance holds something of the request, except rows of the running step. */
-  cancelled(nowUs: number, index: InstanceIndex, { roster, handOffs }: LengthInstance, id: RequestId): void {
+  cancelled(
+    nowUs: number,
+    index: InstanceIndex,
+    { requests, components: { handOff } }: LengthInstance,
+    id: RequestId,
+  ): void {
     const cancelledUs = this.#cancelledUs[index];
     cancelledUs.set(id, nowUs);
     this.#any = true;
     if (cancelledUs.size > rememberedMax)
       for (const oldest of cancelledUs.keys()) if (cancelledUs.delete(oldest)) break;
-    if (handOffs.departures.has(id) || roster.has(id)) throw held(index, id);
-    for (const awaited of handOffs.arrivals.awaited()) if (awaited === id) throw held(index, id);
+    if (handOff.sender.has(id) || requests.has(id)) throw held(index, id);
+    for (const awaited of handOff.receiver.awaited()) if (awaited === id) throw held(index, id);
   }
 
   /** The instance has failed. */
@@ -263,11 +270,11 @@ class CancelChecks {
   /** No cancelled request returns, and transfers from other instances end when they receive the cancel. @param latencyUs maximum message time; infinite where messages are lost */
   check(nowUs: number, instances: readonly LengthInstance[], network: Network, latencyUs: number): void {
     if (!this.#any) return;
-    for (const [index, { roster, handOffs }] of instances.entries()) {
+    for (const [index, { requests, components }] of instances.entries()) {
       const cancelledUs = this.#cancelledUs[index];
       if (cancelledUs.size === 0) continue;
-      for (const { id } of roster.live) if (cancelledUs.has(id)) throw held(index, id);
-      for (const { id } of handOffs.arrivals.all()) if (cancelledUs.has(id)) throw held(index, id);
+      for (const { id } of requests.live) if (cancelledUs.has(id)) throw held(index, id);
+      for (const { id } of components.handOff.receiver.all()) if (cancelledUs.has(id)) throw held(index, id);
     }
     for (const { kind, from, to, name } of network.transfers) {
       const cancelledUs = this.#cancelledUs[kind === 'prefix' ? to : from].get(name);

@@ -92,11 +92,11 @@ export class TransferChecks {
     }
   }
 
-  #filled(index: InstanceIndex, { roster }: LengthInstance, { move, at, sources }: Fill): void {
+  #filled(index: InstanceIndex, { requests }: LengthInstance, { move, at, sources }: Fill): void {
     const [row] = sources;
     if (row === undefined) return;
     let moved = this.#moved.get(moveOf(index, move));
-    for (const { sequence } of moved === undefined ? roster.sequences() : [])
+    for (const { sequence } of moved === undefined ? requests.sequences() : [])
       if (holds(sequence.table, row)) moved = { table: sequence.table, rows: [] };
     if (moved === undefined) throw broken(index, `move ${move}`, row);
     moved.rows.splice(at, sources.length, ...sources);
@@ -136,7 +136,7 @@ export class TransferChecks {
   check(): void {
     const { instances, network, streams } = this.#host;
     for (const { kind, from, to, name } of network.transfers) {
-      if (kind === 'prefix' && !instances[from].sends(to, name)) throw broken(from, name);
+      if (kind === 'prefix' && !instances[from].components.prefixes.sends.has(to, name)) throw broken(from, name);
       if (kind === 'borrow') this.#checkMoved(from, name);
       if (kind === 'borrow' || kind === 'settle') this.#checkLent(name);
       if (kind !== 'handoff') continue;
@@ -199,8 +199,8 @@ function partsOf(key: string): { readonly from: InstanceIndex; readonly to: Inst
   return { from: Number(from), to: Number(to), id: id.join(' ') };
 }
 
-function ownerOf({ roster }: LengthInstance, table: BlockTableView): Owner {
-  for (const { sequence } of roster.sequences()) if (sequence.table === table) return sequence;
+function ownerOf({ requests }: LengthInstance, table: BlockTableView): Owner {
+  for (const { sequence } of requests.sequences()) if (sequence.table === table) return sequence;
   return { table, remoteBlocks: 0, remoteFrom: 0 };
 }
 

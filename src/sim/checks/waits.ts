@@ -24,28 +24,28 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
     if (all === undefined) waits.set(waiter, [forOneOf]);
     else all.push(forOneOf);
   };
-  for (const [i, { roster, handOffs }] of instances.entries()) {
+  for (const [i, { requests, components }] of instances.entries()) {
     // Waits for KV memory and a place in the batch end when a request ends that runs or holds blocks.
     const holders: Waiter[] = [];
     const waiting: Waiter[] = [];
-    for (const { id, sequence } of roster.sequences()) {
+    for (const { id, sequence } of requests.sequences()) {
       if (sequence.state === 'running' || sequence.state === 'parked') holders.push(at(id, i));
       else if (sequence.state === 'waiting' && !sequence.loading) waiting.push(at(id, i));
     }
     // Without holders, blocks are under way, or lent: those loans end by recall or with their leases.
     if (holders.length > 0) for (const waiter of waiting) add(waiter, holders);
     // Waits for receive buffers end when a request with a buffer ends.
-    const arrivals = [...handOffs.arrivals.all()];
+    const arrivals = [...components.handOff.receiver.all()];
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));
-    for (const { id, asking, granted: has, missing } of arrivals) {
+    for (const { id, attempt, granted: has, missing } of arrivals) {
       if (!has) add(at(id, i), granted);
       // Reports reveal lost senders. A sender that missed the grant, or released it, is resolved by retransmission.
       else
         for (const from of missing)
-          if (instances[from].handOffs.departures.grantedAsking(id) === asking) add(at(id, i), [at(id, from)]);
+          if (instances[from].components.handOff.sender.grantedAttempt(id) === attempt) add(at(id, i), [at(id, from)]);
     }
-    for (const { id, to } of handOffs.departures.stranded())
-      for (const arrival of instances[to].handOffs.arrivals.all())
+    for (const { id, to } of components.handOff.sender.stranded())
+      for (const arrival of instances[to].components.handOff.receiver.all())
         if (arrival.id === id && !arrival.granted) add(at(id, i), [at(id, to)]);
   }
   return waits;

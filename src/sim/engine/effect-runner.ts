@@ -112,7 +112,7 @@ export class EffectRunner {
   #runStep(index: InstanceIndex, effect: Extract<LengthEffect, { kind: 'runStep' }>): void {
     const { executors, tiers, lending, instances, queue } = this.#host;
     const executor = executors[index];
-    executor.await(instances[index].arriving(queue.nowUs));
+    executor.await(instances[index].components.prefixes.awaitedBlocks(queue.nowUs));
     if (lending === undefined) executor.run(effect);
     else lending.run(index, effect);
     tiers.stepStarted(index, effect, executor.exposedUs);

@@ -18,7 +18,7 @@ import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
 
 interface InstanceFigures {
-  readonly pinHitTokens: number;
+  readonly components: { readonly pinning: { readonly hitTokens: number } };
   snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
 }
 
@@ -274,7 +274,7 @@ export class Outcome {
     for (const [i, instance] of instances.entries()) {
       const { steps: committed, evictedBlocks, preemptions } = instance.snapshot();
       const steps = committed + underWay[i];
-      this.pins.hitTokens += instance.pinHitTokens;
+      this.pins.hitTokens += instance.components.pinning.hitTokens;
       this.steps += steps;
       this.preemptions += preemptions;
       this.#mix(steps, evictedBlocks, preemptions);
@@ -316,9 +316,10 @@ export function migrationFigures(
 ): MigrationFigures | undefined {
   if (specs.every(({ startUs }) => startUs === undefined)) return undefined;
   let [moved, movedBytes, stalls, stallUs] = [0, 0, 0, 0];
-  for (const [i, { mover }] of instances.entries()) {
-    if (mover === undefined) continue;
-    const { totals } = mover;
+  for (const [i, { components }] of instances.entries()) {
+    const { migrator } = components;
+    if (migrator === undefined) continue;
+    const { totals } = migrator;
     moved += totals.moved;
     movedBytes += totals.movedTokens * specs[i].machine.cost.kvBytesPerToken;
     stalls += totals.stalls;

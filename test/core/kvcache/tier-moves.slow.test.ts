@@ -120,7 +120,7 @@ class World {
     const chain = chainOf(path);
     const from = lower?.inHost(chain, 0, chain.blocks) ?? 0;
     const to = lower?.inHostOrOnSsd(chain, from, chain.blocks) ?? 0;
-    const landing = to > from ? receivePrefix(this.cache, chain, from, to, () => true) : undefined;
+    const landing = to > from ? receivePrefix(this.cache, chain, from, to, { canSpare: () => true }) : undefined;
     if (landing === undefined || lower === undefined) return;
     this.#reads.push({ path, chain, landing, from, ...lower.readSsd(chain, from, to, landing) });
   }

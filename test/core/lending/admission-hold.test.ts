@@ -72,7 +72,8 @@ it('ends the hold of a creditor that had nothing to lend, too', () => {
 
 it('ends a hold at once when the reserving request is cancelled', () => {
   const world = new BorrowWorld({ blocks: [64, 64, 64], settles: false, seed: 1 });
-  const holds = () => world.instances.filter(({ borrower }) => borrower?.rmanager.creditor.hold !== undefined).length;
+  const holds = () =>
+    world.instances.filter(({ components: { borrower } }) => borrower?.rmanager.creditor.hold !== undefined).length;
   for (const at of [1, 2]) {
     const one = request(`busy${at}`, promptOf(at, 1_800), { maxTokens: 200 });
     world.submit(one, at);

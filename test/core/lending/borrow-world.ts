@@ -175,13 +175,13 @@ export class BorrowWorld {
     const ran = this.running.get(to);
     this.prefixes.hears(to, event);
     for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
-    if (this.running.get(to) !== ran) this.#awaited.set(to, machine.arriving(this.nowUs));
+    if (this.running.get(to) !== ran) this.#awaited.set(to, machine.components.prefixes.awaitedBlocks(this.nowUs));
     machine.check();
     this.#checkLoans();
   }
 
   #checkLoans(): void {
-    const parties = this.instances.map(({ borrower }, instance) => {
+    const parties = this.instances.map(({ components: { borrower } }, instance) => {
       if (borrower === undefined) throw new Error('Nobody borrows');
       const incarnation = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
       return { instance, skewUs: 0, incarnation };
@@ -320,7 +320,7 @@ export class BorrowWorld {
 
   #wake(): void {
     for (const [at, machine] of this.instances.entries())
-      if (Math.min(machine.borrower?.nextUs ?? Number.POSITIVE_INFINITY, machine.nextUs) <= this.nowUs)
+      if (Math.min(machine.components.borrower?.tickUs ?? Number.POSITIVE_INFINITY, machine.nextUs) <= this.nowUs)
         this.tell(at, { kind: 'wake' });
     if (this.gmanager.nextUs <= this.nowUs) this.#perform(this.gmanager.step(this.nowUs, { kind: 'tick' }));
   }
@@ -369,7 +369,7 @@ export class BorrowWorld {
 
   /** (instances) */
   get totals(): readonly BorrowingTotals[] {
-    return this.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
+    return this.instances.flatMap(({ components: { borrower } }) => borrower?.totals ?? []);
   }
 
   /** Tokens that the client of a request has received. */
@@ -391,10 +391,10 @@ export class BorrowWorld {
   }
 
   get #left() {
-    return this.instances.flatMap(({ borrower, roster, snapshot }, at) => {
+    return this.instances.flatMap(({ components: { borrower }, requests, snapshot }, at) => {
       if (borrower === undefined || this.dead.has(at)) return [];
       const { lentBlocks: lent, borrowedBlocks: owed } = borrower.totals;
-      return [{ pages: snapshot.call(this.instances[at]).pages.used, lent, owed, requests: roster.size }];
+      return [{ pages: snapshot.call(this.instances[at]).pages.used, lent, owed, requests: requests.size }];
     });
   }
 }

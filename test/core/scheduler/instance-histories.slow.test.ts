@@ -197,7 +197,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       preempted += snapshot.preemptions;
       shared += snapshot.cachedTokens;
       evicted += snapshot.evictedBlocks;
-      pinned += history.world.instance.pinHitTokens;
+      pinned += history.world.instance.components.pinning.hitTokens;
     }),
     { numRuns: 200 },
   );

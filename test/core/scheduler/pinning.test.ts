@@ -43,7 +43,7 @@ describe('a pinned prefix', () => {
     w.submit(request('again', [...prefix, 7, 8, 9]));
     w.finishAll();
     expect(cachedOf(w, 'again')).toBe(128);
-    expect(w.instance.pinHitTokens).toBe(128);
+    expect(w.instance.components.pinning.hitTokens).toBe(128);
   });
 
   it('is pinned at once where the cache has it', () => {

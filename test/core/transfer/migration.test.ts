@@ -65,7 +65,7 @@ describe('an instance whose request outgrows it', () => {
     expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, held: [] }]);
     small.tell({ kind: 'peer', from: 3, message: { kind: 'taken', id: '0' } });
     expect(small.instance.snapshot().pages.used).toBe(0);
-    expect(small.instance.mover?.totals).toMatchObject({ moved: 1, stalls: 1 });
+    expect(small.instance.components.migrator?.totals).toMatchObject({ moved: 1, stalls: 1 });
   });
 
   it('has nothing to do where it has ended, and tells the other side when it is cancelled on its way', () => {

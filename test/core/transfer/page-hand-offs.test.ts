@@ -145,7 +145,7 @@ class PageWorld {
   /** What may still be read is the request's, and nobody computes it once more. */
   #checkReads(at: number, id: string): void {
     const instance = this.instances[at];
-    const sequence = [...(instance?.roster.sequences() ?? [])].find((each) => each.id === id)?.sequence;
+    const sequence = [...(instance?.requests.sequences() ?? [])].find((each) => each.id === id)?.sequence;
     const computed = new Map<number, number>();
     for (const [g, { layers, pageTable }] of (instance?.pools ?? []).entries()) {
       const { first = 0, blocks } = sequence?.table.groups[g] ?? {};

@@ -114,7 +114,8 @@ class PrefixWorld {
     const ran = this.steps.get(to);
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
     instance?.check();
-    if (this.steps.get(to) !== ran) this.#awaited.set(to, instance?.arriving(this.nowUs) ?? []);
+    if (this.steps.get(to) !== ran)
+      this.#awaited.set(to, instance?.components.prefixes.awaitedBlocks(this.nowUs) ?? []);
   }
 
   /** What is on its way may have come by now, before anybody is told; what is lost has not. */

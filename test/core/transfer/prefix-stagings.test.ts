@@ -4,7 +4,7 @@ import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.t
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
-import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
+import { prefixMoves } from './prefix-context.ts';
 
 function chainOf(name: number): BlockChain {
   return { blocks: 4, words: Uint32Array.from({ length: 16 }, (_, i) => (i % 4 === 0 ? name * 1000 + i : 0)) };
@@ -30,36 +30,26 @@ function world() {
     tiers: { hostBlocks: 4, ssdBlocks: 12 },
   });
   const effects: InstanceEffect<never, never>[] = [];
-  const moves = new PrefixMoves<never, never>(cache, {
-    push: (effect) => effects.push(effect),
-    spares: () => true,
-    contents: false,
-    nowUs: () => 0,
-    cost: { predictUs: () => 0 },
-    batcher: { arrived: () => {}, recompute: () => {} },
-    start: undefined,
-  });
+  const { handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), {});
   serve(cache, chainOf(1));
   serve(cache, chainOf(2));
-  moves.writeSsd();
-  expect(effects).toEqual([{ kind: 'writeSsd', blocks: 4 }]);
-  moves.tell({ kind: 'ssdWritten', blocks: 4 });
-  effects.length = 0;
-  return { cache, effects, moves };
+  expect(cache.lower?.takeSsdWrites().count).toBe(4);
+  cache.lower?.written(4);
+  return { cache, effects, handle, receive };
 }
 
 const fetch = { kind: 'fetch', id: 'r', chain: chainOf(1), from: 1 } as const;
 
 test('is read into host memory, then sent from there', () => {
-  const { cache, effects, moves } = world();
-  expect(moves.hear(3, fetch)).toBeUndefined();
+  const { cache, effects, handle, receive } = world();
+  expect(receive(3, fetch)).toBeUndefined();
   // Asked twice it is read once.
-  expect(moves.hear(3, fetch)).toBeUndefined();
+  expect(receive(3, fetch)).toBeUndefined();
   expect(effects).toEqual([{ kind: 'readSsd', id: '3 r', blocks: 3, to: 4 }]);
   cache.check();
-  expect(moves.tell({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toBeUndefined();
+  expect(handle({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toBeUndefined();
   expect(effects.at(-1)).toEqual({ kind: 'streamPrefix', id: 'r', to: 3, tokens: 24, blocks: 4 });
-  expect(moves.tell({ kind: 'prefixSent', id: 'r', to: 3 })).toBeUndefined();
+  expect(handle({ kind: 'prefixSent', id: 'r', to: 3 })).toBeUndefined();
   cache.check();
   // Nothing is pinned: all of it can make room.
   cache.lower?.host.reserve(4);
@@ -68,11 +58,11 @@ test('is read into host memory, then sent from there', () => {
 });
 
 test('is given up when nobody wants it any more', () => {
-  const { cache, effects, moves } = world();
-  moves.hear(3, fetch);
-  expect(moves.hear(3, { kind: 'unwanted', id: 'r' })).toBeUndefined();
+  const { cache, effects, handle, receive } = world();
+  receive(3, fetch);
+  expect(receive(3, { kind: 'unwanted', id: 'r' })).toBeUndefined();
   cache.check();
-  expect(moves.tell({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toContain('does not wait for it');
+  expect(handle({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toContain('does not wait for it');
   expect(effects.map(({ kind }) => kind)).toEqual(['readSsd']);
   cache.lower?.host.reserve(4);
   expect(cache.lower?.host.held).toBe(0);

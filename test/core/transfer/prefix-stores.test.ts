@@ -4,9 +4,9 @@ import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
 import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
-import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
 import { PrefixOffers } from '../../../src/core/transfer/prefix-fetch/prefix-offers.ts';
 import { ReplicationWorth } from '../../../src/core/transfer/prefix-fetch/replication-worth.ts';
+import { prefixContext, prefixMoves } from './prefix-context.ts';
 
 /** Of one prefix each: shorter ones are the beginnings of longer ones. */
 function chainOf(name: number, blocks: number): BlockChain {
@@ -31,16 +31,10 @@ function world(hostBlocks: number) {
     tiers: { hostBlocks, ssdBlocks: 0 },
   });
   let effects: InstanceEffect<never, never>[] = [];
-  const clock = { nowUs: 0 };
-  const owner = {
-    push: (effect: InstanceEffect<never, never>) => effects.push(effect),
-    ...{ spares: () => true, contents: false, nowUs: () => clock.nowUs, cost: { predictUs: () => 0 } },
-    ...{ batcher: { arrived: () => {}, recompute: () => {} }, start: undefined },
-  };
-  const moves = new PrefixMoves<never, never>(cache, owner, { keeps: true, journalIncarnation: 3 });
+  const { clock, moves, handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), { keeps: true }, 3);
   /** What it asks for next: of whom, under which name, from which block to which. */
   const asked = () => {
-    moves.advance(clock.nowUs, []);
+    moves.advance();
     moves.check();
     cache.check();
     const sent = effects;
@@ -52,61 +46,61 @@ function world(hostBlocks: number) {
       return [{ to, kind: message.kind, name: message.id, from: message.from, blocks: message.chain.blocks }];
     });
   };
-  const came = (name: string, to: number) => moves.tell({ kind: 'loaded', id: name, source: 1, to });
-  return { cache, clock, moves, asked, came };
+  const came = (name: string, to: number) => handle({ kind: 'loaded', id: name, source: 1, to });
+  return { cache, clock, moves, asked, came, handle, receive };
 }
 
 describe('a store', () => {
   it('fetches what it lacks of what it is offered, once, and keeps it', () => {
-    const { cache, moves, asked, came } = world(64);
-    expect(moves.hear(1, offer(1, 4))).toBeUndefined();
+    const { cache, moves, asked, came, handle, receive } = world(64);
+    expect(receive(1, offer(1, 4))).toBeUndefined();
     expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.1', from: 0, blocks: 4 }]);
     // Somebody else has it too, and more of it: the rest is asked for when the beginning is here.
-    expect(moves.hear(2, offer(1, 6))).toBeUndefined();
+    expect(receive(2, offer(1, 6))).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(came('take 3.1', 4)).toBeUndefined();
     expect(asked()).toEqual([{ to: 2, kind: 'fetch', name: 'take 3.2', from: 4, blocks: 6 }]);
     expect(came('take 3.2', 6)).toMatch('does not wait for it');
-    expect(moves.tell({ kind: 'loaded', id: 'take 3.2', source: 2, to: 6 })).toBeUndefined();
-    expect(moves.hear(1, offer(1, 6))).toBeUndefined();
+    expect(handle({ kind: 'loaded', id: 'take 3.2', source: 2, to: 6 })).toBeUndefined();
+    expect(receive(1, offer(1, 6))).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(6);
     expect(moves.kept).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
-    expect(moves.hear(5, { kind: 'fetch', id: 'x', chain: chainOf(1, 6), from: 2 })).toBeUndefined();
-    expect(moves.tell({ kind: 'prefixSent', id: 'x', to: 5 })).toBeUndefined();
+    expect(receive(5, { kind: 'fetch', id: 'x', chain: chainOf(1, 6), from: 2 })).toBeUndefined();
+    expect(handle({ kind: 'prefixSent', id: 'x', to: 5 })).toBeUndefined();
     expect(moves.kept?.sentBlocks).toBe(4);
   });
 
   it('keeps what has come of one that dies on the way, or has no more', () => {
-    const { cache, moves, asked, came } = world(64);
-    moves.hear(1, offer(1, 6));
+    const { cache, moves, asked, came, receive } = world(64);
+    receive(1, offer(1, 6));
     asked();
     expect(came('take 3.1', 2)).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(2);
-    moves.hear(1, offer(1, 6));
+    receive(1, offer(1, 6));
     expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.2', from: 2, blocks: 6 }]);
-    expect(moves.hear(1, { kind: 'missing', id: 'take 3.2' })).toBeUndefined();
+    expect(receive(1, { kind: 'missing', id: 'take 3.2' })).toBeUndefined();
     expect(moves.moving).toBe(0);
     expect(cache.lower?.host.arriving).toBe(0);
   });
 
   it('gives up what does not come, and waits longer for the next', () => {
-    const { clock, moves, asked } = world(64);
-    moves.hear(1, offer(1, 4));
+    const { clock, moves, asked, receive } = world(64);
+    receive(1, offer(1, 4));
     asked();
     clock.nowUs = moves.nextUs;
     expect(clock.nowUs).toBe(10_000_000);
     expect(asked()).toEqual([{ to: 1, kind: 'unwanted', name: 'take 3.1' }]);
-    moves.hear(1, offer(1, 4));
+    receive(1, offer(1, 4));
     expect(asked()).toHaveLength(1);
     expect(moves.nextUs - clock.nowUs).toBe(20_000_000);
     expect(moves.kept?.declinedOffers).toBe(1);
   });
 
   it('takes in parts what is long, as much of it as there is room for, and no more', () => {
-    const { cache, moves, asked, came } = world(16);
-    moves.hear(1, offer(1, 40));
+    const { cache, moves, asked, came, receive } = world(16);
+    receive(1, offer(1, 40));
     let parts = 0;
     for (let [next] = asked(); next !== undefined; [next] = asked()) {
       const { name, from = 0, blocks = 0 } = next;
@@ -120,9 +114,9 @@ describe('a store', () => {
   });
 
   it('has so many on their way at once, and lets so many wait', () => {
-    const { moves, asked, came } = world(1000);
-    for (let name = 0; name < 64; name++) expect(moves.hear(1, offer(name, 2))).toBeUndefined();
-    expect(moves.hear(1, offer(64, 2))).toBe('64 offers wait');
+    const { moves, asked, came, receive } = world(1000);
+    for (let name = 0; name < 64; name++) expect(receive(1, offer(name, 2))).toBeUndefined();
+    expect(receive(1, offer(64, 2))).toBe('64 offers wait');
     const first = asked();
     expect(first).toHaveLength(4);
     came(first[0]?.name ?? '', 2);
@@ -138,18 +132,26 @@ describe('an instance', () => {
     const spec = { content, promptLength: 80, groups: 1, priority: 0, arrival: 0, samples: true, scoresPrompt: false };
     const sequence = new Sequence(spec);
     sequence.computed = computed;
-    return { id: `r${name}`, sequence, tbtUsMax: 0, started: true, cancelled: false, told: 0 };
+    return {
+      id: `r${name}`,
+      sequence,
+      tbtUsMax: 0,
+      started: true,
+      cancelled: false,
+      reportedOutputs: 0,
+      received: undefined,
+      relay: undefined,
+    };
   };
   function offering() {
     const offered: { to: number; blocks: number }[] = [];
     const sends = { size: 0 };
-    const offers = new PrefixOffers({
-      push: (effect) => {
-        if (effect.kind === 'send' && effect.message.kind === 'offer')
-          offered.push({ to: effect.to, blocks: effect.message.chain.blocks });
-      },
-      ...{ blockTokens: 8, cost: { predictUs: ({ rows }: { rows: number }) => 10 * rows }, sends },
-    });
+    const emit = (effect: InstanceEffect<never, never>) => {
+      if (effect.kind === 'send' && effect.message.kind === 'offer')
+        offered.push({ to: effect.to, blocks: effect.message.chain.blocks });
+    };
+    const { context } = prefixContext(undefined, emit, { blockTokens: 8, stepUs: ({ rows }) => 10 * rows });
+    const offers = new PrefixOffers(context, sends, []);
     return { offers, offered, sends };
   }
 

@@ -15,17 +15,17 @@ function decoder(capacityTokens: number) {
   const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);
   const memory: ReceiveMemory = {
     fits: (tokens) => tokens <= capacityTokens,
-    take: (id, tokens) => {
+    allocate: (id, tokens) => {
       if (used() + tokens > capacityTokens) return false;
       granted.set(id, tokens);
       return true;
     },
-    give: (id) => void granted.delete(id),
-    landed: () => undefined,
+    free: (id) => void granted.delete(id),
+    pagesOf: () => undefined,
     check: (tokens) => expect(used()).toBe(tokens),
   };
   let effects: InstanceEffect<never, Request>[] = [];
-  const arrivals = new KvReceiver<Request>(memory, (effect) => effects.push(effect));
+  const arrivals = new KvReceiver<Request>({ emit: (effect) => void effects.push(effect) }, memory);
   /** What is said back to instance 7. */
   const said = (): readonly unknown[] => {
     const all = effects.map((effect) => (effect.kind === 'send' ? effect.message : effect));

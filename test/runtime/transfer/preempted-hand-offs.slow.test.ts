@@ -73,7 +73,7 @@ function sending(create: (engine: Engine) => Messenger) {
   let next: { readonly step: number; readonly plan: Step } | undefined;
   let nowUs = 0;
   const owned = (): ReadonlySet<number> => {
-    const table = [...machine.roster.sequences()].find(({ id }) => id === 'leaves')?.sequence.table;
+    const table = [...machine.requests.sequences()].find(({ id }) => id === 'leaves')?.sequence.table;
     return new Set(
       machine.pools.flatMap(({ layers, pageTable }, g) => {
         const held = table?.groups[g]?.blocks;
@@ -148,7 +148,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     handOffs.sendFirstEvents();
     expect(wires.map(({ kind }) => kind)).toContain('held');
     while (receiver.received().length === 0) await new Promise((resolve) => setImmediate(resolve));
-    const [leaving] = [...machine.roster.sequences()];
+    const [leaving] = [...machine.requests.sequences()];
     const table = leaving?.sequence.table ?? expect.unreachable();
     const sent = pageDescriptorsOf(
       { from: 0, tokens: promptTokens, promptTokens, table, range: undefined },

@@ -1,21 +1,21 @@
 // Announces the pages of lent blocks to the drivers that read and write them for debtors.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockId } from '../../protocol/ids.ts';
-import type { BorrowerEffect } from '../../protocol/lending-effects.ts';
 import type { LendingEffect } from '../../protocol/lending-messages.ts';
 import type { Memory } from '../../protocol/lending-report.ts';
+import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 import { lentName } from '../debtor/block-moves.ts';
 
 export class LentPages {
   readonly #cache: BlockCache;
   readonly #hasHost: boolean;
-  readonly #push: (effect: BorrowerEffect) => void;
+  readonly #sink: EffectSink;
 
   /** @param hasHost blocks of host memory have contents */
-  constructor(cache: BlockCache, hasHost: boolean, push: (effect: BorrowerEffect) => void) {
-    this.#cache = cache;
+  constructor(context: EffectSink & { readonly kvCache: BlockCache }, hasHost: boolean) {
+    this.#cache = context.kvCache;
     this.#hasHost = hasHost;
-    this.#push = push;
+    this.#sink = context;
   }
 
   granted({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
@@ -23,12 +23,12 @@ export class LentPages {
     const { blockPages } = this.#cache;
     const pages = new Int32Array(blocks.length * blockPages);
     for (const [i, block] of blocks.entries()) pages.set(this.#pagesOf(memory, block), i * blockPages);
-    this.#push({ kind: 'lendBlocks', to: debtor, blocks: namesOf(memory, blocks), pages });
+    this.#sink.emit({ kind: 'lendBlocks', to: debtor, blocks: namesOf(memory, blocks), pages });
   }
 
   reclaimed({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'reclaimed' }>): void {
     if (memory === 'host' && !this.#hasHost) return;
-    this.#push({ kind: 'takeBackBlocks', from: debtor, blocks: namesOf(memory, blocks) });
+    this.#sink.emit({ kind: 'takeBackBlocks', from: debtor, blocks: namesOf(memory, blocks) });
   }
 
   #pagesOf(memory: Memory, block: BlockId): Int32Array {

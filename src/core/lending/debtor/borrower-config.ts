@@ -1,5 +1,4 @@
 // Configuration, events and counters of a borrower.
-import type { InstanceEvent } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { LendingPolicy } from '../lending-policy.ts';
 import type { LendingTimes } from '../times.ts';
@@ -24,21 +23,6 @@ export interface BorrowingConfig {
   readonly rangeBlocks: number;
 }
 
-export type BorrowerEvent = Extract<
-  InstanceEvent<never, never>,
-  {
-    kind:
-      | 'lending'
-      | 'moved'
-      | 'moveBroken'
-      | 'creditorCut'
-      | 'remoteAttentionLoad'
-      | 'instanceLost'
-      | 'lenders'
-      | 'wake';
-  }
->;
-
 export interface BorrowingTotals {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
@@ -55,19 +39,4 @@ export interface BorrowingTotals {
   readonly lostBlocks: number;
   readonly stalls: number;
   readonly stallUs: number;
-}
-
-const ours: ReadonlySet<string> = new Set([
-  'lending',
-  'moved',
-  'moveBroken',
-  'creditorCut',
-  'remoteAttentionLoad',
-  'instanceLost',
-  'lenders',
-  'wake',
-]);
-
-export function isForBorrower(event: BorrowerEvent | { readonly kind: string }): event is BorrowerEvent {
-  return ours.has(event.kind);
 }

@@ -1,23 +1,32 @@
 // The borrower of an instance: moves blocks of long sequences to borrowed memory, and frees them when they are lost or
 // recalled.
 
+import { assertNever } from '../../../util/assert-never.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { LendingMemory } from '../../kvcache/lending-memory.ts';
-import type { LoanNumber, SettlementId, StepNumber } from '../../protocol/ids.ts';
-import type { BorrowerEffect, RemoteWork } from '../../protocol/lending-effects.ts';
+import type { InstanceEvent } from '../../protocol/events.ts';
+import type { InstanceIndex, LoanNumber, SettlementId } from '../../protocol/ids.ts';
+import type { RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Envelope, LendingEffect, RManagerEvent } from '../../protocol/lending-messages.ts';
-import type { MessageCounts } from '../../protocol/message-counts.ts';
-import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { firstReserving } from '../../scheduler/batching/free-capacity.ts';
 import type { OffloadState, OverflowMemory, RemotePrefix } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import {
+  type Handled,
+  type Identified,
+  InstanceComponent,
+  type InstanceContext,
+  type StepDraft,
+} from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
+import type { InFlight } from '../../scheduler/step-in-flight.ts';
 import { LentPages } from '../creditor/lent-pages.ts';
 import { RManager } from '../rmanager.ts';
 import { AdmissionHold } from './admission-hold.ts';
 import { BorrowLimit, slackBlocks } from './borrow-limit.ts';
-import { type BorrowerEvent, type BorrowingConfig, type BorrowingTotals, isForBorrower } from './borrower-config.ts';
+import type { BorrowingConfig, BorrowingTotals } from './borrower-config.ts';
 import { MemoryForecast } from './memory-forecast.ts';
 import { RemoteBlockMover } from './remote-block-mover.ts';
 import type { RemotePrefixMatch } from './remote-prefix-cache.ts';
@@ -25,43 +34,35 @@ import { remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
 
-/** The incarnation of the instance, and the counters of message anomalies. */
-interface Owner {
-  readonly journalIncarnation?: number | undefined;
-  readonly fates?: MessageCounts | undefined;
-}
-
 /** Block tables of sequences change between two steps only. */
-export class Borrower implements OverflowMemory {
+export class Borrower extends InstanceComponent<Identified, never> implements OverflowMemory {
   readonly reservesWhole = true;
   readonly rmanager: RManager;
   readonly stalls = new Stalls();
+  readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
-  readonly #fates: MessageCounts | undefined;
   readonly #host: LendingMemory;
-  readonly #push: (effect: BorrowerEffect) => void;
   readonly #blockMoves: RemoteBlockMover;
   readonly #lentPages: LentPages;
   readonly #forecast: MemoryForecast;
   readonly #admissionHold = new AdmissionHold();
   readonly #borrowLimit: BorrowLimit;
-  #batcher: Batcher | undefined;
-  #nowUs = 0;
 
-  constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void, owner: Owner = {}) {
+  constructor(context: InstanceContext<Identified, RunningRequest>, config: BorrowingConfig) {
+    super();
     const { instance, times, stagingBlocks } = config;
+    const { kvCache: cache } = context;
     const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
-    this.#fates = owner.fates;
+    this.#context = context;
     this.#config = config;
     this.#borrowLimit = new BorrowLimit(config);
     this.#cache = cache;
-    this.#push = push;
-    this.#lentPages = new LentPages(cache, config.hostFirstPage !== undefined, push);
+    this.#lentPages = new LentPages(context, config.hostFirstPage !== undefined);
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
     // The gManager and creditors count incarnations from 1.
-    const incarnation = (owner.journalIncarnation ?? 0) + 1;
+    const incarnation = (context.config.journalIncarnation ?? 0) + 1;
     this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
     const fetched = (settlement: SettlementId, all: boolean) =>
@@ -69,27 +70,30 @@ export class Borrower implements OverflowMemory {
     this.#blockMoves = new RemoteBlockMover(
       { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, remoteCacheUs: times.remoteCacheUs },
       {
-        start: (part) => push({ kind: 'moveBlocks', ...part }),
-        fill: (blocks) => push({ kind: 'fillBlocks', ...blocks }),
-        stop: (move) => push({ kind: 'stopMove', move }),
-        copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
+        start: (part) => context.emit({ kind: 'moveBlocks', ...part }),
+        fill: (blocks) => context.emit({ kind: 'fillBlocks', ...blocks }),
+        stop: (move) => context.emit({ kind: 'stopMove', move }),
+        copyHome: (from, to) => context.emit({ kind: 'copyHome', from, to }),
       },
     );
-    const outBlocks = () => this.#blockMoves.leavingBlocks;
-    this.#forecast = new MemoryForecast({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
+    this.#forecast = new MemoryForecast(cache, this.#blockMoves, slackBlocks(config.rangeBlocks));
   }
 
-  /** Sets the batcher whose sequences it moves. */
-  serve(batcher: Batcher): void {
-    this.#batcher = batcher;
+  get #scheduler(): Batcher {
+    return this.#context.scheduler;
   }
 
-  get nextUs(): number {
+  override get overflow(): OverflowMemory {
+    return this;
+  }
+
+  /** When lending has work of its own: `wake` is due then as well. It is not part of `nextUs`, because it never ends. */
+  get tickUs(): number {
     return Math.min(this.rmanager.nextUs, this.#blockMoves.cache.nextUs);
   }
 
   /** Stalled sequences and starved prompts: while there are any, an idle instance is waiting for memory. */
-  get awaited(): number {
+  override get pending(): number {
     return this.stalls.size + Number(this.#forecast.isStarved);
   }
 
@@ -112,18 +116,51 @@ export class Borrower implements OverflowMemory {
     };
   }
 
-  /** Handles an event of the instance; a `wake` may also mean that the plan has to be made again. */
-  hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
-    this.#nowUs = nowUs;
-    this.#blockMoves.cache.expire(nowUs);
-    if (!isForBorrower(event)) return;
-    if (event.kind === 'lending') this.#receive(event.envelope);
-    else if (event.kind === 'moved') this.#blockMoves.arrived(event.move);
-    else if (event.kind === 'moveBroken') this.#blockMoves.moveBroken(event.move);
-    else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#applyToRManager(event);
-    else if (event.kind === 'remoteAttentionLoad') this.#limitRemoteAttention(event);
-    else if (event.kind === 'lenders') this.#borrowLimit.update(event.lendableBlocks);
-    else if (this.rmanager.nextUs <= nowUs) this.#applyToRManager({ kind: 'tick' });
+  override handle(event: InstanceEvent<Identified, unknown>): Handled {
+    this.#blockMoves.cache.expire(this.#context.nowUs);
+    const handled = this.#handle(event);
+    if (this.#borrowLimit.hasShrunk) this.#context.failTooLong();
+    return handled;
+  }
+
+  /** A `wake` may also mean that the plan has to be made again. */
+  #handle(event: InstanceEvent<Identified, unknown>): Handled {
+    switch (event.kind) {
+      case 'lending':
+        this.#receive(event.envelope);
+        return 'batch';
+      case 'moved':
+        this.#blockMoves.arrived(event.move);
+        return 'batch';
+      case 'moveBroken':
+        this.#blockMoves.moveBroken(event.move);
+        return 'batch';
+      case 'creditorCut':
+        this.#applyToRManager(event);
+        this.#abortStepAt(event.creditor);
+        return 'shared';
+      case 'instanceLost':
+        this.#applyToRManager(event);
+        return 'shared';
+      case 'remoteAttentionLoad':
+        this.#limitRemoteAttention(event);
+        return 'batch';
+      case 'lenders':
+        this.#borrowLimit.update(event.lendableBlocks);
+        return 'batch';
+      case 'wake':
+        if (this.rmanager.nextUs <= this.#context.nowUs) this.#applyToRManager({ kind: 'tick' });
+        return 'shared';
+      default:
+        return undefined;
+    }
+  }
+
+  /** A creditor cannot be reached: a step that waits for it is in vain, even where its blocks have returned meanwhile. */
+  #abortStepAt(creditor: InstanceIndex): void {
+    const { flight } = this.#context;
+    const waits = flight?.remote?.some((work) => work.creditor === creditor) === true;
+    if (flight !== undefined && (waits || this.hasLostBlocks(flight.requests))) this.#context.abortStep();
   }
 
   /** Cached blocks that no running sequence uses are freed before a recall is applied. */
@@ -144,31 +181,26 @@ export class Borrower implements OverflowMemory {
     this.#blockMoves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
   }
 
-  /** The borrow limit is lower than it once was. */
-  get hasShrunk(): boolean {
-    return this.#borrowLimit.hasShrunk;
-  }
-
-  /** Blocks that a request may need beyond the instance's own memory. */
-  get borrowableBlocks(): number {
-    return Math.max(0, this.#borrowLimit.blocks - slackBlocks(this.#config.rangeBlocks));
+  override get extraTokens(): number {
+    const blocks = Math.max(0, this.#borrowLimit.blocks - slackBlocks(this.#config.rangeBlocks));
+    return blocks * this.#cache.blockTokens;
   }
 
   /**
    * Returns the blocks that exceed the creditor's bound if home has room for them; otherwise the creditor delays their
    * attention.
    */
-  #limitRemoteAttention(event: Extract<BorrowerEvent, { kind: 'remoteAttentionLoad' }>): void {
+  #limitRemoteAttention(event: Extract<InstanceEvent, { kind: 'remoteAttentionLoad' }>): void {
     const held = this.rmanager.debtor.totals.find(({ creditor }) => creditor === event.creditor)?.blocks ?? 0;
     const { availablePages, blockPages } = this.#cache;
     const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
     // Blocks that running sequences still need are committed to them.
-    const ahead = Math.ceil((this.#batcher?.pagesOutstanding ?? 0) / blockPages) - this.#blockMoves.leavingBlocks;
+    const ahead = Math.ceil(this.#scheduler.pagesOutstanding / blockPages) - this.#blockMoves.leavingBlocks;
     if (available - Math.max(0, ahead) >= held) this.#applyToRManager(event);
   }
 
   #applyToRManager(event: RManagerEvent): void {
-    for (const effect of this.rmanager.step(this.#nowUs, event)) this.#apply(effect);
+    for (const effect of this.rmanager.step(this.#context.nowUs, event)) this.#apply(effect);
   }
 
   /** Some of these sequences lost blocks: their step is useless. */
@@ -176,30 +208,30 @@ export class Borrower implements OverflowMemory {
     return planned.some(({ sequence }) => this.#blockMoves.registry.all.get(sequence)?.broken === true);
   }
 
-  /** No step is in flight: tables may change, and sequences that lost blocks return to the queue. */
-  betweenSteps(): void {
+  /** Sequences that lost blocks return to the queue. */
+  override beforeStep(): void {
     this.#blockMoves.applyArrived();
-    this.#admissionHold.look(this.rmanager.creditor.hold, this.#batcher);
-    for (const [sequence, { broken }] of this.#blockMoves.registry.all) if (broken) this.#batcher?.recompute(sequence);
+    this.#admissionHold.look(this.rmanager.creditor.hold, this.#scheduler);
+    for (const [sequence, { broken }] of this.#blockMoves.registry.all) if (broken) this.#scheduler.recompute(sequence);
   }
 
-  /**
-   * Runs after a plan is made: reports the new demand and moves blocks out. True when that alone may let the next plan
-   * admit more.
-   */
-  planned(step?: { readonly shape: StepShape; readonly predictedUs: number; readonly step: StepNumber }): boolean {
-    const batcher = this.#batcher;
-    if (batcher === undefined) return false;
+  override launched(flight: InFlight<RunningRequest> | undefined): void {
+    if (this.#demand(flight)) this.#context.endRunAfterStep();
+  }
+
+  /** Reports the demand of the new plan and moves blocks out. True when that alone may let the next plan admit more. */
+  #demand(flight: InFlight<RunningRequest> | undefined): boolean {
+    const batcher = this.#scheduler;
     const before = this.#admissionTerms;
-    this.stalls.planned(this.#nowUs);
+    this.stalls.planned(this.#context.nowUs);
     this.#forecast.admitted(batcher);
-    const { shape = nothing, predictedUs = 1 } = step ?? {};
+    const { shape = nothing, predictedUs = 1 } = flight ?? {};
     // Repeats until nothing changes, so that a following run of equal steps finds nothing either.
     for (;;) {
       const event = this.#forecast.demand(batcher, shape, predictedUs);
       if (event !== undefined) this.#applyToRManager(event);
       if (this.#giveUpKept(batcher) || this.#spill() || event !== undefined) continue;
-      this.#blockMoves.fill(step?.step);
+      this.#blockMoves.fill(flight?.step);
       return this.#admissionTerms.some((term, i) => term !== before[i]);
     }
   }
@@ -222,14 +254,19 @@ export class Borrower implements OverflowMemory {
 
   admits(sequence: Sequence): boolean {
     if (sequence.awaitsDecodeMemory || !this.#admissionHold.admits(sequence.arrival)) return false;
-    return this.rmanager.holdsReservation || this.#batcher?.capacity.isOverCapacity(sequence) !== true;
+    return this.rmanager.holdsReservation || this.#scheduler.capacity.isOverCapacity(sequence) !== true;
   }
 
   get slackPages(): number {
     return slackBlocks(this.#config.rangeBlocks) * this.#cache.blockPages;
   }
 
-  remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
+  /** The step computes attention over keys that lie elsewhere. */
+  override contribute(step: StepDraft<RunningRequest>): void {
+    step.remote = this.#remoteWork(step.requests);
+  }
+
+  #remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
     if (this.#blockMoves.registry.all.size === 0) return undefined;
     if (this.hasLostBlocks(planned))
       throw new Error('Borrower broken: a step has rows of a sequence whose blocks are lost');
@@ -249,7 +286,8 @@ export class Borrower implements OverflowMemory {
   }
 
   /** A creditor did not answer for keys of a sequence: the step is retried, and finally the sequence is recomputed. */
-  unanswered(sequence: Sequence): void {
+  override awaitedRows({ sequence }: RunningRequest, arrived: boolean): void {
+    if (arrived) return;
     const away = this.#blockMoves.registry.all.get(sequence);
     if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
   }
@@ -284,36 +322,35 @@ export class Borrower implements OverflowMemory {
   }
 
   offload(sequence: Sequence): OffloadState {
-    const isNew = this.stalls.record(this.#nowUs, sequence);
+    const isNew = this.stalls.record(this.#context.nowUs, sequence);
     if (this.#blockMoves.makesRoom || this.#spill()) return 'pending';
     return isNew || this.rmanager.isAsking ? 'pending' : 'none';
   }
 
   release(sequence: Sequence, ended: boolean): void {
-    this.stalls.end(this.#nowUs, sequence);
+    this.stalls.end(this.#context.nowUs, sequence);
     // Instances that only decode receive their prompts from others.
     const isWanted =
       ended &&
       this.#config.times.remoteCacheUs > 0 &&
-      this.#batcher?.capacity.isOverCapacity(sequence) === true &&
+      this.#scheduler.capacity.isOverCapacity(sequence) === true &&
       !sequence.background;
-    this.#blockMoves.release(sequence, isWanted && sequence.receivedTokens === 0 ? this.#nowUs : undefined);
+    this.#blockMoves.release(sequence, isWanted && sequence.receivedTokens === 0 ? this.#context.nowUs : undefined);
   }
 
   #spill(): boolean {
-    if (this.#batcher === undefined) return false;
     const { policy, rangeBlocks } = this.#config;
     const { inHand } = this.rmanager;
     // Moved blocks must be in device memory first: after the move they cannot be loaded by name.
     if (inHand > 0) this.#cache.flushLoads();
-    const home = { batcher: this.#batcher, cache: this.#cache, blockMoves: this.#blockMoves };
+    const home = { batcher: this.#scheduler, cache: this.#cache, blockMoves: this.#blockMoves };
     return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
   }
 
   #apply(effect: LendingEffect): void {
     switch (effect.kind) {
       case 'send':
-        this.#push({ kind: 'lending', envelope: effect.envelope });
+        this.#context.emit({ kind: 'lending', envelope: effect.envelope });
         break;
       case 'lost':
         this.#blockMoves.lose(effect.rblocks);
@@ -337,13 +374,15 @@ export class Borrower implements OverflowMemory {
         this.#lentPages.reclaimed(effect);
         break;
       case 'met':
-        this.#fates?.met(effect.fate, effect.message);
+        this.#context.config.fates?.met(effect.fate, effect.message);
         break;
+      default:
+        assertNever(effect);
     }
   }
 
   /** Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere. */
-  check(): void {
+  override check(): void {
     this.rmanager.check();
     this.#blockMoves.check();
     this.#host.checkAlone();

@@ -7,24 +7,21 @@ import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { committedCount, firstReserving, runningPagesMissing } from '../../scheduler/batching/free-capacity.ts';
 import { DemandReporter } from '../demand-report.ts';
 
-interface Home {
-  readonly cache: BlockCache;
-  /** Blocks that may stay unused because only whole ranges move. */
-  readonly slackBlocks: number;
-  /** Blocks on their way out. */
-  readonly outBlocks: () => number;
-}
-
 export class MemoryForecast {
-  readonly #home: Home;
+  readonly #cache: BlockCache;
+  readonly #moves: { readonly leavingBlocks: number };
+  readonly #slackBlocks: number;
   readonly #reporter = new DemandReporter();
   /** Nothing runs, and a prompt waits. */
   isStarved = false;
   /** Counts admissions of prompts that exceed this instance. */
   #gatherings = 0;
 
-  constructor(home: Home) {
-    this.#home = home;
+  /** @param slackBlocks blocks that may stay unused because only whole ranges move */
+  constructor(cache: BlockCache, moves: { readonly leavingBlocks: number }, slackBlocks: number) {
+    this.#cache = cache;
+    this.#moves = moves;
+    this.#slackBlocks = slackBlocks;
   }
 
   /** The plan has admitted these sequences. */
@@ -38,8 +35,8 @@ export class MemoryForecast {
     { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>,
     predictedUs: number,
   ): DemandUpdate | undefined {
-    const { availablePages, blockPages, blockTokens } = this.#home.cache;
-    const outBlocks = this.#home.outBlocks();
+    const { availablePages, blockPages, blockTokens } = this.#cache;
+    const outBlocks = this.#moves.leavingBlocks;
     const available = Math.floor(availablePages / blockPages);
     const alone = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
     this.isStarved = alone;
@@ -54,8 +51,7 @@ export class MemoryForecast {
   #overCapacity(batcher: Batcher): Reservation | undefined {
     const overCapacity = firstReserving(batcher);
     if (overCapacity === undefined) return undefined;
-    const { cache, slackBlocks } = this.#home;
-    const blocks = Math.ceil(overCapacity.pages / cache.blockPages) + slackBlocks;
+    const blocks = Math.ceil(overCapacity.pages / this.#cache.blockPages) + this.#slackBlocks;
     return { number: overCapacity.sequence.arrival, blocks };
   }
 }

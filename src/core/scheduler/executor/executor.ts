@@ -6,16 +6,32 @@ import type { RequestSize } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 
-/** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
+/** Receives the events of a request, in place of its client, while its prompt is computed for another instance. */
+export interface OutputRelay {
+  /** The prompt's computation begins. */
+  begin(): void;
+  /** An event that the client receives from the other instance. */
+  hold(event: GenerationEvent): void;
+  /** The events that were held. */
+  readonly held: readonly GenerationEvent[];
+  /** The prompt is computed: these events follow the ones held. */
+  complete(events: readonly GenerationEvent[]): void;
+}
+
+/** A request at an instance. */
 export interface RunningRequest {
   readonly id: RequestId;
   readonly sequence: Sequence;
-  /** What it may wait for each token; Infinity: as long as it takes. */
+  /** Its TBT objective; Infinity: none. */
   readonly tbtUsMax: number;
   started: boolean;
+  /** It has no further events, but rows in the step that runs. */
   cancelled: boolean;
-  /** Tokens of output that its client has had, for reports. */
-  told: number;
+  /** Tokens of output that its client has received, as the next report says. */
+  reportedOutputs: number;
+  /** Of a prompt computed elsewhere: what its client receives when it starts here. Empty: it has decoded before. */
+  received: readonly GenerationEvent[] | undefined;
+  relay: OutputRelay | undefined;
 }
 
 /** Steps that ran: more than one only where each had the same rows, one token further. */

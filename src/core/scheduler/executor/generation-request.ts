@@ -50,7 +50,9 @@ export class ServedRequest implements RunningRequest {
   readonly #stops: ReadonlySet<number>;
   started = false;
   cancelled = false;
-  told = 0;
+  reportedOutputs = 0;
+  received: RunningRequest['received'];
+  relay: RunningRequest['relay'];
 
   /** @param groups layer groups of the model */
   constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {

@@ -37,7 +37,9 @@ export class ServedLengths implements RunningRequest {
   readonly tbtUsMax: number;
   started = false;
   cancelled = false;
-  told = 0;
+  reportedOutputs = 0;
+  received: RunningRequest['received'];
+  relay: RunningRequest['relay'];
 
   constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
     const named = request.trace.outputBlocks !== undefined && chain === request.chain;

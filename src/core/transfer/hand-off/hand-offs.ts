@@ -1,94 +1,187 @@
-// The hand-offs of an instance, out and in: what its peers tell it about them.
+// Hand-off: prompts computed here that other instances decode, and prompts computed elsewhere that are decoded here (Mooncake, section 3).
 
-import type { InstanceEffect } from '../../protocol/effects.ts';
-import type { HandOffMessage } from '../../protocol/events.ts';
-import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
+import { assertNever } from '../../../util/assert-never.ts';
+import type { HandOffMessage, InstanceEvent } from '../../protocol/events.ts';
+import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
+import { isHandOffMessage } from '../../protocol/peer-messages.ts';
+import {
+  type Continuation,
+  type Departure,
+  type Handled,
+  type Identified,
+  InstanceComponent,
+  type InstanceContext,
+  type StepDraft,
+} from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
+import type { InFlight } from '../../scheduler/step-in-flight.ts';
+import { DecodeCheck } from './decode-check.ts';
 import { KvReceiver } from './kv-receiver.ts';
 import { KvSender } from './kv-sender.ts';
-import type { ReceiveMemory } from './receive-memory.ts';
+import { HostReceiveMemory, PageReceiveMemory } from './receive-memory.ts';
 
 export interface HandOffConfig {
   /** Keys and values leave layer by layer while the rest is computed; else when all is. */
   readonly layerWise: boolean;
-  /** Tokens whose keys and values fit where prompts land (host memory) until they are loaded. What is cached there gives way. */
+  /** Tokens of host memory that receives prompts. What is cached there gives way. */
   readonly landingTokens: number;
-  /** Pages of the pool, besides, where prompts land instead: nothing is copied to load them. */
+  /** Pages of the pool that receive prompts instead, so that loading copies nothing. */
   readonly landingPages?: number;
-  /** What has landed is refused where its decode would be late, or not fit. */
+  /** A received prompt is refused where its decode would be late, or would not fit. */
   readonly rechecks: boolean;
+  /** Prompts start only once they have memory at their receivers. */
+  readonly reservesFirst?: boolean | undefined;
 }
 
-export type Push<Request> = (effect: InstanceEffect<never, Request>) => void;
+export class HandOffs<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
+  readonly sender: KvSender<Request, S>;
+  readonly receiver: KvReceiver<Request>;
+  readonly #context: InstanceContext<Request, S>;
+  readonly #check: DecodeCheck<Request, S> | undefined;
 
-/** The instance, as its hand-offs see it. */
-interface Owner<Request, S> {
-  readonly push: Push<Request>;
-  readonly isLive: (id: RequestId) => boolean;
-  /** Which start of the instance this is, where others know. */
-  readonly incarnation: number | undefined;
-  readonly promptTokens: (request: Request) => number;
-  readonly memory: ReceiveMemory;
-  /** Prompts may have blocks at other instances while they are computed. */
-  readonly lends: boolean;
-  /** The other side has the prompt, or will not have it. */
-  readonly settled: (served: S, declined: boolean) => void;
-}
-
-export class HandOffs<Request, S extends RunningRequest> {
-  readonly departures: KvSender<Request, S>;
-  readonly arrivals: KvReceiver<Request>;
-  readonly #owner: Owner<Request, S>;
-
-  /** @param config undefined where there is no other instance */
-  constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
-    // What moves to creditors as it is computed leaves before.
-    this.departures = new KvSender(config?.layerWise !== false || owner.lends, owner.push);
-    this.arrivals = new KvReceiver(owner.memory, owner.push);
-    this.#owner = owner;
+  /** @param config undefined: there is no other instance */
+  constructor(context: InstanceContext<Request, S>, config: HandOffConfig | undefined) {
+    super();
+    const { kvCache } = context;
+    this.#context = context;
+    this.sender = new KvSender(context, config?.layerWise !== false, config?.reservesFirst === true);
+    const memory =
+      config?.landingPages === undefined
+        ? new HostReceiveMemory(kvCache, config?.landingTokens ?? 0)
+        : new PageReceiveMemory(context, kvCache);
+    this.receiver = new KvReceiver(context, memory);
+    this.#check = config?.rechecks === true ? new DecodeCheck(context) : undefined;
   }
 
-  /** @param step in flight; returns why the message changed nothing, where it did not */
-  hear(from: InstanceIndex, message: HandOffMessage<Request>, step: StepNumber | undefined): string | undefined {
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    if (event.kind === 'peer') {
+      if (!isHandOffMessage(event.message)) return undefined;
+      const why = this.#receive(event.from, event.message);
+      if (why !== undefined) this.#context.ignore(event, why);
+      return 'batch';
+    }
+    if (event.kind === 'landed') {
+      const { from, id, held } = event;
+      if (!this.receiver.receive(from, id, held)) this.#context.ignore(event, `request ${id} is not expected`);
+      return 'batch';
+    }
+    if (event.kind === 'streamBroken') {
+      const running = this.sender.settle(event.id, event.to);
+      if (running === undefined) return undefined;
+      this.#context.handedOff(running, false);
+      this.#context.announce(connectionBroke(event));
+      return 'batch';
+    }
+    return undefined;
+  }
+
+  /** Returns why the message changed nothing. */
+  #receive(from: InstanceIndex, message: HandOffMessage<Request>): string | undefined {
     const { id } = message;
+    const { requests, config, executor, flight } = this.#context;
     switch (message.kind) {
       case 'reserve':
-        if (message.incarnation !== undefined && message.incarnation !== this.#owner.incarnation)
-          return `request ${id} is meant for life ${message.incarnation}`;
-        if (this.#owner.isLive(id)) {
-          this.arrivals.confirm(message.senders ?? [from], id);
+        if (message.incarnation !== undefined && message.incarnation !== config.journalIncarnation)
+          return `request ${id} is meant for incarnation ${message.incarnation}`;
+        if (requests.has(id)) {
+          this.receiver.confirm(message.senders ?? [from], id);
           return `request ${id} is live already`;
         }
-        this.arrivals.reserve(from, message, message.tokens ?? this.#owner.promptTokens(message.request));
+        this.receiver.reserve(from, message, message.tokens ?? executor.size(message.request).promptTokens);
         return undefined;
       case 'reserved':
-        return this.departures.grant(id, from, message.asking ?? 0, step)
+        return this.sender.granted(id, from, message.asking ?? 0, flight?.step)
           ? undefined
           : `request ${id} does not leave here`;
       case 'taken':
       case 'declined': {
-        const served = this.departures.settle(id, from);
-        if (served === undefined) return `request ${id} does not leave here`;
-        this.#owner.settled(served, message.kind === 'declined');
+        const running = this.sender.settle(id, from);
+        if (running === undefined) return `request ${id} does not leave here`;
+        this.#context.handedOff(running, message.kind === 'declined');
         return undefined;
       }
       case 'release':
-        return this.arrivals.release(from, id) ? undefined : `request ${id} is not expected`;
+        return this.receiver.release(from, id) ? undefined : `request ${id} is not expected`;
       case 'withdraw':
-        return this.arrivals.withdraw(from, id, message.asking)
+        return this.receiver.withdraw(from, id, message.asking)
           ? undefined
-          : `asking ${message.asking} of request ${id} is not known`;
+          : `attempt ${message.asking} of request ${id} is not known`;
+      default:
+        return assertNever(message);
     }
   }
 
-  /** What was to leave will not arrive. Undefined when nothing was. */
-  broken(to: InstanceIndex, id: RequestId): S | undefined {
-    return this.departures.settle(id, to);
+  override resend(): void {
+    this.#context.config.fates?.met('lost', 'reserve', this.sender.resend());
   }
 
-  /** Neither leg is wanted any more. True when a prompt was expected here. */
-  drop(id: RequestId): boolean {
-    this.departures.drop(id);
-    return this.arrivals.drop(id);
+  override accepted(
+    running: S,
+    request: Request,
+    { decodeAt: to, decodeIncarnation: incarnation }: Continuation,
+  ): void {
+    if (to !== undefined) this.sender.add(request, running, { to, incarnation });
   }
+
+  /** A received prompt is in its blocks: the receive buffer is free. */
+  override started({ id, received }: S): void {
+    if (received !== undefined) this.receiver.drop(id);
+  }
+
+  override drop(id: RequestId, running: S | undefined, departure: Departure): boolean {
+    this.sender.drop(id);
+    if (departure === 'finished' && running !== undefined) this.#check?.ended(running);
+    const waits = running?.received !== undefined && !running.started;
+    return (departure === 'cancelled' || waits) && this.receiver.drop(id);
+  }
+
+  /** Schedules received prompts; those are refused that would be late. */
+  override admit(): void {
+    if (this.receiver.size === 0) return;
+    const { requests, capacityTokens } = this.#context;
+    for (const { id, request, held, inParts } of this.receiver.takeReceived()) {
+      const late = this.#check?.refusal(request, capacityTokens);
+      if (late !== undefined) {
+        this.receiver.drop(id);
+        this.#context.notify(id, late);
+        continue;
+      }
+      const running = this.#context.resume(request, held, inParts);
+      running.sequence.receivedPages = this.receiver.pagesOf(id);
+      requests.add(running);
+    }
+  }
+
+  /** While prompts leave, no run of equal steps: each step is streamed by itself. */
+  override contribute(step: StepDraft<S>): void {
+    if (this.sender.size > 0) step.stepsMax = 1;
+  }
+
+  override launched(flight: InFlight<S> | undefined): void {
+    if (this.sender.size === 0) return;
+    if (flight !== undefined) this.sender.launched(flight.step);
+    this.sender.catchUp();
+    this.sender.yieldMemory();
+  }
+
+  override afterStep(): void {
+    this.sender.stepEnded();
+  }
+
+  override get awaited(): Iterable<RequestId> {
+    return this.receiver.awaited();
+  }
+
+  override parked(): number {
+    return this.sender.computed;
+  }
+
+  override check(): void {
+    this.receiver.check();
+  }
+}
+
+/** For the conductor: the request can continue elsewhere. */
+export function connectionBroke({ to, id }: { readonly to: InstanceIndex; readonly id: RequestId }) {
+  return { kind: 'released', id, why: `the connection to instance ${to} broke` } as const;
 }

@@ -1,59 +1,63 @@
-// Prompts computed elsewhere that go on here.
+// Prompts computed elsewhere that are decoded here.
+
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import { RecentIds } from '../../scheduler/recent-ids.ts';
-import type { Push } from './hand-offs.ts';
+import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 import type { ReceiveMemory } from './receive-memory.ts';
 
-/** A prompt on its way in. */
-interface Arrival<Request> {
+/** A prompt that is expected, or has been received and waits for its first step. */
+interface IncomingPrompt<Request> {
   readonly request: Request;
   readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
-  /** How often its sender had asked, and given up, before. */
-  readonly asking: number;
+  /** How often its sender had requested memory and given it up before. */
+  readonly attempt: number;
   granted: boolean;
-  /** Senders whose part is not here yet. */
+  /** Senders whose parts are not here. */
   readonly missing: Set<InstanceIndex>;
-  /** What the client hears first; undefined until all has landed. */
+  /** Events that the client receives first; undefined until all parts are here. */
   held: readonly GenerationEvent[] | undefined;
-  /** The same, as far as it has come. */
+  /** The same, from the parts that are here. */
   first: readonly GenerationEvent[];
 }
 
-/** Prompts computed elsewhere land in memory set aside and stay there until they are loaded: it is granted in the order of asking, as much as there is. */
+/** Prompts are received in memory set aside and stay there until they are loaded. Memory is granted in the order of the requests, as far as it goes. */
 export class KvReceiver<Request> {
+  readonly #sink: EffectSink<Request>;
   readonly #memory: ReceiveMemory;
-  readonly #push: Push<Request>;
-  readonly #arrivals = new Map<RequestId, Arrival<Request>>();
-  /** Landed, in order, and not yet looked at. */
-  #landed: RequestId[] = [];
+  readonly #prompts = new Map<RequestId, IncomingPrompt<Request>>();
+  /** Received completely, in order, and not yet taken. */
+  #received: RequestId[] = [];
   readonly #gone = new RecentIds();
-  /** Askings that were given up. */
+  /** Attempts that were given up. */
   readonly #withdrawn = new RecentIds();
 
-  constructor(memory: ReceiveMemory, push: Push<Request>) {
+  constructor(sink: EffectSink<Request>, memory: ReceiveMemory) {
+    this.#sink = sink;
     this.#memory = memory;
-    this.#push = push;
   }
 
   get size(): number {
-    return this.#arrivals.size;
+    return this.#prompts.size;
   }
 
-  /** Asked a second time it answers as the first time, or that all is here (or was); memory that can never be had is declined. What was given up is not kept again. */
+  /**
+   * A repeated request is answered as the first one, or with `taken` where the prompt is or was here. A prompt that exceeds all memory is
+   * declined. An attempt that was withdrawn gets no memory.
+   */
   reserve(
     from: InstanceIndex,
-    { id, request, senders = [from], asking = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
+    { id, request, senders = [from], asking: attempt = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
     tokens: number,
   ): void {
-    if (this.#withdrawn.has(askingOf(id, asking))) return;
-    const earlier = this.#arrivals.get(id);
-    // Its sender has given that one up, which was not heard.
-    if (earlier !== undefined && earlier.asking < asking) this.withdraw(from, id, earlier.asking);
-    const known = this.#arrivals.get(id);
+    if (this.#withdrawn.has(attemptKey(id, attempt))) return;
+    const earlier = this.#prompts.get(id);
+    // The sender gave the earlier attempt up; that message was lost.
+    if (earlier !== undefined && earlier.attempt < attempt) this.withdraw(from, id, earlier.attempt);
+    const known = this.#prompts.get(id);
     if (known !== undefined) {
       if (!known.missing.has(from)) this.#answer(from, { kind: 'taken', id });
       else if (known.granted) this.#answer(from, reserved(id, known));
@@ -68,129 +72,124 @@ export class KvReceiver<Request> {
       return;
     }
     const missing = new Set(senders);
-    this.#arrivals.set(id, { request, senders, tokens, asking, granted: false, missing, held: undefined, first: [] });
+    this.#prompts.set(id, { request, senders, tokens, attempt, granted: false, missing, held: undefined, first: [] });
     this.#grant();
   }
 
-  /** All of it, or a sender's part, is here: whoever sent it may let go. Of a request that left meanwhile that is all there is to say. */
-  land(from: InstanceIndex, id: RequestId, held: readonly GenerationEvent[]): boolean {
+  /** All of a prompt, or a sender's part of it, is here. False when it is not expected; its sender frees the blocks all the same. */
+  receive(from: InstanceIndex, id: RequestId, events: readonly GenerationEvent[]): boolean {
     this.#answer(from, { kind: 'taken', id });
-    const arrival = this.#arrivals.get(id);
-    if (arrival?.missing.delete(from) !== true) return false;
-    if (held.length > 0) arrival.first = held;
-    if (arrival.missing.size > 0) return true;
-    arrival.held = arrival.first;
-    this.#landed.push(id);
+    const prompt = this.#prompts.get(id);
+    if (prompt?.missing.delete(from) !== true) return false;
+    if (events.length > 0) prompt.first = events;
+    if (prompt.missing.size > 0) return true;
+    prompt.held = prompt.first;
+    this.#received.push(id);
     return true;
   }
 
-  /** Those that have landed since the last call, in order. */
-  takeLanded(): readonly {
+  /** Prompts received completely since the last call, in order. */
+  takeReceived(): readonly {
     readonly id: RequestId;
     readonly request: Request;
     readonly held: readonly GenerationEvent[];
-    /** Of those who computed it nobody has all. */
+    /** Several instances computed its layers: none of them has all. */
     readonly inParts: boolean;
   }[] {
-    if (this.#landed.length === 0) return [];
-    const landed = [];
-    for (const id of this.#landed) {
-      const arrival = this.#arrivals.get(id);
-      if (arrival?.held === undefined) continue;
-      const { request, held, senders } = arrival;
-      landed.push({ id, request, held, inParts: senders.length > 1 });
+    if (this.#received.length === 0) return [];
+    const received = [];
+    for (const id of this.#received) {
+      const prompt = this.#prompts.get(id);
+      if (prompt?.held === undefined) continue;
+      const { request, held, senders } = prompt;
+      received.push({ id, request, held, inParts: senders.length > 1 });
     }
-    this.#landed = [];
-    return landed;
+    this.#received = [];
+    return received;
   }
 
-  /** Those that have memory, or wait for some, and have not landed. */
+  /** Prompts that have memory, or wait for some, and are not received completely. */
   *awaited(): Iterable<RequestId> {
-    for (const [id, { held }] of this.#arrivals) if (held === undefined) yield id;
+    for (const [id, { held }] of this.#prompts) if (held === undefined) yield id;
   }
 
-  /** The pages that it has landed in, where they are of the pool. */
+  /** Pages of the pool that hold the prompt; undefined: it is in host memory. */
   pagesOf(id: RequestId): ReceivedPrompt | undefined {
-    return this.#memory.landed(id);
+    return this.#memory.pagesOf(id);
   }
 
-  /** All, in the order of asking: whether they have memory, and whose parts have not landed. */
+  /** For checkers: all prompts, in the order of their requests. */
   *all(): Iterable<{
     readonly id: RequestId;
-    readonly asking: number;
+    readonly attempt: number;
     readonly granted: boolean;
     readonly missing: ReadonlySet<InstanceIndex>;
   }> {
-    for (const [id, { asking, granted, missing }] of this.#arrivals) yield { id, asking, granted, missing };
+    for (const [id, { attempt, granted, missing }] of this.#prompts) yield { id, attempt, granted, missing };
   }
 
-  /** What the client hears first of a request that has landed. */
-  heldOf(id: RequestId): readonly GenerationEvent[] | undefined {
-    return this.#arrivals.get(id)?.held;
-  }
-
-  /** Nothing will come any more. False when it is not known, or the sender's part has landed: then this is late. */
+  /** The sender will send nothing. False when the prompt is not known, or the sender's part is here. */
   release(from: InstanceIndex, id: RequestId): boolean {
-    const arrival = this.#arrivals.get(id);
-    return arrival?.missing.has(from) === true && this.drop(id);
+    const prompt = this.#prompts.get(id);
+    return prompt?.missing.has(from) === true && this.drop(id);
   }
 
-  /** Nothing will come for that asking, and another may follow. False when it is not known: then this is late, or came first. */
-  withdraw(from: InstanceIndex, id: RequestId, asking: number): boolean {
-    this.#withdrawn.add(askingOf(id, asking));
-    const arrival = this.#arrivals.get(id);
-    if (arrival?.asking !== asking || !arrival.missing.has(from)) return false;
-    this.#free(id, arrival);
+  /** The sender gives an attempt up, and may make another. False when that attempt has no memory and waits for none. */
+  withdraw(from: InstanceIndex, id: RequestId, attempt: number): boolean {
+    this.#withdrawn.add(attemptKey(id, attempt));
+    const prompt = this.#prompts.get(id);
+    if (prompt?.attempt !== attempt || !prompt.missing.has(from)) return false;
+    this.#free(id, prompt);
     return true;
   }
 
-  /** All of it is, or was, here: whoever has something of it lets go. */
+  /** The prompt is or was here: its senders free its blocks. */
   confirm(senders: readonly InstanceIndex[], id: RequestId): void {
     for (const sender of senders) this.#answer(sender, { kind: 'taken', id });
   }
 
-  /** Loaded, refused or cancelled: its memory goes to those who wait for some. False when it is not known. */
+  /** The prompt was loaded, refused or cancelled: its memory is granted to others. False when it is not known. */
   drop(id: RequestId): boolean {
     this.#gone.add(id);
-    const arrival = this.#arrivals.get(id);
-    if (arrival === undefined) return false;
-    this.#free(id, arrival);
+    const prompt = this.#prompts.get(id);
+    if (prompt === undefined) return false;
+    this.#free(id, prompt);
     return true;
   }
 
-  #free(id: RequestId, { granted, tokens }: Arrival<Request>): void {
-    this.#arrivals.delete(id);
-    if (granted) this.#memory.give(id, tokens);
+  #free(id: RequestId, { granted, tokens }: IncomingPrompt<Request>): void {
+    this.#prompts.delete(id);
+    if (granted) this.#memory.free(id, tokens);
     this.#grant();
   }
 
-  /** In order: a long one is not overtaken for ever. */
+  /** In order, so that a long prompt is never overtaken without end. */
   #grant(): void {
-    for (const [id, arrival] of this.#arrivals) {
-      if (arrival.granted) continue;
-      if (!this.#memory.take(id, arrival.tokens)) return;
-      arrival.granted = true;
-      for (const sender of arrival.senders) this.#answer(sender, reserved(id, arrival));
+    for (const [id, prompt] of this.#prompts) {
+      if (prompt.granted) continue;
+      if (!this.#memory.allocate(id, prompt.tokens)) return;
+      prompt.granted = true;
+      for (const sender of prompt.senders) this.#answer(sender, reserved(id, prompt));
     }
   }
 
   #answer(to: InstanceIndex, message: PeerMessage<Request>): void {
-    this.#push({ kind: 'send', to, message });
+    this.#sink.emit({ kind: 'send', to, message });
   }
 
-  /** Throws unless the memory in use is that of those it was granted to. */
+  /** Throws unless the memory in use is that of granted prompts. */
   check(): void {
     let used = 0;
-    for (const { granted, tokens } of this.#arrivals.values()) if (granted) used += tokens;
+    for (const { granted, tokens } of this.#prompts.values()) if (granted) used += tokens;
     this.#memory.check(used);
   }
 }
 
-/** Of the first asking nothing is said. */
-function reserved(id: RequestId, { asking }: { readonly asking: number }): PeerMessage<never> {
-  return asking === 0 ? { kind: 'reserved', id } : { kind: 'reserved', id, asking };
+/** The first attempt is not numbered. */
+function reserved(id: RequestId, { attempt }: { readonly attempt: number }): PeerMessage<never> {
+  return attempt === 0 ? { kind: 'reserved', id } : { kind: 'reserved', id, asking: attempt };
 }
 
-function askingOf(id: RequestId, asking: number): string {
-  return `${asking} ${id}`;
+function attemptKey(id: RequestId, attempt: number): string {
+  return `${attempt} ${id}`;
 }

@@ -1,323 +1,352 @@
-// Prompts computed here that go on elsewhere.
+// Prompts computed here that another instance decodes.
 
 import type { PeerMessage } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, StepNumber } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
-import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import type { Push } from './hand-offs.ts';
+import type { BlockCopier } from '../../scheduler/batching/sequence.ts';
+import type { OutputRelay, RunningRequest } from '../../scheduler/executor/executor.ts';
+import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
-/** Who decodes, and which start of it is meant, where that is known. */
+/** The instance that decodes a prompt. */
 export interface DecodeLeg {
   readonly to: InstanceIndex;
+  /** Incarnation of that instance, where it is known. */
   readonly incarnation: number | undefined;
-  /** It does not start before it has memory there: where memory is borrowed nobody holds some while waiting for this. */
-  readonly first?: boolean | undefined;
 }
 
-/** A prompt on its way out. */
-interface Departure<Request, S> {
+/** Instances that each send a range of the layers of one prompt. */
+interface SenderGroup {
+  readonly senders: readonly InstanceIndex[];
+  readonly range: LayerRange;
+}
+
+/** A prompt that leaves. It takes the events of its request, and copies the blocks of its sequence. */
+class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, BlockCopier {
+  readonly #sender: KvSender<Request, S>;
   readonly request: Request;
-  readonly served: S;
-  readonly to: InstanceIndex;
-  /** Which start of the other side is meant, where that is known. */
-  readonly toIncarnation: number | undefined;
-  /** Whose keys and values go. */
+  readonly running: S;
+  readonly leg: DecodeLeg;
+  /** Tokens whose keys and values are sent. */
   readonly tokens: number;
-  /** Instances that send a range of the layers each, and which this one sends; undefined: all. */
-  readonly senders: readonly InstanceIndex[] | undefined;
-  readonly range: LayerRange | undefined;
-  /** Of the senders this one asks. */
-  readonly asks: boolean;
-  /** It does not start before it has memory there. */
-  readonly first: boolean;
-  /** The other side has been asked for memory, and has given it. */
-  asked: boolean;
-  granted: boolean;
-  /** How often that was given up before. */
-  asking: number;
-  /** Leading tokens whose keys and values have been put on the stream, from the pages that they are in. */
-  streamed: number;
-  /** What its client hears of the prompt before that: log-probabilities. */
-  readonly told: GenerationEvent[];
-  /** What the client hears once the request goes on elsewhere; undefined until the prompt is computed. */
-  held: readonly GenerationEvent[] | undefined;
-}
+  /** Undefined: this instance sends all layers. */
+  readonly group: SenderGroup | undefined;
+  /** Memory is requested at the receiver, and was granted. */
+  isRequested: boolean;
+  isGranted = false;
+  /** How often granted or requested memory was given up before. */
+  attempt = 0;
+  /** Leading tokens whose keys and values are on the stream, read from the pages that hold them now. */
+  streamed = 0;
+  /** Events that the client receives from the receiver, before the first token. */
+  readonly held: GenerationEvent[] = [];
+  /** Everything that the client receives first from the receiver; undefined until the prompt is computed. */
+  first: readonly GenerationEvent[] | undefined;
 
-const nothingHeld: readonly GenerationEvent[] = [];
+  constructor(sender: KvSender<Request, S>, request: Request, running: S, leg: DecodeLeg, group?: SenderGroup) {
+    this.#sender = sender;
+    this.request = request;
+    this.running = running;
+    this.leg = leg;
+    this.tokens = running.sequence.length;
+    this.group = group;
+    this.isRequested = !this.requests;
+  }
+
+  get id(): RequestId {
+    return this.running.id;
+  }
+
+  /** Of a group of senders the first one requests memory. */
+  get requests(): boolean {
+    return this.group === undefined || this.group.range.index === 0;
+  }
+
+  begin(): void {
+    this.#sender.request(this);
+  }
+
+  hold(event: GenerationEvent): void {
+    this.held.push(event);
+  }
+
+  complete(events: readonly GenerationEvent[]): void {
+    this.#sender.complete(this, events);
+  }
+
+  get isWaiting(): boolean {
+    return !this.isGranted;
+  }
+
+  releasePages(fromToken: number): void {
+    this.#sender.halt(this, fromToken);
+  }
+}
 
 /**
- * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
- * the other side has said that it has all. One that was preempted does not keep memory there from one that is computed: that keeps blocks which the
- * first may need. It gives it up, and asks anew when it runs again. What is not answered is said again, at equal distances. Before pages that may still be read for its
- * stream go to others (it is preempted, or takes equal blocks for its own), or are written once more (a step that did not count), the stream is
- * halted; it goes on from where it was.
+ * A prompt requests memory at its receiver when its prefill starts, streams what is computed once memory is granted, and keeps its blocks
+ * until the receiver confirms all of it. Unanswered requests are repeated with every report.
+ *
+ * A prompt that was preempted gives its memory at the receiver up for one that is computed and waits: that one keeps blocks here which the
+ * preempted one may need. It requests memory again when it runs again.
+ *
+ * Before pages that a stream may still read are reused or written again (preemption, deduplication, an aborted step), the stream is halted; it
+ * continues from the same token.
  */
 export class KvSender<Request, S extends RunningRequest> {
-  /** Keys and values leave while the rest is computed; else when all is. */
+  readonly #sink: EffectSink<Request>;
+  /** Keys and values leave while later layers and chunks are computed; else when all are. */
   readonly #layerWise: boolean;
-  readonly #push: Push<Request>;
-  readonly #departures = new Map<RequestId, Departure<Request, S>>();
+  /** No prompt starts before it has memory at its receiver: with borrowed memory none is held while waiting for that. */
+  readonly #reservesFirst: boolean;
+  readonly #prompts = new Map<RequestId, OutgoingPrompt<Request, S>>();
 
-  constructor(layerWise: boolean, push: Push<Request>) {
+  constructor(sink: EffectSink<Request>, layerWise: boolean, reservesFirst: boolean) {
+    this.#sink = sink;
     this.#layerWise = layerWise;
-    this.#push = push;
+    this.#reservesFirst = reservesFirst;
   }
 
   get size(): number {
-    return this.#departures.size;
+    return this.#prompts.size;
   }
 
   has(id: RequestId): boolean {
-    return this.#departures.has(id);
+    return this.#prompts.has(id);
   }
 
-  /** Requests whose prompts are computed, and keep their blocks. */
+  /** Prompts that are computed and keep their blocks. */
   get computed(): number {
     let count = 0;
-    for (const { held } of this.#departures.values()) if (held !== undefined) count++;
+    for (const { first } of this.#prompts.values()) if (first !== undefined) count++;
     return count;
   }
 
-  /** @param group of instances that send a range of the layers each; the first of them asks for memory */
-  add(
-    request: Request,
-    served: S,
-    { to, incarnation, first = false }: DecodeLeg,
-    group?: { readonly senders: readonly InstanceIndex[]; readonly range: LayerRange },
-  ): void {
-    const { length: tokens } = served.sequence;
-    const asks = group === undefined || group.range.index === 0;
-    const parts = { senders: group?.senders, range: group?.range };
-    const state = { asks, first, asked: !asks, granted: false, asking: 0, streamed: 0, told: [], held: undefined };
-    const departure: Departure<Request, S> = {
-      request,
-      served,
-      to,
-      toIncarnation: incarnation,
-      tokens,
-      ...parts,
-      ...state,
-    };
-    this.#departures.set(served.id, departure);
-    served.sequence.copier = {
-      get isWaiting() {
-        return !departure.granted;
-      },
-      releasePages: (fromToken) => this.#halt(departure, fromToken),
-    };
-    served.sequence.awaitsDecodeMemory = first;
-    if (first) this.ask(served.id);
+  /** Hands a request off once its prompt is computed. */
+  add(request: Request, running: S, leg: DecodeLeg): void {
+    const prompt = this.#add(request, running, leg);
+    running.sequence.awaitsDecodeMemory = this.#reservesFirst;
+    if (this.#reservesFirst) this.request(prompt);
   }
 
-  /** One that decodes here stops, and all of it goes. */
-  move(request: Request, served: S, leg: DecodeLeg): void {
-    this.add(request, served, leg);
-    this.ask(served.id);
-    this.compute(served.id, nothingHeld);
+  /** The same for one of several instances that each send a range of the layers. */
+  addRange(request: Request, running: S, leg: DecodeLeg, group: SenderGroup): void {
+    this.#add(request, running, leg, group);
+    running.sequence.awaitsDecodeMemory = false;
   }
 
-  /** Computed, and waiting for memory there. */
+  /** Hands off a request that has decoded here: it is parked, and all of it is sent. */
+  move(request: Request, running: S, leg: DecodeLeg): void {
+    const prompt = this.#add(request, running, leg);
+    running.sequence.awaitsDecodeMemory = false;
+    this.request(prompt);
+    this.complete(prompt, []);
+  }
+
+  #add(request: Request, running: S, leg: DecodeLeg, group?: SenderGroup): OutgoingPrompt<Request, S> {
+    const prompt = new OutgoingPrompt(this, request, running, leg, group);
+    this.#prompts.set(running.id, prompt);
+    running.relay = prompt;
+    running.sequence.copier = prompt;
+    return prompt;
+  }
+
+  /** For checkers: computed prompts that wait for memory at their receivers. */
   *stranded(): Iterable<{ readonly id: RequestId; readonly to: InstanceIndex }> {
-    for (const [id, { to, granted, held }] of this.#departures) if (!granted && held !== undefined) yield { id, to };
+    for (const { id, leg, isGranted, first } of this.#prompts.values())
+      if (!isGranted && first !== undefined) yield { id, to: leg.to };
   }
 
-  #isStranded(): boolean {
-    for (const { granted, held } of this.#departures.values()) if (!granted && held !== undefined) return true;
+  #isAnyStranded(): boolean {
+    for (const { isGranted, first } of this.#prompts.values()) if (!isGranted && first !== undefined) return true;
     return false;
   }
 
-  /** Its prefill starts. */
-  ask(id: RequestId): void {
-    const departure = this.#departures.get(id);
-    if (departure === undefined || (departure.asked && departure.granted)) return;
-    departure.asked = true;
-    this.#reserve(departure);
+  /** Requests memory at the receiver. */
+  request(prompt: OutgoingPrompt<Request, S>): void {
+    if (prompt.isRequested && prompt.isGranted) return;
+    prompt.isRequested = true;
+    this.#reserve(prompt);
   }
 
-  /** Asks again where there was no answer, or not the last one. Returns how often. */
-  askAgain(): number {
-    let said = 0;
-    for (const departure of this.#departures.values()) {
-      const { asked, asks, granted, held, asking } = departure;
-      if (!asked && asking > 0) this.#withdraw(departure, asking - 1);
-      // A member who does not ask must not do so before all have begun.
-      if (!asked || (held === undefined && (!asks || granted))) continue;
-      this.#reserve(departure);
-      said++;
+  /** Repeats requests that were not answered. @returns how many */
+  resend(): number {
+    let repeated = 0;
+    for (const prompt of this.#prompts.values()) {
+      const { isRequested, requests, isGranted, first, attempt } = prompt;
+      if (!isRequested && attempt > 0) this.#withdraw(prompt, attempt - 1);
+      // Other members of a group request nothing before all of them have begun.
+      if (!isRequested || (first === undefined && (!requests || isGranted))) continue;
+      this.#reserve(prompt);
+      repeated++;
     }
-    return said;
+    return repeated;
   }
 
-  #reserve(departure: Departure<Request, S>): void {
-    const { request, served, senders, toIncarnation: incarnation } = departure;
-    const tokens = departure.tokens > served.sequence.promptLength ? departure.tokens : undefined;
-    const asking = departure.asking === 0 ? undefined : departure.asking;
-    this.#send(departure, { kind: 'reserve', id: served.id, request, incarnation, tokens, senders, asking });
+  #reserve(prompt: OutgoingPrompt<Request, S>): void {
+    const { request, running, group, leg } = prompt;
+    const tokens = prompt.tokens > running.sequence.promptLength ? prompt.tokens : undefined;
+    const asking = prompt.attempt === 0 ? undefined : prompt.attempt;
+    const { id } = prompt;
+    const { incarnation } = leg;
+    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders: group?.senders, asking });
   }
 
-  #withdraw(departure: Departure<Request, S>, asking: number): void {
-    this.#send(departure, { kind: 'withdraw', id: departure.served.id, asking });
+  #withdraw(prompt: OutgoingPrompt<Request, S>, asking: number): void {
+    this.#send(prompt, { kind: 'withdraw', id: prompt.id, asking });
   }
 
-  /** Of those that wait for blocks nobody keeps memory elsewhere while one that keeps blocks here waits for such. */
-  yieldLandings(): void {
-    if (this.#departures.size < 2 || !this.#isStranded()) return;
-    for (const departure of this.#departures.values()) {
-      const { granted, held, senders, served } = departure;
-      if (granted && held === undefined && senders === undefined && served.sequence.state === 'waiting')
-        this.#giveUp(departure);
+  /** While a computed prompt waits for memory elsewhere, prompts that wait for blocks here keep none there. */
+  yieldMemory(): void {
+    if (this.#prompts.size < 2 || !this.#isAnyStranded()) return;
+    for (const prompt of this.#prompts.values()) {
+      const { isGranted, first, group, running } = prompt;
+      if (isGranted && first === undefined && group === undefined && running.sequence.state === 'waiting')
+        this.#giveUp(prompt);
     }
   }
 
-  #giveUp(departure: Departure<Request, S>): void {
-    const { served, to, first } = departure;
-    this.#push({ kind: 'stopStream', id: served.id, to, of: 'handoff' });
-    this.#withdraw(departure, departure.asking);
-    departure.asked = false;
-    departure.granted = false;
-    departure.streamed = 0;
-    departure.asking++;
-    served.sequence.awaitsDecodeMemory = first;
-    if (first) this.ask(served.id);
+  #giveUp(prompt: OutgoingPrompt<Request, S>): void {
+    this.#stopStream(prompt);
+    this.#withdraw(prompt, prompt.attempt);
+    prompt.isRequested = false;
+    prompt.isGranted = false;
+    prompt.streamed = 0;
+    prompt.attempt++;
+    prompt.running.sequence.awaitsDecodeMemory = this.#reservesFirst;
+    if (this.#reservesFirst) this.request(prompt);
   }
 
-  /** Which asking of a request that leaves is answered with memory that it has. */
-  grantedAsking(id: RequestId): number | undefined {
-    const departure = this.#departures.get(id);
-    return departure?.granted === true ? departure.asking : undefined;
+  /** For checkers: which attempt of a prompt has memory. */
+  grantedAttempt(id: RequestId): number | undefined {
+    const prompt = this.#prompts.get(id);
+    return prompt?.isGranted === true ? prompt.attempt : undefined;
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */
   launched(step: StepNumber): void {
-    for (const departure of this.#departures.values()) {
-      // It had given its memory there up while it waited.
-      if (!departure.asked && departure.served.sequence.planned > 0) this.ask(departure.served.id);
-      this.#streamStep(departure, step);
+    for (const prompt of this.#prompts.values()) {
+      // A preempted prompt gave its memory up.
+      if (!prompt.isRequested && prompt.running.sequence.planned > 0) this.request(prompt);
+      this.#streamStep(prompt, step);
     }
   }
 
-  /** What was found here leaves before it moves to creditors, also of those that the step has no rows of. */
+  /** Streams what is computed of prompts without rows in the step, before it may move to creditors. */
   catchUp(): void {
-    for (const departure of this.#departures.values()) {
-      const { granted, held, streamed, served } = departure;
-      const { computed, planned, arriving } = served.sequence;
-      if (!granted || !this.#layerWise || held !== undefined || planned > 0 || arriving !== undefined) continue;
+    for (const prompt of this.#prompts.values()) {
+      const { isGranted, first, streamed, running } = prompt;
+      const { computed, planned, arriving } = running.sequence;
+      if (!isGranted || !this.#layerWise || first !== undefined || planned > 0 || arriving !== undefined) continue;
       if (computed <= streamed) continue;
-      this.#stream(departure, streamed, computed, undefined, undefined);
-      departure.streamed = computed;
+      this.#stream(prompt, streamed, computed, undefined, undefined);
+      prompt.streamed = computed;
     }
   }
 
-  #streamStep(departure: Departure<Request, S>, step: StepNumber): void {
-    const { computed, planned } = departure.served.sequence;
-    if (!departure.granted || !this.#layerWise || planned === 0) return;
-    const from = departure.streamed;
-    const to = Math.min(computed + planned, departure.tokens);
-    // What the step waits for leaves as that comes.
-    const here = departure.served.sequence.arriving === undefined ? computed : from;
-    if (here > from) this.#stream(departure, from, here, undefined, undefined);
-    if (to > here) this.#stream(departure, here, to, step, undefined);
-    departure.streamed = to;
+  #streamStep(prompt: OutgoingPrompt<Request, S>, step: StepNumber): void {
+    const { computed, planned, arriving } = prompt.running.sequence;
+    if (!prompt.isGranted || !this.#layerWise || planned === 0) return;
+    const from = prompt.streamed;
+    const to = Math.min(computed + planned, prompt.tokens);
+    // Blocks that the step waits for leave as they come.
+    const here = arriving === undefined ? computed : from;
+    if (here > from) this.#stream(prompt, from, here, undefined, undefined);
+    if (to > here) this.#stream(prompt, here, to, step, undefined);
+    prompt.streamed = to;
   }
 
-  /** A step is over: what it was to compute and did not is computed again. */
+  /** A step has ended: what it did not compute is computed again. */
   stepEnded(): void {
-    for (const departure of this.#departures.values())
-      if (departure.held === undefined) this.#halt(departure, departure.served.sequence.computed);
+    for (const prompt of this.#prompts.values())
+      if (prompt.first === undefined) this.halt(prompt, prompt.running.sequence.computed);
   }
 
-  /** Tokens from this one on leave once they are computed again, or from where they lie now. */
-  #halt(departure: Departure<Request, S>, fromToken: number): void {
-    if (departure.streamed <= fromToken) return;
-    departure.streamed = fromToken;
-    this.#push({ kind: 'haltStream', id: departure.served.id, to: departure.to, from: fromToken });
+  /** Tokens from `fromToken` on leave again, once they are computed again or from the pages that hold them then. */
+  halt(prompt: OutgoingPrompt<Request, S>, fromToken: number): void {
+    if (prompt.streamed <= fromToken) return;
+    prompt.streamed = fromToken;
+    this.#sink.emit({ kind: 'haltStream', id: prompt.id, to: prompt.leg.to, from: fromToken });
   }
 
-  /** The client hears this from the other side, before the first token: words of two instances take ways of their own. */
-  tell(id: RequestId, event: GenerationEvent): void {
-    this.#departures.get(id)?.told.push(event);
+  /** The prompt is computed. Its client receives `events` from the receiver, after `started`, which this instance may not have delivered. */
+  complete(prompt: OutgoingPrompt<Request, S>, events: readonly GenerationEvent[]): void {
+    prompt.first = events.length === 0 ? events : [startedEvent(prompt.running), ...prompt.held, ...events];
+    if (prompt.isGranted) this.#streamRest(prompt, prompt.first);
   }
 
-  /** What was to be told there: the first token is the last. */
-  toldOf(id: RequestId): readonly GenerationEvent[] {
-    return this.#departures.get(id)?.told ?? nothingHeld;
-  }
-
-  /** The prompt is computed; the client will hear `held` from the other side, and what it was computed behind: that may not have been heard from here. */
-  compute(id: RequestId, held: readonly GenerationEvent[]): void {
-    const departure = this.#departures.get(id);
-    if (departure === undefined) return;
-    departure.held = held.length === 0 ? held : [startOf(departure.served), ...departure.told, ...held];
-    if (departure.granted) this.#streamRest(departure, departure.held);
-  }
-
-  /** Memory was granted; `step` is in flight. False when it belongs to nobody here: a request that left meanwhile; the other side is told. A second grant does nothing. */
-  grant(id: RequestId, from: InstanceIndex, asking: number, step: StepNumber | undefined): boolean {
-    const departure = this.#departures.get(id);
-    if (departure?.to !== from) {
-      this.#push({ kind: 'send', to: from, message: { kind: 'release', id } });
+  /** The receiver has granted memory; `step` is in flight. False when the request has left: the receiver releases the memory. A repeated grant does nothing. */
+  granted(id: RequestId, from: InstanceIndex, attempt: number, step: StepNumber | undefined): boolean {
+    const prompt = this.#prompts.get(id);
+    if (prompt?.leg.to !== from) {
+      this.#sink.emit({ kind: 'send', to: from, message: { kind: 'release', id } });
       return false;
     }
-    if (asking !== departure.asking) {
-      this.#withdraw(departure, asking);
+    if (attempt !== prompt.attempt) {
+      this.#withdraw(prompt, attempt);
       return true;
     }
-    if (departure.granted) return true;
-    departure.granted = true;
-    departure.served.sequence.awaitsDecodeMemory = false;
-    if (departure.held !== undefined) this.#streamRest(departure, departure.held);
-    else if (step !== undefined) this.#streamStep(departure, step);
+    if (prompt.isGranted) return true;
+    prompt.isGranted = true;
+    prompt.running.sequence.awaitsDecodeMemory = false;
+    if (prompt.first !== undefined) this.#streamRest(prompt, prompt.first);
+    else if (step !== undefined) this.#streamStep(prompt, step);
     return true;
   }
 
-  /** The other side has all, or will never: undefined when it is not known here. */
+  /** The receiver has the prompt, or never will. Undefined: no such prompt leaves here. */
   settle(id: RequestId, from: InstanceIndex): S | undefined {
-    const departure = this.#departures.get(id);
-    if (departure?.to !== from) return undefined;
-    this.#forget(departure);
-    // What it says may be an answer to one that was doubled, or asked again: nobody wants what is still on the way.
-    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
-    return departure.served;
+    const prompt = this.#prompts.get(id);
+    if (prompt?.leg.to !== from) return undefined;
+    this.#forget(prompt);
+    // The message may answer an earlier copy: the rest of the stream is not needed.
+    if (prompt.isGranted) this.#stopStream(prompt);
+    return prompt.running;
   }
 
-  /** The request ends here: its stream stops and the other side lets go. */
+  /** The request ends here: its stream stops, and the receiver releases its memory. */
   drop(id: RequestId): void {
-    const departure = this.#departures.get(id);
-    if (departure === undefined) return;
-    this.#forget(departure);
-    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
-    if (departure.asked || departure.asking > 0) this.#send(departure, { kind: 'release', id });
+    const prompt = this.#prompts.get(id);
+    if (prompt === undefined) return;
+    this.#forget(prompt);
+    if (prompt.isGranted) this.#stopStream(prompt);
+    if (prompt.isRequested || prompt.attempt > 0) this.#send(prompt, { kind: 'release', id });
   }
 
-  #forget({ served: { id, sequence } }: Departure<Request, S>): void {
-    this.#departures.delete(id);
-    sequence.copier = undefined;
+  #forget({ running }: OutgoingPrompt<Request, S>): void {
+    this.#prompts.delete(running.id);
+    running.relay = undefined;
+    running.sequence.copier = undefined;
   }
 
-  #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
-    this.#stream(departure, departure.streamed, departure.tokens, undefined, held);
-    departure.streamed = departure.tokens;
+  #streamRest(prompt: OutgoingPrompt<Request, S>, held: readonly GenerationEvent[]): void {
+    this.#stream(prompt, prompt.streamed, prompt.tokens, undefined, held);
+    prompt.streamed = prompt.tokens;
   }
 
   #stream(
-    { served, to, range, tokens: promptTokens }: Departure<Request, S>,
+    { running, leg, group, tokens: promptTokens }: OutgoingPrompt<Request, S>,
     from: number,
     end: number,
     step: StepNumber | undefined,
     held: readonly GenerationEvent[] | undefined,
   ): void {
-    const { id } = served;
-    const { table } = served.sequence;
-    this.#push({ kind: 'stream', id, to, from, tokens: end - from, promptTokens, table, step, held, range });
+    const { id } = running;
+    const { table } = running.sequence;
+    const [to, tokens, range] = [leg.to, end - from, group?.range];
+    this.#sink.emit({ kind: 'stream', id, to, from, tokens, promptTokens, table, step, held, range });
   }
 
-  #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {
-    this.#push({ kind: 'send', to, message });
+  #stopStream({ id, leg }: OutgoingPrompt<Request, S>): void {
+    this.#sink.emit({ kind: 'stopStream', id, to: leg.to, of: 'handoff' });
+  }
+
+  #send({ leg }: OutgoingPrompt<Request, S>, message: PeerMessage<Request>): void {
+    this.#sink.emit({ kind: 'send', to: leg.to, message });
   }
 }
 
-/** What its client hears first of a prompt, once it is computed. */
-export function startOf({ sequence }: RunningRequest): GenerationEvent {
+/** The first event that its client receives of a prompt. */
+export function startedEvent({ sequence }: RunningRequest): GenerationEvent {
   return { kind: 'started', cachedTokens: sequence.cachedTokens ?? 0 };
 }

@@ -1,116 +1,98 @@
-// Where prompts computed elsewhere land until they are loaded: counted in tokens, or in pages of the pool.
+// Receive buffers for prompts computed elsewhere: host memory counted in tokens, or pages of the pool.
+
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type ReceivedPrompt, ReceiveLayout } from '../../kvcache/receive-pages.ts';
-import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { RequestId } from '../../protocol/ids.ts';
-import type { HandOffConfig } from './hand-offs.ts';
-
-type LandingEffect = Extract<InstanceEffect, { kind: 'openLanding' | 'closeLanding' }>;
-
-/** Who hears of what lands. */
-interface Landed {
-  readonly push: (effect: LandingEffect) => void;
-  /** So many tokens' worth of landing memory is in use now. */
-  readonly lands: (tokens: number, capacityTokens: number) => void;
-}
-
-/** @param config undefined where there is no other instance */
-export function createReceiveMemory(
-  config: Pick<HandOffConfig, 'landingPages' | 'landingTokens'> | undefined,
-  cache: BlockCache,
-  { push, lands }: Landed,
-): ReceiveMemory {
-  if (config?.landingPages !== undefined) return new PageLanding(cache, push);
-  const capacityTokens = config?.landingTokens ?? 0;
-  return new TokenLanding(capacityTokens, (tokens) => lands(tokens, capacityTokens));
-}
+import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
 export interface ReceiveMemory {
-  /** Could so many tokens ever land? */
+  /** True when so many tokens fit while the memory is empty. */
   fits(tokens: number): boolean;
   /** False when there is no room now. */
-  take(id: RequestId, tokens: number): boolean;
-  /** It has room no more; `tokens` as when it was taken. */
-  give(id: RequestId, tokens: number): void;
-  /** The pages that a prompt has landed in, where they are of the pool. */
-  landed(id: RequestId): ReceivedPrompt | undefined;
-  /** Throws unless what is in use is what `tokens` were granted. */
+  allocate(id: RequestId, tokens: number): boolean;
+  /** @param tokens as when it was allocated */
+  free(id: RequestId, tokens: number): void;
+  /** Pages of the pool that hold a prompt; undefined: it is in host memory. */
+  pagesOf(id: RequestId): ReceivedPrompt | undefined;
+  /** Throws unless the memory in use is that of `tokens` granted tokens. */
   check(tokens: number): void;
 }
 
-/** Memory of its own (the host's): what is loaded from it is copied. */
-class TokenLanding implements ReceiveMemory {
+/** Host memory of its own: prompts are copied when they are loaded. Cached blocks of the host tier give way to them. */
+export class HostReceiveMemory implements ReceiveMemory {
+  readonly #cache: BlockCache;
   readonly #capacityTokens: number;
-  readonly #uses: (tokens: number) => void;
   #usedTokens = 0;
 
-  /** @param uses hears how many tokens' worth of the memory is in use */
-  constructor(capacityTokens: number, uses: (tokens: number) => void) {
+  constructor(cache: BlockCache, capacityTokens: number) {
+    this.#cache = cache;
     this.#capacityTokens = capacityTokens;
-    this.#uses = uses;
   }
 
   fits(tokens: number): boolean {
     return tokens <= this.#capacityTokens;
   }
 
-  take(_id: RequestId, tokens: number): boolean {
+  allocate(_id: RequestId, tokens: number): boolean {
     if (this.#usedTokens + tokens > this.#capacityTokens) return false;
     this.#use(tokens);
     return true;
   }
 
-  give(_id: RequestId, tokens: number): void {
+  free(_id: RequestId, tokens: number): void {
     this.#use(-tokens);
   }
 
-  landed(): undefined {}
+  pagesOf(): undefined {}
 
   check(tokens: number): void {
     if (tokens === this.#usedTokens && tokens <= this.#capacityTokens) return;
     throw new Error(
-      `Arrivals broken: ${this.#usedTokens} tokens are counted, ${tokens} granted of ${this.#capacityTokens}`,
+      `Receive memory broken: ${this.#usedTokens} tokens are counted, ${tokens} granted of ${this.#capacityTokens}`,
     );
   }
 
   #use(tokens: number): void {
     this.#usedTokens += tokens;
-    this.#uses(this.#usedTokens);
+    const { lower, blockTokens } = this.#cache;
+    if (lower === undefined) return;
+    const left = Math.floor((this.#capacityTokens - this.#usedTokens) / blockTokens);
+    lower.host.reserve(Math.max(0, lower.host.capacity - left));
   }
 }
 
-/** Pages of the pool, set aside: blocks take in what has landed without a copy. The driver opens them to the sender, and closes them. */
-class PageLanding implements ReceiveMemory {
+/** Pages of the pool, set aside: block tables adopt them without a copy. The driver opens them to the sender, and closes them. */
+export class PageReceiveMemory implements ReceiveMemory {
+  readonly #sink: EffectSink;
   readonly #cache: BlockCache;
-  readonly #push: (effect: LandingEffect) => void;
   readonly #prompts = new Map<RequestId, ReceivedPrompt>();
 
-  constructor(cache: BlockCache, push: (effect: LandingEffect) => void) {
+  constructor(sink: EffectSink, cache: BlockCache) {
+    this.#sink = sink;
     this.#cache = cache;
-    this.#push = push;
   }
 
   fits(tokens: number): boolean {
     return this.#layout(tokens).pageCount <= this.#cache.receivePages.total;
   }
 
-  take(id: RequestId, tokens: number): boolean {
+  allocate(id: RequestId, tokens: number): boolean {
     const prompt = this.#cache.receivePages.allocate(this.#layout(tokens));
     if (prompt === undefined) return false;
     this.#prompts.set(id, prompt);
-    this.#push({ kind: 'openLanding', id, pages: prompt.pages });
+    this.#sink.emit({ kind: 'openLanding', id, pages: prompt.pages });
     return true;
   }
 
-  give(id: RequestId): void {
+  free(id: RequestId): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     this.#prompts.delete(id);
     this.#cache.receivePages.release(prompt);
-    this.#push({ kind: 'closeLanding', id });
+    this.#sink.emit({ kind: 'closeLanding', id });
   }
 
-  landed(id: RequestId): ReceivedPrompt | undefined {
+  pagesOf(id: RequestId): ReceivedPrompt | undefined {
     return this.#prompts.get(id);
   }
 

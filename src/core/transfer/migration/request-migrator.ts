@@ -1,12 +1,18 @@
-// Requests that outgrow the memory of their instance go on at a bigger one: their instance's side of live migration.
+// Live migration: requests that outgrow the memory of this instance continue at a bigger one (Llumnix, OSDI 2024).
 
-import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { Outgrows } from '../../protocol/effects.ts';
+import type { InstanceEvent } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
-import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { OffloadState, OverflowMemory } from '../../scheduler/batching/overflow-memory.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { DecodeLeg } from '../hand-off/kv-sender.ts';
+import {
+  type Handled,
+  type Identified,
+  InstanceComponent,
+  type InstanceContext,
+  type StepDraft,
+} from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
+import type { DecodeLeg, KvSender } from '../hand-off/kv-sender.ts';
 import { type MigrationPolicy, mayOutgrow, outgrowing } from './outgrowing.ts';
 
 export interface MigrationConfig extends MigrationPolicy {
@@ -14,54 +20,56 @@ export interface MigrationConfig extends MigrationPolicy {
   readonly capacityTokens: number;
 }
 
-/** The instance, as its mover sees it. */
-interface Owner {
-  readonly push: (effect: Outgrows) => void;
-  readonly idOf: (sequence: Sequence) => RequestId | undefined;
-  /** It is parked: its keys and values are to leave, and it with them. */
-  readonly leave: (sequence: Sequence, to: DecodeLeg) => void;
-}
-
 export interface MigrationTotals {
   readonly moved: number;
   readonly movedTokens: number;
-  /** Sequences that could not grow, or were on their way, and for how long in all. */
+  /** Sequences that could not grow or were being moved, and for how long in all. */
   readonly stalls: number;
   readonly stallUs: number;
 }
 
 /**
- * A sequence that has no room to grow and may outgrow the memory here waits for a bigger instance, instead of taking blocks from others. When
- * that one is there it stops between two steps, and all of its keys and values are copied.
+ * A sequence that has no room to grow and may outgrow the memory here waits for a bigger instance, and takes no blocks from others. When that
+ * instance is known, the sequence stops between two steps, and all of its keys and values are copied.
  */
-export class RequestMigrator implements OverflowMemory {
+export class RequestMigrator<Request extends Identified, S extends RunningRequest>
+  extends InstanceComponent<Request, S>
+  implements OverflowMemory
+{
   readonly reservesWhole = false;
   readonly freePages = 0;
   readonly slackPages = 0;
+  readonly #context: InstanceContext<Request, S>;
+  readonly #sender: KvSender<Request, S>;
   readonly #config: MigrationConfig;
-  readonly #cache: BlockCache;
-  readonly #owner: Owner;
-  /** What a bigger instance has been asked for. */
-  readonly #asked = new Set<Sequence>();
-  /** Where those go that have one, between two steps. */
+  /** Sequences for which a bigger instance is requested. */
+  readonly #requested = new Set<Sequence>();
+  /** Bigger instances that are known, until the next step is planned. */
   readonly #granted = new Map<RequestId, DecodeLeg>();
-  /** Since when sequences have had no row. */
+  /** Sequences without rows, and since when. */
   readonly #stalledUs = new Map<Sequence, number>();
-  #nowUs = 0;
   readonly #totals = { moved: 0, movedTokens: 0, stalls: 0, stallUs: 0 };
 
-  constructor(config: MigrationConfig, cache: BlockCache, owner: Owner) {
+  constructor(context: InstanceContext<Request, S>, sender: KvSender<Request, S>, config: MigrationConfig) {
+    super();
+    this.#context = context;
+    this.#sender = sender;
     this.#config = config;
-    this.#cache = cache;
-    this.#owner = owner;
   }
 
   get totals(): MigrationTotals {
     return this.#totals;
   }
 
-  /** Sequences that wait for a bigger instance: nothing need run. */
-  get awaited(): number {
+  override get overflow(): OverflowMemory {
+    return this;
+  }
+
+  override get continuedTokens(): number {
+    return this.#config.capacityTokens;
+  }
+
+  override get pending(): number {
     return this.#stalledUs.size;
   }
 
@@ -69,11 +77,11 @@ export class RequestMigrator implements OverflowMemory {
     return true;
   }
 
-  /** Only those who decode move: a prompt that does not fit is not taken. */
+  /** Only decoding sequences move: a prompt that does not fit is refused. */
   offload(sequence: Sequence): OffloadState {
-    if (sequence.remaining > 1 || !mayOutgrow(sequence, this.#cache)) return 'none';
+    if (sequence.remaining > 1 || !mayOutgrow(sequence, this.#context.kvCache)) return 'none';
     this.#stall(sequence);
-    this.#ask(sequence);
+    this.#request(sequence);
     return 'pending';
   }
 
@@ -85,71 +93,69 @@ export class RequestMigrator implements OverflowMemory {
     return 0;
   }
 
+  /** The sequence has ended, or is preempted and requests again when it has grown. */
   release(sequence: Sequence): void {
-    this.#asked.delete(sequence);
+    this.#requested.delete(sequence);
     this.#resume(sequence);
   }
 
-  /** The bigger instance is there. Of a request that has ended, or was preempted and asks anew when it has grown again: nothing to do. */
-  grant(id: RequestId, to: DecodeLeg): void {
-    this.#granted.set(id, to);
+  /** The bigger instance is known; of a sequence that has ended or was preempted, nothing follows. */
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    if (event.kind !== 'migrate') return undefined;
+    this.#granted.set(event.id, { to: event.to, incarnation: event.incarnation });
+    return 'batch';
   }
 
-  /** No step is in flight. */
-  between(nowUs: number, batcher: Batcher): void {
-    this.#nowUs = nowUs;
+  override beforeStep(): void {
     if (this.#granted.size === 0) return;
-    for (const sequence of [...this.#asked]) {
-      const id = this.#owner.idOf(sequence);
-      const to = id === undefined ? undefined : this.#granted.get(id);
-      if (to === undefined || sequence.state !== 'running') continue;
+    const { requests, scheduler, executor } = this.#context;
+    for (const sequence of [...this.#requested]) {
+      const running = requests.ofSequence(sequence);
+      const leg = running === undefined ? undefined : this.#granted.get(running.id);
+      if (running === undefined || leg === undefined || sequence.state !== 'running') continue;
       this.#stall(sequence);
-      batcher.park(sequence);
-      this.#asked.delete(sequence);
+      scheduler.park(sequence);
+      this.#requested.delete(sequence);
       this.#totals.moved++;
       this.#totals.movedTokens += sequence.computed;
-      this.#owner.leave(sequence, to);
+      this.#sender.move(executor.requestOf(running), running, leg);
     }
     this.#granted.clear();
   }
 
-  /** A plan is made: who got a row has room again; who fills more than the mark is to move. */
-  planned(running: readonly Sequence[]): void {
+  /** Sequences with a row have room again; those that fill more than the mark request a bigger instance. */
+  override contribute({ range }: StepDraft<S>): void {
+    if (range !== undefined) return;
+    const { scheduler, kvCache } = this.#context;
     for (const sequence of [...this.#stalledUs.keys()]) if (sequence.planned > 0) this.#resume(sequence);
-    for (const sequence of outgrowing(running, this.#cache, this.#config)) this.#ask(sequence);
+    for (const sequence of outgrowing(scheduler.running, kvCache, this.#config)) this.#request(sequence);
   }
 
-  /** Who has had no answer asks again. */
-  askAgain(): void {
-    for (const sequence of this.#asked) this.#tell(sequence);
+  override resend(): void {
+    for (const sequence of this.#requested) this.#send(sequence);
   }
 
-  #ask(sequence: Sequence): void {
-    if (this.#asked.has(sequence)) return;
-    this.#asked.add(sequence);
-    this.#tell(sequence);
+  #request(sequence: Sequence): void {
+    if (this.#requested.has(sequence)) return;
+    this.#requested.add(sequence);
+    this.#send(sequence);
   }
 
-  #tell(sequence: Sequence): void {
-    const id = this.#owner.idOf(sequence);
-    if (id !== undefined) this.#owner.push({ kind: 'outgrows', id, tokens: sequence.lengthMax });
+  #send(sequence: Sequence): void {
+    const id = this.#context.requests.ofSequence(sequence)?.id;
+    if (id !== undefined) this.#context.emit({ kind: 'outgrows', id, tokens: sequence.lengthMax });
   }
 
   #stall(sequence: Sequence): void {
     if (this.#stalledUs.has(sequence)) return;
-    this.#stalledUs.set(sequence, this.#nowUs);
+    this.#stalledUs.set(sequence, this.#context.nowUs);
     this.#totals.stalls++;
   }
 
   #resume(sequence: Sequence): void {
     const sinceUs = this.#stalledUs.get(sequence);
     if (sinceUs === undefined) return;
-    this.#totals.stallUs += this.#nowUs - sinceUs;
+    this.#totals.stallUs += this.#context.nowUs - sinceUs;
     this.#stalledUs.delete(sequence);
-  }
-
-  /** Whatever its instance hears, it is `nowUs`. */
-  hear(nowUs: number): void {
-    this.#nowUs = nowUs;
   }
 }

@@ -1,36 +1,36 @@
-// Whether a request may start while its prefix is still on its way: a step that waits for it holds up all whose rows it has.
-import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import type { Sequence } from '../../scheduler/batching/sequence.ts';
-import type { InstanceConfig } from '../../scheduler/instance-config.ts';
+// Whether a request may start while its prefix is still on its way: a step that waits for it delays every request in it.
 
-/** Beyond what is predicted, before those who share the step are worth more. */
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
+
+/** A step waits this much longer than predicted, before the other requests in it matter more. */
 const graceUs = 100_000;
 
 export class EarlyStart {
-  readonly #config: Pick<InstanceConfig, 'cost' | 'limits' | 'blockTokens'>;
-  readonly #batcher: Pick<Batcher, 'running' | 'waiting'>;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
 
-  constructor(
-    config: Pick<InstanceConfig, 'cost' | 'limits' | 'blockTokens'>,
-    batcher: Pick<Batcher, 'running' | 'waiting'>,
-  ) {
-    this.#config = config;
-    this.#batcher = batcher;
+  constructor(context: InstanceContext<Identified, RunningRequest>) {
+    this.#context = context;
   }
 
-  /** Alone at once; beside others once its first chunk takes as long as what is still to come: layers then come no later than they are wanted. */
+  /**
+   * True immediately for a request that is alone. Beside others, once its first chunk takes as long as the rest of its prefix: each layer then
+   * arrives no later than the chunk needs it.
+   */
   may(sequence: Sequence, blocks: number, comesUs: number): boolean {
-    const { running, waiting } = this.#batcher;
+    const { scheduler, config } = this.#context;
+    const { running, waiting } = scheduler;
     const isAlone = running.length === 0 && waiting.every((other) => other === sequence || other.loading);
     if (isAlone) return true;
-    const cached = blocks * this.#config.blockTokens;
-    const rows = Math.min(sequence.length - cached, this.#config.limits.tokensMax);
+    const cached = blocks * config.blockTokens;
+    const rows = Math.min(sequence.length - cached, config.limits.tokensMax);
     const keyRows = rows * cached + (rows * (rows + 1)) / 2;
-    const chunkUs = this.#config.cost.predictUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
-    return comesUs <= Math.min(chunkUs, this.#config.limits.stepUsPrefill);
+    const chunkUs = config.cost.predictUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
+    return comesUs <= Math.min(chunkUs, config.limits.stepUsPrefill);
   }
 
-  /** How long a step of so many requests waits for what is predicted to come in `comesUs`, and given up in `patienceUs`. */
+  /** How long a step of so many requests waits for blocks that are predicted to arrive in `comesUs`, and are given up in `patienceUs`. */
   withinUs(requests: number, comesUs: number, patienceUs: number): number {
     return requests === 1 ? patienceUs : Math.min(patienceUs, 2 * comesUs + graceUs);
   }

@@ -3,7 +3,6 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import {
-  type CanSpare,
   localPrefix,
   type PoolReceiveBuffer,
   type PrefixReceiveBuffer,
@@ -12,10 +11,10 @@ import {
 } from '../../kvcache/prefix-transfer.ts';
 import type { LoadSource, PrefixFetch } from '../../protocol/events.ts';
 import type { RequestId } from '../../protocol/ids.ts';
-import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import type { EarlyStart } from './early-start.ts';
+import { EarlyStart } from './early-start.ts';
 
 /** A source is said to have the chain's blocks before `to`. */
 export interface PrefixOffer {
@@ -66,18 +65,13 @@ interface Load<S> {
 /** How long what is asked for takes, and may take. */
 type Patience = Pick<PrefixFetch, 'patienceUs' | 'transferUs'>;
 
-/** The instance, as its loads see it. */
-interface Owner<S> {
-  /** Get it: it is answered by `arrive`. */
-  readonly ask: (served: S, part: LoadPart, landing: PrefixReceiveBuffer) => void;
-  /** It is not wanted any more. */
-  readonly stop: (served: S, part: LoadPart) => void;
-  readonly spares: CanSpare;
-  readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
-  /** Undefined: nobody starts before all is here. */
-  readonly start: EarlyStart | undefined;
-  /** How long so many blocks of SSD take; undefined: no time to speak of. */
-  readonly readUs?: ((blocks: number) => number) | undefined;
+/** Fetches blocks from where they are. */
+interface PrefixSources<S> {
+  /** Answered by `arrive`. */
+  fetch(running: S, part: LoadPart, buffer: PrefixReceiveBuffer): void;
+  cancel(running: S, part: LoadPart): void;
+  /** Predicted time to read so many blocks of SSD. */
+  ssdReadUs(blocks: number): number;
 }
 
 /** A request that waits, and who has more of its prompt. */
@@ -98,13 +92,19 @@ const ahead = 4;
  */
 export class PrefixLoads<S extends RunningRequest> {
   readonly #cache: BlockCache;
-  readonly #owner: Owner<S>;
+  readonly #context: InstanceContext<Identified, S>;
+  readonly #sources: PrefixSources<S>;
+  /** Undefined: requests start only when all blocks are here. */
+  readonly #start: EarlyStart | undefined;
   readonly #wishes = new Map<Sequence, Wish<S>>();
   readonly #loads = new Map<RequestId, Load<S>>();
 
-  constructor(cache: BlockCache, owner: Owner<S>) {
-    this.#cache = cache;
-    this.#owner = owner;
+  /** @param startsAhead requests may start before all blocks are here */
+  constructor(context: InstanceContext<Identified, S>, sources: PrefixSources<S>, startsAhead: boolean) {
+    this.#cache = context.kvCache;
+    this.#context = context;
+    this.#sources = sources;
+    this.#start = startsAhead ? new EarlyStart(context) : undefined;
   }
 
   /** Requests whose blocks are under way. */
@@ -153,8 +153,7 @@ export class PrefixLoads<S extends RunningRequest> {
     const { sequence } = served;
     const blocks = announced(load);
     const leftUs = Math.max(0, comesUs - nowUs);
-    const may =
-      early !== undefined && blocks !== undefined && this.#owner.start?.may(sequence, blocks, leftUs) === true;
+    const may = early !== undefined && blocks !== undefined && this.#start?.may(sequence, blocks, leftUs) === true;
     sequence.loading = !may;
     sequence.arriving = may ? { blocks, arrivalUs: leftUs, share: (table) => early.share(blocks, table) } : undefined;
   }
@@ -172,25 +171,25 @@ export class PrefixLoads<S extends RunningRequest> {
       this.#wishes.delete(sequence);
       return;
     }
-    const { spares, start } = this.#owner;
     const end = parts[parts.length - 1].to;
-    const lands = start !== undefined && (isFirst || this.#cache.lower === undefined);
-    const early = lands ? receiveInPool(this.#cache, chain, { local: own, onSsd, to: end }, spares) : undefined;
-    const landing = early ?? receivePrefix(this.#cache, chain, own, end, spares);
+    const lands = this.#start !== undefined && (isFirst || this.#cache.lower === undefined);
+    const early = lands
+      ? receiveInPool(this.#cache, chain, { local: own, onSsd, to: end }, this.#context.scheduler)
+      : undefined;
+    const landing = early ?? receivePrefix(this.#cache, chain, own, end, this.#context.scheduler);
     if (landing === undefined) return;
     this.#wishes.delete(sequence);
     const { patienceUs, transferUs = 0 } = patience;
     const times = { untilUs: nowUs + patienceUs, comesUs: nowUs + Math.max(transferUs, this.#readUs(parts)) };
     const load = { served, landing, here: own, parts, ...times, early, vain: false };
     this.#loads.set(served.id, load);
-    for (const part of parts) this.#owner.ask(served, part, landing);
+    for (const part of parts) this.#sources.fetch(served, part, landing);
     // SSD has begun: nobody says so.
     this.#offer(nowUs, load);
   }
 
   #readUs([first]: readonly Part[]): number {
-    const { readUs } = this.#owner;
-    return first.source === 'ssd' && readUs !== undefined ? readUs(first.to - first.from) : 0;
+    return first.source === 'ssd' ? this.#sources.ssdReadUs(first.to - first.from) : 0;
   }
 
   #isUnderWay(words: Uint32Array, block: number): boolean {
@@ -253,14 +252,14 @@ export class PrefixLoads<S extends RunningRequest> {
 
   /** What the requests of a step that begins have still to wait for. */
   awaited(nowUs: number, requests: readonly S[]): readonly AwaitedBlocks[] {
-    if (this.#loads.size === 0 || this.#owner.start === undefined) return nothing;
+    if (this.#loads.size === 0 || this.#start === undefined) return nothing;
     return requests.flatMap(({ id, sequence: { arriving } }, place): readonly AwaitedBlocks[] => {
       const load = this.#loads.get(id);
       if (arriving === undefined) return [];
       if (load === undefined || load.vain) return [{ place, id, sources: undefined, withinUs: 0 }];
       const coming = load.parts.filter(({ from, arrivedTo }) => from < arriving.blocks && arrivedTo === undefined);
       const [comesUs, patienceUs] = [load.comesUs, load.untilUs].map((us) => Math.max(0, us - nowUs));
-      const withinUs = this.#owner.start?.withinUs(requests.length, comesUs, patienceUs) ?? patienceUs;
+      const withinUs = this.#start?.withinUs(requests.length, comesUs, patienceUs) ?? patienceUs;
       return [{ place, id, sources: coming.map(({ source }) => source), withinUs }];
     });
   }
@@ -286,7 +285,7 @@ export class PrefixLoads<S extends RunningRequest> {
     const { served, parts, here } = load;
     const blocks = served.sequence.arriving?.blocks ?? 0;
     for (const { source, to } of parts) this.#fill(load, source, Math.min(to, blocks));
-    this.#owner.batcher.arrived(served.sequence, here);
+    this.#context.scheduler.arrived(served.sequence, here);
     this.#stop(load);
     this.#close(load);
   }
@@ -296,7 +295,7 @@ export class PrefixLoads<S extends RunningRequest> {
     this.#stop(load);
     const started = hasStarted(load);
     this.#close(load);
-    if (started) this.#owner.batcher.recompute(load.served.sequence);
+    if (started) this.#context.scheduler.recompute(load.served.sequence);
   }
 
   /** The request starts: with what is here, or behind what comes. */
@@ -317,7 +316,7 @@ export class PrefixLoads<S extends RunningRequest> {
 
   /** What is still read or sent is not wanted any more. */
   #stop(load: Load<S>): void {
-    for (const part of load.parts) if (part.arrivedTo === undefined) this.#owner.stop(load.served, part);
+    for (const part of load.parts) if (part.arrivedTo === undefined) this.#sources.cancel(load.served, part);
     for (const part of load.parts) part.arrivedTo ??= 0;
   }
 

@@ -1,101 +1,93 @@
-// The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
+// Prefix fetch: cached prefixes that come from other instances or from SSD, leave for other instances, or are kept by a store (Mooncake, section 6).
 
+import { assertNever } from '../../../util/assert-never.ts';
 import { digestWords } from '../../../util/blake2s.ts';
-import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { CanSpare, PrefixReceiveBuffer } from '../../kvcache/prefix-transfer.ts';
-import type { InstanceEvent, LoadSource, PrefixFetch, PrefixMessage } from '../../protocol/events.ts';
+import type { PrefixReceiveBuffer } from '../../kvcache/prefix-transfer.ts';
+import type { InstanceEvent, LoadSource, PrefixMessage, Store } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
 import type { BlockChain, SsdBlock } from '../../protocol/kv-events.ts';
-import type { StoreSnapshot } from '../../protocol/ports.ts';
-import type { StepPredictor } from '../../protocol/step-shape.ts';
-import type { Batcher } from '../../scheduler/batching/batcher.ts';
-import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import { isPrefixMessage } from '../../protocol/peer-messages.ts';
+import type { InstanceSnapshot, StoreSnapshot } from '../../protocol/ports.ts';
+import {
+  type Continuation,
+  type Departure,
+  type Handled,
+  type Identified,
+  InstanceComponent,
+  type InstanceContext,
+  type StepDraft,
+} from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import type { InstanceConfig } from '../../scheduler/instance-config.ts';
-import type { Push } from '../hand-off/hand-offs.ts';
-import type { EarlyStart } from './early-start.ts';
-import { type LoadPart, PrefixLoads } from './prefix-loads.ts';
+import { type AwaitedBlocks, type LoadPart, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
 import { PrefixStore } from './prefix-stores.ts';
 
-type MoveEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' }>;
+type MoveEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'stores' }>;
 
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
-type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalIncarnation'>;
 
-/** The instance, as what moves sees it. */
-interface Owner<Request> {
-  readonly push: Push<Request>;
-  readonly spares: CanSpare;
-  /** Blocks have contents: effects say what is to be moved. */
-  readonly contents: boolean;
-  readonly nowUs: () => number;
-  readonly cost: Pick<StepPredictor, 'predictUs'>;
-  readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
-  /** Undefined: nobody starts before its prefix is here. */
-  readonly start: EarlyStart | undefined;
-  readonly readUs?: InstanceConfig['ssdReadUs'];
+export interface PrefixFetchConfig {
+  /** Requests may start while their prefixes are on their way, layer by layer: steps wait for what `awaitedBlocks` lists. */
+  readonly startsAhead?: boolean | undefined;
+  /** Predicted time to read so many blocks of SSD. Undefined: none. */
+  readonly ssdReadUs?: ((blocks: number) => number) | undefined;
+  /** Stores that keep what this instance computes, until a `stores` event names others. */
+  readonly stores?: readonly Store[] | undefined;
+  /** A store: it fetches what other instances offer. */
+  readonly keeps?: boolean | undefined;
 }
 
-export class PrefixMoves<Request, S extends RunningRequest> {
+export class PrefixMoves<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly offers: PrefixOffers;
-  /** Undefined: it is no store. */
+  /** Undefined: the instance is no store. */
   readonly takes: PrefixStore | undefined;
-  readonly #push: Push<Request>;
-  readonly #contents: boolean;
-  readonly #nowUs: () => number;
-  readonly #cache: BlockCache;
+  readonly #context: InstanceContext<Request, S>;
+  readonly #config: PrefixFetchConfig;
   readonly #stagings: PrefixStagings;
-  /** What is being read of SSD, by request. */
+  /** Reads of SSD in progress, by request. */
   readonly #ssdReads = new Map<RequestId, readonly SsdBlock[]>();
 
-  constructor(
-    cache: BlockCache,
-    { push, spares, contents, nowUs, cost, batcher, start, readUs }: Owner<Request>,
-    config: Keeping = {},
-  ) {
-    this.#push = push;
-    this.#contents = contents;
-    this.#cache = cache;
-    this.sends = new PrefixSends(cache, { push, spares, contents });
-    this.#nowUs = nowUs;
-    this.offers = new PrefixOffers({ push, cost, blockTokens: cache.blockTokens, sends: this.sends });
-    this.offers.stores = config.stores ?? [];
-    this.#stagings = new PrefixStagings(cache, {
-      push,
-      spares,
-      send: (to, id, order) => void this.sends.send(to, id, order),
-    });
-    this.loads = new PrefixLoads(cache, {
-      ask: (served, part, landing) => this.#ask(served, part, landing),
-      stop: (served, part) => this.#stop(served, part),
-      spares,
-      batcher,
-      start,
-      readUs,
-    });
-    if (config.keeps !== true) return;
-    this.takes = new PrefixStore(cache, {
-      ask: (name, chain, part, landing) => this.#fetch(name, chain, part, landing),
-      stop: (name, source) => this.#unwant(name, source),
-      spares,
-      incarnation: config.journalIncarnation ?? 0,
-    });
+  constructor(context: InstanceContext<Request, S>, config: PrefixFetchConfig) {
+    super();
+    this.#context = context;
+    this.#config = config;
+    this.sends = new PrefixSends(context);
+    this.offers = new PrefixOffers(context, this.sends, config.stores ?? []);
+    this.#stagings = new PrefixStagings(context, this.sends);
+    this.loads = new PrefixLoads(context, this, config.startsAhead === true);
+    this.takes = config.keeps === true ? new PrefixStore(context, this) : undefined;
   }
 
-  /** SSD may have more of its prompt, and another instance has, as far as is known, where `prefix` says so. */
-  want(served: S, prefix: PrefixFetch | undefined): void {
-    if (prefix !== undefined) this.loads.want(served, [{ source: prefix.from, to: prefix.blocks }], prefix);
-    else if (this.#cache.lower?.ssd !== undefined)
-      this.loads.want(served, [], { patienceUs: Number.POSITIVE_INFINITY });
+  get #hasContents(): boolean {
+    return this.#context.config.contents !== undefined;
   }
 
-  /** The driver has done something; returns why that changed nothing, where it did not. */
-  tell(event: MoveEvent): string | undefined {
+  get #lower() {
+    return this.#context.kvCache.lower;
+  }
+
+  override handle(event: InstanceEvent<Request, unknown>): Handled {
+    if (event.kind === 'peer') {
+      if (!isPrefixMessage(event.message)) return undefined;
+      this.#ignoreIf(event, this.#receive(event.from, event.message));
+      return 'cache';
+    }
+    if (event.kind !== 'arriving' && event.kind !== 'loaded' && event.kind !== 'prefixSent' && event.kind !== 'stores')
+      return undefined;
+    this.#ignoreIf(event, this.#follow(event));
+    return event.kind === 'stores' ? 'batch' : 'cache';
+  }
+
+  #ignoreIf(event: InstanceEvent<Request, unknown>, why: string | undefined): void {
+    if (why !== undefined) this.#context.ignore(event, why);
+  }
+
+  /** Returns why the event changed nothing. */
+  #follow(event: MoveEvent): string | undefined {
     switch (event.kind) {
       case 'loaded':
         if (event.source === 'ssd' && this.#stagings.read(event.id, event.to, event.bad)) return undefined;
@@ -106,72 +98,91 @@ export class PrefixMoves<Request, S extends RunningRequest> {
           ? undefined
           : `request ${event.id} does not wait for it`;
       case 'prefixSent':
-        this.offers.left(this.#nowUs(), event.to, event.id, this.sends.blocksOf(event.to, event.id));
+        this.offers.left(this.#context.nowUs, event.to, event.id, this.sends.blocksOf(event.to, event.id));
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
       case 'stores':
         this.offers.stores = event.stores;
         return undefined;
-      case 'ssdWritten':
-        this.#cache.lower?.written(event.blocks, event.failed);
-        return undefined;
+      default:
+        return assertNever(event);
     }
-  }
-
-  /** What host memory had no room for since the last call is to be written. */
-  writeSsd(): void {
-    const writes = this.#cache.lower?.takeSsdWrites();
-    if (writes === undefined || writes.count === 0) return;
-    this.#push({ kind: 'writeSsd', blocks: writes.count, ...(writes.blocks && { what: writes.blocks }) });
   }
 
   #readOfSsd(id: RequestId, bad?: SlotId): void {
     const blocks = this.#ssdReads.get(id);
     this.#ssdReads.delete(id);
-    if (blocks !== undefined) this.#cache.lower?.ssdReadEnded(blocks, bad);
+    if (blocks !== undefined) this.#lower?.ssdReadEnded(blocks, bad);
   }
 
-  /** Returns why the message changed nothing, where it did not. */
-  hear(from: InstanceIndex, message: PrefixMessage): string | undefined {
+  /** Returns why the message changed nothing. */
+  #receive(from: InstanceIndex, message: PrefixMessage): string | undefined {
     const { id } = message;
+    const { nowUs } = this.#context;
     switch (message.kind) {
       case 'fetch':
         if (this.#stagings.begin(from, id, message)) return undefined;
         if (!this.sends.send(from, id, message)) return `request ${id} is being served`;
-        if (this.sends.blocksOf(from, id) > 0) this.offers.asked(this.#nowUs(), from, id);
+        if (this.sends.blocksOf(from, id) > 0) this.offers.asked(nowUs, from, id);
         return undefined;
       case 'missing':
         return this.#arrive(id, from, 0);
       case 'unwanted':
-        this.offers.left(this.#nowUs(), from, id, 0);
+        this.offers.left(nowUs, from, id, 0);
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
       case 'offer':
-        return this.takes === undefined ? 'it keeps nothing of others' : this.takes.offered(from, message.chain);
+        return this.takes === undefined ? 'this instance is no store' : this.takes.offered(from, message.chain);
+      default:
+        return assertNever(message);
     }
   }
 
-  /** Blocks before `to` are here. Returns why that changed nothing, where it did not. */
+  /** Blocks before `to` are here. Returns why that changed nothing. */
   #arrive(id: RequestId, source: LoadSource, to: number): string | undefined {
     if (this.loads.arrive(id, source, to)) return undefined;
     if (source !== 'ssd' && this.takes?.arrive(id, source, to) === true) return undefined;
     return `request ${id} does not wait for it`;
   }
 
-  /** Begins with what has been waited for, and gives up what has been waited for too long. */
-  advance(nowUs: number, waiting: readonly Sequence[]): void {
-    this.loads.advance(nowUs, waiting);
+  override advance(): void {
+    const { nowUs, scheduler } = this.#context;
+    this.loads.advance(nowUs, scheduler.waiting);
     this.takes?.advance(nowUs);
   }
 
-  /** Undefined: it is no store. */
-  get kept(): StoreSnapshot | undefined {
-    return (
-      this.takes && {
-        takenBlocks: this.takes.blocks,
-        declinedOffers: this.takes.declined,
-        sentBlocks: this.sends.blocks,
-      }
-    );
+  /** SSD may have more of the prompt, and another instance has where `prefix` says so. */
+  override accepted(running: S, _request: Request, { prefix }: Continuation): void {
+    if (prefix !== undefined) this.loads.want(running, [{ source: prefix.from, to: prefix.blocks }], prefix);
+    else if (this.#lower?.ssd !== undefined) this.loads.want(running, [], { patienceUs: Number.POSITIVE_INFINITY });
+  }
+
+  override started(running: S): void {
+    this.loads.started(running);
+  }
+
+  override computed(running: S): void {
+    this.offers.offer(running);
+  }
+
+  override awaitedRows(running: S, arrived: boolean): void {
+    if (running.sequence.arriving !== undefined) this.loads.ran(running, arrived);
+  }
+
+  override drop(_id: RequestId, running: S | undefined, departure: Departure): boolean {
+    if (running === undefined) return false;
+    this.loads.drop(running);
+    if (departure === 'finished') this.offers.offer(running);
+    return false;
+  }
+
+  override contribute(step: StepDraft<S>): void {
+    if (this.loads.size > 0 && this.#config.startsAhead === true)
+      step.awaitsBlocks ||= step.requests.some(({ sequence }) => sequence.arriving !== undefined);
+  }
+
+  /** What the step that begins now has to wait for. */
+  awaitedBlocks(nowUs: number): readonly AwaitedBlocks[] {
+    return this.loads.awaited(nowUs, this.#context.flight?.requests ?? []);
   }
 
   /** Prefixes that come or leave. */
@@ -179,48 +190,68 @@ export class PrefixMoves<Request, S extends RunningRequest> {
     return this.loads.size + this.sends.size + (this.takes?.size ?? 0);
   }
 
-  get nextUs(): number {
+  override get pending(): number {
+    return this.loads.size;
+  }
+
+  override get nextUs(): number {
     return Math.min(this.loads.nextUs, this.takes?.nextUs ?? Number.POSITIVE_INFINITY);
   }
 
-  check(): void {
+  /** Undefined: the instance is no store. */
+  get kept(): StoreSnapshot | undefined {
+    const { takes, sends } = this;
+    return takes && { takenBlocks: takes.blocks, declinedOffers: takes.declined, sentBlocks: sends.blocks };
+  }
+
+  override snapshot(): Partial<InstanceSnapshot> {
+    const store = this.kept;
+    return store === undefined ? {} : { store };
+  }
+
+  override check(): void {
     this.loads.check();
     this.takes?.check();
   }
 
-  #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: PrefixReceiveBuffer): void {
-    const { lower } = this.#cache;
-    if (source === 'ssd') {
-      const read = lower?.readSsd(sequence.chain, from, to, landing) ?? { blocks: [], to };
-      const { blocks } = read;
-      this.#ssdReads.set(id, blocks);
-      const pages = landing.inPool && this.#contents ? landing.pages(from, read.to) : undefined;
-      const what = lower?.moves && { what: blocks, pages };
-      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...what });
-      if (landing.inPool) this.loads.announce(id, source, read.to);
+  fetch({ id, sequence }: S, { source, from, to }: LoadPart, buffer: PrefixReceiveBuffer): void {
+    if (source !== 'ssd') {
+      this.fetchFrom(id, sequence.chain, { source, from, to }, buffer);
       return;
     }
-    this.#fetch(id, sequence.chain, { source, from, to }, landing);
+    const lower = this.#lower;
+    const read = lower?.readSsd(sequence.chain, from, to, buffer) ?? { blocks: [], to };
+    const { blocks } = read;
+    this.#ssdReads.set(id, blocks);
+    const pages = buffer.inPool && this.#hasContents ? buffer.pages(from, read.to) : undefined;
+    const what = lower?.moves && { what: blocks, pages };
+    this.#context.emit({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...what });
+    if (buffer.inPool) this.loads.announce(id, source, read.to);
   }
 
-  #fetch(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, landing: PrefixReceiveBuffer): void {
-    const ahead = landing.inPool ? from : undefined;
-    if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to), ahead });
+  fetchFrom(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, buffer: PrefixReceiveBuffer): void {
+    const ahead = buffer.inPool ? from : undefined;
+    if (this.#hasContents)
+      this.#context.emit({ kind: 'expectPrefix', id, from: source, pages: buffer.pages(from, to), ahead });
     const chain = { blocks: to, words: words.slice(0, to * digestWords) };
-    this.#push({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
+    this.#context.emit({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
   }
 
-  #stop({ id }: S, { source }: LoadPart): void {
-    if (source === 'ssd') {
-      if (this.#cache.lower?.moves !== undefined) this.#push({ kind: 'stopRead', id });
-      this.#readOfSsd(id);
+  cancel({ id }: S, { source }: LoadPart): void {
+    if (source !== 'ssd') {
+      this.cancelFrom(id, source);
       return;
     }
-    this.#unwant(id, source);
+    if (this.#lower?.moves !== undefined) this.#context.emit({ kind: 'stopRead', id });
+    this.#readOfSsd(id);
   }
 
-  #unwant(id: RequestId, source: InstanceIndex): void {
-    if (this.#contents) this.#push({ kind: 'closePrefix', id });
-    this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+  cancelFrom(id: RequestId, source: InstanceIndex): void {
+    if (this.#hasContents) this.#context.emit({ kind: 'closePrefix', id });
+    this.#context.emit({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+  }
+
+  ssdReadUs(blocks: number): number {
+    return this.#config.ssdReadUs?.(blocks) ?? 0;
   }
 }

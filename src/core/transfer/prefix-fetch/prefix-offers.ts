@@ -2,12 +2,11 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import { scramble } from '../../../util/scramble.ts';
-import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { Store } from '../../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
-import type { StepPredictor } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixSends } from './prefix-sends.ts';
 import { ReplicationWorth } from './replication-worth.ts';
@@ -15,27 +14,26 @@ import { ReplicationWorth } from './replication-worth.ts';
 /** While so many prefixes leave nothing more is offered: who computes is not to be held up. */
 const leavingMax = 4;
 
-/** The instance, as its offers see it. */
-interface Owner {
-  readonly push: (effect: InstanceEffect<never, never>) => void;
-  readonly blockTokens: number;
-  readonly cost: Pick<StepPredictor, 'predictUs'>;
-  readonly sends: Pick<PrefixSends, 'size'>;
-}
-
 /**
  * A prefix is offered when its prompt is computed, so that it outlives its instance, and when its request ends, for what output has added to
  * it. The store asks (`fetch`) for what it lacks of it; of an offer nothing is kept here, so none has to be answered.
  */
 export class PrefixOffers {
-  readonly #owner: Owner;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
+  readonly #sends: Pick<PrefixSends, 'size'>;
   readonly #worth = new ReplicationWorth();
   #stores: readonly Store[] = [];
   /** What a store has asked for, by store and name: since when. */
   readonly #asked = new Map<string, number>();
 
-  constructor(owner: Owner) {
-    this.#owner = owner;
+  constructor(
+    context: InstanceContext<Identified, RunningRequest>,
+    sends: Pick<PrefixSends, 'size'>,
+    stores: readonly Store[],
+  ) {
+    this.#context = context;
+    this.#sends = sends;
+    this.#stores = stores;
   }
 
   /** These are there from now on, and no others. */
@@ -45,17 +43,17 @@ export class PrefixOffers {
 
   /** All of it that is computed is cache here. */
   offer({ id, sequence }: RunningRequest): void {
-    if (this.#stores.length === 0 || this.#owner.sends.size >= leavingMax) return;
-    const blocks = computedBlocks(sequence, this.#owner.blockTokens);
+    if (this.#stores.length === 0 || this.#sends.size >= leavingMax) return;
+    const blocks = computedBlocks(sequence, this.#context.config.blockTokens);
     if (blocks <= sequence.offeredBlocks || !this.#worth.isWorth(blocks, this.#computeUs(blocks))) return;
     sequence.offeredBlocks = blocks;
     const chain = { blocks, words: sequence.chain.words.slice(0, blocks * digestWords) };
-    this.#owner.push({ kind: 'send', to: storeOf(this.#stores, chain), message: { kind: 'offer', id, chain } });
+    this.#context.emit({ kind: 'send', to: storeOf(this.#stores, chain), message: { kind: 'offer', id, chain } });
   }
 
   #computeUs(blocks: number): number {
-    const rows = blocks * this.#owner.blockTokens;
-    return this.#owner.cost.predictUs({
+    const rows = blocks * this.#context.config.blockTokens;
+    return this.#context.config.cost.predictUs({
       rows,
       keyRows: (rows * (rows + 1)) / 2,
       decodeRows: 0,

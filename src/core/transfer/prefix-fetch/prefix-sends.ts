@@ -1,26 +1,19 @@
 // Prefixes on their way from an instance to others: their blocks are pinned until they have left.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type CanSpare, type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
+import { type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
 import { pagesOfRange, stageLayers } from '../../kvcache/stage-pages.ts';
-import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
 /** Blocks `from..` of the chain, of some layers or all. */
 export interface PrefixOrder {
   readonly chain: BlockChain;
   readonly from: number;
   readonly range?: LayerRange | undefined;
-}
-
-/** The instance, as its sends see it. */
-interface Owner {
-  readonly push: (effect: InstanceEffect<never, never>) => void;
-  readonly spares: CanSpare;
-  /** Blocks have contents: effects say where they are. */
-  readonly contents: boolean;
 }
 
 interface Sending {
@@ -31,16 +24,16 @@ interface Sending {
 /** A prefix is sent as far as it is here. One that is here no further than where the other side has it, or for which nothing can be pinned, is `missing`. */
 export class PrefixSends {
   readonly #cache: BlockCache;
-  readonly #owner: Owner;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
   /** By receiver and request. */
   readonly #sending = new Map<string, Sending>();
 
   /** That have left. */
   blocks = 0;
 
-  constructor(cache: BlockCache, owner: Owner) {
-    this.#cache = cache;
-    this.#owner = owner;
+  constructor(context: InstanceContext<Identified, RunningRequest>) {
+    this.#cache = context.kvCache;
+    this.#context = context;
   }
 
   get size(): number {
@@ -51,22 +44,22 @@ export class PrefixSends {
   send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
-    const held = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#owner.spares) : undefined;
+    const held = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#context.scheduler) : undefined;
     if (held === undefined) {
-      this.#owner.push({ kind: 'send', to, message: { kind: 'missing', id } });
+      this.#context.emit({ kind: 'send', to, message: { kind: 'missing', id } });
       return true;
     }
     const { blocks } = held;
     this.#sending.set(key, { held, blocks: blocks - from });
-    const pages = this.#owner.contents ? { pages: this.#ofRange(held.pages(from), range) } : {};
+    const pages = this.#context.config.contents !== undefined ? { pages: this.#ofRange(held.pages(from), range) } : {};
     const tokens = (blocks - from) * this.#cache.blockTokens;
-    this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
+    this.#context.emit({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
     return true;
   }
 
   /** Others, who may be anybody, say which layers they want. */
   #has(range: LayerRange | undefined): boolean {
-    if (range === undefined || !this.#owner.contents) return true;
+    if (range === undefined || this.#context.config.contents === undefined) return true;
     const { layers } = this.#cache.groups[0];
     const { from, to } = stageLayers(layers, range);
     return from < to && to <= layers;
@@ -103,7 +96,7 @@ export class PrefixSends {
     const blocks = this.blocksOf(to, id);
     if (!this.sent(to, id)) return false;
     this.blocks -= blocks;
-    this.#owner.push({ kind: 'stopStream', id, to, of: 'prefix' });
+    this.#context.emit({ kind: 'stopStream', id, to, of: 'prefix' });
     return true;
   }
 }

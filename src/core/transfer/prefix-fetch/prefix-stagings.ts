@@ -1,10 +1,11 @@
 // Prefixes that other instances ask for and SSD holds: read into host memory first.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type CanSpare, type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
-import type { InstanceEffect } from '../../protocol/effects.ts';
+import { type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
 import type { SsdBlock } from '../../protocol/kv-events.ts';
-import type { PrefixOrder } from './prefix-sends.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
+import type { PrefixOrder, PrefixSends } from './prefix-sends.ts';
 
 interface Staging {
   readonly landing: PrefixReceiveBuffer;
@@ -12,25 +13,22 @@ interface Staging {
   readonly from: number;
   readonly to: number;
   readonly blocks: readonly SsdBlock[];
-  readonly send: () => void;
-}
-
-interface Owner {
-  readonly push: (effect: InstanceEffect<never, never>) => void;
-  readonly spares: CanSpare;
-  /** All of it that is here is in host memory. */
-  readonly send: (to: InstanceIndex, id: RequestId, order: PrefixOrder) => void;
+  readonly receiver: InstanceIndex;
+  readonly id: RequestId;
+  readonly order: PrefixOrder;
 }
 
 export class PrefixStagings {
   readonly #cache: BlockCache;
-  readonly #owner: Owner;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
+  readonly #sends: PrefixSends;
   /** By receiver and request: the name of the read. */
   readonly #stagings = new Map<string, Staging>();
 
-  constructor(cache: BlockCache, owner: Owner) {
-    this.#cache = cache;
-    this.#owner = owner;
+  constructor(context: InstanceContext<Identified, RunningRequest>, sends: PrefixSends) {
+    this.#cache = context.kvCache;
+    this.#context = context;
+    this.#sends = sends;
   }
 
   /** Blocks `from..` of the chain are wanted. False when SSD holds no more of them than memory, or there is no room. */
@@ -43,12 +41,12 @@ export class PrefixStagings {
     const end = lower.inHostOrOnSsd(wanted, here, wanted.blocks);
     if (end <= Math.max(here, this.#cache.match(wanted, wanted.blocks))) return false;
     const chain = { blocks: end, words: wanted.words };
-    const landing = receivePrefix(this.#cache, chain, here, end, this.#owner.spares);
+    const landing = receivePrefix(this.#cache, chain, here, end, this.#context.scheduler);
     if (landing === undefined) return false;
     const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
-    const send = () => this.#owner.send(to, id, { chain, from, range });
-    this.#stagings.set(name, { landing, from: here, to: end, blocks, send });
-    this.#owner.push({
+    const order = { chain, from, range };
+    this.#stagings.set(name, { landing, from: here, to: end, blocks, receiver: to, id, order });
+    this.#context.emit({
       kind: 'readSsd',
       id: name,
       blocks: blocks.length,
@@ -64,7 +62,7 @@ export class PrefixStagings {
     if (staging === undefined) return false;
     staging.landing.fill(staging.from, Math.min(to, staging.to), 'ssd');
     this.#close(name, staging, bad);
-    staging.send();
+    this.#sends.send(staging.receiver, staging.id, staging.order);
     return true;
   }
 
@@ -73,7 +71,7 @@ export class PrefixStagings {
     const name = nameOf(to, id);
     const staging = this.#stagings.get(name);
     if (staging === undefined) return false;
-    if (this.#cache.lower?.moves !== undefined) this.#owner.push({ kind: 'stopRead', id: name });
+    if (this.#cache.lower?.moves !== undefined) this.#context.emit({ kind: 'stopRead', id: name });
     this.#close(name, staging);
     return true;
   }

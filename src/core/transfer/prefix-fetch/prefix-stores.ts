@@ -2,9 +2,11 @@
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import { type CanSpare, type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
+import { type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { LoadPart } from './prefix-loads.ts';
 
 interface Offer {
@@ -32,25 +34,22 @@ const takeShare = 1 / 8;
 const patienceUsMin = 10_000_000;
 const patienceUsMax = 120_000_000;
 
-/** The store, as its takes see it. */
-interface Owner {
-  /** Get it: answered by `arrive`. */
-  readonly ask: (
+/** Fetches blocks from other instances. */
+interface PeerSources {
+  /** Answered by `arrive`. */
+  fetchFrom(
     name: RequestId,
     chain: BlockChain,
     part: LoadPart & { source: InstanceIndex },
-    room: PrefixReceiveBuffer,
-  ) => void;
-  /** It is not wanted any more. */
-  readonly stop: (name: RequestId, source: InstanceIndex) => void;
-  readonly spares: CanSpare;
-  /** Which start of the store it is: what is still under way of an earlier one has other names. */
-  readonly incarnation: number;
+    buffer: PrefixReceiveBuffer,
+  ): void;
+  cancelFrom(name: RequestId, source: InstanceIndex): void;
 }
 
 export class PrefixStore {
   readonly #cache: BlockCache;
-  readonly #owner: Owner;
+  readonly #context: InstanceContext<Identified, RunningRequest>;
+  readonly #sources: PeerSources;
   #offers: Offer[] = [];
   readonly #takes = new Map<RequestId, Take>();
   #names = 0;
@@ -59,9 +58,10 @@ export class PrefixStore {
   blocks = 0;
   declined = 0;
 
-  constructor(cache: BlockCache, owner: Owner) {
-    this.#cache = cache;
-    this.#owner = owner;
+  constructor(context: InstanceContext<Identified, RunningRequest>, sources: PeerSources) {
+    this.#cache = context.kvCache;
+    this.#context = context;
+    this.#sources = sources;
   }
 
   /** Prefixes that are on their way. */
@@ -106,15 +106,15 @@ export class PrefixStore {
     if (lower.host.contains(chain.words, own * digestWords)) return false;
     const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
     const to = Math.min(chain.blocks, own + most);
-    const landing = receivePrefix(this.#cache, chain, own, to, this.#owner.spares);
+    const landing = receivePrefix(this.#cache, chain, own, to, this.#context.scheduler);
     if (landing === undefined) {
       this.declined++;
       return true;
     }
-    // No request is called like that: ids have no blanks.
-    const name = `take ${this.#owner.incarnation}.${++this.#names}`;
+    // Request ids have no blanks. The incarnation tells takes apart from those of the store before it restarted.
+    const name = `take ${this.#context.config.journalIncarnation ?? 0}.${++this.#names}`;
     this.#takes.set(name, { from, chain, taken, landing, own, to, untilUs: nowUs + this.#patienceUs });
-    this.#owner.ask(name, chain, { source: from, from: own, to }, landing);
+    this.#sources.fetchFrom(name, chain, { source: from, from: own, to }, landing);
     return true;
   }
 
@@ -135,7 +135,7 @@ export class PrefixStore {
   }
 
   #giveUp(name: RequestId, take: Take): void {
-    this.#owner.stop(name, take.from);
+    this.#sources.cancelFrom(name, take.from);
     this.#close(name, take);
     this.declined++;
     this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);

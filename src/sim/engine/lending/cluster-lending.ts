@@ -252,7 +252,7 @@ export class ClusterLending {
     if (this.#host.faults === undefined) return true;
     if (!this.isConnected(debtor, creditor)) return false;
     const incarnation = this.incarnationOf(creditor) + 1;
-    for (const debt of this.#host.instances[debtor].borrower?.rmanager.debts ?? [])
+    for (const debt of this.#host.instances[debtor].components.borrower?.rmanager.debts ?? [])
       if (debt.creditor === creditor && debt.used.size > 0 && debt.creditorIncarnation !== incarnation) return false;
     return true;
   }
@@ -322,7 +322,7 @@ export class ClusterLending {
 
   /** As the debtors account for them. */
   get debts(): readonly Debt[] {
-    return this.#host.instances.flatMap(({ borrower }, debtor) => {
+    return this.#host.instances.flatMap(({ components: { borrower } }, debtor) => {
       const owed = new Map<number, number>();
       for (const { creditor, blocks } of borrower?.rmanager.debtor.totals ?? [])
         if (blocks > 0) owed.set(creditor, (owed.get(creditor) ?? 0) + blocks);
@@ -331,12 +331,12 @@ export class ClusterLending {
   }
 
   get totals(): readonly BorrowingTotals[] {
-    return this.#host.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
+    return this.#host.instances.flatMap(({ components: { borrower } }) => borrower?.totals ?? []);
   }
 
   get #parties(): readonly LendingParty[] {
     const { instances, faults } = this.#host;
-    return instances.map(({ borrower }, instance) => ({
+    return instances.map(({ components: { borrower } }, instance) => ({
       instance,
       skewUs: 0,
       incarnation:
@@ -395,6 +395,6 @@ class WakeTimer {
   }
 }
 
-function nextUsOf({ borrower }: LengthInstance): number {
-  return borrower?.nextUs ?? Number.POSITIVE_INFINITY;
+function nextUsOf({ components: { borrower } }: LengthInstance): number {
+  return borrower?.tickUs ?? Number.POSITIVE_INFINITY;
 }

@@ -1,26 +1,16 @@
 // Admission check on the decode instance: whether the decoding batch keeps its TBT and its memory with one more request (Mooncake, section 6).
 
-import { type Refusal, refusal, retryAfterMsMin } from '../protocol/refusals.ts';
-import { decodeShape, type StepPredictor } from '../protocol/step-shape.ts';
-import type { Batcher } from './batching/batcher.ts';
-import type { Executor, RunningRequest } from './executor/executor.ts';
-import type { InstanceConfig } from './instance-config.ts';
-import type { RequestTable } from './request-table.ts';
+import { type Refusal, refusal, retryAfterMsMin } from '../../protocol/refusals.ts';
+import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
+import type { Identified, InstanceContext } from '../../scheduler/component.ts';
+import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
-interface Parts<Request, S extends RunningRequest> {
-  readonly batcher: Batcher;
-  readonly roster: RequestTable<S>;
-  readonly work: Pick<Executor<Request, S, never, never>, 'size' | 'tbtUsMax'>;
-  readonly cost: StepPredictor;
-  readonly blockTokens: number;
-}
-
-export class DecodeCheck<Request, S extends RunningRequest> {
-  readonly #parts: Parts<Request, S>;
+export class DecodeCheck<Request extends Identified, S extends RunningRequest> {
+  readonly #context: InstanceContext<Request, S>;
   readonly #growth = new DecodeGrowth();
 
-  constructor(parts: Parts<Request, S>) {
-    this.#parts = parts;
+  constructor(context: InstanceContext<Request, S>) {
+    this.#context = context;
   }
 
   /** A request has finished: its output length is learned. */
@@ -30,25 +20,17 @@ export class DecodeCheck<Request, S extends RunningRequest> {
 
   /** The refusal of a request with which the batch would decode too slowly, or not fit; undefined: the request may join. */
   refusal(request: Request, capacityTokens: number): Refusal | undefined {
-    const { batcher, roster, work, cost, blockTokens } = this.#parts;
-    const sequences = [...batcher.running, ...batcher.waiting].filter(({ background }) => !background);
+    const { scheduler, requests, executor, config } = this.#context;
+    const sequences = [...scheduler.running, ...scheduler.waiting].filter(({ background }) => !background);
     return decodeRefusal({
-      lengths: [work.size(request).promptTokens + 1, ...sequences.map(({ length }) => length)],
+      lengths: [executor.size(request).promptTokens + 1, ...sequences.map(({ length }) => length)],
       growthTokens: this.#growth.tokens,
       capacityTokens,
-      blockTokens,
-      cost,
-      tbtUsMax: roster.tbtUsMax(work.tbtUsMax(request)),
+      blockTokens: config.blockTokens,
+      cost: config.cost,
+      tbtUsMax: requests.tbtUsMax(executor.tbtUsMax(request)),
     });
   }
-}
-
-/** Undefined when the configuration checks nothing after the hand-off. */
-export function createDecodeCheck<Request, S extends RunningRequest>(
-  { handOff, cost, blockTokens }: Pick<InstanceConfig, 'handOff' | 'cost' | 'blockTokens'>,
-  parts: Pick<Parts<Request, S>, 'batcher' | 'roster' | 'work'>,
-): DecodeCheck<Request, S> | undefined {
-  return handOff?.rechecks === true ? new DecodeCheck({ ...parts, cost, blockTokens }) : undefined;
 }
 
 /** Output lengths that the running mean covers. */

@@ -1,0 +1,67 @@
+// The components of an instance that serves requests. One line registers a component.
+
+import { Borrower } from '../lending/debtor/borrower.ts';
+import type { BorrowingConfig } from '../lending/debtor/borrower-config.ts';
+import { type PipelineConfig, PipelinePrefill } from '../pipeline/pipeline-prefill.ts';
+import type { Identified, InstanceContext } from '../scheduler/component.ts';
+import type { RunningRequest } from '../scheduler/executor/executor.ts';
+import type { InstanceConfig } from '../scheduler/instance-config.ts';
+import { Pinning } from '../scheduler/pinning.ts';
+import { type HandOffConfig, HandOffs } from '../transfer/hand-off/hand-offs.ts';
+import { type MigrationConfig, RequestMigrator } from '../transfer/migration/request-migrator.ts';
+import { type PrefixFetchConfig, PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
+
+export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
+  /** Undefined: there is no other instance. */
+  readonly handOff?: Omit<HandOffConfig, 'reservesFirst'> | undefined;
+  /** The instance lends memory to other instances and borrows theirs; only for models of one layer group without a window. */
+  readonly borrowing?: BorrowingConfig | undefined;
+  /** Requests that outgrow the memory here continue at bigger instances; not together with borrowing. */
+  readonly migration?: MigrationConfig | undefined;
+}
+
+/** What an instance with these components is configured with; the memory that components set aside follows from it. */
+export type ServingConfig = Omit<InstanceConfig, 'receivePages' | 'stagingBlocks' | 'hostRows'> & ComponentsConfig;
+
+export type ServingComponents<Request extends Identified, S extends RunningRequest> = ReturnType<
+  typeof createComponents<Request, S>
+>;
+
+/** In the order in which their hooks are called: `loaded` and `missing` concern the pipeline first, `streamBroken` the hand-off first. */
+export function createComponents<Request extends Identified, S extends RunningRequest>(
+  context: InstanceContext<Request, S>,
+  config: ComponentsConfig,
+) {
+  const { borrowing, migration } = config;
+  const handOff = new HandOffs(context, handOffConfig(config));
+  return {
+    borrower: borrowing && new Borrower(context, borrowing),
+    handOff,
+    pipeline: new PipelinePrefill(context, handOff.sender, config),
+    prefixes: new PrefixMoves(context, config),
+    pinning: new Pinning(context),
+    migrator: migration && new RequestMigrator(context, handOff.sender, migration),
+  };
+}
+
+/** Blocks that move to creditors while they are computed leave before: with borrowed memory every hand-off is layer-wise. */
+function handOffConfig({ handOff, borrowing }: ComponentsConfig): HandOffConfig | undefined {
+  if (handOff === undefined) return undefined;
+  return {
+    ...handOff,
+    layerWise: handOff.layerWise || borrowing !== undefined,
+    reservesFirst: borrowing?.handsOver,
+  };
+}
+
+/** The block cache has pages that receive prompts, a staging buffer and rows of host memory where components use them. */
+export function instanceConfig(config: ServingConfig): InstanceConfig {
+  const { handOff, borrowing } = config;
+  const { hostBlocks: blocks = 0, hostFirstPage: firstPage } = borrowing ?? {};
+  return {
+    ...config,
+    receivePages: handOff?.landingPages,
+    stagingBlocks: borrowing?.stagingBlocks,
+    hostRows: firstPage === undefined ? undefined : { blocks, firstPage },
+  };
+}

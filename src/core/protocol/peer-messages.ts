@@ -1,0 +1,32 @@
+// Which component of an instance receives a message of another instance.
+
+import type { HandOffMessage, PeerMessage, PipelineMessage, PrefixMessage } from './events.ts';
+
+const families: Readonly<Record<PeerMessage['kind'], 'handOff' | 'prefix' | 'pipeline'>> = {
+  reserve: 'handOff',
+  reserved: 'handOff',
+  declined: 'handOff',
+  taken: 'handOff',
+  release: 'handOff',
+  withdraw: 'handOff',
+  fetch: 'prefix',
+  offer: 'prefix',
+  missing: 'prefix',
+  unwanted: 'prefix',
+  enlist: 'pipeline',
+  enlisted: 'pipeline',
+  unable: 'pipeline',
+  dismiss: 'pipeline',
+};
+
+export function isHandOffMessage<Request>(message: PeerMessage<Request>): message is HandOffMessage<Request> {
+  return families[message.kind] === 'handOff';
+}
+
+export function isPrefixMessage(message: PeerMessage<unknown>): message is PrefixMessage {
+  return families[message.kind] === 'prefix';
+}
+
+export function isPipelineMessage<Request>(message: PeerMessage<Request>): message is PipelineMessage<Request> {
+  return families[message.kind] === 'pipeline';
+}

@@ -1,0 +1,16 @@
+// An instance as its own parts use it: the context of its components, and the components.
+
+import type { Identified, InstanceComponent, InstanceContext } from './component.ts';
+import type { RunningRequest } from './executor/executor.ts';
+import type { HostTraffic } from './host-traffic.ts';
+import type { StepInFlight } from './step-in-flight.ts';
+
+export interface InstanceInternals<Request extends Identified, S extends RunningRequest>
+  extends InstanceContext<Request, S> {
+  /** In the order of registration. */
+  readonly components: readonly InstanceComponent<Request, S>[];
+  readonly steps: StepInFlight<S>;
+  readonly hostTraffic: HostTraffic;
+  /** As `capacityTokens`, without instances that continue requests. */
+  readonly ownCapacityTokens: number;
+}

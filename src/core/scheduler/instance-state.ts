@@ -1,0 +1,163 @@
+// The state that the parts and the components of an instance share.
+
+import { wideZero } from '../../util/wide-zero.ts';
+import type { BlockCache } from '../kvcache/block-cache.ts';
+import type { InstanceEffect } from '../protocol/effects.ts';
+import type { InstanceEvent } from '../protocol/events.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
+import { Batcher } from './batching/batcher.ts';
+import type { Continuation, Identified, InstanceComponent } from './component.ts';
+import type { Executor, RunningRequest } from './executor/executor.ts';
+import { HostTraffic } from './host-traffic.ts';
+import { createCache } from './instance-cache.ts';
+import type { InstanceConfig } from './instance-config.ts';
+import type { InstanceInternals } from './instance-internals.ts';
+import { InstanceTotals } from './instance-totals.ts';
+import { RequestLifecycle } from './request-lifecycle.ts';
+import { RequestTable } from './request-table.ts';
+import { type InFlight, StepInFlight } from './step-in-flight.ts';
+import { StepLauncher } from './step-launcher.ts';
+import { StepResults } from './step-results.ts';
+
+/** Plans go from the executor to the driver as they are. */
+export type AnyExecutor<Request, S extends RunningRequest> = Executor<Request, S, never, unknown>;
+
+export class InstanceState<Request extends Identified, S extends RunningRequest>
+  implements InstanceInternals<Request, S>
+{
+  readonly config: InstanceConfig;
+  readonly kvCache: BlockCache;
+  readonly totals = new InstanceTotals();
+  readonly steps: StepInFlight<S>;
+  readonly components: readonly InstanceComponent<Request, S>[];
+  readonly scheduler: Batcher;
+  readonly hostTraffic: HostTraffic;
+  readonly requests: RequestTable<S>;
+  readonly executor: AnyExecutor<Request, S>;
+  readonly lifecycle: RequestLifecycle<Request, S>;
+  readonly results: StepResults<Request, S>;
+  readonly launcher: StepLauncher<Request, S>;
+  /** Clients or conductors receive something: the KV events go with it. */
+  isReporting = false;
+  #effects: InstanceEffect<never, Request>[] = [];
+  #nowUs: number = wideZero;
+  #arrivals = 0;
+
+  constructor(
+    config: InstanceConfig,
+    register: (state: InstanceState<Request, S>) => readonly InstanceComponent<Request, S>[],
+    createExecutor: (state: InstanceState<Request, S>) => AnyExecutor<Request, S>,
+  ) {
+    this.config = config;
+    this.kvCache = createCache(config, this);
+    this.steps = new StepInFlight(this);
+    this.components = register(this);
+    const overflow = this.components.find((component) => component.overflow !== undefined)?.overflow;
+    this.scheduler = new Batcher(this.kvCache, config.limits, config.cost, overflow);
+    this.hostTraffic = new HostTraffic(this.scheduler, this.kvCache);
+    this.requests = new RequestTable(this.scheduler);
+    this.executor = createExecutor(this);
+    this.lifecycle = new RequestLifecycle(this);
+    this.results = new StepResults(this, this.lifecycle);
+    this.launcher = new StepLauncher(this, this.lifecycle, this.results);
+  }
+
+  enter(nowUs: number): void {
+    this.#effects = [];
+    this.isReporting = false;
+    this.#nowUs = nowUs;
+    this.totals.held(nowUs, this.kvCache.usedPages);
+  }
+
+  get effects(): readonly InstanceEffect<never, Request>[] {
+    return this.#effects;
+  }
+
+  get nowUs(): number {
+    return this.#nowUs;
+  }
+
+  get flight(): InFlight<S> | undefined {
+    return this.steps.flight;
+  }
+
+  get ownCapacityTokens(): number {
+    let tokens = this.kvCache.capacityTokens;
+    for (const { extraTokens } of this.components) tokens += extraTokens;
+    return tokens;
+  }
+
+  get capacityTokens(): number {
+    let tokens = this.ownCapacityTokens;
+    for (const { continuedTokens } of this.components) tokens = Math.max(tokens, continuedTokens);
+    return tokens;
+  }
+
+  emit(effect: InstanceEffect<never, Request>): void {
+    this.#effects.push(effect);
+  }
+
+  announce(effect: InstanceEffect<never, never>): void {
+    this.isReporting = true;
+    this.#effects.push(effect);
+  }
+
+  notify(id: RequestId, event: GenerationEvent): void {
+    if (this.requests.isInternal(id)) return;
+    this.isReporting = true;
+    this.#effects.push({ kind: 'emit', id, event });
+  }
+
+  ignore(event: InstanceEvent<Request, unknown>, why: string): void {
+    this.config.fates?.ignored(event, this.requests);
+    const kind = event.kind === 'peer' ? event.message.kind : event.kind;
+    this.emit({ kind: 'ignored', message: `Ignored ${kind}: ${why}` });
+  }
+
+  create(request: Request): S {
+    return this.executor.serve(request, this.#arrivals++);
+  }
+
+  resume(request: Request, events: readonly GenerationEvent[], whole: boolean): S {
+    const running = this.executor.resume(request, this.#arrivals++, events, whole);
+    running.received = events;
+    return running;
+  }
+
+  schedule(request: Request, continuation: Continuation): void {
+    this.lifecycle.schedule(request, continuation);
+  }
+
+  begin(running: S): void {
+    this.lifecycle.begin(running);
+  }
+
+  cancel(id: RequestId): void {
+    this.lifecycle.cancel({ kind: 'cancel', id });
+  }
+
+  handedOff(running: S, declined: boolean): void {
+    this.lifecycle.handedOff(running, declined);
+  }
+
+  finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void {
+    this.lifecycle.finish(running, events, reason);
+  }
+
+  failRows(running: S): void {
+    this.results.failRows(running);
+  }
+
+  failTooLong(): void {
+    this.lifecycle.failTooLong();
+  }
+
+  abortStep(): void {
+    this.steps.abort();
+  }
+
+  endRunAfterStep(): void {
+    this.steps.endRunAfterStep();
+  }
+}

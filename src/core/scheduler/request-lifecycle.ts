@@ -1,0 +1,145 @@
+// The life of a request at an instance: submitted or refused, scheduled, begun, then cancelled, ended, or handed off to another instance.
+
+import type { InstanceEvent } from '../protocol/events.ts';
+import type { RequestId } from '../protocol/ids.ts';
+import type { GenerationEvent } from '../protocol/ports.ts';
+import { contextTooLong, promptExceedsReceiveBuffer, queueFull } from '../protocol/refusals.ts';
+import { promptOf } from '../protocol/request-size.ts';
+import type { Continuation, Departure, Identified, Submission } from './component.ts';
+import type { RunningRequest } from './executor/executor.ts';
+import type { InstanceInternals } from './instance-internals.ts';
+import { Throughput } from './throughput.ts';
+
+export class RequestLifecycle<Request extends Identified, S extends RunningRequest> {
+  readonly #instance: InstanceInternals<Request, S>;
+  readonly #throughput = new Throughput();
+
+  constructor(instance: InstanceInternals<Request, S>) {
+    this.#instance = instance;
+  }
+
+  submit(event: Submission<Request>): void {
+    const { request, incarnation } = event;
+    const { requests, config } = this.#instance;
+    const isKnown = requests.has(request.id) || requests.hasLeft(request.id);
+    if (isKnown || (incarnation !== undefined && incarnation !== config.journalIncarnation)) {
+      const why = isKnown ? 'was here before' : `is meant for incarnation ${incarnation}`;
+      this.#instance.ignore(event, `request ${request.id} ${why}`);
+      return;
+    }
+    const refusal = this.#refusal(event);
+    this.#instance.notify(request.id, refusal ?? { kind: 'accepted' });
+    if (refusal !== undefined) return;
+    for (const component of this.#instance.components) if (component.takeOver(request, event)) return;
+    this.schedule(request, event);
+  }
+
+  #refusal({ request, decodeAt }: Submission<Request>) {
+    const { requests, config, executor, nowUs, capacityTokens, ownCapacityTokens } = this.#instance;
+    const whole = executor.size(request);
+    const size = decodeAt === undefined ? whole : promptOf(whole);
+    // Another instance can continue what begins here, if the prompt and one more token fit here.
+    const beginsHere = size.promptTokens < ownCapacityTokens;
+    const tooLong = contextTooLong(size, beginsHere ? capacityTokens : ownCapacityTokens);
+    if (tooLong !== undefined || requests.size < config.queueMax) return tooLong;
+    return queueFull(requests.size, config.queueMax, this.#throughput.retryAfterMs(nowUs, requests.size));
+  }
+
+  schedule(request: Request, continuation: Continuation): void {
+    const running = this.#instance.create(request);
+    for (const component of this.#instance.components) component.accepted(running, request, continuation);
+    this.#instance.requests.add(running);
+  }
+
+  /** Starts a request that the scheduler has admitted; one that was preempted has started before. */
+  start(running: S): void {
+    if (running.started) return;
+    running.started = true;
+    const { received } = running;
+    if (received === undefined) {
+      this.begin(running);
+      return;
+    }
+    for (const component of this.#instance.components) component.started(running);
+    if (received.length > 0) this.#instance.executor.joined(running, this.#instance.nowUs);
+    else this.#instance.emit({ kind: 'migrated', id: running.id });
+    for (const event of received) this.#instance.notify(running.id, event);
+  }
+
+  begin(running: S): void {
+    const { totals, components } = this.#instance;
+    const { cachedTokens = 0, arriving, promptLength } = running.sequence;
+    running.started = true;
+    totals.prompt += promptLength;
+    totals.cached += cachedTokens;
+    for (const component of components) component.started(running);
+    const ahead = arriving === undefined ? undefined : ({ ahead: true } as const);
+    this.#instance.notify(running.id, { kind: 'started', cachedTokens, ...ahead });
+    running.relay?.begin();
+  }
+
+  cancel(event: Extract<InstanceEvent<Request, never>, { kind: 'cancel' }>): void {
+    const { requests, steps, nowUs } = this.#instance;
+    const { id } = event;
+    const running = requests.get(id);
+    const wasExpected = this.#drop(id, running, 'cancelled');
+    if (running === undefined) {
+      if (!wasExpected) this.#instance.ignore(event, `request ${id} is not live`);
+      requests.bar(id);
+      return;
+    }
+    requests.close(id);
+    running.cancelled = true;
+    if (!steps.cancelRows(nowUs, running)) requests.remove(running, false);
+  }
+
+  /** Another instance has the request, or could never hold it (`declined`). */
+  handedOff(running: S, declined: boolean): void {
+    const { requests } = this.#instance;
+    this.#drop(running.id, running, 'handedOff');
+    requests.close(running.id);
+    if (declined) this.#instance.notify(running.id, promptExceedsReceiveBuffer(running.sequence.promptLength));
+    if (running.sequence.planned > 0) running.cancelled = true;
+    else requests.remove(running, false);
+  }
+
+  finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void {
+    for (const event of events) this.#instance.notify(running.id, event);
+    this.#end(running, { kind: 'finished', reason }, false);
+  }
+
+  /** @param forget its blocks leave the cache */
+  fail(running: S, message: string): void {
+    if (running.cancelled) this.#instance.requests.remove(running, true);
+    else this.#end(running, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
+  }
+
+  /** With `forget` the blocks of the request leave the cache. */
+  #end(running: S, event: GenerationEvent, forget: boolean): void {
+    const { requests, nowUs, components } = this.#instance;
+    const { id } = running;
+    this.#throughput.ended(nowUs);
+    this.#drop(id, running, event.kind === 'finished' ? 'finished' : 'failed');
+    requests.close(id);
+    this.#instance.notify(id, event);
+    requests.remove(running, forget);
+    for (const component of components) component.ended(id, event);
+  }
+
+  #drop(id: RequestId, running: S | undefined, departure: Departure): boolean {
+    let wasExpected = false;
+    for (const component of this.#instance.components) if (component.drop(id, running, departure)) wasExpected = true;
+    return wasExpected;
+  }
+
+  /** Memory elsewhere is gone: fails waiting requests that exceed what is left. */
+  failTooLong(): void {
+    const { requests, capacityTokens } = this.#instance;
+    for (const running of requests.waitingBeyond(capacityTokens)) {
+      const { promptLength, lengthMax } = running.sequence;
+      const size = { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
+      const refusal = contextTooLong(size, capacityTokens);
+      if (refusal !== undefined) this.#end(running, refusal, false);
+    }
+  }
+}

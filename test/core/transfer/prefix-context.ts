@@ -1,0 +1,54 @@
+// What prefix fetch uses of an instance, without an instance: a cache, a clock and a list of effects.
+import type { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent, PrefixMessage } from '../../../src/core/protocol/events.ts';
+import type { InstanceContext } from '../../../src/core/scheduler/component.ts';
+import { type PrefixFetchConfig, PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
+
+type Effect = InstanceEffect<never, never>;
+
+export interface PrefixContextOptions {
+  readonly blockTokens: number;
+  readonly stepUs?: (shape: { readonly rows: number }) => number;
+  readonly journalIncarnation?: number;
+}
+
+/** No sequence waits or runs, and the pool can spare every page. */
+export function prefixContext(
+  kvCache: BlockCache | undefined,
+  emit: (effect: Effect) => void,
+  { blockTokens, stepUs = () => 0, journalIncarnation }: PrefixContextOptions,
+) {
+  const clock = { nowUs: 0 };
+  const ignored: string[] = [];
+  const parts = {
+    ...{ kvCache, emit },
+    ignore: (_: unknown, why: string) => void ignored.push(why),
+    scheduler: { waiting: [], canSpare: () => true, arrived: () => {}, recompute: () => {} },
+    config: { blockTokens, contents: undefined, journalIncarnation, cost: { predictUs: stepUs } },
+    get nowUs() {
+      return clock.nowUs;
+    },
+  };
+  return { clock, ignored, context: parts as unknown as InstanceContext<never, never> };
+}
+
+/** Prefix fetch over a cache. `handle` and `receive` return why an event or a message was ignored. */
+export function prefixMoves(
+  cache: BlockCache,
+  emit: (effect: Effect) => void,
+  config: PrefixFetchConfig,
+  journalIncarnation?: number,
+) {
+  const { blockTokens } = cache;
+  const options = journalIncarnation === undefined ? { blockTokens } : { blockTokens, journalIncarnation };
+  const { clock, ignored, context } = prefixContext(cache, emit, options);
+  const moves = new PrefixMoves<never, never>(context, config);
+  const handle = (event: InstanceEvent<never, never>) => {
+    ignored.length = 0;
+    moves.handle(event);
+    return ignored[0];
+  };
+  const receive = (from: number, message: PrefixMessage) => handle({ kind: 'peer', from, message });
+  return { clock, moves, handle, receive };
+}
