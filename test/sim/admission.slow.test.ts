@@ -59,11 +59,11 @@ describe('a cluster with admission by SLO', () => {
   });
 
   it('lets refused requests return, ends each once, and has the same hash with equal steps run one by one', () => {
-    let came = 0;
+    let returns = 0;
     let served = 0;
     fc.assert(
-      fc.property(traces, fc.constantFrom(...admissionKinds), fc.boolean(), (trace, kind, told) => {
-        const retries = { most: 3, afterUs: told ? undefined : 40_000, seed: 5 };
+      fc.property(traces, fc.constantFrom(...admissionKinds), fc.boolean(), (trace, kind, byRefusal) => {
+        const retries = { most: 3, afterUs: byRefusal ? undefined : 40_000, seed: 5 };
         const run2 = (coalesce: boolean) => run(trace, { ...admitting(kind, coalesce), queueMax: 8, retries });
         const { outcome, live } = run2(true);
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
@@ -72,12 +72,12 @@ describe('a cluster with admission by SLO', () => {
         const once = run(trace, { ...admitting(kind), queueMax: 8 }).outcome;
         expect(outcome.retries?.returns).toBeLessThanOrEqual(3 * trace.length);
         if (once.refusedRequests === 0) expect(outcome.stateHash).toBe(once.stateHash);
-        came += outcome.retries?.returns ?? 0;
+        returns += outcome.retries?.returns ?? 0;
         served += outcome.retries?.completed ?? 0;
       }),
       { numRuns: 40 },
     );
-    expect(came).toBeGreaterThanOrEqual(served);
+    expect(returns).toBeGreaterThanOrEqual(served);
     expect(served).toBeGreaterThan(10);
   });
 

@@ -27,24 +27,24 @@ it('drops the blocks of an instance with events missing for too long', () => {
   const isNamed = (instance: number, block: number) => conductor.indexHas(instance, chain.words, block * digestWords);
   const blocks = Array.from({ length: chain.blocks }, (_, block) => block);
   const named = () => [0, 1].map((instance) => blocks.filter((block) => isNamed(instance, block)).length);
-  const asked = { kind: 'askBlocks', instance: 1 };
+  const snapshotRequest = { kind: 'askBlocks', instance: 1 };
   expect(named()).toEqual([6, 6]);
   let number = 0;
   // Both continue to report; some events of the second never arrived.
   for (let nowUs = 0; nowUs <= silentUs; nowUs += silentUs / 4) {
     report(nowUs, 0, ++number, 1);
-    expect(report(nowUs, 1, number, 2)).toContainEqual(asked);
+    expect(report(nowUs, 1, number, 2)).toContainEqual(snapshotRequest);
     conductor.step(nowUs, { kind: 'wake' });
     expect(named()).toEqual([6, 6]);
   }
   conductor.step(1.25 * silentUs, { kind: 'wake' });
   expect(named()).toEqual([6, 0]);
-  expect(report(1.25 * silentUs, 1, ++number, 2)).toContainEqual(asked);
+  expect(report(1.25 * silentUs, 1, ++number, 2)).toContainEqual(snapshotRequest);
   conductor.step(1.25 * silentUs, {
     kind: 'snapshot',
     instance: 1,
     snapshot: { incarnation: 0, number: 2, blocks: 3, words: chain.words },
   });
   expect(named()).toEqual([6, 3]);
-  expect(report(1.5 * silentUs, 1, ++number, 2)).not.toContainEqual(asked);
+  expect(report(1.5 * silentUs, 1, ++number, 2)).not.toContainEqual(snapshotRequest);
 });

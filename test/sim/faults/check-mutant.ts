@@ -121,7 +121,7 @@ function run(command: string, args: readonly string[], cwd: string): string {
 }
 
 /** The lines before the diff: the bug, and the expected error. */
-export function headOf(patch: string): { readonly title: string; readonly says: RegExp } {
-  const [title, says] = readFileSync(patch, 'utf8').split('\n');
-  return { title, says: new RegExp(says.replace(/^Fails with: /, '')) };
+export function headOf(patch: string): { readonly title: string; readonly error: RegExp } {
+  const [title, error] = readFileSync(patch, 'utf8').split('\n');
+  return { title, error: new RegExp(error.replace(/^Fails with: /, '')) };
 }

@@ -21,7 +21,7 @@ const rare = [
 interface Cell {
   readonly messages: readonly string[];
   readonly fates: readonly string[];
-  readonly says: string;
+  readonly text: string;
 }
 
 function cellsOf(page: string): readonly Cell[] {
@@ -40,15 +40,15 @@ function cellsOf(page: string): readonly Cell[] {
       rows.findIndex((line) => !line.startsWith('|')),
     )
     .flatMap((row) => {
-      const [name, ...said] = cells(row);
+      const [name, ...columnTexts] = cells(row);
       const messages = name.replace(/ \(.*\)/, '').split(', ');
-      return said.map((says, i) => ({ messages, fates: columns[i].split(', '), says }));
+      return columnTexts.map((text, i) => ({ messages, fates: columns[i].split(', '), text }));
     });
 }
 
 /** Counted itself, or declared equal to a counted cell: the same fate of another message, or another fate of the same message. */
-function isCounted({ messages, fates, says }: Cell, counted: readonly string[]): boolean {
-  const [, other] = /^as (\w+)/.exec(says) ?? [];
+function isCounted({ messages, fates, text }: Cell, counted: readonly string[]): boolean {
+  const [, other] = /^as (\w+)/.exec(text) ?? [];
   const isFate = other === 'late' || other === 'orphan';
   const all = fates.flatMap((fate) => {
     if (other === undefined) return messages.map((message) => `${fate} ${countedAs[message] ?? message}`);
@@ -59,7 +59,7 @@ function isCounted({ messages, fates, says }: Cell, counted: readonly string[]):
 
 function uncounted(page: string, counted: readonly string[]): readonly string[] {
   return cellsOf(page)
-    .filter((cell) => !/^(nothing|never)/.test(cell.says) && !isCounted(cell, counted))
+    .filter((cell) => !/^(nothing|never)/.test(cell.text) && !isCounted(cell, counted))
     .map(({ messages, fates }) => `${fates[0]} ${messages[0]}`);
 }
 

@@ -17,8 +17,8 @@ it('finds nothing in the sources as they are', () => {
   expect(mutants.failureWith(undefined, 3)).toBeUndefined();
 });
 
-it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', ({ patch, says }) => {
-  expect(mutants.failureWith(patch, seeds)).toMatch(says);
+it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', ({ patch, error }) => {
+  expect(mutants.failureWith(patch, seeds)).toMatch(error);
 });
 
 it('finds without faults: freed receive buffers are granted to no waiting prompt', () => {

@@ -122,7 +122,7 @@ function refuseAll(cause: (verdict: AdmissionVerdict) => Parameters<typeof refus
   });
 }
 
-const cases: readonly (readonly [title: string, world: World, break_: () => void, says: RegExp])[] = [
+const cases: readonly (readonly [title: string, world: World, break_: () => void, error: RegExp])[] = [
   [
     'a request that an instance loses',
     coupled,
@@ -276,9 +276,9 @@ describe('a run with checks', () => {
     }
   });
 
-  it.each(cases)('finds %s', (_, world, tamper, says) => {
+  it.each(cases)('finds %s', (_, world, tamper, error) => {
     tamper();
-    expect(() => simulate(world)).toThrow(says);
+    expect(() => simulate(world)).toThrow(error);
   });
 
   it('finds nothing without checks', () => {

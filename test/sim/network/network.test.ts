@@ -51,13 +51,13 @@ describe('fair shares', () => {
   it('raise every flow to its demand, or to the largest share on a full resource', () => {
     const capacities = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 6, maxLength: 6 });
     fc.assert(
-      fc.property(fc.array(flow, { minLength: 1, maxLength: 12 }), capacities, (asked, capacity) => {
+      fc.property(fc.array(flow, { minLength: 1, maxLength: 12 }), capacities, (drawn, capacity) => {
         const flows: SharedFlow[] = [];
         const users = capacity.map((): SharedFlow[] => []);
         const all = capacity.map(
           (capacity, at): SharedResource => ({ capacity, users: users[at] ?? [], left: 0, open: 0 }),
         );
-        for (const { resources, demand } of asked) {
+        for (const { resources, demand } of drawn) {
           const flow = { resources: resources.flatMap((at) => all[at] ?? []), demand, share: 0, open: false };
           flows.push(flow);
           for (const at of resources) users[at]?.push(flow);
@@ -137,11 +137,11 @@ describe('the network', () => {
 
   it('drops a stopped stream, and counts the bytes that had left', () => {
     const world = new NetworkWorld();
-    world.send('gone', 0, 1, 5_000_000);
+    world.send('stopped', 0, 1, 5_000_000);
     world.send('stays', 0, 2, 2_000_000);
     world.runTo(1_000);
-    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'gone', kind: 'handoff' });
-    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'gone', kind: 'handoff' });
+    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'stopped', kind: 'handoff' });
+    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'stopped', kind: 'handoff' });
     expect(world.finish()).toEqual(new Map([['stays', 2_500]]));
     expect(world.network.moved.handoff).toBe(2_500_000);
   });
