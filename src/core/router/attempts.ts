@@ -20,12 +20,12 @@ export interface Route {
 type Phase = 'queued' | 'prefill' | 'decode';
 
 /** Instances know an attempt by its own id: events of an earlier attempt are never taken for those of this one. */
-export interface Attempt extends Route {
+export interface Attempt<Request = unknown> extends Route {
   readonly id: RequestId;
   /** Undefined for batch jobs, which placement does not count. */
   readonly placed: PlacedPrompt | undefined;
   /** The attempt as the decode pool counts it. */
-  readonly admitted: AdmittedRequest | undefined;
+  readonly admitted: AdmittedRequest<Request> | undefined;
   /** Tokens of the prompt that are still to be computed on the instance that decodes. */
   inlineTokens: number;
   /** Tokens that a batch job reserves. */
@@ -54,7 +54,7 @@ export interface TrackedRequest<Request> {
   /** The client has received `started`. */
   started: boolean;
   /** Undefined: the request waits for an instance. */
-  attempt: Attempt | undefined;
+  attempt: Attempt<Request> | undefined;
 }
 
 /** The instances that an attempt is assigned to. */

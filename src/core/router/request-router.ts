@@ -125,7 +125,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.planner.decoderOf(route);
     const arrival = member === undefined ? undefined : { member, tokens: promptTokens };
     const admitted = arrival && this.#admission.add(nowUs, request, verdict ?? unjudged, arrival);
-    const attempt: Attempt = {
+    const attempt: Attempt<Request> = {
       ...{ id, instance, decodeAt, group, placed, admitted, inlineTokens, jobTokens },
       ...{ phase: 'queued', started: false, handedOff: false, reportedUs: nowUs },
     };
@@ -190,7 +190,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** An instance reports the start of an attempt; false when it is known. */
-  started(attempt: Attempt, cachedTokens: number, instance: InstanceIndex): boolean {
+  started(attempt: Attempt<Request>, cachedTokens: number, instance: InstanceIndex): boolean {
     if (attempt.started) return false;
     attempt.started = true;
     // A decode instance reports the start after the prefill has ended.
@@ -214,7 +214,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** The decode instance has all of the attempt: no other instance is needed. */
-  decodeStarted(attempt: Attempt): void {
+  decodeStarted(attempt: Attempt<Request>): void {
     const { nowUs, instances } = this.#context;
     this.#prefillEnded(attempt);
     this.#inlineEnded(attempt);
@@ -224,13 +224,13 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     attempt.handedOff = true;
   }
 
-  #prefillEnded(attempt: Attempt): void {
+  #prefillEnded(attempt: Attempt<Request>): void {
     attempt.phase = 'decode';
     if (attempt.placed !== undefined) this.#placer.prefilled(this.#context.nowUs, attempt.placed);
     this.progressed(attempt.instance);
   }
 
-  #inlineEnded(attempt: Attempt): void {
+  #inlineEnded(attempt: Attempt<Request>): void {
     if (attempt.inlineTokens > 0) this.#admission.removeInline(attempt.instance, attempt.inlineTokens);
     attempt.inlineTokens = 0;
   }
@@ -259,7 +259,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** The attempt has ended on every instance: it is no longer counted. */
-  settle(tracked: TrackedRequest<Request>, attempt: Attempt): void {
+  settle(tracked: TrackedRequest<Request>, attempt: Attempt<Request>): void {
     for (const each of assignedInstances(attempt)) this.#context.instances.at(each).requests--;
     if (attempt.placed !== undefined) this.#placer.ended(attempt.placed);
     if (attempt.jobTokens > 0) this.jobs.release(attempt.instance, attempt.jobTokens);
@@ -272,7 +272,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** Admission learns from the last event of an attempt. */
-  learn({ admitted }: Attempt, event: GenerationEvent): void {
+  learn({ admitted }: Attempt<Request>, event: GenerationEvent): void {
     if (admitted !== undefined) this.#admission.learn(this.#context.nowUs, admitted, event);
   }
 

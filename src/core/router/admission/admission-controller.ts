@@ -44,14 +44,13 @@ export interface AdmissionConfig<Request> {
 }
 
 /** An accepted request on its decode instance, until it ends. */
-export interface AdmittedRequest {
+export interface AdmittedRequest<Request = unknown> {
+  readonly request: Request;
   readonly slo: Slo | undefined;
   readonly decoding: DecodingRequest;
   readonly predicted: Prediction | undefined;
   /** Undefined without a configuration: nothing is learned. */
   readonly outputClass: string | undefined;
-  /** Output tokens so far. */
-  outputTokens(): number;
 }
 
 /** A request and its planned route. */
@@ -209,14 +208,14 @@ export class AdmissionController<Request> {
     request: Request,
     { slo, predicted }: Pick<AdmissionVerdict, 'slo' | 'predicted'>,
     arrival: Pick<DecodeArrival, 'member' | 'tokens'>,
-  ): AdmittedRequest {
+  ): AdmittedRequest<Request> {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     const joinsUs = nowUs + this.#joinsAfterUs(predicted?.ttftUs ?? 0);
     const model = this.#config?.requests;
     const outputClass = model?.outputClass(request);
     const outputs = outputClass === undefined ? undefined : this.#forecast.outputsOf(outputClass);
     const decoding = this.#pool.add(nowUs, { ...arrival, joinsUs, tbtUsMax, outputs });
-    return { slo, predicted, decoding, outputClass, outputTokens: () => model?.outputTokens(request) ?? 0 };
+    return { request, slo, predicted, decoding, outputClass };
   }
 
   /** The request has joined the decoding batch. */
@@ -238,10 +237,13 @@ export class AdmissionController<Request> {
   }
 
   /** Learns output lengths, decode times and refusals from the last event of a request. */
-  learn(nowUs: number, admitted: AdmittedRequest, event: GenerationEvent): void {
-    const { outputClass, decoding, predicted } = admitted;
+  learn(
+    nowUs: number,
+    { request, outputClass, decoding, predicted }: AdmittedRequest<Request>,
+    event: GenerationEvent,
+  ): void {
     if (event.kind === 'finished' && outputClass !== undefined)
-      this.#forecast.ended(outputClass, admitted.outputTokens(), nowUs - decoding.joinsUs);
+      this.#forecast.ended(outputClass, this.#config?.requests.outputTokens(request) ?? 0, nowUs - decoding.joinsUs);
     if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#forecasts && predicted !== undefined)
       this.#forecast.reachedDecode(predicted.decodeLoad, true);
   }

@@ -146,7 +146,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   #reportedAttempt(
     instance: InstanceIndex,
     { progress }: TrackedRequest<Request>,
-    attempt: Attempt,
+    attempt: Attempt<Request>,
     outputs: number,
   ): void {
     if (isReportedByAll(attempt, instance)) attempt.reportedUs = this.#context.nowUs;

@@ -13,7 +13,7 @@ import type { BatchJobsConfig } from '../conductor-config.ts';
 import type { PlacementSettings } from './placement.ts';
 import type { PlacerConfig } from './placer.ts';
 
-/** An instance, as placement needs to know it. */
+/** The models of an instance that placement uses. */
 interface Machine {
   readonly cost: StepCostModel;
   readonly blockTokens: number;

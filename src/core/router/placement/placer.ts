@@ -49,6 +49,7 @@ export interface PlacerConfig<Request> extends PlacementSettings {
 /** The part of each member of a pipeline group. */
 interface GroupShare {
   readonly members: readonly InstanceIndex[];
+  /** Predicted work of each member. */
   readonly workUs: number;
   readonly prefix: GroupPrefix | undefined;
 }
