@@ -10,8 +10,7 @@ import { serveCommand } from '../../src/cli/commands/serve.ts';
 import { simulateCommand } from '../../src/cli/commands/simulate.ts';
 import { topCommand } from '../../src/cli/commands/top.ts';
 import { traceCommand } from '../../src/cli/commands/trace.ts';
-
-const columns = 120;
+import { wrap } from './wrap.ts';
 
 interface Listed {
   readonly option: Option;
@@ -32,7 +31,7 @@ export async function optionPage(): Promise<string> {
     ...wrap(
       'Every option of every command, as `--help-all` prints it. [Configuration](config.md) describes values and files.',
     ),
-    ...wrap('This page is generated: `npx vitest run test/docs/options.test.ts -u` writes it anew.'),
+    ...wrap('This page is generated: `npx vitest run test/docs/reference.test.ts -u` writes it anew.'),
     '',
     ...section('serve, join, generate, chat', serving),
     ...section('simulate, plan, trace', simulating),
@@ -81,17 +80,4 @@ function describe({ description, argChoices, envVar }: Option): string {
     ...(envVar === undefined ? [] : [`environment: \`${envVar}\``]),
   ];
   return notes.length === 0 ? `${description}.` : `${description}; ${notes.join('; ')}.`;
-}
-
-function wrap(text: string, first = '', others = ''): string[] {
-  const lines: string[] = [];
-  let line = first;
-  for (const word of text.split(' ')) {
-    if (line.length + word.length > columns) {
-      lines.push(line.trimEnd());
-      line = others;
-    }
-    line += `${word} `;
-  }
-  return [...lines, line.trimEnd()];
 }

@@ -1,0 +1,52 @@
+// The reference page of metrics, rendered from the registry of a gateway.
+import { Registry } from 'prom-client';
+import { vi } from 'vitest';
+import { GatewayMetrics } from '../../src/gateway/metrics/metrics.ts';
+import { ScriptedPort } from '../gateway/scripted-port.ts';
+import { noAccounts } from '../gateway/world.ts';
+import { wrap } from './wrap.ts';
+
+interface Metric {
+  readonly name: string;
+  readonly help: string;
+  readonly type: string;
+  readonly labelNames: readonly string[];
+}
+
+const introduction = [
+  '`GET /metrics` of a gateway, in Prometheus text format. Metrics without the label `instance` aggregate all instances.',
+  '`instance` is the number of an instance; of instances in other processes, the place that the gateway assigned, and values are at most half a second old.',
+  '`transport` is how pages travel: `thread` (copied inside the process), `shared` (memory of two processes), `tcp`, or `none` until the other side has been reached.',
+  'The [changelog](../../CHANGELOG.md#names-of-options-and-metrics) lists former names, which remain as aliases for one version.',
+  '[Operate](../guide/operate.md#metrics) names the metrics to watch.',
+].join(' ');
+
+/** `docs/reference/metrics.md`. */
+export function metricPage(): string {
+  const metrics = registered().filter(({ help }) => !help.startsWith('Alias of '));
+  const of = (prefix: string) => metrics.filter(({ name }) => name.startsWith(prefix));
+  const others = metrics.filter(({ name }) => !/^kvasir_(instance|link)_/.test(name));
+  return [
+    ...['# Metrics', '', ...wrap(introduction), ''],
+    ...wrap('This page is generated: `npx vitest run test/docs/reference.test.ts -u` writes it anew.'),
+    ...['', '## Gateway and all instances', '', ...others.flatMap(item), ''],
+    ...['## Per instance', '', ...of('kvasir_instance_').flatMap(item), ''],
+    ...['## Between instances', '', ...of('kvasir_link_').flatMap(item), ''],
+  ].join('\n');
+}
+
+function registered(): readonly Metric[] {
+  const register = vi.spyOn(Registry.prototype, 'registerMetric');
+  try {
+    new GatewayMetrics(new ScriptedPort(() => []), noAccounts);
+    return register.mock.calls.map(([metric]) => metric as unknown as Metric);
+  } finally {
+    register.mockRestore();
+  }
+}
+
+function item({ name, help, type, labelNames }: Metric): string[] {
+  const labels = labelNames.filter((label) => label !== 'le').map((label) => `\`${label}\``);
+  const kind = labels.length === 0 ? type : `${type} by ${labels.join(', ')}`;
+  return wrap(`\`${name}\` (${kind}): ${help.replace(/\.?$/, '.')}`, '- ', '  ');
+}
