@@ -53,7 +53,8 @@ export class Cluster implements ClusterHost {
 
   constructor(config: SimulationConfig) {
     this.config = config;
-    const { instances, queue } = { instances: config.instances, queue: this.queue };
+    const { instances } = config;
+    const { queue } = this;
     this.outcome.retries = config.retries && new Retries(config.retries);
     this.sloOf = sloRule(config.admission, instances);
     this.checks = config.checking ? new RequestChecks(this) : undefined;

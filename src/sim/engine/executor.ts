@@ -38,7 +38,7 @@ export class SimulatedExecutor {
   #endsUs: number = wideZero;
   #startedUs: number = wideZero;
   #computeUs: number = wideZero;
-  /** How long each step of the run takes. */
+  /** Times of the steps of the run. */
   readonly #stepUs: number[] = [];
   /** Share of every step that attention for debtors takes, in thousandths, from the next step on. */
   remoteAttentionPermille = 0;
@@ -65,7 +65,7 @@ export class SimulatedExecutor {
     return this.#running;
   }
 
-  /** How long the first step of the run takes. */
+  /** Time of the first step of the run. */
   get firstStepUs(): number {
     return this.#stepUs[0];
   }

@@ -14,7 +14,7 @@ interface DeliveryHost extends ClusterHost {
   latencyUs(from: InstanceIndex, to: InstanceIndex, loadBytes: number): number;
 }
 
-/** What an instance sends in the current turn of its loop. */
+/** Messages of an instance in the current turn of its loop. */
 interface Turn {
   readonly messages: (() => void)[];
   started: RequestId | undefined;

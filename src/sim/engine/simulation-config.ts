@@ -42,7 +42,7 @@ export interface Inspection {
   readonly ended: (request: LengthRequest, event: GenerationEvent) => void;
 }
 
-/** What the conductor of a live cluster learns. */
+/** Predictors that the conductor of a live cluster learns. */
 export interface Learned {
   /** Prefill times. */
   readonly prefills: PrefillObserver;

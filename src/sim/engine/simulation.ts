@@ -33,7 +33,7 @@ export class Simulation {
     return this.cluster.outcome;
   }
 
-  /** How messages were received late, twice or by failed instances. */
+  /** Counts of messages that were lost, late, duplicated or without a receiver. */
   get fates(): MessageCounts {
     return this.cluster.fates;
   }

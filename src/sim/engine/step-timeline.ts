@@ -4,7 +4,7 @@ import { type TimelineEvent, timelineEvent } from '../../trace/timeline.ts';
 import type { Span } from '../../trace/transform.ts';
 import type { StepWatch } from './executor.ts';
 
-/** Text is kept until it is taken. */
+/** Holds its text until `take`. */
 export class StepTimeline {
   readonly #fromUs: number;
   readonly #toUs: number;
@@ -19,12 +19,12 @@ export class StepTimeline {
     this.#eventsMax = eventsMax;
   }
 
-  /** Steps in the window that did not fit. */
+  /** Steps in the window beyond the maximum. */
   get leftOut(): number {
     return this.#leftOut;
   }
 
-  /** What was written since the last time. */
+  /** Text since the last call. */
   take(): string {
     const text = this.#text.join('');
     this.#text = [];

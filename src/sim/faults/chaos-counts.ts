@@ -1,4 +1,4 @@
-// What chaos runs have shown: injected faults, messages that met a fate, and totals; and what a soak must show.
+// Coverage of chaos runs: injected faults, handlers of message fates, and totals; and the coverage required of a soak.
 import type { FaultName } from './fault-plan.ts';
 
 export interface ChaosCounts<Total extends string = string> {
@@ -13,7 +13,7 @@ export interface ChaosKind<Total extends string = string> {
   readonly name: string;
   /** Runs the world of a seed to its end. @throws Error on the first broken rule */
   run(seed: number): ChaosCounts<Total>;
-  /** What a soak must show at least once. */
+  /** The coverage required of a soak: each at least once. */
   readonly faults: readonly FaultName[];
   readonly handlers: readonly string[];
   readonly totals: readonly Total[];

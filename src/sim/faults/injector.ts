@@ -6,7 +6,7 @@ import type { EventQueue } from '../engine/event-queue.ts';
 import { countFault, type Fault, type FaultCounts, type FaultName, type FaultPlan } from './fault-plan.ts';
 import type { Party } from './faulty-network.ts';
 
-/** What faults are injected into. */
+/** The system that faults are injected into. */
 export interface FaultTarget {
   readonly queue: EventQueue;
   /** Number of instances. */

@@ -25,7 +25,7 @@ interface InstanceFigures {
 /** Between two samples. */
 const swingIntervalUs = 1_000_000;
 
-/** How far the loads of the prefill and the decode pool swing against each other. */
+/** The swing of the loads of the prefill and the decode pool against each other. */
 class LoadSwing {
   #nextUs = 0;
   #count = 0;

@@ -44,7 +44,7 @@ interface LendingHost extends ClusterHost {
 /** For reports that name released requests, for leases to end, and for heartbeats. */
 const restLeases = 15;
 
-/** All its events run in the background: heartbeats do not keep a simulation alive. */
+/** Its timers and, without faults, its messages run in the background: heartbeats do not keep a simulation alive. */
 export class ClusterLending {
   readonly counts: LendingCounts = { loans: 0, recalls: 0, refusals: 0, settlements: 0, queries: 0 };
   readonly attention: RemoteAttention;

@@ -4,7 +4,7 @@ import { partialsUs, type QueryLink, remoteAttentionUs } from '../../../core/cos
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 
-/** What a step waits for: the keys that other instances read for it, and the arrival of the last partial results. */
+/** The wait of a step: the keys that other instances read for it, and the arrival of the last partial results. */
 export interface RemotePart {
   readonly keyRows: number;
   readonly decodeKeys: number;
