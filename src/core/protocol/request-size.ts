@@ -13,7 +13,7 @@ export function sizeOf(request: GenerationRequest): RequestSize {
   return { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
 }
 
-/** Tokens whose keys and values a request needs at most: the last output token needs none. */
+/** KV tokens that a request needs at most: the last output token needs no keys and values. */
 export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number {
   return promptTokens + Math.max(0, outputTokensMax - 1);
 }

@@ -74,7 +74,7 @@ export function isAssigned(route: Route & { handedOff?: boolean }, instance: Ins
   return instance === route.decodeAt || (route.handedOff !== true && assignedInstances(route).includes(instance));
 }
 
-/** The instance whose output events the client receives. */
+/** The instance that sends the output to the client. */
 export function outputInstance({ instance, decodeAt }: Route): InstanceIndex {
   return decodeAt ?? instance;
 }

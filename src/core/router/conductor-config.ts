@@ -50,7 +50,7 @@ export interface BatchJobsConfig {
 }
 
 export interface ConductorInstance {
-  /** Tokens whose keys and values fit into memory at once. */
+  /** KV tokens that fit into memory at once. */
   readonly capacityTokens: number;
   /** Mixed unless given. */
   readonly role?: InstanceRole;

@@ -168,7 +168,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     this.#context.emit({ kind: 'emit', id, event });
     const output = outputInstance(attempt);
-    // A prompt whose first token is its last ends on the instance that computed it.
+    // A request with one output token ends on the instance that computed its prompt.
     if (event.kind === 'tokens' && instance === output) this.#router.decodeStarted(attempt);
     if (event.kind !== 'started') this.#router.progressed(output);
   }
@@ -217,12 +217,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#router.blocks;
   }
 
-  /** Requests whose prompts were computed on the instance that decodes them. */
+  /** Requests with inline prefill: computed on the instance that decodes them. */
   get inlinePrefills(): number {
     return this.#router.inlinePrefills;
   }
 
-  /** Requests whose prompts went to pipeline groups. */
+  /** Requests with prompts that went to pipeline groups. */
   get groupPrefills(): number {
     return this.#router.groupPrefills;
   }

@@ -54,7 +54,7 @@ export class KvEventConsumer<Request extends { readonly id: RequestId }> {
     this.#behindSinceUs.delete(instance);
   }
 
-  /** Clears the index of each instance whose events have been missing since before `sinceUs`: its entries may be long evicted. */
+  /** Clears the index of each instance with events missing since before `sinceUs`: its entries may be long evicted. */
   forgetStale(sinceUs: number): void {
     const { instances } = this.#context;
     for (const [instance, behindUs] of this.#behindSinceUs) {

@@ -30,9 +30,9 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   readonly throughput = new Throughput();
   /** Ids of attempts that have ended; filled where messages are counted. */
   readonly ended = new RecentIds();
-  /** Requests whose prompts were computed on the instance that decodes them. */
+  /** Requests with inline prefill: computed on the instance that decodes them. */
   inlinePrefills = 0;
-  /** Requests whose prompts went to pipeline groups. */
+  /** Requests with prompts that went to pipeline groups. */
   groupPrefills = 0;
   readonly #context: ConductorContext<Request>;
   readonly #placer: Placer<Request>;
@@ -146,7 +146,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     });
   }
 
-  /** The request whose current attempt this is, when the instance is assigned to it. */
+  /** The request with this current attempt, when the instance is assigned to it. */
   assigned(id: RequestId, instance: InstanceIndex): TrackedRequest<Request> | undefined {
     const tracked = this.#attempts.get(id);
     return tracked?.attempt !== undefined && isAssigned(tracked.attempt, instance) ? tracked : undefined;
@@ -276,7 +276,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     if (admitted !== undefined) this.#admission.learn(this.#context.nowUs, admitted, event);
   }
 
-  /** The last event of a request whose attempt is settled. */
+  /** The last event of a request with a settled attempt. */
   end({ id }: TrackedRequest<Request>, event: GenerationEvent): void {
     this.#context.emit({ kind: 'emit', id, event });
     this.throughput.ended(this.#context.nowUs);

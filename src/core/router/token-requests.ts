@@ -16,7 +16,7 @@ export const tokenRequests: RequestModel<GenerationRequest> = {
 class TokenProgress implements Progress<GenerationRequest> {
   readonly #request: GenerationRequest;
   readonly #tokens = new Int32List();
-  /** Prompt tokens whose log-probabilities the client has received. */
+  /** Prompt log-probabilities that the client has received. */
   #scored = 0;
 
   constructor(request: GenerationRequest) {

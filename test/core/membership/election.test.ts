@@ -1,4 +1,4 @@
-// Leader election among members with skewed clocks, over a record whose responses are late or lost, also after a successful write.
+// Leader election among members with skewed clocks over a record; responses are late or lost, also after a successful write.
 
 import fc from 'fast-check';
 import { expect, test } from 'vitest';

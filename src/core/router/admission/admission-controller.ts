@@ -118,7 +118,7 @@ export class AdmissionController<Request> {
     this.#pool.setRole(instance, role === 'decode' ? 'others' : role === 'mixed' ? 'own' : 'none');
   }
 
-  /** Decode work, that of prompts whose prefill should have ended included, in full instances; 0 while no request has an SLO. */
+  /** Decode work in full instances, prompts included that should be prefilled by now; 0 while no request has an SLO. */
   decodeDemand(nowUs: number): number {
     if (this.#slo === undefined) return 0;
     return this.#pool.countAt(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);

@@ -6,7 +6,7 @@ import type { LengthDistribution } from './output-lengths.ts';
 /** An instance of the pool. */
 export interface DecodeMember {
   readonly steps: Pick<StepPredictor, 'predictUs'>;
-  /** Tokens whose keys and values fit into memory at once. */
+  /** KV tokens that fit into memory at once. */
   readonly capacityTokens: number;
   /** Prompt tokens that the receive buffers hold at once. */
   readonly receiveTokens: number;
@@ -97,7 +97,7 @@ export class DecodePool {
 
   /**
    * The member with the shortest step after one more prompt of `tokens` tokens, over all requests that decode or are on their way. Members
-   * whose receive buffers are full come last. Undefined when no member is up.
+   * with full receive buffers come last. Undefined when no member is up.
    * @param able (members): 1 for candidates; undefined: all
    */
   choose(tokens: number, able?: Uint8Array): number | undefined {

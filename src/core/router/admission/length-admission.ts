@@ -44,7 +44,7 @@ export interface AdmissionSettings {
   readonly roleSwitch?: RoleSwitchLimits | undefined;
 }
 
-/** The SLO of a request whose output has so many tokens; undefined: no bounds. */
+/** The SLO of a request with so many output tokens; undefined: no bounds. */
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function lengthAdmission(

@@ -110,7 +110,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
     this.#counting.delete(id);
   }
 
-  /** Attempts whose outputs are counted. */
+  /** Attempts with counted outputs. */
   get counted(): number {
     return this.#counting.size;
   }

@@ -14,7 +14,7 @@ export interface MissReasons {
   evicted: number;
   /** Another instance holds the block, or this one stored it after the decision. */
   elsewhere: number;
-  /** The block is not full, or holds the last token, whose logits are computed. */
+  /** The block is not full, or holds the last token, which is always computed for its logits. */
   partial: number;
 }
 
@@ -30,7 +30,7 @@ export interface PlacedPrompt {
   readonly instance: InstanceIndex;
   /** Other members of its pipeline group. */
   readonly helpers: readonly InstanceIndex[];
-  /** Instances whose prefill has not ended. */
+  /** Instances that still compute the prompt. */
   readonly computing: Set<InstanceIndex>;
   readonly promptTokens: number;
   readonly chain: BlockChain | undefined;
