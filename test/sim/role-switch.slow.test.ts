@@ -37,9 +37,9 @@ describe('an instance that changes its role', () => {
     expect(submit('b')).toMatchObject([{ kind: 'emit' }, { kind: 'forward', instance: 1, decodeAt: 2 }]);
     conductor.check();
     const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
-    expect(conductor.step(0, { kind: 'heard', instance: 1, id: 'a', event: tokens })).toHaveLength(1);
+    expect(conductor.step(0, { kind: 'generationEvent', instance: 1, id: 'a', event: tokens })).toHaveLength(1);
     expect(
-      conductor.step(0, { kind: 'heard', instance: 1, id: 'a', event: { kind: 'finished', reason: 'stop' } }),
+      conductor.step(0, { kind: 'generationEvent', instance: 1, id: 'a', event: { kind: 'finished', reason: 'stop' } }),
     ).toHaveLength(1);
     expect(conductor.accepted).toBe(1);
   });

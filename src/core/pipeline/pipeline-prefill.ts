@@ -65,7 +65,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   override handle(event: InstanceEvent<Request, unknown>): Handled {
     switch (event.kind) {
       case 'activations':
-      case 'coming':
+      case 'activationsPending':
         if (!this.#feed(event)) this.#context.ignore(event, `request ${event.id} waits for none`);
         return 'batch';
       case 'loaded':
@@ -186,7 +186,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     stage.began = true;
     this.#sender.addRange(request, served, legOf(group), { senders: group.members, range });
     if (stage.index > 0)
-      this.#context.emit({ kind: 'expectRows', id: request.id, from: group.members[stage.index - 1] });
+      this.#context.emit({ kind: 'expectActivations', id: request.id, from: group.members[stage.index - 1] });
     return true;
   }
 
@@ -221,7 +221,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     let asked = 0;
     for (const [index, member] of group.members.entries()) {
       if (index === 0 || !awaited.has(member)) continue;
-      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+      this.#send(member, { kind: 'joinPipeline', id: request.id, request, group, index });
       asked++;
     }
     return asked;
@@ -231,7 +231,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     stage.cachedTokens = tokens;
     const [first] = stage.group.members;
     if (stage.index === 0) this.#joined(stage, first, tokens);
-    else this.#send(first, { kind: 'enlisted', id: stage.request.id, cachedTokens: tokens });
+    else this.#send(first, { kind: 'joinedPipeline', id: stage.request.id, cachedTokens: tokens });
   }
 
   /** A member has memory. Once all have some, the prompt is computed behind the prefix that all of them have. False when that was known. */
@@ -248,7 +248,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   override resend(): void {
     let repeated = 0;
     for (const stage of this.#stages.values()) repeated += this.#enlist(stage);
-    this.#context.config.fates?.met('lost', 'enlist', repeated);
+    this.#context.config.fates?.met('lost', 'joinPipeline', repeated);
   }
 
   /** Returns why the message changed nothing. */
@@ -256,20 +256,20 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const { id } = message;
     const stage = this.#stages.get(id);
     switch (message.kind) {
-      case 'enlist':
+      case 'joinPipeline':
         return this.#join(from, message);
-      case 'enlisted':
+      case 'joinedPipeline':
         return stage !== undefined && this.#joined(stage, from, message.cachedTokens)
           ? undefined
           : `request ${id} does not wait for that`;
-      case 'unable':
+      case 'declinePipeline':
         if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
         for (const member of stage.group.members.slice(1))
-          if (member !== from) this.#send(member, { kind: 'dismiss', id });
+          if (member !== from) this.#send(member, { kind: 'leavePipeline', id });
         this.#computeAlone(stage);
         this.#beginNext();
         return undefined;
-      case 'dismiss':
+      case 'leavePipeline':
         if (stage === undefined) {
           this.#context.requests.bar(id);
           return `request ${id} is not here`;
@@ -283,14 +283,14 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   #join(
     from: InstanceIndex,
-    { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'enlist' }>,
+    { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'joinPipeline' }>,
   ): string | undefined {
     const { requests } = this.#context;
     if (requests.has(id)) {
       // A repeated request is answered alike, once the prefix is here.
       const stage = this.#stages.get(id);
       if (stage === undefined || stage.cachedTokens !== undefined)
-        this.#send(from, { kind: 'enlisted', id, cachedTokens: stage?.cachedTokens ?? 0 });
+        this.#send(from, { kind: 'joinedPipeline', id, cachedTokens: stage?.cachedTokens ?? 0 });
       return `request ${id} is here already`;
     }
     const stage = requests.hasLeft(id) ? undefined : this.#add(request, group, index);
@@ -300,7 +300,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     }
     if (stage !== undefined) this.#leave(id, stage);
     requests.bar(id);
-    this.#send(from, { kind: 'unable', id });
+    this.#send(from, { kind: 'declinePipeline', id });
     return undefined;
   }
 
@@ -314,9 +314,11 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   }
 
   /** A chunk is here, or the member before computes it. False when no stage waits for it. */
-  #feed(event: { readonly kind: 'activations' | 'coming'; readonly id: RequestId } & Activations): boolean {
+  #feed(event: { readonly kind: 'activations' | 'activationsPending'; readonly id: RequestId } & Activations): boolean {
     const stage = this.#stages.get(event.id);
-    return stage !== undefined && (event.kind === 'coming' ? comesTo(stage, event) : feedStage(stage, event));
+    return (
+      stage !== undefined && (event.kind === 'activationsPending' ? comesTo(stage, event) : feedStage(stage, event))
+    );
   }
 
   #planChunk(stage: PipelineStage<Request, S> | undefined): PlannedStep<S> | undefined {
@@ -355,7 +357,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
     reach(stage, sequence.computed);
-    if (passes !== undefined) this.#context.emit({ kind: 'pass', id, ...passes });
+    if (passes !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...passes });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
     if (last && executor.failed(result, firstRow)) this.#context.failRows(served);

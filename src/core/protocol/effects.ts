@@ -75,13 +75,18 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly range: LayerRange | undefined;
     }
   /** Chunks of a prompt will come from the member that runs the layers before these: before the `enlisted` that says so is sent. */
-  | { readonly kind: 'expectRows'; readonly id: RequestId; readonly from: InstanceIndex }
+  | { readonly kind: 'expectActivations'; readonly id: RequestId; readonly from: InstanceIndex }
   /** What a range of the layers made of a chunk goes to the member of a group that runs the next, unless it has left with the step: tell it `activations`. */
-  | { readonly kind: 'pass'; readonly id: RequestId; readonly to: InstanceIndex; readonly chunk: Activations }
+  | {
+      readonly kind: 'sendActivations';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly chunk: Activations;
+    }
   /** The other instance of a hand-off may write to these pages, in the order of `LandingLayout`: before the `reserved` that tells it so is sent. */
-  | { readonly kind: 'openLanding'; readonly id: RequestId; readonly pages: Int32Array }
+  | { readonly kind: 'openReceiveBuffer'; readonly id: RequestId; readonly pages: Int32Array }
   /** It may write no more, and is not writing any more when this has been carried out. */
-  | { readonly kind: 'closeLanding'; readonly id: RequestId }
+  | { readonly kind: 'closeReceiveBuffer'; readonly id: RequestId }
   /** Cached keys and values go to another instance, which has a request that starts behind them. When they have left, tell this one `prefixSent`; when they have arrived, the other one `loaded` to `blocks`. */
   | {
       readonly kind: 'streamPrefix';
@@ -186,7 +191,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly state: PinState;
     }
   /** Journals of the instance are missing: have it tell all blocks that it holds. */
-  | { readonly kind: 'askBlocks'; readonly instance: InstanceIndex }
+  | { readonly kind: 'requestSnapshot'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };
 
 /** What a fleet of standby instances requires. Only the simulator has such a fleet: it is the baseline that lending is compared with. */

@@ -76,18 +76,18 @@ export interface PipelineGroup {
 export type PipelineMessage<Request = GenerationRequest> =
   /** To the member at `index`, from the first one: keep memory for your layers. Doubled: answered as before. Of a request that is gone: `unable`. Lost: said again. */
   | {
-      readonly kind: 'enlist';
+      readonly kind: 'joinPipeline';
       readonly id: RequestId;
       readonly request: Request;
       readonly group: PipelineGroup;
       readonly index: number;
     }
   /** To the first member: memory is kept, and so many leading tokens need not be computed. When all have said so, it begins behind the least of these. Doubled or late: nothing to do. Lost: as for `enlist`. */
-  | { readonly kind: 'enlisted'; readonly id: RequestId; readonly cachedTokens: number }
+  | { readonly kind: 'joinedPipeline'; readonly id: RequestId; readonly cachedTokens: number }
   /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: nothing to do. Lost: as for `enlist`. */
-  | { readonly kind: 'unable'; readonly id: RequestId }
+  | { readonly kind: 'declinePipeline'; readonly id: RequestId }
   /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the prompt is where it decodes, or over. */
-  | { readonly kind: 'dismiss'; readonly id: RequestId };
+  | { readonly kind: 'leavePipeline'; readonly id: RequestId };
 
 /** Of a request that one prefills and another decodes. */
 export type HandOffMessage<Request = GenerationRequest> =
@@ -109,7 +109,7 @@ export type HandOffMessage<Request = GenerationRequest> =
   /** To the prefilling one: there will never be memory for it; the request fails. */
   | { readonly kind: 'declined'; readonly id: RequestId }
   /** To the prefilling one: all of it is here, let go. Unknown: the request was cancelled; nothing to do. */
-  | { readonly kind: 'taken'; readonly id: RequestId }
+  | { readonly kind: 'received'; readonly id: RequestId }
   /** To the decoding one: nothing will come, let go. Unknown or late: nothing to do. */
   | { readonly kind: 'release'; readonly id: RequestId }
   /** To the decoding one: nothing will come for that asking, and another may follow. Unknown: a `reserve` of that asking comes too late. Doubled or late: nothing to do. Lost: said again. */
@@ -134,7 +134,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
   /** A stream from another instance has ended: all keys and values of a prompt are here. `held` is what its client is to hear first. */
   | {
-      readonly kind: 'landed';
+      readonly kind: 'promptReceived';
       readonly from: InstanceIndex;
       readonly id: RequestId;
       readonly held: readonly GenerationEvent[];
@@ -192,7 +192,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /** The member before this one in a group has done its layers for the prompt's tokens `from..tokens`; the first `cachedTokens` of all it does not compute. Late, doubled or unknown: nothing to do. */
   | ({ readonly kind: 'activations'; readonly id: RequestId } & Activations)
   /** That member computes this chunk now, and its rows come by themselves: a step over them may begin, and waits. Late, doubled, lost or unknown: nothing to do. */
-  | ({ readonly kind: 'coming'; readonly id: RequestId } & Activations)
+  | ({ readonly kind: 'activationsPending'; readonly id: RequestId } & Activations)
   /** A request that outgrows this instance's memory goes on at `to`, whose start `life` is meant: send all of it. Doubled: nothing more. Ended or preempted: nothing to do. Lost: `outgrows` is said again. */
   | {
       readonly kind: 'migrate';
@@ -223,7 +223,7 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'cancel'; readonly id: RequestId }
   /** An instance speaks about a request that was forwarded to it. */
   | {
-      readonly kind: 'heard';
+      readonly kind: 'generationEvent';
       readonly instance: InstanceIndex;
       readonly id: RequestId;
       readonly event: GenerationEvent;

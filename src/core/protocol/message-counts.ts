@@ -10,7 +10,7 @@ export type FatedMessage =
   | (
       | 'submit'
       | 'cancel'
-      | 'landed'
+      | 'promptReceived'
       | 'activations'
       | 'started'
       | 'tokens'
@@ -45,7 +45,7 @@ export class MessageCounts {
         this.met(requests.fateOf(event.message.id), event.message.kind);
         break;
       case 'cancel':
-      case 'landed':
+      case 'promptReceived':
       case 'activations':
         this.met(requests.fateOf(event.id), event.kind);
         break;

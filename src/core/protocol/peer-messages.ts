@@ -6,17 +6,17 @@ const families: Readonly<Record<PeerMessage['kind'], 'handOff' | 'prefix' | 'pip
   reserve: 'handOff',
   reserved: 'handOff',
   declined: 'handOff',
-  taken: 'handOff',
+  received: 'handOff',
   release: 'handOff',
   withdraw: 'handOff',
   fetch: 'prefix',
   offer: 'prefix',
   missing: 'prefix',
   unwanted: 'prefix',
-  enlist: 'pipeline',
-  enlisted: 'pipeline',
-  unable: 'pipeline',
-  dismiss: 'pipeline',
+  joinPipeline: 'pipeline',
+  joinedPipeline: 'pipeline',
+  declinePipeline: 'pipeline',
+  leavePipeline: 'pipeline',
 };
 
 export function isHandOffMessage<Request>(message: PeerMessage<Request>): message is HandOffMessage<Request> {

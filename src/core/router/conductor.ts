@@ -57,7 +57,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#context.draining = true;
         this.#context.reportDrained();
         break;
-      case 'heard':
+      case 'generationEvent':
         this.#receive(event.instance, event.id, event.event);
         break;
       case 'prefilled':

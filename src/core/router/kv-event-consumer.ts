@@ -47,7 +47,7 @@ export class KvEventConsumer<Request extends { readonly id: RequestId }> {
   }
 
   #requestSnapshot(instance: InstanceIndex): void {
-    this.#context.emit({ kind: 'askBlocks', instance });
+    this.#context.emit({ kind: 'requestSnapshot', instance });
   }
 
   instanceLost(instance: InstanceIndex): void {

@@ -94,7 +94,7 @@ export class RequestLog {
       case 'unpin':
       case 'pinUpdated':
       case 'roleSwitched':
-      case 'askBlocks':
+      case 'requestSnapshot':
       case 'ignored':
       case 'drained':
         break;

@@ -103,7 +103,7 @@ export class Instance<
       case 'instanceLost':
         break;
       case 'peer':
-      case 'landed':
+      case 'promptReceived':
       case 'arriving':
       case 'loaded':
       case 'stores':
@@ -117,7 +117,7 @@ export class Instance<
       case 'remoteAttentionLoad':
       case 'lenders':
       case 'activations':
-      case 'coming':
+      case 'activationsPending':
       case 'migrate':
         this.#state.ignore(event, 'this instance has no component for it');
         break;

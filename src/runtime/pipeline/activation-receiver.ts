@@ -93,7 +93,7 @@ export class ActivationReceiver {
     const landing = this.#landings.get(handle);
     if (landing?.from !== from) return;
     landing.what ??= { id, chunk };
-    this.#events.push({ kind: landing.here ? 'activations' : 'coming', id, ...chunk });
+    this.#events.push({ kind: landing.here ? 'activations' : 'activationsPending', id, ...chunk });
   }
 
   /** What nobody waits for any more is not to come. */

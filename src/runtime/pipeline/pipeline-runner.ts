@@ -14,7 +14,7 @@ import type { ActivationTransfer } from './activation-transfer.ts';
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
 type StepOutcome = ReturnType<LayerSlice['run']>;
-export type PipelineEffect = Extract<InstanceEffect, { kind: 'pass' | 'copyPrefix' | 'expectRows' }>;
+export type PipelineEffect = Extract<InstanceEffect, { kind: 'sendActivations' | 'copyPrefix' | 'expectActivations' }>;
 
 export interface PipelineEngine extends Pick<Engine, 'slice' | 'layers'> {
   /** Pages of the pool, one by one; done when it returns. */
@@ -84,14 +84,14 @@ export class PipelineRunner {
 
   carryOut(effect: PipelineEffect): void {
     switch (effect.kind) {
-      case 'expectRows':
+      case 'expectActivations':
         this.#moved.expect(effect.id, effect.from);
         break;
       case 'copyPrefix':
         // What is cached of a prompt goes to the pages that are kept for its layers.
         this.#engine.copyPages(effect.from, effect.to);
         break;
-      case 'pass':
+      case 'sendActivations':
         // It has left with its step.
         break;
     }

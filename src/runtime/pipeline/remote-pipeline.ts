@@ -129,7 +129,7 @@ export class RemotePipeline {
     const told = other && this.#outward(to, wire);
     if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
     else if (wire.kind === 'rows') this.#unwanted(to, wire, other);
-    if (wire.kind === 'message' && wire.message.kind === 'unable') this.#letGo(wire.message.id);
+    if (wire.kind === 'message' && wire.message.kind === 'declinePipeline') this.#letGo(wire.message.id);
   }
 
   /** It is over, or the other one is gone: nobody is to keep rows for an answer, nor room for rows. */
@@ -155,14 +155,14 @@ export class RemotePipeline {
     if (wire.kind === 'rows') return { ...wire, id };
     const { message } = wire;
     switch (message.kind) {
-      case 'enlist': {
+      case 'joinPipeline': {
         const { gateway, request, group, decodeAt } = joint;
-        return { kind: 'enlist', gateway, request, group, index: message.index, decodeAt };
+        return { kind: 'joinPipeline', gateway, request, group, index: message.index, decodeAt };
       }
-      case 'enlisted':
-        return { kind: 'enlisted', id, cachedTokens: message.cachedTokens };
-      case 'unable':
-      case 'dismiss':
+      case 'joinedPipeline':
+        return { kind: 'joinedPipeline', id, cachedTokens: message.cachedTokens };
+      case 'declinePipeline':
+      case 'leavePipeline':
         return { kind: message.kind, id };
       default:
         throw new Error(`Cannot tell ${message.kind} to a member of a group`);
@@ -173,7 +173,7 @@ export class RemotePipeline {
     const from = this.#of(peer);
     if (from === undefined) return;
     switch (told.kind) {
-      case 'enlist':
+      case 'joinPipeline':
         this.#enlisted(from, peer, told);
         break;
       case 'rows':
@@ -184,11 +184,11 @@ export class RemotePipeline {
       default:
         if (this.#joint.get(told.id)?.members.includes(from) !== true) return;
         this.#tell(from, told);
-        if (told.kind === 'dismiss') this.#letGo(told.id);
+        if (told.kind === 'leavePipeline') this.#letGo(told.id);
     }
   }
 
-  #enlisted(from: InstanceIndex, peer: Other, told: Extract<PipelineWire, { kind: 'enlist' }>): void {
+  #enlisted(from: InstanceIndex, peer: Other, told: Extract<PipelineWire, { kind: 'joinPipeline' }>): void {
     const { gateway, request, group, index } = told;
     const [{ name, incarnation }] = group.members;
     if (peer.member.name !== name || peer.member.incarnation !== incarnation)
@@ -196,10 +196,10 @@ export class RemotePipeline {
     const here = this.#options.expect({ ...gateway, session: group.members[index].session }, request);
     const pipeline = here === undefined ? undefined : this.join(here, told);
     if (here === undefined || pipeline === undefined) {
-      this.#station.send(peer, encode({ kind: 'unable', id: nameOf(told, 0) } satisfies PipelineWire));
+      this.#station.send(peer, encode({ kind: 'declinePipeline', id: nameOf(told, 0) } satisfies PipelineWire));
       return;
     }
-    this.#tell(from, { kind: 'enlist', id: here, request: { ...request, id: here }, group: pipeline, index });
+    this.#tell(from, { kind: 'joinPipeline', id: here, request: { ...request, id: here }, group: pipeline, index });
   }
 
   #tell(from: InstanceIndex, message: PipelineMessage): void {

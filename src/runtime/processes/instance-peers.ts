@@ -134,5 +134,5 @@ export class InstancePeers {
 
 /** Is it said to an instance that prefills? */
 function isAnswer(wire: PeerWire): boolean {
-  return wire.kind === 'message' && ['reserved', 'taken', 'declined'].includes(wire.message.kind);
+  return wire.kind === 'message' && ['reserved', 'received', 'declined'].includes(wire.message.kind);
 }

@@ -214,7 +214,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     for (const [id, event] of events) {
       placement.received(nowUs(), instance, id, event);
       admission.received(id, event);
-      this.feed({ kind: 'heard', instance, id, event });
+      this.feed({ kind: 'generationEvent', instance, id, event });
     }
     for (const id of prefilled) {
       placement.prefilled(nowUs(), id);
@@ -262,7 +262,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       case 'cancel':
         reach.cancel(effect.instance, effect.id, effect.interrupt);
         break;
-      case 'askBlocks':
+      case 'requestSnapshot':
         reach.tellBlocks(effect.instance);
         break;
       case 'pin':

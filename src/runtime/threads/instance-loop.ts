@@ -307,8 +307,8 @@ export class InstanceLoop {
       case 'stream':
       case 'stopStream':
       case 'haltStream':
-      case 'openLanding':
-      case 'closeLanding':
+      case 'openReceiveBuffer':
+      case 'closeReceiveBuffer':
       case 'expectPrefix':
       case 'closePrefix':
       case 'streamPrefix':
@@ -322,9 +322,9 @@ export class InstanceLoop {
       case 'eraseSsd':
         this.#tiers?.carryOut(effect);
         break;
-      case 'pass':
+      case 'sendActivations':
       case 'copyPrefix':
-      case 'expectRows':
+      case 'expectActivations':
         this.#carryOutPipeline(effect);
         break;
       default:
@@ -390,7 +390,13 @@ function isLending(effect: InstanceEffect): effect is BorrowerEffect {
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {
-  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken' || kind === 'activations' || kind === 'coming';
+  return (
+    kind === 'cancel' ||
+    kind === 'peer' ||
+    kind === 'streamBroken' ||
+    kind === 'activations' ||
+    kind === 'activationsPending'
+  );
 }
 
 /** The machine reuses the arrays of its batches. */

@@ -54,7 +54,7 @@ interface Departure {
 type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';
 export type HandOffEffect = Extract<
   InstanceEffect,
-  { kind: 'send' | 'stream' | 'stopStream' | 'haltStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
+  { kind: 'send' | 'stream' | 'stopStream' | 'haltStream' | 'openReceiveBuffer' | 'closeReceiveBuffer' | PrefixEffect }
 >;
 type Halt = Extract<HandOffEffect, { kind: 'haltStream' }>;
 
@@ -138,10 +138,10 @@ export class LiveHandOffs {
       case 'streamPrefix':
         this.prefixes.stream(effect);
         break;
-      case 'openLanding':
+      case 'openReceiveBuffer':
         this.open(effect.id, effect.pages);
         break;
-      case 'closeLanding':
+      case 'closeReceiveBuffer':
         this.close(effect.id);
         break;
       default:
@@ -249,7 +249,7 @@ export class LiveHandOffs {
       if (landing !== undefined) this.prefixes.onFetch(from, message.id, landing);
     } else if (landing !== undefined)
       this.#departures.set(keyOf(from, message.id), { id: message.id, landing, to: from });
-    if (message.kind === 'taken' || message.kind === 'declined') this.#gone(from, message.id);
+    if (message.kind === 'received' || message.kind === 'declined') this.#gone(from, message.id);
     return { kind: 'peer', from, message };
   }
 
@@ -303,5 +303,5 @@ function keyOf(to: InstanceIndex, id: RequestId): string {
 
 /** Pages and what comes with them take ways of their own: the later of the two says that all is here. */
 function landedEvent({ id, from, held, complete }: Part): InstanceEvent | undefined {
-  return complete && held !== undefined ? { kind: 'landed', from, id, held } : undefined;
+  return complete && held !== undefined ? { kind: 'promptReceived', from, id, held } : undefined;
 }

@@ -69,12 +69,12 @@ export class RemotePromptsIn {
       case 'reserved':
         if (landing !== undefined) this.#tell(source.peer, { kind: 'reserved', id, landing, asking: message.asking });
         break;
-      case 'taken':
+      case 'received':
       case 'declined':
         source.theirs.delete(here);
         this.#tell(source.peer, { kind: message.kind, id });
         if (this.#isExpected(here)) break;
-        if (message.kind === 'taken') this.#options.landed(here);
+        if (message.kind === 'received') this.#options.landed(here);
         else this.#options.left(here);
         break;
       default:

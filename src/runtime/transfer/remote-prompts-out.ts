@@ -89,11 +89,11 @@ export class RemotePromptsOut {
           landing: told.landing,
         });
         break;
-      case 'taken':
+      case 'received':
       case 'declined':
         destination.leaving.delete(id);
         this.#say(destination, { kind: 'message', message: { kind: told.kind, id }, landing: undefined });
-        if (told.kind === 'taken') this.#options.taken(id);
+        if (told.kind === 'received') this.#options.taken(id);
         break;
       case 'unknown':
         this.#break(destination, id);

@@ -179,7 +179,7 @@ const handOff = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('reserved'), id, landing: text, asking: count.optional() }),
   z.strictObject({ kind: z.literal('withdraw'), id, asking: count }),
   z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
-  z.strictObject({ kind: z.enum(['taken', 'declined', 'release', 'unknown']), id }),
+  z.strictObject({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
 ]);
 
 const chain = z
@@ -260,7 +260,7 @@ export type HandOffWire =
       readonly landing: ReceiveBufferHandle;
       readonly asking?: number | undefined;
     }
-  | { readonly kind: 'taken' | 'declined'; readonly id: RequestId }
+  | { readonly kind: 'received' | 'declined'; readonly id: RequestId }
   /** Its gateway's session is not known, or over. */
   | { readonly kind: 'unknown'; readonly id: RequestId };
 

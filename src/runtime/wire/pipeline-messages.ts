@@ -10,15 +10,15 @@ import { type NamedGroup, namedGroup, type SessionName, sessionName } from './na
 /** `id`: as whoever hears it calls the request. Numbers are those of `RowsWire`. */
 export type PipelineWire =
   | {
-      readonly kind: 'enlist';
+      readonly kind: 'joinPipeline';
       readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
       readonly request: GenerationRequest;
       readonly group: NamedGroup;
       readonly index: number;
       readonly decodeAt: SessionName;
     }
-  | { readonly kind: 'enlisted'; readonly id: RequestId; readonly cachedTokens: number }
-  | { readonly kind: 'unable' | 'dismiss'; readonly id: RequestId }
+  | { readonly kind: 'joinedPipeline'; readonly id: RequestId; readonly cachedTokens: number }
+  | { readonly kind: 'declinePipeline' | 'leavePipeline'; readonly id: RequestId }
   | {
       readonly kind: 'rows';
       readonly number: number;
@@ -40,7 +40,7 @@ const chunk = z
 const stage = z.discriminatedUnion('kind', [
   z
     .strictObject({
-      kind: z.literal('enlist'),
+      kind: z.literal('joinPipeline'),
       gateway: sessionName.omit({ session: true }),
       request,
       group: namedGroup,
@@ -48,8 +48,8 @@ const stage = z.discriminatedUnion('kind', [
       decodeAt: sessionName,
     })
     .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'nobody has that place' }),
-  z.strictObject({ kind: z.literal('enlisted'), id, cachedTokens: count }),
-  z.strictObject({ kind: z.enum(['unable', 'dismiss']), id }),
+  z.strictObject({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
+  z.strictObject({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
   z.strictObject({ kind: z.literal('rows'), number: count, id, chunk, landing: landing.optional() }),
   z.strictObject({ kind: z.literal('rowsLand'), number: count.optional(), landing }),
   z.strictObject({ kind: z.literal('rowsUnwanted'), number: count }),

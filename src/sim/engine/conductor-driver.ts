@@ -92,7 +92,7 @@ export class ConductorDriver {
         this.#learned?.prefills.forget(effect.id);
         delivery.sendToInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
-      case 'askBlocks':
+      case 'requestSnapshot':
         delivery.sendToInstance(effect.instance, { kind: 'requestSnapshot' });
         break;
       case 'pin':
@@ -178,6 +178,6 @@ export function createConductor(
 }
 
 function learn(prefills: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
-  if (event.kind === 'heard') prefills.received(nowUs, event.instance, event.id, event.event);
+  if (event.kind === 'generationEvent') prefills.received(nowUs, event.instance, event.id, event.event);
   else if (event.kind === 'prefilled') prefills.prefilled(nowUs, event.id);
 }

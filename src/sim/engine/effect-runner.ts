@@ -80,7 +80,7 @@ export class EffectRunner {
         delivery.sendToPeer(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':
-      case 'pass':
+      case 'sendActivations':
       case 'streamPrefix':
       case 'stopStream':
       case 'haltStream':
@@ -128,7 +128,7 @@ type Reported = Extract<
 function conductorMessage(instance: InstanceIndex, effect: Reported): ConductorEvent<LengthRequest> {
   switch (effect.kind) {
     case 'emit':
-      return { kind: 'heard', instance, id: effect.id, event: effect.event };
+      return { kind: 'generationEvent', instance, id: effect.id, event: effect.event };
     // Field by field: a spread takes as long as all other work on the journal.
     case 'journal':
       return { kind: 'journal', instance, journal: effect.journal };
@@ -141,7 +141,15 @@ function conductorMessage(instance: InstanceIndex, effect: Reported): ConductorE
 
 type ContentEffect = Extract<
   LengthEffect,
-  | { kind: 'ignored' | 'expectRows' | 'openLanding' | 'closeLanding' | 'expectPrefix' | 'closePrefix' }
+  | {
+      kind:
+        | 'ignored'
+        | 'expectActivations'
+        | 'openReceiveBuffer'
+        | 'closeReceiveBuffer'
+        | 'expectPrefix'
+        | 'closePrefix';
+    }
   | { kind: 'stopRead' | 'eraseSsd' | 'copyPrefix' | 'copyPages' | 'loadPages' }
 >;
 
@@ -149,9 +157,9 @@ type ContentEffect = Extract<
 function checkWithoutContents(effect: ContentEffect): void {
   switch (effect.kind) {
     case 'ignored':
-    case 'expectRows':
-    case 'openLanding':
-    case 'closeLanding':
+    case 'expectActivations':
+    case 'openReceiveBuffer':
+    case 'closeReceiveBuffer':
       break;
     case 'expectPrefix':
     case 'closePrefix':

@@ -62,7 +62,7 @@ export class MessageDelivery {
       const message = kept(event);
       const turn = this.#turns[index];
       turn.messages.push(() => this.#host.deliverToConductor(message));
-      if (event.kind === 'heard' && event.event.kind === 'started') turn.started = event.id;
+      if (event.kind === 'generationEvent' && event.event.kind === 'started') turn.started = event.id;
     }
   }
 

@@ -75,13 +75,13 @@ export class Streams {
 
   carry(
     from: InstanceIndex,
-    effect: Extract<Effect, { kind: 'stream' | 'pass' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
+    effect: Extract<Effect, { kind: 'stream' | 'sendActivations' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
   ): void {
     switch (effect.kind) {
       case 'stream':
         this.#streamPrompt(from, effect);
         break;
-      case 'pass':
+      case 'sendActivations':
         this.#streamActivations(from, effect);
         break;
       case 'streamPrefix':
@@ -147,7 +147,7 @@ export class Streams {
   }
 
   /** The activations of a chunk, from one member of a group to the next. */
-  #streamActivations(from: InstanceIndex, { id, to, chunk }: Extract<Effect, { kind: 'pass' }>): void {
+  #streamActivations(from: InstanceIndex, { id, to, chunk }: Extract<Effect, { kind: 'sendActivations' }>): void {
     const { network, queue, config } = this.#host;
     const name = `${chunk.tokens} ${id}`;
     this.#activations.set(`${from} ${name}`, { id, ...chunk });
@@ -222,7 +222,7 @@ export class Streams {
     } else {
       const { held } = this.#handOffs.get(`${from} ${id}`) ?? { held: noEvents };
       this.#handOffs.delete(`${from} ${id}`);
-      delivery.sendToPeer(from, to, { kind: 'landed', from, id, held }, bytes);
+      delivery.sendToPeer(from, to, { kind: 'promptReceived', from, id, held }, bytes);
     }
   }
 }

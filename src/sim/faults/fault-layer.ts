@@ -126,7 +126,7 @@ export class FaultLayer implements FaultTarget {
     const notify = (instance: InstanceIndex | undefined, news: LengthEvent) => {
       if (instance !== undefined) this.#cluster.deliverToInstance(instance, news);
     };
-    if (event.kind === 'landed') notify(sender, { kind: 'streamBroken', id: event.id, to });
+    if (event.kind === 'promptReceived') notify(sender, { kind: 'streamBroken', id: event.id, to });
     else if (event.kind === 'activations') {
       const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
       notify(sender, broken);

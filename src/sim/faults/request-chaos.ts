@@ -24,16 +24,18 @@ export type RequestTotal =
 /** Handlers of messages that met a fate. Each must run in a soak. */
 export const requestHandlers: readonly string[] = [
   ...[
-    ...['cancel', 'ended', 'enlist', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
+    ...['cancel', 'ended', 'joinPipeline', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
   ].map((message) => `lost ${message}`),
-  ...['enlist', 'enlisted', 'release', 'reserve', 'started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
+  ...['joinPipeline', 'joinedPipeline', 'release', 'reserve', 'started', 'submit', 'tokens'].map(
+    (message) => `doubled ${message}`,
+  ),
   ...[
     ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
-    ...['started', 'submit', 'taken', 'tokens', 'unable'],
+    ...['started', 'submit', 'received', 'tokens', 'declinePipeline'],
   ].map((message) => `late ${message}`),
   ...[
     ...['cancel', 'ended', 'fetch', 'journal', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
-    ...['started', 'submit', 'taken', 'tokens', 'unwanted'],
+    ...['started', 'submit', 'received', 'tokens', 'unwanted'],
   ].map((message) => `orphan ${message}`),
 ];
 

@@ -56,7 +56,7 @@ test('a member that is lost, or fails, takes the request with it: all the others
   }
   const { conductor, group } = conductorWithGroup();
   const event = { kind: 'failed', code: 'ENGINE_FAILED', message: 'broken', retryAfterMs: undefined } as const;
-  const effects = conductor.step(1, { kind: 'heard', instance: group.members[1] ?? 0, id: '0', event });
+  const effects = conductor.step(1, { kind: 'generationEvent', instance: group.members[1] ?? 0, id: '0', event });
   expect(cancelled(effects)).toEqual([...group.members, 3].sort());
   expect(conductor.accepted).toBe(0);
   conductor.check();
@@ -92,14 +92,14 @@ test('a cancel goes to every leg, until the prompt is where it decodes', () => {
   const second = conductorWithGroup();
   const { conductor, group } = second;
   conductor.step(1, {
-    kind: 'heard',
+    kind: 'generationEvent',
     instance: group.members[0] ?? 0,
     id: '0',
     event: { kind: 'started', cachedTokens: 0 },
   });
   conductor.step(2, { kind: 'prefilled', instance: group.members[1] ?? 0, id: '0' });
   const tokens = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined } as const;
-  conductor.step(3, { kind: 'heard', instance: 3, id: '0', event: tokens });
+  conductor.step(3, { kind: 'generationEvent', instance: 3, id: '0', event: tokens });
   conductor.check();
   expect(cancelled(conductor.step(4, { kind: 'cancel', id: '0' }))).toEqual([3]);
   conductor.check();
@@ -118,7 +118,7 @@ function handedOver() {
   if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('nobody decodes');
   const { id, instance, decodeAt } = forward;
   const hear = (from: number, event: GenerationEvent) => {
-    const effects = conductor.step(1, { kind: 'heard', instance: from, id, event });
+    const effects = conductor.step(1, { kind: 'generationEvent', instance: from, id, event });
     conductor.check();
     return effects.flatMap((effect) => (effect.kind === 'emit' ? [effect.event] : []));
   };

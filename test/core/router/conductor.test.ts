@@ -34,7 +34,7 @@ function submit(id: string): ConductorEvent {
 }
 
 function heard(id: string, event: GenerationEvent, instance = 0): ConductorEvent {
-  return { kind: 'heard', instance, id, event };
+  return { kind: 'generationEvent', instance, id, event };
 }
 
 test('accepts a request at once, forwards it and follows it to its end; drops the accepted event of the instance', () => {
@@ -273,7 +273,7 @@ test('places by the KV events of instances, and requests a snapshot when events 
   journals.record(words, 0, false);
   const lost = journals.take();
   journals.record(words, 4, true);
-  expect(step(journal())).toEqual([{ kind: 'askBlocks', instance: 2 }]);
+  expect(step(journal())).toEqual([{ kind: 'requestSnapshot', instance: 2 }]);
   step({ kind: 'snapshot', instance: 2, snapshot: journals.snapshot(words.slice(4)) });
   expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
   // The instance has the second block alone, which is no prefix.

@@ -48,7 +48,7 @@ class Cluster {
     for (const [instance, world] of this.worlds.entries()) {
       for (const [id, { events }] of world?.received ?? []) {
         for (let at = this.#passed.get(events) ?? 0; at < events.length; at++)
-          this.deliver({ kind: 'heard', instance, id, event: events[at] as GenerationEvent });
+          this.deliver({ kind: 'generationEvent', instance, id, event: events[at] as GenerationEvent });
         this.#passed.set(events, events.length);
       }
     }

@@ -118,13 +118,13 @@ export class HandOffWorld {
         const { id, to, tokens, held } = effect;
         expect(tokens).toBeGreaterThanOrEqual(0);
         this.#stream(from, id, tokens);
-        if (held !== undefined) this.messages.push({ to, event: { kind: 'landed', from, id, held } });
+        if (held !== undefined) this.messages.push({ to, event: { kind: 'promptReceived', from, id, held } });
         break;
       }
       case 'haltStream':
         this.#stream(from, effect.id, effect.from - (this.#streamedFrom.get(`${from} ${effect.id}`) ?? 0));
         break;
-      case 'pass': {
+      case 'sendActivations': {
         const { id, to, chunk } = effect;
         this.#passed.add(`${id} ${to} ${chunk.tokens}`);
         this.messages.push({ to, event: { kind: 'activations', id, ...chunk } });
@@ -148,7 +148,7 @@ export class HandOffWorld {
     if (range === undefined || served === undefined) return;
     const { id, sequence } = served;
     if (passes !== undefined && this.#tellsAhead)
-      this.messages.push({ to: passes.to, event: { kind: 'coming', id, ...passes.chunk } });
+      this.messages.push({ to: passes.to, event: { kind: 'activationsPending', id, ...passes.chunk } });
     if (range.index === 0) return;
     const needed = `${id} ${at} ${sequence.computed + sequence.planned}`;
     this.#needed.set(at, needed);

@@ -130,7 +130,7 @@ class PageWorld {
     const { held, at } = landing;
     landing.held = undefined;
     const id = [...this.landings].find(([, other]) => other === landing)?.[0] ?? '';
-    this.orders[at]?.push({ kind: 'landed', from, id, held });
+    this.orders[at]?.push({ kind: 'promptReceived', from, id, held });
   }
 
   tell(at: number, event: InstanceEvent): void {
@@ -179,10 +179,10 @@ class PageWorld {
         this.wires.set(key, wire);
         break;
       }
-      case 'openLanding':
+      case 'openReceiveBuffer':
         this.landings.set(effect.id, { at, pages: effect.pages, parcels: [], held: undefined, closed: false });
         break;
-      case 'closeLanding': {
+      case 'closeReceiveBuffer': {
         const landing = this.landings.get(effect.id);
         this.landings.delete(effect.id);
         if (landing !== undefined) landing.closed = true;

@@ -101,7 +101,7 @@ describe('what leaves for a landing', () => {
 });
 
 describe('a prompt that leaves', () => {
-  it.each(['taken', 'declined'] as const)('is read no more once the other side says %s', (kind) => {
+  it.each(['received', 'declined'] as const)('is read no more once the other side says %s', (kind) => {
     const { stopped, messenger } = counting();
     const handOffs = new LiveHandOffs({
       post: () => {},

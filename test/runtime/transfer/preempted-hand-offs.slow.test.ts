@@ -123,7 +123,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
     const layout = new ReceiveLayout(shape.groups, promptTokens, pageTokens);
     const landing = receiver.open(Int32Array.from({ length: layout.pageCount }, (_, place) => place));
-    const hear = (kind: 'reserved' | 'taken') => {
+    const hear = (kind: 'reserved' | 'received') => {
       const wire = {
         kind: 'message',
         message: { kind, id: 'leaves' },
@@ -157,7 +157,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     );
     for (let at = 0; at < sent.length; at += 3)
       expect(there.readPage(sent[at + 2] ?? -1)).toEqual(here.readPage(sent[at + 1] ?? -1));
-    hear('taken');
+    hear('received');
     expect(machine.snapshot().pages.used).toBe(0);
     receiver.close(landing);
   });

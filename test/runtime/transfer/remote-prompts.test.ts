@@ -53,7 +53,7 @@ function decodes(hub: MemoryHub, knows = true) {
 
 const asks = (id: string) =>
   ({ kind: 'message', message: { kind: 'reserve', id, request: leaving('r').request }, landing: undefined }) as const;
-const says = (kind: 'reserved' | 'taken' | 'declined' | 'release', id: string, landing?: string) =>
+const says = (kind: 'reserved' | 'received' | 'declined' | 'release', id: string, landing?: string) =>
   ({ kind: 'message', message: { kind, id }, landing }) as const;
 
 /** Both sides are there, and one has asked the other for room. @param knows the gateway's session */
@@ -86,11 +86,11 @@ describe('prompts between processes', () => {
     p.out.send(to, { kind: 'held', id: 'g.1.1/r', held });
     await settled();
     expect(d.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
-    d.into.send(0, says('taken', 'g.1.2/r'));
+    d.into.send(0, says('received', 'g.1.2/r'));
     await settled();
     expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['landed g.1.2/r']]);
     // What comes after that is of nobody's.
-    d.into.send(0, says('taken', 'g.1.2/r'));
+    d.into.send(0, says('received', 'g.1.2/r'));
     p.out.send(to, says('release', 'g.1.1/r'));
     await settled();
     expect([p.thread.told.length, d.thread.told.length]).toEqual([2, 2]);
@@ -152,7 +152,7 @@ describe('prompts between processes', () => {
     await settled();
     for (const id of ['r', 's', 't']) p.out.send(p.out.add(leaving(id), decoder), asks(`g.1.1/${id}`));
     await settled();
-    d.into.send(0, says('taken', 'g.1.2/r'));
+    d.into.send(0, says('received', 'g.1.2/r'));
     d.into.forget('g.1.2/t');
     p.out.close();
     await settled();

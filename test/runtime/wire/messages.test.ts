@@ -125,7 +125,7 @@ describe('messages', () => {
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', asking: 1 },
     { kind: 'withdraw', id: 'r1', asking: 0 },
     { kind: 'held', id: 'r1', held: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
-    { kind: 'taken', id: 'r1' },
+    { kind: 'received', id: 'r1' },
     { kind: 'declined', id: 'r1' },
     { kind: 'release', id: 'r1' },
     { kind: 'unknown', id: 'r1' },

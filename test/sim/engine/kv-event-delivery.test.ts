@@ -27,7 +27,7 @@ it('drops the blocks of an instance with events missing for too long', () => {
   const isNamed = (instance: number, block: number) => conductor.indexHas(instance, chain.words, block * digestWords);
   const blocks = Array.from({ length: chain.blocks }, (_, block) => block);
   const named = () => [0, 1].map((instance) => blocks.filter((block) => isNamed(instance, block)).length);
-  const snapshotRequest = { kind: 'askBlocks', instance: 1 };
+  const snapshotRequest = { kind: 'requestSnapshot', instance: 1 };
   expect(named()).toEqual([6, 6]);
   let number = 0;
   // Both continue to report; some events of the second never arrived.

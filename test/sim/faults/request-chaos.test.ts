@@ -14,8 +14,8 @@ it('breaks no rule over many seeds, and injects each fault and runs each handler
   const seeds = [...Array.from({ length: 40 }, (_, i) => i + 1), 90];
   const sum = seeds.map((seed) => runRequestChaos(seed)).reduce(addCounts);
   // Each of these occurs in fewer than one of 25 worlds: the soak of 500 must reach it.
-  const orphans = ['report', 'reserved', 'snapshot', 'taken'].map((message) => `orphan ${message}`);
-  const rare = ['late released', 'late unable', ...orphans];
+  const orphans = ['report', 'reserved', 'snapshot', 'received'].map((message) => `orphan ${message}`);
+  const rare = ['late released', 'late declinePipeline', ...orphans];
   expect(neverShown(requestChaos, sum).filter((name) => !rare.includes(name))).toEqual([]);
   const { requests, completed, groups, movedBlocks, lostBlocks, hostBlocks } = sum.totals;
   expect(completed).toBeGreaterThan(requests / 2);

@@ -147,7 +147,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     coupled,
     () =>
       tamperWithConductor((step, event) =>
-        event.kind === 'heard' && event.id === '7' && event.event.kind === 'tokens'
+        event.kind === 'generationEvent' && event.id === '7' && event.event.kind === 'tokens'
           ? step({ ...event, event: { kind: 'finished', reason: 'stop' } })
           : step(event),
       ),
@@ -171,7 +171,8 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   [
     'leaked memory of a sent prompt',
     apart,
-    () => loseEvents((event) => event.kind === 'peer' && event.message.kind === 'taken' && event.message.id === '59'),
+    () =>
+      loseEvents((event) => event.kind === 'peer' && event.message.kind === 'received' && event.message.id === '59'),
     /instance 0 leaks/,
   ],
   [

@@ -60,7 +60,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       if (why !== undefined) this.#context.ignore(event, why);
       return 'batch';
     }
-    if (event.kind === 'landed') {
+    if (event.kind === 'promptReceived') {
       const { from, id, held } = event;
       if (!this.receiver.receive(from, id, held)) this.#context.ignore(event, `request ${id} is not expected`);
       return 'batch';
@@ -93,7 +93,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
         return this.sender.granted(id, from, message.asking ?? 0, flight?.step)
           ? undefined
           : `request ${id} does not leave here`;
-      case 'taken':
+      case 'received':
       case 'declined': {
         const running = this.sender.settle(id, from);
         if (running === undefined) return `request ${id} does not leave here`;

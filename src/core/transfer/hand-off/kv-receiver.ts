@@ -59,7 +59,7 @@ export class KvReceiver<Request> {
     if (earlier !== undefined && earlier.attempt < attempt) this.withdraw(from, id, earlier.attempt);
     const known = this.#prompts.get(id);
     if (known !== undefined) {
-      if (!known.missing.has(from)) this.#answer(from, { kind: 'taken', id });
+      if (!known.missing.has(from)) this.#answer(from, { kind: 'received', id });
       else if (known.granted) this.#answer(from, reserved(id, known));
       return;
     }
@@ -78,7 +78,7 @@ export class KvReceiver<Request> {
 
   /** All of a prompt, or a sender's part of it, is here. False when it is not expected; its sender frees the blocks all the same. */
   receive(from: InstanceIndex, id: RequestId, events: readonly GenerationEvent[]): boolean {
-    this.#answer(from, { kind: 'taken', id });
+    this.#answer(from, { kind: 'received', id });
     const prompt = this.#prompts.get(id);
     if (prompt?.missing.delete(from) !== true) return false;
     if (events.length > 0) prompt.first = events;
@@ -145,7 +145,7 @@ export class KvReceiver<Request> {
 
   /** The prompt is or was here: its senders free its blocks. */
   confirm(senders: readonly InstanceIndex[], id: RequestId): void {
-    for (const sender of senders) this.#answer(sender, { kind: 'taken', id });
+    for (const sender of senders) this.#answer(sender, { kind: 'received', id });
   }
 
   /** The prompt was loaded, refused or cancelled: its memory is granted to others. False when it is not known. */

@@ -80,7 +80,7 @@ export class PageReceiveMemory implements ReceiveMemory {
     const prompt = this.#cache.receivePages.allocate(this.#layout(tokens));
     if (prompt === undefined) return false;
     this.#prompts.set(id, prompt);
-    this.#sink.emit({ kind: 'openLanding', id, pages: prompt.pages });
+    this.#sink.emit({ kind: 'openReceiveBuffer', id, pages: prompt.pages });
     return true;
   }
 
@@ -89,7 +89,7 @@ export class PageReceiveMemory implements ReceiveMemory {
     if (prompt === undefined) return;
     this.#prompts.delete(id);
     this.#cache.receivePages.release(prompt);
-    this.#sink.emit({ kind: 'closeLanding', id });
+    this.#sink.emit({ kind: 'closeReceiveBuffer', id });
   }
 
   pagesOf(id: RequestId): ReceivedPrompt | undefined {
