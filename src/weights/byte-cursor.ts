@@ -1,4 +1,5 @@
-// Sequential little-endian reading of a file through a small window, every length checked against what the file still holds.
+// Sequential little-endian reads of a file through a small window. Every length is checked against the bytes that
+// remain.
 import { isUtf8 } from 'node:buffer';
 import { ModelFileError } from './errors.ts';
 import type { RandomAccessFile } from './random-access-file.ts';
@@ -80,7 +81,7 @@ export class ByteCursor {
   }
 
   /**
-   * A 64-bit count of things that take at least `itemBytes` each.
+   * A 64-bit count of items that take at least `itemBytes` each.
    * @throws ModelFileError when the rest of the file cannot hold them
    */
   count(itemBytes: number, what: string): number {
@@ -88,7 +89,7 @@ export class ByteCursor {
     const low = this.#window.readUInt32LE(start);
     const high = this.#window.readUInt32LE(start + 4);
     const count = high * 2 ** 32 + low;
-    // Sums above 2^53 lose digits, but stay far above any file's size.
+    // A product above 2^53 is rounded, but stays far above any file's size.
     if (count * itemBytes > this.remaining) {
       const claim = this.#window.readBigUInt64LE(start);
       this.#offset -= 8;
@@ -130,7 +131,7 @@ export class ByteCursor {
     }
   }
 
-  /** Index in the window of the next `byteLength` bytes, which are consumed. */
+  /** Consumes the next `byteLength` bytes and returns their index in the window. */
   #take(byteLength: number, what: string): number {
     this.#require(byteLength, what);
     const at = this.#offset - this.#windowStart;
@@ -144,10 +145,10 @@ export class ByteCursor {
   }
 }
 
-/** The text of bytes[start, end), or undefined when that is not UTF-8. */
+/** The text of bytes[start, end), or undefined when they are not UTF-8. */
 export function decodeUtf8(bytes: Buffer, start: number, end: number): string | undefined {
   const text = bytes.toString('utf8', start, end);
-  // Decoding replaces what is wrong; the slow check runs only where a replacement shows.
+  // Decoding replaces invalid bytes, so the slow check runs only where a replacement character appears.
   if (text.includes('\ufffd') && !isUtf8(bytes.subarray(start, end))) return undefined;
   return text;
 }

@@ -1,14 +1,14 @@
-// Bounds that no honest configuration exceeds, and what both kinds of configuration share.
+// Upper bounds of configuration values, and helpers that both configuration formats share.
 import type { Positions } from '../util/model-config.ts';
 import type { GenerationDefaults } from './types.ts';
 
-/** Largest width, count of heads or positions, or vocabulary. */
+/** Largest accepted width, head count, position count or vocabulary size. */
 export const sizeMax = 2 ** 28;
 
-/** A graph is built layer by layer before a tensor is looked at: a claim must not make that long. */
+/** The graph is built layer by layer before any tensor is read, so a corrupt layer count must not make that slow. */
 export const layersMax = 4096;
 
-/** Positions that YaRN makes of those of the first training, which files that it was added to may still name; 0 without it. */
+/** Positions after YaRN scaling; 0 without YaRN. Files with added YaRN settings may still name the original count. */
 export function stretchedPositions(positions: Positions): number {
   if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'yarn') return 0;
   const { factor, originalMaxPositions } = positions.rope.scaling;
@@ -17,7 +17,7 @@ export function stretchedPositions(positions: Positions): number {
 
 type Loose<T> = { readonly [Key in keyof T]-?: undefined extends T[Key] ? T[Key] | undefined : T[Key] };
 
-/** Leaves out what a file does not set. */
+/** Drops the settings that a file leaves out. */
 export function withoutUndefined(
   defaults: Loose<GenerationDefaults> & { readonly eosIds: readonly number[] },
 ): GenerationDefaults {

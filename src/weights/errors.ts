@@ -1,9 +1,9 @@
-// The one error of this room: a model file that cannot be used, with the place that shows it.
+// The error of src/weights: a model file that cannot be used, with its file, tensor, key or offset.
 import { oneLine } from '../util/one-line.ts';
 
 export interface ModelFileProblem {
   readonly file: string;
-  /** Why, with figures. */
+  /** The reason, with figures. */
   readonly reason: string;
   readonly tensor?: string | undefined;
   readonly key?: string | undefined;
@@ -11,7 +11,7 @@ export interface ModelFileProblem {
   readonly offset?: number | undefined;
 }
 
-/** A file that is missing, corrupt, truncated or beyond what is supported. The message is one line. */
+/** A file that is missing, corrupt, truncated or unsupported. The message is one line. */
 export class ModelFileError extends Error {
   readonly file: string;
   readonly tensor: string | undefined;
@@ -34,12 +34,12 @@ export class ModelFileError extends Error {
   }
 }
 
-/** A name out of a file, made safe for one line of a log. */
+/** A name from a file, shortened and made printable for one line of a log. */
 export function quoteName(name: string): string {
   return `"${oneLine(name, 120)}"`;
 }
 
-/** What the system or a parser said, as the reason of a ModelFileError. */
+/** The message of a system or parser error, as the reason of a ModelFileError. */
 export function reasonOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -1,4 +1,4 @@
-// Opens a model by its path, whatever it is.
+// Opens a model by its path: GGUF or Hugging Face.
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { ModelFileError, reasonOf } from './errors.ts';
@@ -9,7 +9,7 @@ import type { ModelFiles } from './types.ts';
 
 /**
  * Reads the headers of a GGUF file, a Hugging Face directory, or a directory that holds a single GGUF model.
- * @throws ModelFileError naming file and place; nothing is left open
+ * @throws ModelFileError that names file and location; no file stays open
  */
 export function openModel(path: string): ModelFiles {
   if (!isDirectory(path)) {

@@ -1,4 +1,4 @@
-// A file that is read by ranges, each checked against its size before anything is allocated.
+// A file read by byte ranges. Each range is checked against the file's size before memory is allocated.
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { ModelFileError, reasonOf } from './errors.ts';
 
@@ -22,7 +22,7 @@ export class RandomAccessFile {
     }
   }
 
-  /** Fills `into` from the file, or throws ModelFileError: there are no short reads. */
+  /** Fills all of `into` from the file. @throws ModelFileError when the file has too few bytes */
   readInto(offset: number, into: Uint8Array): void {
     if (this.#descriptor === undefined)
       throw new ModelFileError({ file: this.path, offset, reason: 'the file was closed' });
@@ -43,7 +43,7 @@ export class RandomAccessFile {
     }
   }
 
-  /** A fresh buffer with the bytes; the length is checked before it is allocated. */
+  /** A new buffer with the bytes. The range is checked before the allocation. */
   read(offset: number, byteLength: number): Buffer {
     if (offset < 0 || offset + byteLength > this.size) {
       const reason = `${byteLength} bytes end past the file's ${this.size} bytes`;
@@ -60,7 +60,7 @@ export class RandomAccessFile {
   }
 
   #readSome(descriptor: number, into: Uint8Array, at: number, position: number): number {
-    // One system call moves less than 2 GiB.
+    // One system call reads less than 2 GiB.
     const length = Math.min(into.byteLength - at, 2 ** 30);
     try {
       return readSync(descriptor, into, at, length, position);

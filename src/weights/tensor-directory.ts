@@ -1,4 +1,4 @@
-// The tensors of an opened model by name, those of unsupported types set apart.
+// The tensors of an opened model by name; tensors of unsupported types are kept apart.
 import { ModelFileError, quoteName } from './errors.ts';
 import type { TensorInfo, UnsupportedTensor } from './types.ts';
 import { tensorLayouts } from './types.ts';
@@ -37,7 +37,7 @@ export class TensorDirectory {
     for (const { tensor } of this.#unsupported.values()) yield tensor;
   }
 
-  /** The file of each tensor, of unsupported types too. */
+  /** The file of each tensor, unsupported types included. */
   *placements(): Iterable<readonly [name: string, file: string]> {
     for (const { name, file } of this.#tensors.values()) yield [name, file];
     for (const [name, { file }] of this.#unsupported) yield [name, file];
@@ -49,7 +49,7 @@ export class TensorDirectory {
   }
 }
 
-/** The view to fill for a range read, once the range is known to lie inside the tensor. */
+/** The buffer of a range read, after a check that the range lies inside the tensor. */
 export function readRange(
   info: TensorInfo,
   byteStart: number,

@@ -1,4 +1,4 @@
-// Tensors, and what an opened model offers: one face for GGUF files and Hugging Face directories.
+// Tensors and the interface of an opened model, common to GGUF files and Hugging Face directories.
 import type { ModelConfig } from '../util/model-config.ts';
 import { type QuantisedType, quantisedLayouts } from '../util/quantised-blocks.ts';
 import { ModelFileError } from './errors.ts';
@@ -6,12 +6,15 @@ import { ModelFileError } from './errors.ts';
 export type TensorType = 'f32' | 'f16' | 'bf16' | QuantisedType;
 
 export interface TensorLayout {
-  /** Elements that are stored together; a row is a whole number of blocks. */
+  /** Elements of one stored block; a row is a whole number of blocks. */
   readonly blockElements: number;
   readonly blockBytes: number;
 }
 
-/** Stored layout of each type; a further quantisation is a row and a decoder in util/quantised-blocks.ts and a row in `ggmlTypes`. */
+/**
+ * Stored layout of each type. A new quantisation is a row here, a row and a decoder in util/quantised-blocks.ts, and a
+ * row in `ggmlTypes`.
+ */
 export const tensorLayouts: Readonly<Record<TensorType, TensorLayout>> = {
   f32: { blockElements: 1, blockBytes: 4 },
   f16: { blockElements: 1, blockBytes: 2 },
@@ -26,13 +29,13 @@ export interface TensorInfo {
   /** Row-major, outermost first: (out, in) for a linear layer. */
   readonly shape: readonly number[];
   readonly byteLength: number;
-  /** Path of the file that holds it. */
+  /** Path of the file that holds the tensor. */
   readonly file: string;
-  /** Byte offset of its first stored row in that file. */
+  /** Byte offset of the first stored row in that file. */
   readonly offset: number;
 }
 
-/** A tensor whose stored type cannot be read; asking for it by name is an error that says so. */
+/** A tensor of a stored type that cannot be read. Requesting it by name is an error. */
 export interface UnsupportedTensor {
   readonly name: string;
   readonly typeName: string;
@@ -46,11 +49,11 @@ export interface GenerationDefaults {
   readonly minP?: number;
   readonly repetitionPenalty?: number;
   readonly maxNewTokens?: number;
-  /** Every id that ends a generation. */
+  /** All token ids that end a generation. */
   readonly eosIds: readonly number[];
 }
 
-/** Vocabulary and rules as a GGUF file stores them. */
+/** Vocabulary and tokenizer settings as a GGUF file stores them. */
 export interface GgufTokenizerData {
   /** `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece style), ... */
   readonly model: string;
@@ -59,7 +62,7 @@ export interface GgufTokenizerData {
   readonly tokens: readonly string[];
   readonly tokenTypes?: Int32Array;
   readonly scores?: Float32Array;
-  /** Two pieces with a space between, best first. */
+  /** Pairs of pieces separated by a space, best first. */
   readonly merges?: readonly string[];
   readonly bosId?: number;
   readonly eosId?: number;
@@ -70,7 +73,7 @@ export interface GgufTokenizerData {
   readonly addBos?: boolean;
   readonly addEos?: boolean;
   readonly addSpacePrefix?: boolean;
-  /** White space behind special tokens belongs to them: what Phi-3's tokenizer does and no key says. */
+  /** Special tokens absorb the white space after them: Phi-3's tokenizer does, and no key states it. */
   readonly stripAfterSpecial?: boolean;
   readonly chatTemplate?: string;
 }
@@ -85,32 +88,32 @@ export type TokenizerSource =
       readonly chatTemplate?: string;
     };
 
-/** An opened model. Opening reads headers only; every getter and method may throw ModelFileError. */
+/** An opened model. Opening reads only headers; every getter and method may throw ModelFileError. */
 export interface ModelFiles {
   readonly path: string;
   readonly kind: 'gguf' | 'safetensors';
-  /** Stem of the file, or name of the folder. */
+  /** File name without extension, or folder name. */
   readonly id: string;
-  /** @throws ModelFileError when the tensor exists in a type that is not supported */
+  /** @throws ModelFileError when the tensor exists in an unsupported type */
   tensor(name: string): TensorInfo | undefined;
   /** Tensors of supported types, in file order. */
   tensors(): Iterable<TensorInfo>;
   unsupportedTensors(): Iterable<UnsupportedTensor>;
   /**
    * Stored bytes [byteStart, byteStart + byteLength) of a tensor, rows in Hugging Face order.
-   * Fills the front of `into` when given (no other allocation of that size), and returns exactly the bytes read.
+   * Fills the start of `into` if given, without another allocation of that size, and returns exactly the bytes read.
    * @throws RangeError when the range is not inside the tensor
    */
   read(info: TensorInfo, byteStart: number, byteLength: number, into?: Uint8Array): Uint8Array;
-  /** Parsed at first use. */
+  /** Parsed on first use. */
   readonly config: ModelConfig;
-  /** undefined: the model is served for token ids only. Large: built at each use, not kept. */
+  /** undefined: the model is served for token ids only. Large, so it is built on each use and not kept. */
   readonly tokenizer: TokenizerSource | undefined;
   readonly generationDefaults: GenerationDefaults;
   close(): void;
 }
 
-/** Bytes of one row: the last dimension. */
+/** Bytes of one row, the last dimension. */
 export function rowBytes(info: TensorInfo): number {
   const { blockElements, blockBytes } = tensorLayouts[info.type];
   return ((info.shape.at(-1) ?? 1) / blockElements) * blockBytes;
@@ -120,21 +123,21 @@ export function elementCount(shape: readonly number[]): number {
   return shape.reduce((product, size) => product * size, 1);
 }
 
-/** What the shape takes in stored bytes, or why it takes none: an overflow, or a row that is not whole blocks. */
+/** Stored bytes of a shape, or the reason why it has none: an overflow, or rows that are not whole blocks. */
 export function storedBytes(type: TensorType, shape: readonly number[]): number | string {
   const { blockElements, blockBytes } = tensorLayouts[type];
   const columns = shape.at(-1) ?? 1;
   if (columns % blockElements !== 0)
     return `rows of ${columns} elements are not whole blocks of ${blockElements} (${type})`;
-  // A size of 0 must not hide an overflow of the others.
+  // A size of 0 must not hide an overflow of the other sizes.
   const product = shape.reduce((bytes, size) => bytes * Math.max(size, 1), blockBytes);
   if (!Number.isSafeInteger(product)) return `shape [${shape.join(', ')}] overflows`;
   return (elementCount(shape) / blockElements) * blockBytes;
 }
 
 /**
- * The tensor of this name, if it has this shape.
- * @throws ModelFileError naming file, tensor and offset when it is missing or shaped otherwise
+ * The tensor of this name and shape.
+ * @throws ModelFileError that names file, tensor and offset when it is missing or has another shape
  */
 export function expectTensor(files: ModelFiles, name: string, shape: readonly number[]): TensorInfo {
   const info = files.tensor(name);

@@ -159,10 +159,7 @@ describe('models of the hub', () => {
       child.kill(signal);
       const { status, stderr } = await ended;
       if (signal === 'SIGINT')
-        expect([status, stderr.split('\n').at(-2)]).toEqual([
-          130,
-          'Interrupted: org/two will be resumed from what is there',
-        ]);
+        expect([status, stderr.split('\n').at(-2)]).toEqual([130, 'Interrupted: the next pull resumes org/two']);
       if (signal === 'SIGKILL') rmSync(partial);
     }
     const { status, stderr } = await kvasir(['models', 'pull', 'org/two']);

@@ -1,4 +1,5 @@
-// GGUF files of every architecture against the safetensors checkpoints they were written from: configuration and every value.
+// GGUF files of every architecture against the safetensors checkpoints they were converted from: configuration and all
+// values.
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { ModelConfig } from '../../src/util/model-config.ts';
@@ -18,7 +19,10 @@ function values(files: ModelFiles, name: string): Float32Array {
   return dequantise(info.type, files.read(info, 0, info.byteLength));
 }
 
-/** Numbers of a file are float32, gains of Gemma's files are finished, Llama 3's scaling is a list, and Mistral is called llama. */
+/**
+ * Known differences of GGUF: numbers are float32, Gemma's gains are final, Llama 3's scaling is a list, Mistral is
+ * named llama.
+ */
 function comparable(config: ModelConfig): unknown {
   const { positions, attention } = config;
   return {
@@ -52,7 +56,7 @@ describe.skipIf(!hasShared)('random models as GGUF (needs ../shared/models)', ()
     const [hf, gguf] = [openModel(source), openModel(path)];
     expect(comparable(gguf.config)).toEqual(comparable(hf.config));
     const { gainOffset } = hf.config.norm;
-    // Gemma 2's scale of queries is in its weights there: no key holds it.
+    // Gemma 2's query scale is folded into the converted weights: no key holds it.
     const queryScale = gguf.config.attention.scale / hf.config.attention.scale;
     for (const tensor of hf.tensors()) {
       const expected = values(hf, tensor.name);
@@ -80,7 +84,7 @@ function configOf(architecture: string, ...extra: readonly Entry[]): ModelConfig
   return configWith(architecture, extra, {});
 }
 
-/** The configuration of a file that has these keys and, beside none, these float32 tensors. */
+/** The configuration of a file with these keys and these float32 tensors. */
 function configWith(
   architecture: string,
   extra: readonly Entry[],
@@ -110,8 +114,8 @@ function configWith(
   }
 }
 
-describe('what keys leave to the architecture', () => {
-  test('Gemma 2: a window in every second layer, caps, and the scale of its largest size', () => {
+describe('defaults by architecture', () => {
+  test('Gemma 2: a window in every second layer, softcaps, and the query scale of its largest size', () => {
     const { attention, logitSoftcap, activation } = configOf('gemma2');
     expect(attention.layers?.map((kind) => kind[0]).join('')).toBe('sfsfsf');
     expect({ ...attention, layers: 0 }).toEqual({ scale: 0.25, softcap: 50, window: 4096, layers: 0 });
@@ -126,7 +130,7 @@ describe('what keys leave to the architecture', () => {
     ).toBe(0.25);
   });
 
-  test('Gemma 3: one full layer in six, a rope base of its own for the others', () => {
+  test('Gemma 3: every sixth layer has full attention, the others a RoPE base of their own', () => {
     const sliding = configOf('gemma3', ['attention.sliding_window', u32(512)], ['rope.freq_base', f32(1e6)]);
     expect(sliding.attention.layers?.map((kind) => kind[0]).join('')).toBe('sssssf');
     expect(sliding.positions).toMatchObject({
@@ -136,7 +140,7 @@ describe('what keys leave to the architecture', () => {
     expect(configOf('gemma3').attention).toMatchObject({ window: undefined, layers: undefined });
   });
 
-  test('a window goes with a pattern, by number or layer by layer', () => {
+  test('a window pattern is a number or a list of layers', () => {
     const window: Entry = ['attention.sliding_window', u32(64)];
     const key = 'attention.sliding_window_pattern';
     const kinds = (entry: Entry) =>
@@ -155,7 +159,7 @@ describe('what keys leave to the architecture', () => {
     );
   });
 
-  test('Phi-3 for long contexts: both sets of divisors, and their magnitude', () => {
+  test('Phi-3 for long contexts: both sets of divisors and their magnitude', () => {
     const divisors = [1, 1, 1.5, 2, 2, 3, 4, 4];
     const longDivisors = divisors.map((value) => value * 8);
     const both = { 'rope_factors_short.weight': divisors, 'rope_factors_long.weight': longDivisors };

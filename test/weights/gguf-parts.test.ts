@@ -14,7 +14,7 @@ const partName = (part: number) => `big-0000${part}-of-00003.gguf`;
 
 type Entry = readonly [string, GgufValue];
 
-/** Three parts in a folder of their own: the first has the model's metadata, all have their numbers. */
+/** Writes three parts to a folder: the first has the model's metadata, each has its part number. */
 function writeParts(name: string, changes: Readonly<Record<number, readonly Entry[]>> = {}): string {
   const path = join(folder.path, name);
   mkdirSync(path);
@@ -32,7 +32,7 @@ function writeParts(name: string, changes: Readonly<Record<number, readonly Entr
   return path;
 }
 
-test('the parts are the model, by its folder or any of them', () => {
+test('a split model opens by its folder or by any of its parts', () => {
   const whole = join(folder.path, 'whole.gguf');
   writeGgufModel(whole, tinySpec, 'q8_0');
   const single = openModel(whole);
@@ -54,7 +54,7 @@ test('the parts are the model, by its folder or any of them', () => {
   single.close();
 });
 
-test('parts that do not belong together are refused in one line', () => {
+test('parts of different models are refused with a one-line error', () => {
   const refused = (name: string, change: Readonly<Record<number, readonly Entry[]>>) => () =>
     openModel(join(writeParts(name, change), partName(1)));
   expect(refused('count', { 2: [['split.count', u32(4)]] })).toThrow(/4 in a part of 3 \(key "split.count"/);

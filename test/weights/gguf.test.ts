@@ -45,7 +45,7 @@ describe('tensors of a GGUF file', () => {
     files.close();
   });
 
-  test('any range of a reordered tensor is that range of the whole', () => {
+  test('a range read of a reordered tensor equals that range of the whole tensor', () => {
     const path = join(folder.path, 'ranges.gguf');
     writeGgufModel(path, tinySpec, 'q4_1');
     const files = openModel(path);
@@ -67,7 +67,7 @@ describe('tensors of a GGUF file', () => {
     files.close();
   });
 
-  test('agrees with the safetensors form of the same model', () => {
+  test('equals the safetensors form of the same model', () => {
     const spec = { ...tinySpec, seed: 5, tieEmbeddings: true };
     const directory = join(folder.path, 'same');
     writeHuggingFaceModel(directory, spec, 'bf16');
@@ -104,7 +104,7 @@ describe('metadata of a GGUF file', () => {
     files.close();
   });
 
-  test('rope scaling: linear by key, llama3 by a tensor of divisors', () => {
+  test('RoPE scaling: linear from a key, llama3 from a tensor of divisors', () => {
     const linear = ggufWith(
       'linear.gguf',
       ['llama.rope.scaling.type', text('linear')],
@@ -181,14 +181,14 @@ describe('metadata of a GGUF file', () => {
 });
 
 describe.skipIf(!hasShared)('kvasir-tiny in both forms (needs ../shared/models)', () => {
-  test('every tensor of the GGUF is near that of the safetensors file, q and k included', () => {
+  test('every GGUF tensor is close to its safetensors tensor, q and k included', () => {
     const hf = openModel(join(sharedModels, 'kvasir-tiny'));
     const gguf = openModel(join(sharedModels, 'kvasir-tiny/kvasir-tiny-q8_0.gguf'));
     let compared = 0;
     for (const { name, shape } of hf.tensors()) {
       const [a, b] = [values(hf, name, shape), values(gguf, name, shape)];
       const largest = a.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-      // Half a step of Q8_0, and the rounding of its scale.
+      // Half a Q8_0 step plus the rounding error of its scale.
       const bound = largest * (1 / 254 + 2 ** -10);
       expect(a.every((value, index) => Math.abs(value - (b[index] ?? Number.NaN)) <= bound)).toBe(true);
       compared++;

@@ -1,4 +1,4 @@
-// The families of Hugging Face checkpoints: defaults of real configurations, names, stored orders, and what is refused.
+// Families of Hugging Face checkpoints: defaults of published configurations, names, storage orders and refusals.
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -15,8 +15,8 @@ const folder = temporaryFolder();
 const ownHeads = { ...tinySpec, kvHeads: 4 };
 const config = (settings: Record<string, unknown>) => huggingFaceConfig('config.json', settings);
 
-describe('published configurations, with the keys that they leave out', () => {
-  test('gemma-3-4b: the text half of an image model', () => {
+describe('published configurations with omitted keys', () => {
+  test('gemma-3-4b: the text model of a multimodal model', () => {
     const found = config({
       model_type: 'gemma3_text',
       hidden_size: 2560,
@@ -47,7 +47,7 @@ describe('published configurations, with the keys that they leave out', () => {
     ]);
   });
 
-  test('gemma-2: caps, scale and every second layer local', () => {
+  test('gemma-2: softcaps, query scale and a sliding window in every second layer', () => {
     const shape = { hidden_size: 4608, num_hidden_layers: 2, num_attention_heads: 32, num_key_value_heads: 16 };
     const settings = { ...shape, model_type: 'gemma2', vocab_size: 256_000, intermediate_size: 36_864, head_dim: 128 };
     const found = config({ ...settings, query_pre_attn_scalar: 144, hidden_act: 'gelu' });
@@ -56,7 +56,7 @@ describe('published configurations, with the keys that they leave out', () => {
     expect(found.logitSoftcap).toBe(30);
   });
 
-  test('gpt2: its own spellings, four times the width', () => {
+  test('gpt2: its own key names, an MLP of four times the hidden size', () => {
     const settings = {
       model_type: 'gpt2',
       vocab_size: 50_257,
@@ -75,7 +75,7 @@ describe('published configurations, with the keys that they leave out', () => {
     });
   });
 
-  test('bloom-560m: n_embed, no positions but their number', () => {
+  test('bloom-560m: n_embed, and no position embeddings', () => {
     const settings = { model_type: 'bloom', vocab_size: 250_880, n_embed: 1024, n_layer: 24, num_attention_heads: 16 };
     expect(config({ ...settings, n_inner: null })).toMatchObject({
       hiddenSize: 1024,
@@ -98,13 +98,13 @@ describe('published configurations, with the keys that they leave out', () => {
   });
 });
 
-describe('ropes for long contexts', () => {
+describe('RoPE for long contexts', () => {
   const rope = (settings: Record<string, unknown>) => {
     const { positions, maxPositions } = config({ ...configJson(tinySpec), ...settings });
     return { scaling: positions.kind === 'rope' ? positions.rope.scaling : undefined, maxPositions };
   };
 
-  test('yarn as Qwen2.5 asks for it stretches the positions', () => {
+  test('YaRN as in Qwen2.5 extends the positions', () => {
     const scaling = { type: 'yarn', factor: 4, original_max_position_embeddings: 256 };
     expect(rope({ rope_scaling: scaling })).toEqual({
       scaling: {
@@ -126,7 +126,7 @@ describe('ropes for long contexts', () => {
     });
   });
 
-  test('longrope as Phi-3 asks for it', () => {
+  test('longrope as in Phi-3', () => {
     const factors = { short_factor: [1, 1, 1, 1, 1, 1, 1, 2], long_factor: [1, 2, 3, 4, 5, 6, 7, 8] };
     const settings = { max_position_embeddings: 4096, original_max_position_embeddings: 256 };
     const found = rope({ ...settings, rope_scaling: { type: 'longrope', ...factors } });
@@ -143,7 +143,7 @@ describe('ropes for long contexts', () => {
     );
   });
 
-  test('dynamic scaling changes nothing within the positions', () => {
+  test('dynamic scaling has no effect within the maximum positions', () => {
     expect(rope({ rope_scaling: { type: 'dynamic', factor: 2 } })).toEqual({
       scaling: { kind: 'none' },
       maxPositions: 256,
@@ -188,7 +188,7 @@ describe.each(['gpt2', 'bloom', 'gpt_neox'] as const)('%s', (architecture) => {
     tieEmbeddings: true,
   };
 
-  test.each(['f32', 'bf16'] as const)('every %s tensor is read in the order of the model, in any pieces', (type) => {
+  test.each(['f32', 'bf16'] as const)('%s tensors are read in the model order, in ranges of any size', (type) => {
     const path = join(folder.path, `${architecture}-${type}`);
     writeHuggingFaceModel(path, spec, type);
     const files = openModel(path);

@@ -1,4 +1,4 @@
-// Corrupt, truncated and lying files: one line that names file and place, nothing else, and no memory by their claims.
+// Corrupt and truncated files give a one-line error with file and location, and allocate no memory for false sizes.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -35,7 +35,7 @@ const tinyGguf: GgufSpec = {
   tensors: ggufTensors({ ...tinySpec, layers: 1 }, 'q4_0'),
 };
 
-/** Uses everything that a model file offers. */
+/** Reads everything that an opened model offers. */
 function useAll(path: string): void {
   const files = openModel(path);
   try {
@@ -67,7 +67,7 @@ function changed(place: number, change: Partial<GgufTensorSpec>): GgufTensorSpec
   return tinyGguf.tensors.map((tensor, index) => (index === place ? { ...tensor, ...change } : tensor));
 }
 
-describe('lying GGUF files', () => {
+describe('invalid GGUF files', () => {
   const tera = 10n ** 12n;
   const many = { tensors: [], metadata: [] };
   test.each<[string, Partial<GgufSpec>, RegExp]>([
@@ -168,7 +168,7 @@ describe('lying GGUF files', () => {
     expect(problem.file).toContain('hostile.gguf');
   });
 
-  test('a name that forges log lines is shown in one', () => {
+  test('a name with line breaks is shown on one line', () => {
     const problem = ggufProblem({
       tensors: changed(0, { name: `a\nERROR \u001b[31m${'x'.repeat(5000)}`, shape: [1, 33] }),
     });
@@ -198,7 +198,7 @@ describe('lying GGUF files', () => {
   });
 });
 
-describe('lying safetensors files', () => {
+describe('invalid safetensors files', () => {
   function problem(bytes: Uint8Array): ModelFileError {
     writeFileSync(join(directory, 'model.safetensors'), bytes);
     return problemOf(directory);
@@ -261,8 +261,8 @@ function rawSafetensorsBytes(header: Uint8Array): Uint8Array {
   return new Uint8Array(Buffer.concat([length, header]));
 }
 
-describe('any change of bytes is read or refused', () => {
-  /** Bytes overwritten, a piece cut out, the end cut off: several at once. */
+describe('files with random changes are read or refused', () => {
+  /** Overwritten bytes, a removed section, a truncated end: several at once. */
   const edits = fc.array(
     fc.oneof(
       fc.record({
@@ -292,7 +292,7 @@ describe('any change of bytes is read or refused', () => {
   ): Uint8Array {
     let bytes = Uint8Array.from(original);
     for (const { kind, at, bytes: patch } of changes) {
-      // Most of the interest is in the header.
+      // Most changes hit the header, where most checks are.
       const place = at % Math.max(1, Math.min(span, bytes.byteLength));
       if (kind === 'end') bytes = bytes.slice(0, at % (bytes.byteLength + 1));
       else if (kind === 'cut')

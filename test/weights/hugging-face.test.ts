@@ -1,4 +1,4 @@
-// Hugging Face directories: shards, configurations of both styles, defaults and tokenizer files.
+// Hugging Face directories: shards, configurations of both styles, generation defaults and tokenizer files.
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -14,7 +14,7 @@ import { writeSafetensors } from './writers.ts';
 const folder = temporaryFolder();
 let folders = 0;
 
-/** A directory with the tiny model's tensors and a configuration changed by `changes`. */
+/** A directory with the tiny model's tensors and a configuration with `changes`. */
 function directory(changes: Record<string, unknown> = {}, files: Record<string, unknown> = {}): string {
   const path = join(folder.path, `model-${folders++}`);
   writeHuggingFaceModel(path, tinySpec, 'bf16');
@@ -52,7 +52,7 @@ describe('safetensors', () => {
     });
   });
 
-  test('shards by their index; a missing one is named', () => {
+  test('shards are found by their index; a missing one is named', () => {
     const path = join(folder.path, 'sharded');
     mkdirSync(path);
     const tensor = (name: string, value: number) => ({
@@ -82,7 +82,7 @@ describe('safetensors', () => {
     expect(() => openModel(path)).toThrow('not a plain file name');
   });
 
-  test('a tensor of a type that is not read fails when it is asked for, not before', () => {
+  test('a tensor of an unsupported type fails when it is requested, not before', () => {
     const path = directory();
     const bytes = new Uint8Array(16);
     writeFileSync(
@@ -109,7 +109,7 @@ describe('safetensors', () => {
 });
 
 describe('config.json', () => {
-  test('both rope styles', () => {
+  test('both RoPE styles', () => {
     const llama3 = { factor: 8, low_freq_factor: 1, high_freq_factor: 4, original_max_position_embeddings: 128 };
     const scaling = { kind: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalMaxPositions: 128 };
     const legacy = configOf({ rope_theta: 5e5, rope_scaling: { ...llama3, rope_type: 'llama3' } });
@@ -134,7 +134,7 @@ describe('config.json', () => {
     expect(configOf({ rope_parameters: half }).positions).toMatchObject({ rotaryDim: 8 });
   });
 
-  test('what a model type means where its file is silent', () => {
+  test('defaults of each model type', () => {
     const silent = { head_dim: undefined, tie_word_embeddings: undefined, rope_theta: undefined };
     expect(configOf(silent)).toMatchObject({
       headDim: 16,
@@ -213,7 +213,7 @@ describe('config.json', () => {
 });
 
 describe('generation_config.json and tokenizer files', () => {
-  test('defaults are those of the file, and all end-of-sequence ids count', () => {
+  test('defaults come from the file, with all end-of-sequence ids', () => {
     const generation = {
       temperature: 0.6,
       top_p: 0.9,
@@ -234,7 +234,7 @@ describe('generation_config.json and tokenizer files', () => {
     );
   });
 
-  test('chat templates: in the configuration, named, or in a file of their own', () => {
+  test('chat templates: in the configuration, by name, or in a separate file', () => {
     const tokenizer = (files: Record<string, unknown>) =>
       withModel(directory({}, { 'tokenizer.json': '{}', ...files }), (model) => model.tokenizer);
     expect(tokenizer({})).toEqual({ kind: 'huggingface', tokenizerJson: '{}' });
@@ -253,7 +253,7 @@ describe('generation_config.json and tokenizer files', () => {
 describe.skipIf(!hasShared)('the random models (needs ../shared/models/random)', () => {
   const names =
     'bloom-alibi gemma2 gemma3 gpt2 gptneox-parallel llama-linear llama2-mha llama3-rope mistral-window opt phi3 qwen2 qwen3';
-  test.each(names.split(' '))('%s opens, is configured and reads', (name) => {
+  test.each(names.split(' '))('%s opens, and its configuration and tensors can be read', (name) => {
     const path = join(sharedModels, 'random', name);
     withModel(path, (files) => {
       const raw: unknown = JSON.parse(readFileSync(join(path, 'config.json'), 'utf8'));

@@ -1,4 +1,4 @@
-// Tensor types: stored bytes against values that another tool computed, and rounding back to bytes.
+// Tensor types: stored bytes against values computed by another tool, and quantisation back to bytes.
 import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import fc from 'fast-check';
@@ -32,7 +32,7 @@ const hex = (bytes: ArrayBufferView): string =>
 const patternOf = (value: number): number => new Uint32Array(Float32Array.of(value).buffer)[0] ?? 0;
 
 describe('dequantise', () => {
-  test.each(order)('%s has the very values that the gguf package computes', (name) => {
+  test.each(order)('%s has exactly the values that the gguf package computes', (name) => {
     const files = openModel(join(folder, 'quants.gguf'));
     const expected = floats(join(folder, 'values.f32'));
     const at = order.indexOf(name) * columns;
@@ -68,7 +68,7 @@ describe('dequantise', () => {
 });
 
 describe('16-bit floats', () => {
-  test('every binary16 goes to float32 and back', () => {
+  test('every binary16 value survives the conversion to float32 and back', () => {
     for (let half = 0; half < 65_536; half++) {
       const quiet = (half & 0x7c00) === 0x7c00 && (half & 0x3ff) !== 0 ? half | 0x200 : half;
       if (f32BitsToF16(f16ToF32Bits(half)) !== quiet)
@@ -79,7 +79,7 @@ describe('16-bit floats', () => {
     );
   });
 
-  test('every bfloat16 goes to float32 and back', () => {
+  test('every bfloat16 value survives the conversion to float32 and back', () => {
     for (let half = 0; half < 65_536; half++) {
       const quiet = (half & 0x7f80) === 0x7f80 && (half & 0x7f) !== 0 ? half | 0x40 : half;
       const back = f32BitsToBf16((half << 16) >>> 0);
@@ -109,9 +109,9 @@ describe('16-bit floats', () => {
 });
 
 describe('quantise', () => {
-  test.each(['f32', 'f16', 'bf16', 'q4_1', 'q8_0'] as const)('%s keeps values that it can hold', (type) => {
+  test.each(['f32', 'f16', 'bf16', 'q4_1', 'q8_0'] as const)('%s preserves values that it can represent', (type) => {
     const bytes = new Uint8Array(40 * { f32: 128, f16: 64, bf16: 64, q4_1: 20, q8_0: 34 }[type]);
-    // Levels that reach both ends of the range in each block, scales that are powers of two.
+    // Levels at both ends of the range in each block; scales are powers of two.
     const values = Float32Array.from({ length: 1280 }, (_, index) => {
       const level = index % 32 === 0 ? 0 : index % 32 === 1 ? 15 : (index * 7) % 16;
       const block = Math.floor(index / 32);
@@ -121,7 +121,7 @@ describe('quantise', () => {
     expect(hex(dequantise(type, bytes))).toBe(hex(values));
   });
 
-  test('q4_0: the largest magnitude becomes -8, whichever its sign', () => {
+  test('q4_0: the value of largest magnitude becomes -8, whatever its sign', () => {
     for (const sign of [-1, 1]) {
       const values = Float32Array.from(
         { length: 32 },
@@ -160,7 +160,7 @@ describe('quantise', () => {
         const values = Float32Array.from(list);
         const back = dequantise(type, quantise(type, values));
         const range = type === 'q4_1' ? Math.max(...values) - Math.min(...values) : Math.max(...values.map(Math.abs));
-        // A scale is rounded to 11 bits, and to 2^-24 where it is tiny.
+        // A scale is rounded to 11 bits, and to 2^-24 if it is tiny.
         const largest = Math.max(...values.map(Math.abs));
         const bound = range * share + largest * 2 ** -10 + 16 * 2 ** -24 + (type === 'q8_0' ? 127 * 2 ** -24 : 0);
         return values.every((x, index) => Math.abs(x - (back[index] ?? Number.NaN)) <= bound);
@@ -171,7 +171,8 @@ describe('quantise', () => {
 });
 
 describe('quantise to five bits and K blocks', () => {
-  // Shares of a block's largest magnitude: half a step of the widest group, its scale and minimum rounded to theirs.
+  // Error bounds relative to a block's largest magnitude: half a step of the widest group plus the rounding of scale
+  // and minimum.
   test.each([
     ['q5_0', 1.1 / 16],
     ['q5_1', 1 / 31 + 0.002],

@@ -1,4 +1,4 @@
-// How the checkpoints of each family spell their configuration and order their rows: the other side of what src/weights reads.
+// Configurations and row orders as each family's checkpoints store them: the inverse of what src/weights reads.
 import type { RandomModelSpec, RandomTensor } from './random-model.ts';
 
 /** `model_type` of config.json. */
@@ -15,7 +15,7 @@ export type FamilyName =
   | 'bloom'
   | 'gpt_neox';
 
-/** config.json of a model: keys as its family's class writes them. */
+/** config.json of a model, with the keys that its family's class writes. */
 export function configJson(spec: RandomModelSpec): Record<string, unknown> {
   const { architecture, vocabSize, tieEmbeddings } = spec;
   const common = {
@@ -98,7 +98,10 @@ function traits({ architecture, window, headDim }: RandomModelSpec): Record<stri
   }
 }
 
-/** A tensor as the family's checkpoints hold it: GPT-2's projections transposed, BLOOM's and NeoX's q, k and v head by head. */
+/**
+ * A tensor as checkpoints store it: GPT-2's projections transposed, q, k and v of BLOOM and GPT-NeoX interleaved by
+ * head.
+ */
 export function asStored({ architecture, heads }: RandomModelSpec, tensor: RandomTensor): RandomTensor {
   const { name, shape, values } = tensor;
   const [rows, columns = 1] = shape;

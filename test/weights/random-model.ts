@@ -1,4 +1,4 @@
-// Random models of any size in both file kinds, with the same values: for tests that need a model that nobody trained.
+// Random models of any size in both file formats with the same values, for tests that need no trained model.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GainRef, Graph, WeightRef } from '../../src/graph/graph.ts';
@@ -20,7 +20,7 @@ export interface RandomModelSpec {
   readonly headDim: number;
   readonly maxPositions: number;
   readonly tieEmbeddings: boolean;
-  /** Of the layers that slide, in architectures that have them. */
+  /** Window of the sliding layers, in architectures that have them. */
   readonly window?: number;
   readonly seed: number;
 }
@@ -42,12 +42,14 @@ export const tinySpec: RandomModelSpec = {
 export interface RandomTensor {
   /** Hugging Face name. */
   readonly name: string;
-  /** Shape, and values in the order, that models ask for: the file may hold them otherwise. */
+  /** Shape and values in the order that models use; the file may store them in another order. */
   readonly shape: readonly number[];
   readonly values: Float32Array;
 }
 
-/** Every tensor that the model's graph asks for: matrices small enough that activations stay near 1, gains near 1, biases near 0. */
+/**
+ * Every tensor that the model's graph reads: small matrices keep activations near 1; gains are near 1, biases near 0.
+ */
 export function randomTensors(spec: RandomModelSpec): RandomTensor[] {
   const random = normals(spec.seed);
   const tensors = new Map<string, RandomTensor>();
@@ -140,7 +142,7 @@ export function ggufMetadata(spec: RandomModelSpec): (readonly [string, GgufValu
   ];
 }
 
-/** The tensors as a converter would write them: GGUF names, q and k of llama reordered; vectors in f32. */
+/** The tensors as a converter writes them: GGUF names, q and k of llama reordered, vectors in f32. */
 export function ggufTensors(
   spec: RandomModelSpec,
   type: TensorType | ((name: string) => TensorType),
@@ -165,7 +167,7 @@ function ggufName(name: string): string {
   return name === 'model.norm.weight' ? 'output_norm.weight' : 'output.weight';
 }
 
-/** (heads, 2, half, columns) to (heads, half, 2, columns), as converters of llama files do. */
+/** Reorders (heads, 2, half, columns) to (heads, half, 2, columns), as converters do for llama. */
 function pairRows(values: Float32Array, rows: number, heads: number): Float32Array {
   const columns = values.length / rows;
   const headRows = rows / heads;
@@ -179,7 +181,7 @@ function pairRows(values: Float32Array, rows: number, heads: number): Float32Arr
   return out;
 }
 
-/** Normal deviates from a seed: a Weyl sequence through a mixer, twelve uniforms each. */
+/** Normal deviates from a seed: a mixed Weyl sequence, twelve uniform values each. */
 function normals(seed: number): () => number {
   let state = seed >>> 0;
   const uniform = (): number => {

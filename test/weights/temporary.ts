@@ -1,4 +1,4 @@
-// Temporary files of a test, and where the shared models are when this checkout has them.
+// Temporary files of a test, and the location of shared models if this checkout has them.
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -7,7 +7,7 @@ import { afterAll } from 'vitest';
 export const sharedModels = resolve(import.meta.dirname, '../../../shared/models');
 export const hasShared = existsSync(sharedModels);
 
-/** A folder that is removed after the tests of the file that asks for it. */
+/** A folder that is removed after the tests of the calling file. */
 export function temporaryFolder(): {
   readonly path: string;
   write(name: string, content: Uint8Array | string): string;

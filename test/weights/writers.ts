@@ -1,4 +1,4 @@
-// Writers of small GGUF and safetensors files: what tests build models with, honest or broken.
+// Writers of small GGUF and safetensors files, valid or invalid, for tests.
 import type { TensorType } from '../../src/weights/types.ts';
 
 const scalarIds = { u8: 0, i8: 1, u16: 2, i16: 3, u32: 4, i32: 5, f32: 6, bool: 7, u64: 10, i64: 11, f64: 12 } as const;
@@ -16,7 +16,7 @@ export type GgufValue =
       readonly itemType: ScalarName | 'string' | 'array';
     };
 
-/** Shorthands: u32('llama.block_count', 2) and so on. */
+/** Shorthands, for example u32('llama.block_count', 2). */
 export const u32 = (value: number): GgufValue => ({ type: 'u32', value });
 export const f32 = (value: number): GgufValue => ({ type: 'f32', value });
 export const bool = (value: boolean): GgufValue => ({ type: 'bool', value });
@@ -50,12 +50,12 @@ export const ggmlTypeIds: Readonly<Record<TensorType, number>> = {
 
 export interface GgufTensorSpec {
   readonly name: string;
-  /** A type by name, or any number to claim. */
+  /** A type by name, or any number to write as the type. */
   readonly type: TensorType | number;
   /** Row-major, outermost first. */
   readonly shape: readonly (number | bigint)[];
   readonly bytes: Uint8Array;
-  /** Claimed offset in the tensor data; default: where the bytes are. */
+  /** Offset to write; default: the real offset in the tensor data. */
   readonly offset?: number | bigint;
 }
 
@@ -63,9 +63,9 @@ export interface GgufSpec {
   readonly metadata: readonly (readonly [key: string, value: GgufValue])[];
   readonly tensors: readonly GgufTensorSpec[];
   readonly version?: number;
-  /** Also written as `general.alignment` when given. */
+  /** Also written as `general.alignment` if given. */
   readonly alignment?: number;
-  /** Claimed counts; default: the truth. */
+  /** Counts to write; default: the real counts. */
   readonly tensorCount?: bigint;
   readonly metadataCount?: bigint;
 }
@@ -117,7 +117,7 @@ export function writeSafetensors(tensors: readonly SafetensorsSpec[]): Uint8Arra
   return rawSafetensors(JSON.stringify(header), ...tensors.map(({ bytes }) => bytes));
 }
 
-/** A safetensors file with any header text, and any claim of its length. */
+/** A safetensors file with any header text and any stated header length. */
 export function rawSafetensors(header: string, ...data: readonly Uint8Array[]): Uint8Array {
   const out = new ByteWriter();
   out.string(header);
@@ -139,7 +139,7 @@ function writeValue(out: ByteWriter, value: GgufValue): void {
   } else out.scalar(value.type, value.value);
 }
 
-/** Little-endian bytes, appended. */
+/** Appends little-endian bytes. */
 class ByteWriter {
   readonly #parts: Uint8Array[] = [];
   #length = 0;
@@ -154,7 +154,7 @@ class ByteWriter {
     this.bytes(new Uint8Array(view.buffer, 0, setScalar(view, type, value)));
   }
 
-  /** Length as u64, then the bytes. */
+  /** Writes the length as u64, then the bytes. */
   string(value: string | Uint8Array): void {
     const bytes = typeof value === 'string' ? new TextEncoder().encode(value) : value;
     this.scalar('u64', bytes.byteLength);

@@ -1,4 +1,4 @@
-// Model configuration and generation defaults out of GGUF metadata.
+// Model configuration and generation defaults from GGUF metadata.
 import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../../util/model-config.ts';
 import { layersMax, stretchedPositions, withoutUndefined } from '../config-limits.ts';
 import type { GenerationDefaults, ModelFiles } from '../types.ts';
@@ -7,20 +7,20 @@ import type { GgufMetadata } from './gguf-metadata.ts';
 import { ggufRope } from './gguf-rope.ts';
 import { tokenId } from './gguf-tokenizer.ts';
 
-/** What an architecture means beyond its keys. */
+/** What an architecture implies beyond its metadata keys. */
 interface Family {
   readonly activation?: Activation;
-  /** A table of positions in place of rope. */
+  /** Learned position embeddings instead of RoPE. */
   readonly learnedPositions?: true;
-  /** One layer in so many sees everything, the last of each run; all slide unless given. */
+  /** Every n-th layer has full attention, the others a sliding window. undefined: all layers slide. */
   readonly fullEvery?: number;
-  /** Where the file does not say. */
+  /** Defaults for keys that the file leaves out. */
   readonly window?: number;
   readonly softcap?: number;
   readonly logitSoftcap?: number;
-  /** Rope base of the sliding layers where the file does not say. */
+  /** RoPE base of the sliding-window layers when the file has none. */
   readonly slidingTheta?: number;
-  /** The size whose query scale is by hidden size over heads, told by its layers: no key says so. */
+  /** Layer count of the model size with a query scale of hidden size / heads: no metadata key states it. */
   readonly layersOfHiddenScale?: number;
 }
 
@@ -40,7 +40,7 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
   ['gpt2', { activation: 'gelu_tanh', learnedPositions: true }],
 ]);
 
-/** @throws ModelFileError naming the key that is missing or wrong */
+/** @throws ModelFileError that names the missing or invalid key */
 export function ggufConfig(metadata: GgufMetadata, architecture: string, files: ModelFiles): ModelConfig {
   if (architecture === '') metadata.fail('general.architecture', 'the architecture is missing');
   const keys = new ArchitectureKeys(metadata, architecture);
@@ -66,7 +66,7 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
     kvHeads,
     headDim,
     maxPositions: Math.max(keys.size('context_length'), stretchedPositions(positions)),
-    // Files hold the gains themselves, whatever the checkpoint held.
+    // GGUF files store the final gains, also where the original checkpoint stores gain - 1.
     norm: { eps: normEpsilon(keys), gainOffset: 0 },
     tieEmbeddings: !names.has('lm_head.weight'),
     biases: {
@@ -93,7 +93,7 @@ export function ggufGenerationDefaults(metadata: GgufMetadata): GenerationDefaul
     const key = `general.sampling.${name}`;
     const stored = metadata.number(key);
     if (stored !== undefined && stored < 0) metadata.fail(key, `${stored} is below 0`);
-    // Stored as float32: 0.95 was meant, not 0.949999988079071.
+    // Values are stored as float32: 0.949999988079071 stands for 0.95.
     return stored === undefined ? undefined : Number(stored.toPrecision(7));
   };
   return withoutUndefined({
@@ -160,7 +160,7 @@ function vocabularySize(metadata: GgufMetadata, keys: ArchitectureKeys, files: M
   return size ?? keys.fail('vocab_size', 'the vocabulary size is missing');
 }
 
-/** Names of the tensors, in whatever type they are stored. */
+/** Names of all tensors, those of unsupported types included. */
 function tensorNames(files: ModelFiles): ReadonlySet<string> {
   return new Set([...files.tensors(), ...files.unsupportedTensors()].map(({ name }) => name));
 }

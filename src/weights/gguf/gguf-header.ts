@@ -1,4 +1,4 @@
-// The header of a GGUF file (versions 2 and 3, little endian): metadata and tensor directory, nothing trusted.
+// The header of a GGUF file (versions 2 and 3, little endian): metadata and tensor directory, all of it validated.
 import { ByteCursor } from '../byte-cursor.ts';
 import { ModelFileError } from '../errors.ts';
 import type { RandomAccessFile } from '../random-access-file.ts';
@@ -11,10 +11,13 @@ const keyBytesMax = 65_535;
 const nameBytesMax = 65_535;
 const dimensionsMax = 4;
 const alignmentMax = 1 << 20;
-/** Least bytes of an entry: empty key, type, one byte of value; empty name, dimensions, one dimension, type, offset. */
+/**
+ * Fewest bytes of an entry. Metadata: empty key, type, one byte of value. Tensor: empty name, rank, one size, type,
+ * offset.
+ */
 const entryBytesMin = { metadata: 8 + 4 + 1, tensor: 8 + 4 + 8 + 4 + 8 };
 
-/** ggml's numbers of tensor types; `type` where we read it. */
+/** ggml's tensor type numbers. `type` is set for types that can be read. */
 const ggmlTypes: ReadonlyMap<number, { readonly name: string; readonly type?: TensorType }> = new Map([
   [0, { name: 'F32', type: 'f32' }],
   [1, { name: 'F16', type: 'f16' }],
@@ -53,11 +56,11 @@ const ggmlTypes: ReadonlyMap<number, { readonly name: string; readonly type?: Te
 export interface GgufTensor {
   readonly name: string;
   readonly typeName: string;
-  /** undefined: stored in a type that is not read. */
+  /** undefined: the type cannot be read. */
   readonly type: TensorType | undefined;
-  /** Row-major, outermost first (the file has it the other way round). */
+  /** Row-major, outermost dimension first: the reverse of the file's order. */
   readonly shape: readonly number[];
-  /** 0 where the type is not read. */
+  /** 0 for a type that cannot be read. */
   readonly byteLength: number;
   readonly offset: number;
 }
@@ -109,7 +112,7 @@ function readMetadata(cursor: ByteCursor, count: number): GgufMetadata {
 function readAlignment(metadata: GgufMetadata): number {
   const key = 'general.alignment';
   const alignment = metadata.integer(key) ?? 32;
-  // A power of two from 8 up, as the format asks.
+  // The format requires a power of two, at least 8.
   if (alignment < 8 || alignment > alignmentMax || (alignment & (alignment - 1)) !== 0) {
     metadata.fail(key, `the alignment ${alignment} is not a power of two from 8 to ${alignmentMax}`);
   }
@@ -121,7 +124,7 @@ interface TensorEntry {
   readonly shape: readonly number[];
   readonly typeId: number;
   readonly relativeOffset: bigint;
-  /** Where the directory describes it. */
+  /** Byte offset of its directory entry. */
   readonly at: number;
 }
 

@@ -1,4 +1,4 @@
-// Metadata of a GGUF file under the prefix of its architecture.
+// Metadata keys of a GGUF file under its architecture's prefix.
 import { sizeMax } from '../config-limits.ts';
 import type { GgufMetadata } from './gguf-metadata.ts';
 
@@ -11,7 +11,7 @@ export class ArchitectureKeys {
     this.#prefix = architecture;
   }
 
-  /** A size or count above 0; per-layer arrays must have one value throughout. */
+  /** A size or count above 0. A per-layer array must hold one value throughout. */
   optionalSize(name: string, limit = sizeMax): number | undefined {
     const values = this.#metadata.numbers(this.#key(name));
     const value = values?.[0];
@@ -30,7 +30,7 @@ export class ArchitectureKeys {
     return this.#metadata.number(this.#key(name));
   }
 
-  /** A number above 0; a stored 0 says the same as none. */
+  /** A number above 0. A stored 0 counts as missing. */
   positive(name: string): number | undefined {
     const value = this.number(name);
     if (value !== undefined && value < 0) this.fail(name, `${value} is not above 0`);
@@ -41,7 +41,7 @@ export class ArchitectureKeys {
     return this.#metadata.string(this.#key(name));
   }
 
-  /** A list of booleans; undefined where the key is missing or holds no list. */
+  /** A list of booleans; undefined when the key is missing or holds no list. */
   flags(name: string): readonly boolean[] | undefined {
     return this.#metadata.booleans(this.#key(name));
   }

@@ -1,4 +1,4 @@
-// Metadata of a GGUF file: scalars at once, arrays remembered by place and read when asked for.
+// Metadata of a GGUF file: scalars are read at once, arrays are indexed by offset and read on demand.
 import { type ByteCursor, decodeUtf8 } from '../byte-cursor.ts';
 import { ModelFileError } from '../errors.ts';
 import type { RandomAccessFile } from '../random-access-file.ts';
@@ -14,7 +14,7 @@ interface ScalarType {
   readonly read: (cursor: ByteCursor, what: string) => number | bigint | boolean;
 }
 
-/** By GGUF's number of the type; 8 is a string, 9 an array. */
+/** By GGUF type number; 8 is a string, 9 an array. */
 const scalarTypes: ReadonlyMap<number, ScalarType> = new Map<number, ScalarType>([
   [0, { name: 'u8', bytes: 1, read: (cursor, what) => cursor.u8(what) }],
   [1, { name: 'i8', bytes: 1, read: (cursor, what) => cursor.i8(what) }],
@@ -33,7 +33,7 @@ function safeOrBig(value: bigint): number | bigint {
   return value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value;
 }
 
-/** Where an array lies: its first item's offset and the byte behind its last. */
+/** Location of an array: the offset of its first item and the end of its last. */
 export interface MetadataArray {
   readonly itemType: number;
   readonly count: number;
@@ -57,7 +57,7 @@ export function readMetadataValue(cursor: ByteCursor, type: number, key: string)
   return scalar.read(cursor, 'a metadata value');
 }
 
-/** Walks over an array's items without keeping them. */
+/** Validates an array's items and skips them. */
 export function skipMetadataArray(cursor: ByteCursor, key: string, depth = 1): MetadataArray {
   const itemType = cursor.u32('an array type');
   const scalar = scalarTypes.get(itemType);
@@ -80,7 +80,7 @@ export function skipMetadataArray(cursor: ByteCursor, key: string, depth = 1): M
   return { itemType, count, start, end: cursor.offset };
 }
 
-/** Typed access by key; a value of another type is an error that names file, key and offset. */
+/** Typed access by key. A value of another type is an error that names file, key and offset. */
 export class GgufMetadata {
   readonly file: RandomAccessFile;
   readonly #entries = new Map<string, { readonly value: MetadataValue; readonly offset: number }>();
@@ -128,7 +128,7 @@ export class GgufMetadata {
       : this.fail(key, `an integer was expected, not ${value}`);
   }
 
-  /** Numbers of an array, or a single number as an array of one. */
+  /** Numbers of an array; a single number counts as an array of one. */
   numbers(key: string): readonly number[] | undefined {
     const value = this.#entries.get(key)?.value;
     if (value === undefined || typeof value !== 'object') {
@@ -142,7 +142,7 @@ export class GgufMetadata {
     return Array.from({ length: value.count }, (_, index) => readNumber(bytes, index * size, value.itemType));
   }
 
-  /** undefined where the key is missing or holds no list of booleans. */
+  /** undefined when the key is missing or holds no list of booleans. */
   booleans(key: string): readonly boolean[] | undefined {
     const value = this.#entries.get(key)?.value;
     if (typeof value !== 'object' || value.itemType !== 7) return undefined;
@@ -172,7 +172,7 @@ export class GgufMetadata {
     const texts: string[] = [];
     for (let at = 0; at < bytes.byteLength; ) {
       const start = at + 8;
-      // The walk at opening checked every length; only a file that changed since fails here.
+      // Every length was checked when the file was opened: this fails only if the file has changed since.
       const length = start <= bytes.byteLength ? Number(bytes.readBigUInt64LE(at)) : Number.POSITIVE_INFINITY;
       if (start + length > bytes.byteLength)
         this.fail(key, `string ${texts.length} ends past the array: the file changed while it was read`);

@@ -1,13 +1,13 @@
-// What GGUF calls each tensor and how it orders rows, by architecture: a further architecture is a row of `architectures`.
+// GGUF tensor names and row orders by architecture. A new architecture is a row of `architectures`.
 
 interface GgufArchitecture {
-  /** Stem outside the layers to Hugging Face's stem; weights and biases alike. */
+  /** GGUF stem to Hugging Face stem, outside the layers, for weights and biases. */
   readonly topStems: Readonly<Record<string, string>>;
-  /** What a layer's stems begin with, before its number. */
+  /** Prefix of a layer's Hugging Face names, before the layer number. */
   readonly layers: string;
-  /** Stem in a `blk.N.` name, to stem in a layer; weights and biases alike. */
+  /** GGUF stem in `blk.N.` to Hugging Face stem in the layer, for weights and biases. */
   readonly layerStems: Readonly<Record<string, string>>;
-  /** q and k rows were reordered by the converter so that rope turns neighbouring pairs. */
+  /** The converter reordered the rows of q and k so that RoPE rotates adjacent pairs. */
   readonly pairedRope?: true;
 }
 
@@ -78,7 +78,7 @@ const architectures: ReadonlyMap<string, GgufArchitecture> = new Map<string, Ggu
   ],
 ]);
 
-/** The Hugging Face name of a GGUF tensor; names that the tables do not know stay as they are. */
+/** The Hugging Face name of a GGUF tensor. A name that the tables lack is returned unchanged. */
 export function canonicalName(architecture: string, name: string): string {
   const known = architectures.get(architecture);
   const parts = /^(?:blk\.(\d+)\.)?([a-z_]+)\.(weight|bias)$/.exec(name);
@@ -89,7 +89,7 @@ export function canonicalName(architecture: string, name: string): string {
   return `${layer === undefined ? '' : `${known.layers}${layer}.`}${stems[stem]}.${kind}`;
 }
 
-/** Whose heads a GGUF tensor's rows were reordered within; undefined: rows are in Hugging Face order. */
+/** Which heads' rows the converter reordered in this tensor; undefined: rows are in Hugging Face order. */
 export function reorderedHeads(architecture: string, name: string): 'query' | 'key' | undefined {
   if (architectures.get(architecture)?.pairedRope !== true) return undefined;
   const match = /^blk\.\d+\.attn_([qk])\.(weight|bias)$/.exec(name);

@@ -1,4 +1,4 @@
-// The files of a GGUF model: one, or the numbered parts of a split one, of which the first has the metadata.
+// The files of a GGUF model: one file, or the numbered parts of a split model. The first part holds the metadata.
 import { basename, dirname, join } from 'node:path';
 import { ModelFileError } from '../errors.ts';
 import { RandomAccessFile } from '../random-access-file.ts';
@@ -13,13 +13,13 @@ export interface GgufPart {
   readonly header: GgufHeader;
 }
 
-/** What a model is called by the name of its file, or of any of its parts. */
+/** Model name from the name of its file or of any of its parts. */
 export function ggufModelId(path: string): string {
   const name = basename(path);
   return partPattern.exec(name)?.groups?.stem ?? name.replace(/\.gguf$/i, '');
 }
 
-/** The one model that these names of files are: a single file, or a part of a split model and nothing else. */
+/** The only model among these file names: a single file or the parts of one split model; undefined otherwise. */
 export function onlyGgufModel(names: readonly string[]): string | undefined {
   const [first] = names;
   const isSplit = names.every((name) => partPattern.test(name) && ggufModelId(name) === ggufModelId(first ?? ''));
@@ -27,8 +27,8 @@ export function onlyGgufModel(names: readonly string[]): string | undefined {
 }
 
 /**
- * Opens a GGUF file, and the other parts beside it where it is one of several; the first part comes first.
- * @throws ModelFileError when a part is missing or of another model; nothing is left open
+ * Opens a GGUF file, or all parts of a split model, first part first.
+ * @throws ModelFileError when a part is missing or belongs to another model; no file stays open
  */
 export function openGgufParts(path: string): readonly [GgufPart, ...GgufPart[]] {
   const opened: GgufPart[] = [];
@@ -47,7 +47,7 @@ export function openGgufParts(path: string): readonly [GgufPart, ...GgufPart[]] 
   }
 }
 
-/** A file that turns out to be no GGUF is closed again; one that is goes to `opened`. */
+/** Appends the part to `opened`. A file that is not valid GGUF is closed before the error. */
 function openPart(path: string, opened: GgufPart[]): GgufPart {
   const file = new RandomAccessFile(path);
   try {
@@ -69,7 +69,7 @@ function partCount({ header: { metadata } }: GgufPart): number {
 function partPaths({ path, header: { metadata } }: GgufPart, count: number): string[] {
   const name = partPattern.exec(basename(path))?.groups;
   const part = Number(name?.part);
-  // Also a name outside of its own count: the file would be none of the parts.
+  // A part number outside the name's own count cannot belong to a split model.
   if (name === undefined || Number(name.count) !== count || part < 1 || part > count) {
     const wanted = `-00001-of-${String(count).padStart(5, '0')}.gguf`;
     return metadata.fail(
@@ -78,7 +78,7 @@ function partPaths({ path, header: { metadata } }: GgufPart, count: number): str
     );
   }
   return Array.from({ length: count }, (_, index) =>
-    // The part that was asked for keeps its name, whatever the case of its letters.
+    // The requested part keeps its own spelling, upper or lower case.
     index + 1 === part
       ? path
       : join(dirname(path), `${name.stem}-${String(index + 1).padStart(5, '0')}-of-${name.count}.gguf`),

@@ -1,4 +1,4 @@
-// Rope settings of a GGUF file: bases, scaling by keys, and divisors in tensors.
+// RoPE settings of a GGUF file: bases, scaling from keys, and divisors from tensors.
 import type { Positions, Rope, RopeScaling } from '../../util/model-config.ts';
 import { ModelFileError } from '../errors.ts';
 import { dequantise } from '../quants/dequantise.ts';
@@ -6,8 +6,8 @@ import { expectTensor, type ModelFiles, type TensorInfo } from '../types.ts';
 import type { ArchitectureKeys } from './gguf-keys.ts';
 
 /**
- * @param slidingTheta base of the sliding layers where they have one of their own
- * @throws ModelFileError naming the key or tensor that is wrong
+ * @param slidingTheta RoPE base of the sliding-window layers, if they have their own
+ * @throws ModelFileError that names the invalid key or tensor
  */
 export function ggufRope(
   keys: ArchitectureKeys,

@@ -1,4 +1,4 @@
-// The vocabulary that a GGUF file carries, as plain data.
+// The vocabulary of a GGUF file as plain data.
 
 import type { GgufTokenizerData } from '../types.ts';
 import type { GgufMetadata } from './gguf-metadata.ts';
@@ -39,7 +39,10 @@ export function ggufTokenizer(metadata: GgufMetadata): GgufTokenizerData | undef
   return data;
 }
 
-/** A token id of the metadata; ids outside the vocabulary (files write 2^32 - 1 for "none") are refused or dropped. */
+/**
+ * A token id from the metadata. Ids outside the vocabulary are refused, or dropped: some files write 2^32 - 1 for
+ * "none".
+ */
 export function tokenId(metadata: GgufMetadata, name: string, vocabSize: number | undefined): number | undefined {
   const key = `${prefix}${name}`;
   const id = metadata.integer(key);

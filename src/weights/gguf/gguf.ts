@@ -1,7 +1,8 @@
-// A GGUF file, or the parts of a split one, as an opened model: Hugging Face names and row order over its stored bytes.
+// A GGUF model, single or split, as ModelFiles: stored bytes under Hugging Face names and in Hugging Face row order.
 import type { ModelConfig } from '../../util/model-config.ts';
 import { ModelFileError } from '../errors.ts';
 import type { RandomAccessFile } from '../random-access-file.ts';
+import { type PairedRows, readPairedRows } from '../stored-order.ts';
 import { readRange, TensorDirectory } from '../tensor-directory.ts';
 import {
   type GenerationDefaults,
@@ -17,7 +18,6 @@ import type { GgufMetadata } from './gguf-metadata.ts';
 import { canonicalName, reorderedHeads } from './gguf-names.ts';
 import { type GgufPart, ggufModelId, openGgufParts } from './gguf-parts.ts';
 import { ggufTokenizer } from './gguf-tokenizer.ts';
-import { type PairedRows, readPairedRows } from './paired-rows.ts';
 
 export class GgufFiles implements ModelFiles {
   readonly path: string;
@@ -27,7 +27,7 @@ export class GgufFiles implements ModelFiles {
   readonly #metadata: GgufMetadata;
   readonly #architecture: string;
   readonly #directory = new TensorDirectory();
-  /** Stored name of each tensor, by its Hugging Face name. */
+  /** Hugging Face name to stored name. */
   readonly #storedNames = new Map<string, string>();
   #config: ModelConfig | undefined;
 
@@ -77,7 +77,7 @@ export class GgufFiles implements ModelFiles {
     const paired = this.#pairedRows(info);
     const file = this.#files.get(info.file);
     if (file === undefined)
-      throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor is not of this model' });
+      throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor belongs to another model' });
     if (paired === undefined) file.readInto(info.offset + byteStart, bytes);
     else readPairedRows(file, info.offset, paired, byteStart, bytes);
     return bytes;
@@ -96,9 +96,9 @@ export class GgufFiles implements ModelFiles {
   }
 
   #pairedRows(info: TensorInfo): PairedRows | undefined {
-    const whose = reorderedHeads(this.#architecture, this.#storedNames.get(info.name) ?? info.name);
-    if (whose === undefined) return undefined;
-    const heads = whose === 'query' ? this.config.heads : this.config.kvHeads;
+    const reordered = reorderedHeads(this.#architecture, this.#storedNames.get(info.name) ?? info.name);
+    if (reordered === undefined) return undefined;
+    const heads = reordered === 'query' ? this.config.heads : this.config.kvHeads;
     const rows = info.shape[0] ?? 0;
     const headRows = rows / heads;
     const fail = (reason: string): never => {

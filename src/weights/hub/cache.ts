@@ -1,4 +1,4 @@
-// The cache on disk, in the layout that Hugging Face's tools share: blobs by hash, snapshots of links, refs to commits.
+// The cache on disk, in the layout of Hugging Face's tools: blobs by hash, snapshots of links, refs to commits.
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { copyFile, mkdir, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
@@ -7,7 +7,7 @@ import { isCommit, isInsideRelative } from './reference.ts';
 /** One repository's folder in the cache. */
 export class RepositoryCache {
   readonly folder: string;
-  /** Where those that download take turns. */
+  /** Folder of the lock that downloads take. */
   readonly lockFolder: string;
   readonly blobFolder: string;
   #temporaries = 0;
@@ -23,7 +23,7 @@ export class RepositoryCache {
     return join(this.blobFolder, hash);
   }
 
-  /** Unlike the `.incomplete` of other tools, so that nobody appends to what another one fills. */
+  /** Differs from the `.incomplete` name of other tools, so that two tools never append to the same file. */
   partial(hash: string): string {
     return join(this.blobFolder, `${hash}.kvasir.incomplete`);
   }
@@ -32,7 +32,7 @@ export class RepositoryCache {
     return join(this.folder, 'snapshots', commit);
   }
 
-  /** Commit that a revision stood for when it was last seen. */
+  /** Commit of a revision at the last contact with the hub. */
   commitOf(revision: string): string | undefined {
     if (isCommit(revision)) return revision;
     if (!isInsideRelative(revision)) return undefined;
@@ -51,19 +51,19 @@ export class RepositoryCache {
     await this.#replace(path, (temporary) => writeFile(temporary, commit));
   }
 
-  /** Paths of a snapshot's files whose content is there. */
+  /** Paths of a snapshot's files with readable content. */
   snapshotFiles(commit: string): string[] {
     const root = this.snapshot(commit);
     if (!existsSync(root)) return [];
     return pathsBelow(root).filter((name) => sizeOf(join(root, name)) !== undefined);
   }
 
-  /** True when the file is there with its size. */
+  /** True when the file is present with this size. */
   holds(commit: string, path: string, bytes: number): boolean {
     return sizeOf(join(this.snapshot(commit), path)) === bytes;
   }
 
-  /** Makes a blob that is there a file of the snapshot. */
+  /** Adds a downloaded blob to a snapshot. */
   async link(commit: string, path: string, hash: string, makeLink: typeof symlink = symlink): Promise<void> {
     const target = join(this.snapshot(commit), path);
     await mkdir(dirname(target), { recursive: true });
@@ -76,7 +76,7 @@ export class RepositoryCache {
     });
   }
 
-  /** Whoever looks sees the old entry or the whole new one. */
+  /** Replaces an entry atomically: readers see the old one or the new one. */
   async #replace(path: string, create: (temporary: string) => Promise<void>): Promise<void> {
     const temporary = join(this.folder, `.${process.pid}-${this.#temporaries++}.tmp`);
     await rm(temporary, { force: true });
@@ -85,7 +85,10 @@ export class RepositoryCache {
   }
 }
 
-/** Relative paths of what is no folder. A link to a folder is such: it may lead anywhere, and round. */
+/**
+ * Relative paths of all entries except folders. A link to a folder is not followed: it may lead outside or form a
+ * cycle.
+ */
 export function pathsBelow(root: string, folder = ''): string[] {
   return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = join(folder, entry.name);
@@ -93,7 +96,7 @@ export function pathsBelow(root: string, folder = ''): string[] {
   });
 }
 
-/** Size of a regular file, also behind a link. */
+/** Size of a regular file; links are followed. */
 export function sizeOf(path: string): number | undefined {
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat?.isFile() === true ? stat.size : undefined;

@@ -1,4 +1,4 @@
-// What the cache holds, and taking it out again.
+// Lists what the cache holds and removes parts of it.
 import { existsSync, lstatSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { basename, dirname, join, sep } from 'node:path';
@@ -11,7 +11,7 @@ import type { HubReference } from './reference.ts';
 export interface CachedSnapshot {
   readonly commit: string;
   readonly path: string;
-  /** Branches and tags that stood for it when they were last asked for. */
+  /** Branches and tags that pointed to it at the last contact with the hub. */
   readonly revisions: readonly string[];
   readonly files: readonly string[];
   readonly bytes: number;
@@ -21,15 +21,15 @@ export interface CachedRepository {
   /** `org/name` */
   readonly id: string;
   readonly path: string;
-  /** On disk: what snapshots share is counted once, what is still coming too. */
+  /** Bytes on disk: shared blobs count once, partial downloads are included. */
   readonly bytes: number;
-  /** Of downloads that were cut. */
+  /** Bytes of partial downloads. */
   readonly incompleteBytes: number;
   readonly lastUsedMs: number;
   readonly snapshots: readonly CachedSnapshot[];
 }
 
-/** What removing would take away. */
+/** What a removal deletes. */
 export interface Removal {
   readonly reference: HubReference;
   readonly paths: readonly string[];
@@ -74,7 +74,7 @@ function snapshotsOf(cache: RepositoryCache): CachedSnapshot[] {
   });
 }
 
-/** Commit of each revision that the cache knows by name. */
+/** Commit of each branch and tag in the cache. */
 function refsOf(cache: RepositoryCache): Map<string, string> {
   const root = join(cache.folder, 'refs');
   const names = filesBelow(root).map((path) => path.slice(root.length + 1).replaceAll(sep, '/'));
@@ -82,7 +82,8 @@ function refsOf(cache: RepositoryCache): Map<string, string> {
 }
 
 /**
- * `org/name` means all of it; with a revision its snapshot, with a file that file, and the blobs that nothing else links to.
+ * `org/name` removes the repository; with a revision its snapshot; with a file that file. Blobs without other links go
+ * too.
  * @throws HubError (missing) when the cache holds none of it
  */
 export function planRemoval(cacheFolder: string, reference: HubReference): Removal {
@@ -104,14 +105,14 @@ export function planRemoval(cacheFolder: string, reference: HubReference): Remov
   return { reference, paths: [...outer, ...contents], bytes: bytesOf(contents) };
 }
 
-/** What the entries of snapshots link to, unless another entry does too. */
+/** Contents that these entries link to and no other entry does. */
 function unsharedContents(cache: RepositoryCache, entries: readonly string[]): string[] {
   const kept = new Set(snapshotsOf(cache).flatMap(({ path, files }) => files.map((name) => join(path, name))));
   for (const entry of entries) kept.delete(entry);
   const linked = new Set([...kept].map((path) => realpathSync(path)));
   const own = realpathSync(cache.folder) + sep;
   const contents = new Set(entries.map((path) => realpathSync(path)));
-  // A link may point anywhere: what is outside the repository's folder is not this cache's to remove.
+  // A link may point anywhere. Only contents inside the repository's folder are removed.
   return [...contents].filter((path) => !linked.has(path) && path.startsWith(own));
 }
 
@@ -119,7 +120,7 @@ function refPaths(cache: RepositoryCache, commit: string): string[] {
   return [...refsOf(cache)].filter(([, target]) => target === commit).map(([name]) => join(cache.folder, 'refs', name));
 }
 
-/** @throws HubError (busy) while another process downloads into it */
+/** @throws HubError (busy) while another process downloads into the repository */
 export async function remove(cacheFolder: string, { reference, paths }: Removal): Promise<void> {
   const lock = await FolderLock.tryAcquire(new RepositoryCache(cacheFolder, reference.id).lockFolder);
   if (!(lock instanceof FolderLock))
@@ -131,7 +132,7 @@ export async function remove(cacheFolder: string, { reference, paths }: Removal)
   }
 }
 
-/** Regular files below a folder, as paths. */
+/** Paths of the regular files below a folder. */
 function filesBelow(folder: string): string[] {
   if (!existsSync(folder)) return [];
   const paths = pathsBelow(folder).map((name) => join(folder, name));

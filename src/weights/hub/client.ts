@@ -1,22 +1,22 @@
-// Requests to the hub: the token goes to the endpoint alone, statuses become errors, silence is a cut connection.
+// HTTP requests to the hub: the token goes to the endpoint only, statuses become errors, an idle connection is cut.
 import { HubError } from './errors.ts';
 import type { HubReference } from './reference.ts';
-import { connectionError, type Sleep, sleepUnlessAborted, TransientError } from './retry.ts';
+import { connectionError, type HubContext, sleepUnlessAborted, TransientError } from './retry.ts';
 import type { HubSettings } from './settings.ts';
 
 const jsonBytesMax = 2 ** 25;
-const silenceMsDefault = 30_000;
+const idleMsDefault = 30_000;
 
 export interface HubClientOptions {
   readonly signal?: AbortSignal;
-  readonly sleep?: Sleep;
-  /** A connection that says nothing for so long counts as cut. */
-  readonly silenceMs?: number;
+  readonly sleep?: typeof sleepUnlessAborted;
+  /** A connection without data for this long is cut. */
+  readonly idleMs?: number;
 }
 
 export interface HubJson {
   readonly body: unknown;
-  /** Address of the list's next page. */
+  /** URL of the next page. */
   readonly next: string | undefined;
 }
 
@@ -24,35 +24,37 @@ export interface HubStream {
   readonly status: number;
   readonly headers: Headers;
   readonly chunks: AsyncIterable<Uint8Array>;
-  /** Ends the connection, wherever it is. */
+  /** Ends the connection. */
   close(): void;
 }
 
-export class HubClient {
+export class HubClient implements HubContext {
   readonly settings: HubSettings;
   readonly signal: AbortSignal;
-  readonly sleep: Sleep;
-  readonly #silenceMs: number;
+  readonly #options: HubClientOptions;
 
   constructor(settings: HubSettings, options: HubClientOptions = {}) {
     this.settings = settings;
     this.signal = options.signal ?? new AbortController().signal;
-    this.sleep = options.sleep ?? sleepUnlessAborted;
-    this.#silenceMs = options.silenceMs ?? silenceMsDefault;
+    this.#options = options;
   }
 
-  /** The same, ended by this signal. */
-  until(signal: AbortSignal): HubClient {
-    return new HubClient(this.settings, { signal, sleep: this.sleep, silenceMs: this.#silenceMs });
+  /** The same client with another signal. */
+  withSignal(signal: AbortSignal): HubClient {
+    return new HubClient(this.settings, { ...this.#options, signal });
   }
 
-  /** @throws TransientError, or HubError for what will not pass */
+  async sleep(ms: number): Promise<void> {
+    await (this.#options.sleep ?? sleepUnlessAborted)(ms, this.signal);
+  }
+
+  /** @throws TransientError, or HubError when a retry cannot help */
   async json(url: string, reference: HubReference): Promise<HubJson> {
-    // A page elsewhere would be handed the token.
+    // A page on another host would receive the token.
     if (new URL(url).origin !== new URL(this.settings.endpoint).origin)
       throw new HubError(
         'corrupt',
-        `Cannot use ${reference.text}: the list of its files goes on at another host (${url})`,
+        `Cannot use ${reference.text}: the next page of its file list is on another host (${url})`,
       );
     const { headers, chunks } = await this.stream(url, reference, { accept: 'application/json' });
     const parts: Uint8Array[] = [];
@@ -60,7 +62,10 @@ export class HubClient {
     for await (const chunk of chunks) {
       bytes += chunk.byteLength;
       if (bytes > jsonBytesMax)
-        throw new HubError('corrupt', `Cannot use ${reference.text}: an answer exceeds ${jsonBytesMax} bytes (${url})`);
+        throw new HubError(
+          'corrupt',
+          `Cannot use ${reference.text}: a response exceeds ${jsonBytesMax} bytes (${url})`,
+        );
       parts.push(chunk);
     }
     try {
@@ -70,53 +75,55 @@ export class HubClient {
         next: next === undefined ? undefined : new URL(next, url).href,
       };
     } catch {
-      throw new HubError('corrupt', `Cannot use ${reference.text}: the answer is no JSON (${url})`);
+      throw new HubError('corrupt', `Cannot use ${reference.text}: the response is not JSON (${url})`);
     }
   }
 
-  /** The body of an answer of status 2xx. @throws TransientError also from its chunks; HubError for what will not pass */
+  /**
+   * The body of a 2xx response. @throws TransientError, also while the body is read; HubError when a retry cannot help
+   */
   async stream(url: string, reference: HubReference, headers: Record<string, string>): Promise<HubStream> {
-    const silence = new Silence(this.signal, this.#silenceMs);
+    const idle = new IdleTimeout(this.signal, this.#options.idleMs ?? idleMsDefault);
     try {
-      const response = await fetch(url, { headers: { ...this.#headers(), ...headers }, signal: silence.signal });
+      const response = await fetch(url, { headers: { ...this.#headers(), ...headers }, signal: idle.signal });
       if (!response.ok) {
         await response.body?.cancel();
-        throw failureOf(response, reference, this.settings);
+        throw statusError(response, reference, this.settings);
       }
       return {
         status: response.status,
         headers: response.headers,
-        chunks: heard(response, silence),
-        close: () => silence.close(),
+        chunks: bodyOf(response, idle),
+        close: () => idle.close(),
       };
     } catch (error) {
-      silence.end();
-      throw error instanceof HubError ? error : silence.asked(error);
+      idle.end();
+      throw error instanceof HubError ? error : idle.failureOf(error);
     }
   }
 
   #headers(): Record<string, string> {
     const { token } = this.settings;
-    // Fetch drops `authorization` itself where a redirect leaves the endpoint's host. Ranges are of the bytes as they are stored.
+    // fetch drops `authorization` when a redirect leaves the endpoint's host. Ranges require the stored encoding.
     const fixed = { 'user-agent': 'kvasir', 'accept-encoding': 'identity' };
     return token === undefined ? fixed : { ...fixed, authorization: `Bearer ${token}` };
   }
 }
 
-/** Aborts when nothing was heard for a while, or when the caller's signal does. */
-class Silence {
+/** Aborts when no data arrives within the limit, or when the caller's signal aborts. */
+class IdleTimeout {
   readonly #controller = new AbortController();
   readonly #outer: AbortSignal;
   readonly #timer: NodeJS.Timeout;
   readonly #limitMs: number;
   readonly #abort = (): void => this.#controller.abort();
-  #silent = false;
+  #isIdle = false;
 
   constructor(outer: AbortSignal, limitMs: number) {
     this.#outer = outer;
     this.#limitMs = limitMs;
     this.#timer = setTimeout(() => {
-      this.#silent = true;
+      this.#isIdle = true;
       this.#abort();
     }, limitMs);
     outer.addEventListener('abort', this.#abort);
@@ -127,7 +134,7 @@ class Silence {
     return this.#controller.signal;
   }
 
-  heard(): void {
+  restart(): void {
     this.#timer.refresh();
   }
 
@@ -141,25 +148,25 @@ class Silence {
     this.#abort();
   }
 
-  asked(error: unknown): TransientError {
-    return this.#silent ? new TransientError(`nothing came for ${this.#limitMs / 1000} s`) : connectionError(error);
+  failureOf(error: unknown): TransientError {
+    return this.#isIdle ? new TransientError(`no data arrived for ${this.#limitMs / 1000} s`) : connectionError(error);
   }
 }
 
-async function* heard(response: Response, silence: Silence): AsyncGenerator<Uint8Array> {
+async function* bodyOf(response: Response, idle: IdleTimeout): AsyncGenerator<Uint8Array> {
   try {
     for await (const chunk of response.body ?? []) {
-      silence.heard();
+      idle.restart();
       yield chunk;
     }
   } catch (error) {
-    throw silence.asked(error);
+    throw idle.failureOf(error);
   } finally {
-    silence.end();
+    idle.end();
   }
 }
 
-function failureOf(response: Response, reference: HubReference, { endpoint, token }: HubSettings): Error {
+function statusError(response: Response, reference: HubReference, { endpoint, token }: HubSettings): Error {
   const { status, headers } = response;
   if (status === 408 || status === 429 || status >= 500)
     return new TransientError(`the hub answered ${status}`, retryAfterMs(headers.get('retry-after')));
@@ -167,16 +174,16 @@ function failureOf(response: Response, reference: HubReference, { endpoint, toke
   const fail = (kind: 'refused' | 'missing' | 'corrupt', why: string): HubError =>
     new HubError(kind, `Cannot download ${reference.text}: ${why}`);
   if (status === 401) {
-    const asked = token === undefined ? 'set HF_TOKEN' : 'the token given (HF_TOKEN) does not open it: check it';
+    const advice = token === undefined ? 'set HF_TOKEN' : 'the given token (HF_TOKEN) has no access: check it';
     return fail(
       'refused',
-      `there is no such repository or it is private or gated (401): ${asked}, and accept its licence at ${page}`,
+      `there is no such repository or it is private or gated (401): ${advice}, and accept its licence at ${page}`,
     );
   }
   if (status === 403)
     return fail(
       'refused',
-      `access is refused (403): set HF_TOKEN to a token with the right to it, and accept its licence at ${page}`,
+      `access is refused (403): set HF_TOKEN to a token that has access, and accept its licence at ${page}`,
     );
   if (status === 404)
     return fail('missing', `${missingPart(headers.get('x-error-code'), response.url, reference)} (404)`);
@@ -186,13 +193,13 @@ function failureOf(response: Response, reference: HubReference, { endpoint, toke
 function missingPart(code: string | null, url: string, { id, revision }: HubReference): string {
   if (code === 'RevisionNotFound') return `${id} has no revision '${revision}'`;
   if (code === 'EntryNotFound') return `${id} has no such file: ${url}`;
-  // A hub that gives no code says it by the address.
+  // Without an error code, the URL shows what is missing.
   if (code === null && url.includes('/resolve/')) return `${id} has no such file: ${url}`;
   if (code === null && revision !== 'main') return `there is no repository ${id}, or it has no revision '${revision}'`;
   return `there is no repository ${id}`;
 }
 
-/** Seconds, or a date. */
+/** Parses seconds or a date. */
 function retryAfterMs(header: string | null): number | undefined {
   if (header === null) return undefined;
   const ms = /^\d+$/.test(header.trim()) ? 1000 * Number(header) : Date.parse(header) - Date.now();

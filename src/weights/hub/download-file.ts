@@ -1,4 +1,5 @@
-// One file into the cache's blobs: resumed where it was cut, never beyond its size, renamed only once its hash is right.
+// Downloads one file into the cache's blobs: resumes partial files, never exceeds the listed size, renames after the
+// hash matches.
 import { createHash, type Hash } from 'node:crypto';
 import { constants, type FileHandle, open, rename, rm, statfs } from 'node:fs/promises';
 import { dirname } from 'node:path';
@@ -7,7 +8,7 @@ import type { HubClient, HubStream } from './client.ts';
 import { HubError, systemCode } from './errors.ts';
 import type { RemoteFile } from './listing.ts';
 import type { HubReference } from './reference.ts';
-import { TransientError, withRetries } from './retry.ts';
+import { type RetryPolicy, TransientError, withRetries } from './retry.ts';
 
 const retriesMax = 5;
 const readBytes = 2 ** 20;
@@ -18,23 +19,26 @@ export interface FileDownload {
   readonly cache: RepositoryCache;
   readonly commit: string;
   readonly file: RemoteFile;
-  /** Bytes of the file that are here now; falls when it starts anew. */
-  readonly onBytes: (bytes: number) => void;
-  readonly onRetry: (reason: string, delayMs: number) => void;
+  readonly observer: DownloadObserver;
 }
 
-/** @throws HubError; what can be resumed stays */
+export interface DownloadObserver extends Required<Pick<RetryPolicy, 'onRetry'>> {
+  /** Reports the bytes present; the count falls when the download restarts. */
+  onBytes(bytes: number): void;
+}
+
+/** @throws HubError. A partial file stays for a later resume. */
 export async function downloadFile(download: FileDownload): Promise<void> {
   const { cache, file, reference } = download;
   const path = cache.partial(file.hash.hex);
   const partial = new PartialFile(await open(path, constants.O_RDWR | constants.O_CREAT, 0o644), file);
   try {
-    for (let tries = 1; ; tries++) {
+    for (let attempt = 1; ; attempt++) {
       await fill(partial, download);
       if (partial.digest() === file.hash.hex) break;
       await partial.restart();
-      if (tries === 2) {
-        const why = `what came has another hash than the ${file.hash.kind} ${file.hash.hex} that the hub lists, twice`;
+      if (attempt === 2) {
+        const why = `two downloads do not match the ${file.hash.kind} ${file.hash.hex} that the hub lists`;
         throw new HubError('corrupt', `Cannot download ${reference.text}: ${file.path}: ${why}`);
       }
     }
@@ -49,19 +53,19 @@ export async function downloadFile(download: FileDownload): Promise<void> {
 }
 
 async function fill(partial: PartialFile, download: FileDownload): Promise<void> {
-  const { client, file, reference, onBytes, onRetry } = download;
-  const { signal, sleep } = client;
-  await partial.load(signal);
-  onBytes(partial.bytes);
-  let most = partial.bytes;
+  const { client, file, reference, observer } = download;
+  await partial.load(client.signal);
+  observer.onBytes(partial.bytes);
+  let bytesMost = partial.bytes;
   const progressed = (): boolean => {
-    // Beginning anew is none, or a hub that never sends the last byte would keep us for ever.
-    const more = partial.bytes > most;
-    most = Math.max(most, partial.bytes);
+    // A restart is not progress; otherwise a hub that never sends the last byte would be retried forever.
+    const more = partial.bytes > bytesMost;
+    bytesMost = Math.max(bytesMost, partial.bytes);
     return more;
   };
   const what = `Cannot download ${reference.text}: ${file.path}`;
-  await withRetries(what, { retriesMax, signal, sleep, progressed, onRetry }, async () => {
+  const policy: RetryPolicy = { retriesMax, progressed, onRetry: (...retry) => observer.onRetry(...retry) };
+  await withRetries(what, client, policy, async () => {
     if (partial.bytes === file.bytes) return;
     await receive(partial, download);
     if (partial.bytes < file.bytes)
@@ -70,23 +74,24 @@ async function fill(partial: PartialFile, download: FileDownload): Promise<void>
 }
 
 async function receive(partial: PartialFile, download: FileDownload): Promise<void> {
-  const { client, file, reference, commit, onBytes } = download;
+  const { client, file, reference, commit, observer } = download;
   const path = file.path.split('/').map(encodeURIComponent).join('/');
   const url = `${client.settings.endpoint}/${reference.id}/resolve/${commit}/${path}`;
   const range: Record<string, string> = partial.bytes > 0 ? { range: `bytes=${partial.bytes}-` } : {};
   const stream = await client.stream(url, reference, range);
   try {
-    checkPromises(stream, download);
-    // A server without ranges sends all of it.
+    checkHeaders(stream, download);
+    // A server without range support sends the whole file.
     if (startOf(stream) !== partial.bytes) await partial.restart();
-    if (startOf(stream) !== partial.bytes) throw new TransientError(`a range began at ${startOf(stream)}`);
+    if (startOf(stream) !== partial.bytes)
+      throw new TransientError(`the server sent a range from byte ${startOf(stream)} instead of ${partial.bytes}`);
     for await (const chunk of stream.chunks) {
       if (partial.bytes + chunk.byteLength > file.bytes) {
         await partial.restart();
-        throw lied(download, `more than the ${file.bytes} bytes that the hub lists`);
+        throw mismatch(download, `more than the ${file.bytes} bytes that the hub lists`);
       }
       await partial.append(chunk);
-      onBytes(partial.bytes);
+      observer.onBytes(partial.bytes);
     }
   } finally {
     stream.close();
@@ -97,35 +102,35 @@ function startOf({ status, headers }: HubStream): number {
   return status === 206 ? Number(/^bytes (\d+)-/.exec(headers.get('content-range') ?? '')?.[1] ?? 0) : 0;
 }
 
-/** The whole's size and hash, as far as the answer tells them, are those of the list. */
-function checkPromises({ status, headers }: HubStream, download: FileDownload): void {
+/** Checks the size and hash in the response headers, where present, against the listing. */
+function checkHeaders({ status, headers }: HubStream, download: FileDownload): void {
   const { file } = download;
   const total =
     status === 206 ? /\/(\d+)$/.exec(headers.get('content-range') ?? '')?.[1] : headers.get('content-length');
   if (total !== null && total !== undefined && Number(total) !== file.bytes)
-    throw lied(download, `${total} bytes where the hub lists ${file.bytes}`);
-  // Of hosts that files are redirected to, the tag is anything; a hub's own is the hash.
+    throw mismatch(download, `${total} bytes where the hub lists ${file.bytes}`);
+  // Only the hub's own tag is the hash; a redirect target may send any tag.
   const tag = headers.get('x-linked-etag')?.replace(/^W\/|"/g, '');
   if (tag !== undefined && tag.length === file.hash.hex.length && tag !== file.hash.hex)
-    throw lied(download, `content ${tag} where the hub lists ${file.hash.hex}`);
+    throw mismatch(download, `content ${tag} where the hub lists ${file.hash.hex}`);
 }
 
-function lied({ reference, file }: FileDownload, what: string): HubError {
+function mismatch({ reference, file }: FileDownload, what: string): HubError {
   return new HubError('corrupt', `Cannot download ${reference.text}: ${file.path}: the server sends ${what}`);
 }
 
-/** A full disk in words; anything else as it is. */
+/** Explains a full disk; returns any other error unchanged. */
 async function diskError(error: unknown, path: string, download: FileDownload, bytes: number): Promise<unknown> {
   const code = error instanceof HubError ? undefined : systemCode(error);
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error;
   const { reference, file } = download;
-  return noRoom(reference, file.bytes - bytes, dirname(path));
+  return diskFullError(reference, file.bytes - bytes, dirname(path));
 }
 
-/** @param bytesNeeded for what is still to come */
-export async function noRoom(reference: HubReference, bytesNeeded: number, folder: string): Promise<HubError> {
+/** @param bytesNeeded bytes still to download */
+export async function diskFullError(reference: HubReference, bytesNeeded: number, folder: string): Promise<HubError> {
   const why = `the disk is full: ${bytesNeeded} more bytes needed, ${await freeBytes(folder)} free in ${folder}`;
-  return new HubError('disk', `Cannot download ${reference.text}: ${why}; what is there will be resumed`);
+  return new HubError('disk', `Cannot download ${reference.text}: ${why}; the next pull resumes the download`);
 }
 
 export async function freeBytes(folder: string): Promise<number> {
@@ -133,7 +138,7 @@ export async function freeBytes(folder: string): Promise<number> {
   return bavail * bsize;
 }
 
-/** The file that fills, and the hash of what is in it. */
+/** A partial file and the hash of its content so far. */
 class PartialFile {
   readonly #handle: FileHandle;
   readonly #file: RemoteFile;
@@ -143,14 +148,14 @@ class PartialFile {
   constructor(handle: FileHandle, file: RemoteFile) {
     this.#handle = handle;
     this.#file = file;
-    this.#hash = begin(file);
+    this.#hash = newHash(file);
   }
 
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** Takes what an earlier process left, unless this one has read it already. */
+  /** Hashes the bytes of an earlier download, unless this process already did. */
   async load(signal: AbortSignal): Promise<void> {
     if (this.#bytes > 0) return;
     const { size } = await this.#handle.stat();
@@ -175,7 +180,7 @@ class PartialFile {
 
   async restart(): Promise<void> {
     if ((await this.#handle.stat()).size > 0) await this.#handle.truncate(0);
-    this.#hash = begin(this.#file);
+    this.#hash = newHash(this.#file);
     this.#bytes = 0;
   }
 
@@ -192,7 +197,7 @@ class PartialFile {
   }
 }
 
-/** Git hashes a blob with its size in front. */
-function begin({ hash, bytes }: RemoteFile): Hash {
+/** Git hashes a blob after its size. */
+function newHash({ hash, bytes }: RemoteFile): Hash {
   return hash.kind === 'sha256' ? createHash('sha256') : createHash('sha1').update(`blob ${bytes}\0`);
 }

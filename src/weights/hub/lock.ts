@@ -1,42 +1,41 @@
-// One process at a time, by files alone: holders take rising numbers, and what a dead one left is passed by.
+// A lock between processes, by files alone: holders take rising numbers, and files of dead holders are skipped.
 import { mkdirSync, readdirSync, readFileSync, readlinkSync, statSync, utimesSync, writeFileSync } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { HubError } from './errors.ts';
-import type { Sleep } from './retry.ts';
+import type { HubContext } from './retry.ts';
 
 const heartbeatMs = 5_000;
 const pollMs = 200;
-/** A holder on another machine that shows no sign of life for so long is dead. */
-const foreignSilenceMs = 90_000;
+/** A holder on another machine without a heartbeat for this long counts as dead. */
+const heartbeatTimeoutMs = 90_000;
 
 interface Holder {
-  /** Machine and process namespace: only inside one does a process id say something. */
+  /** Machine and process namespace: process ids are comparable only within one. */
   readonly machine: string;
   readonly pid: number;
-  /** When the process began, so that its id may be used again. */
+  /** Start time of the process, because process ids are reused. */
   readonly started: string;
 }
 
-export interface LockOptions {
-  readonly signal: AbortSignal;
-  readonly sleep: Sleep;
-  /** Called once, with words for the holder. */
-  readonly onWait: (holder: string) => void;
-  readonly nowMs?: () => number;
+export interface LockWait {
+  /** Called once, with a description of the holder. */
+  onWait(holder: string): void;
+  nowMs?(): number;
 }
 
 /**
- * The folder holds `kvasir-N.lock` of a holder or `kvasir-N.free` of the last one; the highest N counts. To take it is to create
- * the next number, which one process alone can; so two that find the same dead holder cannot both follow it.
+ * The folder holds `kvasir-N.lock` of a holder or `kvasir-N.free` of the last one; the highest N counts. A process
+ * takes the lock
+ * by creating the next number. Only one process can, so two that find the same dead holder cannot both succeed it.
  */
 export class FolderLock {
   readonly #folder: string;
   readonly #number: number;
   readonly #heartbeat: NodeJS.Timeout;
 
-  /** @param number whose file this process has just created: use `acquire` */
+  /** @param number of the file that this process has just created: use `acquire` */
   constructor(folder: string, number: number) {
     this.#folder = folder;
     this.#number = number;
@@ -44,22 +43,21 @@ export class FolderLock {
     this.#heartbeat.unref();
   }
 
-  /** Waits while another process holds it. @throws HubError (interrupted) */
-  static async acquire(folder: string, { signal, sleep, onWait, nowMs }: LockOptions): Promise<FolderLock> {
-    const watch = new Watch(nowMs);
-    for (let told = false; ; ) {
-      const found = await attempt(folder, watch);
+  /** Waits while another process holds the lock. @throws HubError (interrupted) */
+  static async acquire(folder: string, context: HubContext, wait: LockWait): Promise<FolderLock> {
+    const monitor = new HeartbeatMonitor(() => wait.nowMs?.() ?? performance.now());
+    for (let reported = false; ; reported = true) {
+      const found = await tryLock(folder, monitor);
       if (found instanceof FolderLock) return found;
-      if (!told) onWait(found);
-      told = true;
-      await sleep(pollMs, signal);
-      if (signal.aborted) throw new HubError('interrupted', `Interrupted while waiting for ${found}`);
+      if (!reported) wait.onWait(found);
+      await context.sleep(pollMs);
+      if (context.signal.aborted) throw new HubError('interrupted', `Interrupted while waiting for ${found}`);
     }
   }
 
-  /** The lock, or words for its holder. */
+  /** The lock, or a description of its holder. */
   static tryAcquire(folder: string): Promise<FolderLock | string> {
-    return attempt(folder, new Watch());
+    return tryLock(folder, new HeartbeatMonitor(() => performance.now()));
   }
 
   async release(): Promise<void> {
@@ -68,12 +66,12 @@ export class FolderLock {
   }
 }
 
-async function attempt(folder: string, watch: Watch): Promise<FolderLock | string> {
+async function tryLock(folder: string, monitor: HeartbeatMonitor): Promise<FolderLock | string> {
   mkdirSync(folder, { recursive: true });
   const last = newest(folder);
   if (last?.held === true) {
     const holder = readHolder(lockPath(folder, last.number));
-    if (!isDead(holder) && !watch.isSilent(lockPath(folder, last.number), holder)) return words(holder);
+    if (!isDead(holder) && !monitor.isSilent(lockPath(folder, last.number), holder)) return describeHolder(holder);
   }
   const number = (last?.number ?? 0) + 1;
   try {
@@ -82,7 +80,7 @@ async function attempt(folder: string, watch: Watch): Promise<FolderLock | strin
     if (error instanceof Error && 'code' in error && error.code === 'EEXIST') return 'another process';
     throw error;
   }
-  // Whoever looked long ago may have taken a number that is long over.
+  // After a slow start this number may already be superseded.
   if ((newest(folder)?.number ?? 0) > number) {
     await rm(lockPath(folder, number), { force: true });
     return 'another process';
@@ -119,7 +117,7 @@ function newest(folder: string): Entry | undefined {
   );
 }
 
-/** undefined: being written, or of an unknown kind. */
+/** undefined: the file is incomplete or of an unknown format. */
 function readHolder(path: string): Holder | undefined {
   try {
     const { machine, pid, started } = JSON.parse(readFileSync(path, 'utf8')) as Partial<Holder>;
@@ -130,7 +128,7 @@ function readHolder(path: string): Holder | undefined {
   }
 }
 
-function words(holder: Holder | undefined): string {
+function describeHolder(holder: Holder | undefined): string {
   if (holder === undefined) return 'another process';
   return holder.machine === machine() ? `process ${holder.pid}` : `process ${holder.pid} on another machine`;
 }
@@ -153,11 +151,11 @@ function machine(): string {
   return [hostname(), readOr('/proc/sys/kernel/random/boot_id'), linkOr('/proc/self/ns/pid')].join(' ');
 }
 
-/** Field 22 of Linux's stat: ticks since boot. Elsewhere unknown, and the same for all. */
+/** Start time: field 22 of Linux's stat, ticks since boot. Elsewhere the same constant for all. */
 function startOf(pid: number): string {
   const stat = readOr(`/proc/${pid}/stat`);
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-  // Field 3. The id of one that was killed lives on until its parent asks for it: in a container, perhaps never.
+  // Field 3, the state. A killed process keeps its id until its parent reaps it: in a container, perhaps never.
   return fields[0] === 'Z' ? 'ended' : (fields[19] ?? '');
 }
 
@@ -182,17 +180,17 @@ function touch(path: string): void {
     const now = new Date();
     utimesSync(path, now, now);
   } catch {
-    // Passed by after a long sleep of this machine: what is being written is the same bytes at the same places.
+    // This machine slept and another process took the lock. Both write the same bytes at the same offsets.
   }
 }
 
-/** Sees whether a holder's file stands still, by this process's own clock: those of two machines differ. */
-class Watch {
+/** Detects a holder without heartbeats by this process's own clock, because clocks of two machines differ. */
+class HeartbeatMonitor {
   readonly #nowMs: () => number;
   #seen = '';
   #sinceMs = 0;
 
-  constructor(nowMs: () => number = () => performance.now()) {
+  constructor(nowMs: () => number) {
     this.#nowMs = nowMs;
   }
 
@@ -203,6 +201,6 @@ class Watch {
     const nowMs = this.#nowMs();
     if (seen !== this.#seen) this.#sinceMs = nowMs;
     this.#seen = seen;
-    return nowMs - this.#sinceMs > foreignSilenceMs;
+    return nowMs - this.#sinceMs > heartbeatTimeoutMs;
   }
 }

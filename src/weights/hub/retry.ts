@@ -1,9 +1,9 @@
-// Trying again: what passes by itself, how long to wait, when to give up.
+// Retries of hub requests: which failures are transient, how long to wait, when to give up.
 import { HubError, systemCode } from './errors.ts';
 
-/** Something that may pass: a cut connection, a busy server. */
+/** A failure that may pass: a cut connection, a busy server. */
 export class TransientError extends Error {
-  /** What the server asked for. */
+  /** Delay that the server asked for. */
   readonly retryAfterMs: number | undefined;
 
   constructor(reason: string, retryAfterMs?: number) {
@@ -12,46 +12,55 @@ export class TransientError extends Error {
   }
 }
 
-export type Sleep = (ms: number, signal: AbortSignal) => Promise<void>;
-
-export interface RetryOptions {
-  /** Tries after the first, counted anew whenever one made progress. */
-  readonly retriesMax: number;
+/** How operations on the hub wait and stop. */
+export interface HubContext {
   readonly signal: AbortSignal;
-  readonly sleep: Sleep;
-  /** True when something came of the last try. */
-  readonly progressed?: () => boolean;
-  readonly onRetry?: (reason: string, delayMs: number) => void;
+  /** Resolves early when the signal aborts. */
+  sleep(ms: number): Promise<void>;
+}
+
+export interface RetryPolicy {
+  /** Retries after the first attempt; an attempt with progress resets the count. */
+  readonly retriesMax: number;
+  /** True when the last attempt made progress. */
+  progressed?(): boolean;
+  onRetry?(reason: string, delayMs: number): void;
 }
 
 const delayMsFirst = 500;
 const delayMsMax = 30_000;
-/** Who is told to wait longer had better come back another time. */
+/** A server that asks for a longer delay ends the download. */
 const retryAfterMsMax = 5 * 60_000;
 
 /**
- * @param what begins the message of the failure
- * @throws HubError (unreachable) when no try is left, (interrupted) when the signal aborts; what else `attempt` throws
+ * @param what start of the failure's message
+ * @throws HubError (unreachable) after the last retry, (interrupted) when the signal aborts; other errors of `attempt`
+ * as they are
  */
-export async function withRetries<T>(what: string, options: RetryOptions, attempt: () => Promise<T>): Promise<T> {
+export async function withRetries<T>(
+  what: string,
+  context: HubContext,
+  policy: RetryPolicy,
+  attempt: () => Promise<T>,
+): Promise<T> {
   for (let failures = 1; ; failures++) {
     try {
       return await attempt();
     } catch (error) {
-      if (options.signal.aborted) throw new HubError('interrupted', `${what}: interrupted`);
+      if (context.signal.aborted) throw new HubError('interrupted', `${what}: interrupted`);
       if (!(error instanceof TransientError)) throw error;
-      if (options.progressed?.() === true) failures = 1;
+      if (policy.progressed?.() === true) failures = 1;
       const asked = error.retryAfterMs ?? 0;
-      if (failures > options.retriesMax || asked > retryAfterMsMax)
-        throw new HubError('unreachable', `${what}: ${error.message}${ending(failures, asked)}`);
+      if (failures > policy.retriesMax || asked > retryAfterMsMax)
+        throw new HubError('unreachable', `${what}: ${error.message}${failureDetail(failures, asked)}`);
       const delayMs = Math.max(asked, Math.min(delayMsMax, delayMsFirst * 2 ** (failures - 1)));
-      options.onRetry?.(error.message, delayMs);
-      await options.sleep(delayMs, options.signal);
+      policy.onRetry?.(error.message, delayMs);
+      await context.sleep(delayMs);
     }
   }
 }
 
-function ending(failures: number, askedMs: number): string {
+function failureDetail(failures: number, askedMs: number): string {
   if (askedMs > retryAfterMsMax) return `; it asks to wait ${Math.ceil(askedMs / 60_000)} minutes`;
   return failures > 1 ? ` (${failures} times)` : '';
 }
@@ -70,7 +79,7 @@ export function sleepUnlessAborted(ms: number, signal: AbortSignal): Promise<voi
   });
 }
 
-/** What fetch or a body's stream threw, as something that may pass. */
+/** An error of fetch or of a response body, as a transient failure. */
 export function connectionError(error: unknown): TransientError {
   const code = systemCode(error);
   if (error instanceof TransientError) return error;

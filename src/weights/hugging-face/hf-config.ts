@@ -22,12 +22,12 @@ export type Settings = Readonly<Record<string, unknown>>;
 
 export const configBytesMax = 1 << 24;
 
-/** The architecture alone, as the models room spells it; empty where the file does not say or cannot be read. */
+/** The architecture as src/models names it; empty when the file does not state it or cannot be read. */
 export function huggingFaceArchitecture(file: string): string {
   try {
     return familyOf(readSettings(file)).architecture;
   } catch (error) {
-    // Names and shapes can be listed without it; who asks for the configuration is told.
+    // Names and shapes can be listed without the architecture. Reading the configuration reports the error.
     if (error instanceof ModelFileError) return '';
     throw error;
   }
@@ -35,8 +35,8 @@ export function huggingFaceArchitecture(file: string): string {
 
 /**
  * @param file path for error messages
- * @param settings those of a config.json
- * @throws ModelFileError naming the key that is missing, wrong, or set to what cannot be served
+ * @param settings from config.json
+ * @throws ModelFileError that names the missing, invalid or unsupported key
  */
 export function huggingFaceConfig(file: string, settings: Settings): ModelConfig {
   const family = familyOf(settings);
@@ -80,7 +80,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
   };
 }
 
-/** @param json parsed generation_config.json, undefined when there is none */
+/** @param json parsed generation_config.json, undefined when the directory has none */
 export function huggingFaceDefaults(file: string, json: unknown, config: ModelConfig): GenerationDefaults {
   const raw = json === undefined ? {} : validate(file, generationSchema, json);
   return withoutUndefined({
@@ -95,8 +95,9 @@ export function huggingFaceDefaults(file: string, json: unknown, config: ModelCo
 }
 
 /**
- * Settings of a config.json. A model of text and images keeps those of its text half in `text_config`: they hold before those outside.
- * @throws ModelFileError when the file is missing, or no object
+ * Settings of a config.json. A multimodal model keeps the settings of its text model in `text_config`; they take
+ * precedence.
+ * @throws ModelFileError when the file is missing or not an object
  */
 export function readSettings(file: string): Settings {
   const json = readOptionalJson(file, configBytesMax);
@@ -112,7 +113,7 @@ function settingsOf(file: string, json: unknown, key?: string): Settings {
   return { ...json };
 }
 
-/** Settings that would give other values than the model means are refused, never ignored. */
+/** Refuses settings that would change the model's output and are not supported. */
 function refuseOthers(file: string, settings: Readonly<Record<string, unknown>>, fixed: AllowedValues): void {
   for (const [key, allowed] of Object.entries(fixed)) {
     const value = settings[key];
@@ -133,7 +134,7 @@ function feedForwardOf(file: string, family: Family, raw: RawConfig, hiddenSize:
 }
 
 function activationOf(file: string, raw: RawConfig): Activation {
-  // Gemma's files say gelu in hidden_act and mean what hidden_activation says.
+  // Gemma's files write gelu in hidden_act, but the model uses hidden_activation.
   const name = raw.hidden_activation ?? raw.hidden_act ?? raw.activation_function ?? 'silu';
   return (
     activations.get(name) ??

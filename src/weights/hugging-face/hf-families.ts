@@ -1,24 +1,24 @@
-// What each `model_type` means beyond its keys: the defaults of its Hugging Face class, and settings that are fixed by the type.
+// What each `model_type` implies beyond its keys: defaults of its Hugging Face class, and values fixed by the type.
 import type { Biases, LayerAttention } from '../../util/model-config.ts';
 import type { RawConfig } from './hf-schema.ts';
 
-/** Values that a key may have where it is set. */
+/** Allowed values of each key, if it is set. */
 export type AllowedValues = Readonly<Record<string, readonly unknown[]>>;
 
 export interface Family {
-  /** Name in the models room. */
+  /** Name in src/models. */
   readonly architecture: string;
-  /** Values of keys that the file leaves out; a null in the file stays. */
+  /** Values of keys that the file leaves out; an explicit null stays null. */
   readonly defaults?: Partial<RawConfig>;
   readonly gainOffset?: 1;
-  /** Rope unless given. */
+  /** RoPE unless given. */
   readonly positions?: { readonly kind: 'learned'; readonly offset: number } | { readonly kind: 'alibi' };
   readonly biases?: (raw: RawConfig) => Biases;
-  /** Which layers slide where there is a window and no `layer_types`: all unless given; undefined: no layer has a window. */
+  /** Which layers slide when there is a window and no `layer_types`. undefined: all; 'never': no layer has a window. */
   readonly slides?: ((raw: RawConfig, layer: number) => boolean) | 'never';
-  /** The MLP is four times the hidden size where the file does not say. */
+  /** The MLP size defaults to four times the hidden size. */
   readonly fourfoldMlp?: true;
-  /** Keys whose other values would mean another model. */
+  /** Keys for which another value means an unsupported variant. */
   readonly fixed?: (raw: RawConfig) => AllowedValues;
 }
 
@@ -147,20 +147,20 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
   ],
 ]);
 
-/** The family of a type; one that is not known is read like Llama, for the models room to refuse by its name. */
+/** The family of a model type. An unknown type is read like Llama; src/models then refuses it by name. */
 export function familyOf(settings: Readonly<Record<string, unknown>>): Required<Pick<Family, 'biases'>> & Family {
   const modelType = typeof settings.model_type === 'string' ? settings.model_type : '';
   return { biases: attentionBiased, ...(families.get(modelType) ?? { architecture: modelType }) };
 }
 
-/** Keys that no family may set to another value, because nothing here would heed them. */
+/** Keys that no family may set to another value, because they are not implemented. */
 export const fixedEverywhere: AllowedValues = {
   clip_qkv: [null],
   is_encoder_decoder: [false, null],
   quantization_config: [null],
 };
 
-/** `full` or `sliding` for each layer; undefined when all are the same. */
+/** `full` or `sliding` for each layer; undefined when all layers are the same. */
 export function slidingLayers(family: Family, raw: RawConfig, layers: number): readonly LayerAttention[] | undefined {
   const { slides } = family;
   if (slides === undefined || slides === 'never') return undefined;

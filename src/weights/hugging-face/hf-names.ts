@@ -1,6 +1,9 @@
-// Which name a checkpoint's tensor goes by: the spellings of one family's tensors, brought to one.
+// Maps the spellings of a checkpoint's tensor names to one name for each tensor.
 
-/** Prefixes that saving a model alone, inside another, or by an older library gives or leaves out; the longest that fits is taken off. */
+/**
+ * Prefixes that a checkpoint may have, by how and with which library version it was saved. The longest match is
+ * removed.
+ */
 const prefixes = [
   'language_model.model.',
   'model.language_model.',
@@ -12,7 +15,7 @@ const prefixes = [
   'model.',
 ];
 
-/** First parts of names under the prefix, and of those above it. */
+/** First name parts below the prefix, and those above it. */
 const modules =
   /^(layers|h|norm|ln_f|final_layer_norm|embed_tokens|embed_positions|embed_in|wte|wpe|word_embeddings|word_embeddings_layernorm)\./;
 const heads = /^(lm_head|embed_out)\./;
@@ -24,7 +27,7 @@ const familyPrefixes: ReadonlyMap<string, string> = new Map([
   ['gpt_neox', 'gpt_neox.'],
 ]);
 
-/** @param architecture as the models room spells it. Names that no prefix explains stay as they are. */
+/** @param architecture as src/models names it. A name that no prefix explains is returned unchanged. */
 export function checkpointName(architecture: string, name: string): string {
   const prefix = prefixes.find((candidate) => name.startsWith(candidate)) ?? '';
   const rest = name.slice(prefix.length);

@@ -1,4 +1,4 @@
-// The scaling of one rope in a config.json, kind by kind.
+// RoPE scaling settings of a config.json, by kind.
 import { z } from 'zod';
 import type { RopeScaling } from '../../util/model-config.ts';
 import { ModelFileError } from '../errors.ts';
@@ -27,13 +27,13 @@ export const ropeSchema = z.object({
 
 export type RawRope = z.infer<typeof ropeSchema>;
 
-/** What the scaling kinds need to know of the model, and where the settings stand for errors. */
+/** Model values that scaling needs, and the location of the settings for errors. */
 export interface RopePlace {
   readonly file: string;
   readonly key: string;
   readonly rotaryDim: number;
   readonly maxPositions: number;
-  /** Positions of the first training, where the configuration names them outside the rope's own settings. */
+  /** Original maximum positions, when the configuration names them outside the RoPE settings. */
   readonly originalMaxPositions: number | undefined;
 }
 
@@ -43,7 +43,7 @@ export function scalingOf(place: RopePlace, raw: RawRope): RopeScaling {
   const kind = raw.rope_type ?? raw.type ?? 'default';
   switch (kind) {
     case 'default':
-    // Stretches positions beyond the model's own alone, which are not served.
+    // Changes only positions beyond the model's maximum, which are not served.
     case 'dynamic':
       return { kind: 'none' };
     case 'linear':

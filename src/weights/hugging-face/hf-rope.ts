@@ -1,4 +1,4 @@
-// Rope settings of a config.json, in both styles: rope_theta with rope_scaling, and rope_parameters.
+// RoPE settings of a config.json, in both styles: rope_theta with rope_scaling, and rope_parameters.
 import { z } from 'zod';
 import type { Positions, Rope } from '../../util/model-config.ts';
 import { ModelFileError } from '../errors.ts';
@@ -12,7 +12,7 @@ const byLayerTypeSchema = z.object({ full_attention: ropeSchema, sliding_attenti
 
 const thetaDefault = 10_000;
 
-/** Rope of the full and of the sliding layers, and how much of a head it turns. */
+/** RoPE of full and sliding-window layers, and the rotated dimensions of a head. */
 export function ropesOf(file: string, raw: RawConfig, headDim: number, maxPositions: number): Positions {
   const theta =
     optionalNumber(file, 'rope_theta', raw.rope_theta) ??

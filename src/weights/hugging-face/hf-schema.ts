@@ -1,4 +1,4 @@
-// The keys of config.json that are read, whichever model family spells them.
+// The keys of config.json that are read, for all model families.
 import { z } from 'zod';
 import { layersMax, sizeMax } from '../config-limits.ts';
 

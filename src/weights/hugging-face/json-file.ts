@@ -1,11 +1,11 @@
-// JSON files of a model directory: bounded, parsed, and validated with errors that name file and key.
+// JSON files of a model directory: limited in size and depth, and validated with errors that name file and key.
 import { existsSync } from 'node:fs';
 import type { z } from 'zod';
 import { decodeUtf8 } from '../byte-cursor.ts';
 import { ModelFileError, reasonOf } from '../errors.ts';
 import { RandomAccessFile } from '../random-access-file.ts';
 
-/** The text of a file of at most `bytesMax` bytes, or undefined when there is no such file. */
+/** The text of a file of at most `bytesMax` bytes, or undefined when the file does not exist. */
 export function readOptionalText(path: string, bytesMax: number): string | undefined {
   if (!existsSync(path)) return undefined;
   const file = new RandomAccessFile(path);
@@ -28,7 +28,7 @@ export function readOptionalJson(path: string, bytesMax: number): unknown {
   return text === undefined ? undefined : parseJson(path, text);
 }
 
-/** @param offset where the text begins in the file, for the error */
+/** @param offset of the text in the file, for errors */
 export function parseJson(path: string, text: string, offset?: number): unknown {
   let json: unknown;
   try {
@@ -41,7 +41,7 @@ export function parseJson(path: string, text: string, offset?: number): unknown 
   return json;
 }
 
-/** Deeper than any honest file; what reads the values may recurse. */
+/** Deeper than any real file; code that reads the values may recurse. */
 const depthMax = 100;
 
 function isDeeper(json: unknown, levels: number): boolean {
@@ -58,12 +58,12 @@ function isDeeper(json: unknown, levels: number): boolean {
   return true;
 }
 
-/** @param prefix key that the value stands under, for the error */
+/** @param prefix key of the value, for errors */
 export function validate<T>(path: string, schema: z.ZodType<T>, json: unknown, prefix?: string): T {
   const result = schema.safeParse(json);
   if (result.success) return result.data;
   const issue = result.error.issues[0];
   const keys = [...(prefix === undefined ? [] : [prefix]), ...(issue?.path ?? [])];
   const key = keys.length > 0 ? keys.map(String).join('.') : undefined;
-  throw new ModelFileError({ file: path, key, reason: issue?.message ?? 'the value is not what it should be' });
+  throw new ModelFileError({ file: path, key, reason: issue?.message ?? 'the value is invalid' });
 }

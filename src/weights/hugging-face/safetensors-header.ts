@@ -1,4 +1,4 @@
-// The header of a safetensors file: its directory of tensors, nothing trusted.
+// The header of a safetensors file: its tensor directory, all of it validated.
 import { decodeUtf8 } from '../byte-cursor.ts';
 import { ModelFileError } from '../errors.ts';
 import type { RandomAccessFile } from '../random-access-file.ts';
@@ -19,7 +19,7 @@ const dtypes: ReadonlyMap<string, TensorType> = new Map<string, TensorType>([
 export interface SafetensorsEntry {
   readonly name: string;
   readonly dtype: string;
-  /** undefined: stored in a type that is not read. */
+  /** undefined: the type cannot be read. */
   readonly type: TensorType | undefined;
   readonly shape: readonly number[];
   readonly byteLength: number;
@@ -95,7 +95,7 @@ function isSizes(value: unknown): value is number[] {
   return Array.isArray(value) && value.every((size) => Number.isSafeInteger(size) && size >= 0);
 }
 
-/** JSON.parse keeps the last of equal keys; the text, known to be valid, shows how many there were. */
+/** JSON.parse keeps the last of duplicate keys, so the keys are counted in the text, which is valid JSON by now. */
 function refuseDuplicates(path: string, text: string, keyCount: number): void {
   const keys = topLevelKeys(text);
   if (keys.length === keyCount) return;
@@ -104,7 +104,10 @@ function refuseDuplicates(path: string, text: string, keyCount: number): void {
   throw new ModelFileError({ file: path, tensor: duplicate, offset: 8, reason: 'two tensors have this name' });
 }
 
-/** Keys of the outermost object of valid JSON, duplicates kept. A plain loop: a hostile string can be as long as the header. */
+/**
+ * Keys of the outermost object of valid JSON, duplicates included. A loop, because a corrupt string may fill the
+ * header.
+ */
 function topLevelKeys(text: string): string[] {
   const keys: string[] = [];
   let depth = 0;

@@ -1,4 +1,4 @@
-// A Hugging Face directory as an opened model: safetensors files, config.json and tokenizer files.
+// A Hugging Face directory as ModelFiles: safetensors files, config.json and tokenizer files.
 import { existsSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import { z } from 'zod';
@@ -16,14 +16,19 @@ import {
   readSettings,
 } from './hf-config.ts';
 import { checkpointName } from './hf-names.ts';
-import { huggingFaceTokenizer } from './hf-tokenizer.ts';
-import { readOptionalJson, validate } from './json-file.ts';
+import { readOptionalJson, readOptionalText, validate } from './json-file.ts';
 import { readSafetensorsHeader, type SafetensorsEntry } from './safetensors-header.ts';
 
 const indexBytesMax = 1 << 27;
 const shardsMax = 4096;
+const tokenizerBytesMax = 1 << 28;
+const tokenizerConfigBytesMax = 1 << 26;
+const templateBytesMax = 1 << 24;
 
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
+const templateSchema = z.object({
+  chat_template: z.union([z.string(), z.array(z.object({ name: z.string(), template: z.string() }))]).nullish(),
+});
 
 export class HuggingFaceFiles implements ModelFiles {
   readonly path: string;
@@ -32,8 +37,8 @@ export class HuggingFaceFiles implements ModelFiles {
   readonly #files = new Map<string, RandomAccessFile>();
   readonly #directory = new TensorDirectory();
   readonly #architecture: string;
-  /** The transposed matrix that was read last: rows come in chunks, and turning needs all of it. */
-  #turned: { readonly info: TensorInfo; readonly bytes: Uint8Array } | undefined;
+  /** The transposed matrix read last: rows are read in chunks, and transposing needs the whole matrix. */
+  #lastTransposed: { readonly info: TensorInfo; readonly bytes: Uint8Array } | undefined;
   #config: ModelConfig | undefined;
 
   constructor(path: string) {
@@ -61,7 +66,7 @@ export class HuggingFaceFiles implements ModelFiles {
   }
 
   get tokenizer(): TokenizerSource | undefined {
-    return huggingFaceTokenizer(this.path);
+    return tokenizerOf(this.path);
   }
 
   tensor(name: string): TensorInfo | undefined {
@@ -80,7 +85,7 @@ export class HuggingFaceFiles implements ModelFiles {
     const bytes = readRange(info, byteStart, byteLength, into);
     const file = this.#files.get(info.file);
     if (file === undefined)
-      throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor is not of this model' });
+      throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor belongs to another model' });
     switch (storedOrder(this.#architecture, info.name, info.shape)) {
       case 'transposed':
         bytes.set(this.#transposed(file, info).subarray(byteStart, byteStart + byteLength));
@@ -95,7 +100,7 @@ export class HuggingFaceFiles implements ModelFiles {
   }
 
   close(): void {
-    this.#turned = undefined;
+    this.#lastTransposed = undefined;
     for (const file of this.#files.values()) file.close();
   }
 
@@ -112,15 +117,15 @@ export class HuggingFaceFiles implements ModelFiles {
     if (shards.size > shardsMax)
       throw new ModelFileError({ file: indexPath, reason: `${shards.size} files, more than the ${shardsMax} allowed` });
     for (const shard of shards) {
-      // A shard is a plain name: an index must not reach outside its directory.
+      // The index must not reach outside its directory, so a shard must be a plain file name.
       if (shard !== basename(shard) || shard === '.' || shard === '..')
         throw new ModelFileError({ file: indexPath, key: shard, reason: 'not a plain file name' });
       this.#openShard(join(this.path, shard));
     }
-    const held = new Map(this.#directory.placements());
+    const fileOfTensor = new Map(this.#directory.placements());
     for (const [tensor, shard] of Object.entries(index.weight_map)) {
       const file = join(this.path, shard);
-      if (held.get(checkpointName(this.#architecture, tensor)) !== file)
+      if (fileOfTensor.get(checkpointName(this.#architecture, tensor)) !== file)
         throw new ModelFileError({
           file,
           tensor,
@@ -137,18 +142,43 @@ export class HuggingFaceFiles implements ModelFiles {
 
   #add(path: string, { name: storedName, dtype, type, shape: stored, byteLength, offset }: SafetensorsEntry): void {
     const name = checkpointName(this.#architecture, storedName);
-    const turned = storedOrder(this.#architecture, name, stored) === 'transposed';
-    const shape = turned ? [...stored].reverse() : stored;
+    const isTransposed = storedOrder(this.#architecture, name, stored) === 'transposed';
+    const shape = isTransposed ? [...stored].reverse() : stored;
     if (type === undefined) this.#directory.addUnsupported({ name, typeName: dtype, shape }, path, offset);
     else this.#directory.add({ name, type, shape, byteLength, file: path, offset });
   }
 
   #transposed(file: RandomAccessFile, info: TensorInfo): Uint8Array {
-    if (this.#turned?.info !== info) this.#turned = { info, bytes: readTransposed(file, info) };
-    return this.#turned.bytes;
+    if (this.#lastTransposed?.info !== info) this.#lastTransposed = { info, bytes: readTransposed(file, info) };
+    return this.#lastTransposed.bytes;
   }
 
   get #configPath(): string {
     return join(this.path, 'config.json');
   }
+}
+
+/** undefined when the directory has no tokenizer.json. */
+function tokenizerOf(path: string): TokenizerSource | undefined {
+  const tokenizerJson = readOptionalText(join(path, 'tokenizer.json'), tokenizerBytesMax);
+  if (tokenizerJson === undefined) return undefined;
+  const tokenizerConfig = readOptionalJson(join(path, 'tokenizer_config.json'), tokenizerConfigBytesMax);
+  const specialTokensMap = readOptionalJson(join(path, 'special_tokens_map.json'), tokenizerConfigBytesMax);
+  const chatTemplate =
+    readOptionalText(join(path, 'chat_template.jinja'), templateBytesMax) ?? templateOf(path, tokenizerConfig);
+  return {
+    kind: 'huggingface',
+    tokenizerJson,
+    ...(tokenizerConfig === undefined ? {} : { tokenizerConfig }),
+    ...(specialTokensMap === undefined ? {} : { specialTokensMap }),
+    ...(chatTemplate === undefined ? {} : { chatTemplate }),
+  };
+}
+
+/** Some configurations hold several templates; the one named default is for chat. */
+function templateOf(path: string, tokenizerConfig: unknown): string | undefined {
+  if (tokenizerConfig === undefined) return undefined;
+  const template = validate(join(path, 'tokenizer_config.json'), templateSchema, tokenizerConfig).chat_template;
+  if (typeof template !== 'object' || template === null) return template ?? undefined;
+  return template.find(({ name }) => name === 'default')?.template;
 }

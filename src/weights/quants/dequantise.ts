@@ -1,4 +1,4 @@
-// Stored bytes of any tensor type to float32: the oracle of what a tensor's values are.
+// Stored bytes of any tensor type to float32: the reference for a tensor's values.
 import { decodeValues, type QuantisedType } from '../../util/quantised-blocks.ts';
 import { type TensorType, tensorLayouts } from '../types.ts';
 import { f16Table } from './half.ts';
@@ -6,7 +6,7 @@ import { f16Table } from './half.ts';
 /**
  * Exact values of whole blocks.
  * @param bytes stored bytes; their count must be a multiple of the type's blockBytes
- * @param into receives the values when given, at least as many elements as the bytes hold
+ * @param into receives the values if given; must hold at least as many elements as the bytes
  */
 export function dequantise(type: TensorType, bytes: Uint8Array, into?: Float32Array): Float32Array {
   const { blockElements, blockBytes } = tensorLayouts[type];
@@ -52,7 +52,7 @@ function u16(bytes: Uint8Array, at: number): number {
 }
 
 function decodeF16(bytes: Uint8Array, values: Float32Array): void {
-  // Patterns, not numbers, are copied: a NaN keeps its payload.
+  // Bit patterns are copied, not numbers, so a NaN keeps its payload.
   const table = patternsOf(f16Table());
   const patterns = patternsOf(values);
   for (let index = 0; index < patterns.length; index++) patterns[index] = table[u16(bytes, index * 2)] as number;
@@ -63,7 +63,9 @@ function decodeBf16(bytes: Uint8Array, values: Float32Array): void {
   for (let index = 0; index < patterns.length; index++) patterns[index] = u16(bytes, index * 2) << 16;
 }
 
-/** Block: scale f16, then 16 bytes: elements 0..15 in low nibbles, 16..31 in high ones. Value: (nibble - 8) scale. */
+/**
+ * Block: scale f16, then 16 bytes: elements 0..15 in low nibbles, 16..31 in high ones. Value = (nibble - 8) × scale.
+ */
 function decodeQ40(bytes: Uint8Array, values: Float32Array): void {
   const half = f16Table();
   for (let block = 0, at = 0; block < values.length; block += 32, at += 18) {
@@ -76,7 +78,10 @@ function decodeQ40(bytes: Uint8Array, values: Float32Array): void {
   }
 }
 
-/** Block: scale f16, minimum f16, nibbles as in q4_0. Value: nibble scale + minimum, product and sum each rounded to float32. */
+/**
+ * Block: scale f16, minimum f16, nibbles as in q4_0. Value = nibble × scale + minimum; product and sum each round to
+ * float32.
+ */
 function decodeQ41(bytes: Uint8Array, values: Float32Array): void {
   const half = f16Table();
   for (let block = 0, at = 0; block < values.length; block += 32, at += 20) {
@@ -84,14 +89,14 @@ function decodeQ41(bytes: Uint8Array, values: Float32Array): void {
     const minimum = half[u16(bytes, at + 2)] as number;
     for (let index = 0; index < 16; index++) {
       const pair = bytes[at + 4 + index] as number;
-      // 4 bits times 11 bits is exact, so only the sum rounds, fused or not.
+      // 4 bits times 11 bits is exact: only the sum rounds, with or without a fused multiply-add.
       values[block + index] = (pair & 15) * scale + minimum;
       values[block + 16 + index] = (pair >> 4) * scale + minimum;
     }
   }
 }
 
-/** Block: scale f16, then 32 signed bytes. Value: byte scale. */
+/** Block: scale f16, then 32 signed bytes. Value = byte × scale. */
 function decodeQ80(bytes: Uint8Array, values: Float32Array): void {
   const half = f16Table();
   for (let block = 0, at = 0; block < values.length; block += 32, at += 34) {

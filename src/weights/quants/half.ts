@@ -31,11 +31,12 @@ export function f32BitsToF16(pattern: number): number {
   const sign = (pattern >>> 16) & 0x8000;
   const magnitude = pattern & 0x7fff_ffff;
   if (magnitude > 0x7f80_0000) return sign | 0x7e00 | ((magnitude >>> 13) & 0x3ff);
-  // From 65,520 on (halfway to 2^16) the nearest is infinity.
+  // Values from 65,520 on (halfway to 2^16) round to infinity.
   if (magnitude >= 0x477f_f000) return sign | 0x7c00;
-  // From 2^-14 on normal: rebias the exponent, round 13 bits away; a carry runs into the exponent as it should.
+  // Normal numbers, from 2^-14 on: rebias the exponent and round away 13 bits. A carry increments the exponent
+  // correctly.
   if (magnitude >= 0x3880_0000) return sign | ((magnitude - 0x3800_0000 + 0xfff + ((magnitude >>> 13) & 1)) >>> 13);
-  // Up to 2^-25, halfway to the smallest subnormal, the nearest is zero.
+  // Values up to 2^-25 (halfway to the smallest subnormal) round to zero.
   if (magnitude <= 0x3300_0000) return sign;
   const shift = 126 - (magnitude >>> 23);
   const fraction = (magnitude & 0x7f_ffff) | 0x80_0000;

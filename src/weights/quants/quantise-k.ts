@@ -1,4 +1,5 @@
-// float32 blocks to the five-bit and K types, plainly: each group's own range fixes its scale, nothing searches for a better one.
+// Quantises float32 blocks to the five-bit and K types: the range of each group sets its scale, without a search for a
+// better one.
 import type { QuantisedType } from '../../util/quantised-blocks.ts';
 import { f16ToF32Bits, toF16 } from './half.ts';
 
@@ -8,16 +9,16 @@ interface Rule {
   readonly block: number;
   readonly bytes: number;
   readonly group: number;
-  /** Levels go from 0 to this. */
+  /** Levels range from 0 to this. */
   readonly levelMax: number;
-  /** The level that stands for 0; undefined: a minimum is stored instead. */
+  /** The level of value 0. undefined: the group stores a minimum instead. */
   readonly zero?: number;
-  /** Stored scales of groups reach this times d; undefined: a group is a block and d its scale. */
+  /** Stored group scales range up to this, times d. undefined: the group is the block and d its scale. */
   readonly scaleMax?: number;
   readonly write: (coded: Coded) => void;
 }
 
-/** A block on its way to bytes: all integers but d and dmin, which are f16 patterns. */
+/** A quantised block before packing. d and dmin are f16 bit patterns. */
 interface Coded {
   readonly bytes: Uint8Array;
   readonly levels: Uint8Array;
@@ -37,7 +38,7 @@ const rules: Readonly<Record<PlainType, Rule>> = {
   q6_k: { block: 256, bytes: 210, group: 16, levelMax: 63, zero: 32, scaleMax: 127, write: writeQ6K },
 };
 
-/** An encoder of whole blocks; `bytes` may hold anything before. */
+/** An encoder of whole blocks. Earlier content of `bytes` is overwritten. */
 export function plainEncoder(type: PlainType): (values: Float32Array, bytes: Uint8Array) => void {
   const rule = rules[type];
   return (values, bytes) => {
@@ -72,11 +73,11 @@ function encodeBlock(rule: Rule, values: Float32Array, bytes: Uint8Array): void 
 
 interface Group {
   readonly scale: number;
-  /** What is subtracted. */
+  /** The offset that is subtracted. */
   readonly minimum: number;
 }
 
-/** K types subtract an unsigned multiple of dmin: their range starts at 0 or below. */
+/** K types subtract an unsigned multiple of dmin, so their range starts at 0 or below. */
 function rangeOf(values: Float32Array, levelMax: number, fromZero: boolean): Group {
   const least = Math.min(...values, ...(fromZero ? [0] : []));
   return { scale: (Math.max(...values) - least) / levelMax, minimum: -least };
@@ -87,12 +88,12 @@ function peakOf(values: Float32Array, zero: number): Group {
   return { scale: largest([...values]) / -zero, minimum: 0 };
 }
 
-/** The number of largest magnitude, with its sign. */
+/** The number of largest magnitude, signed. */
 function largest(numbers: readonly number[]): number {
   return numbers.reduce((most, value) => (Math.abs(value) > Math.abs(most) ? value : most), 0);
 }
 
-/** 0 where a range of 0 was divided by. */
+/** A quotient of a zero range becomes 0. */
 function clamp(value: number, least: number, most: number): number {
   return Number.isFinite(value) ? Math.max(least, Math.min(most, Math.round(value))) : 0;
 }
@@ -114,7 +115,7 @@ function putU16(bytes: Uint8Array, at: number, value: number): void {
   bytes[at + 1] = value >> 8;
 }
 
-/** q5_1 has 24 bytes and a minimum: dmin here, with the sign turned. */
+/** q5_1 has 24 bytes and stores a minimum: dmin with the opposite sign. */
 function writeFiveBits({ bytes, levels, d, dmin }: Coded): void {
   putU16(bytes, 0, d);
   if (bytes.length === 24) putU16(bytes, 2, dmin ^ 0x8000);

@@ -1,4 +1,5 @@
-// float32 rows to stored blocks; f32 to q8_0 round as ggml's reference quantisers do, so that files of other tools agree.
+// Quantises float32 rows to stored blocks. f32 to q8_0 round as ggml's reference quantisers do, so that files of other
+// tools match.
 
 import { type TensorType, tensorLayouts } from '../types.ts';
 import { f32BitsToBf16, f32BitsToF16, toF16 } from './half.ts';
@@ -6,8 +7,8 @@ import { plainEncoder } from './quantise-k.ts';
 
 /**
  * @param values whole blocks: a multiple of the type's blockElements
- * @param into receives the bytes when given
- * @returns stored bytes, blocks one after another
+ * @param into receives the bytes if given
+ * @returns stored bytes, block after block
  */
 export function quantise(type: TensorType, values: Float32Array, into?: Uint8Array): Uint8Array {
   const { blockElements, blockBytes } = tensorLayouts[type];
@@ -54,7 +55,7 @@ function putU16(bytes: Uint8Array, at: number, value: number): void {
   bytes[at + 1] = value >> 8;
 }
 
-/** The value of largest magnitude (the first of equals) becomes -8. */
+/** The value of largest magnitude (the first if several) becomes -8. */
 function encodeQ40(values: Float32Array, bytes: Uint8Array): void {
   for (let block = 0, at = 0; block < values.length; block += 32, at += 18) {
     let largest = 0;
@@ -66,7 +67,8 @@ function encodeQ40(values: Float32Array, bytes: Uint8Array): void {
     const inverse = scale === 0 ? 0 : fround(1 / scale);
     putU16(bytes, at, toF16(scale));
     for (let index = 0; index < 16; index++) {
-      // In float64 as ggml's own Python quantiser has it: the C code's result hangs on whether its compiler fuses.
+      // float64, as in ggml's Python quantiser: the result of the C code depends on the compiler's use of fused
+      // multiply-add.
       const low = Math.min(15, (values[block + index] as number) * inverse + 8.5) & 15;
       const high = Math.min(15, (values[block + 16 + index] as number) * inverse + 8.5) & 15;
       bytes[at + 2 + index] = low | (high << 4);

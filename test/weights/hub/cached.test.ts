@@ -1,4 +1,4 @@
-// What the cache holds, and taking it out: blobs that another snapshot uses stay.
+// Listing the cache and removing models from it: blobs that another snapshot uses stay.
 import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -21,11 +21,11 @@ async function twoRevisions() {
   return world;
 }
 
-describe('what is cached', () => {
-  it('is told by repository and snapshot; shared content counts once, cut downloads by themselves', async () => {
+describe('cached repositories', () => {
+  it('are listed by repository and snapshot; shared content counts once, partial downloads separately', async () => {
     const { cacheFolder, cache } = await twoRevisions();
     writeFileSync(cache.partial('f'.repeat(64)), 'some');
-    // What other tools leave beside the snapshots.
+    // Files that other tools leave next to the snapshots.
     writeFileSync(join(cacheFolder, 'CACHEDIR.TAG'), '');
     writeFileSync(join(cache.folder, 'snapshots', '.DS_Store'), '');
     symlinkSync('../../blobs/gone', join(cache.snapshot(commitA), 'dangling.gguf'));
@@ -51,7 +51,7 @@ describe('what is cached', () => {
     expect(cachedRepositories(join(cacheFolder, 'none'))).toEqual([]);
   });
 
-  it('goes by revision, and with it what nothing else uses', async () => {
+  it('removal by revision deletes the contents that no other snapshot uses', async () => {
     const { cacheFolder, blobs, cache } = await twoRevisions();
     const removal = planRemoval(cacheFolder, reference(`org/tiny@${commitA}`));
     expect(removal.bytes).toBe(6000);
@@ -63,7 +63,7 @@ describe('what is cached', () => {
     expect(existsSync(join(cache.folder, 'refs', 'main'))).toBe(false);
   });
 
-  it('goes by file', async () => {
+  it('removal by file', async () => {
     const { cacheFolder, blobs, cache } = await twoRevisions();
     await remove(cacheFolder, planRemoval(cacheFolder, reference('org/tiny:Q4_0')));
     expect(blobs()).toEqual([sha256(shared), sha256(old), sha256(fresh)].toSorted());
@@ -72,7 +72,7 @@ describe('what is cached', () => {
     expect(readdirSync(cache.snapshot(commitB))).toEqual(['a-Q8_0.gguf']);
   });
 
-  it('leaves alone what a link outside of it points to', async () => {
+  it('removal keeps contents outside the cache that a link points to', async () => {
     const { cacheFolder, cache } = await createWorld({});
     const outside = join(cacheFolder, 'mine.gguf');
     writeFileSync(outside, 'mine');
@@ -83,7 +83,7 @@ describe('what is cached', () => {
     expect(readFileSync(outside, 'utf8')).toBe('mine');
   });
 
-  it('stays while someone downloads into it, and what is not there is said to be so', async () => {
+  it('removal is refused during a download, and for a model that is not cached', async () => {
     const { cacheFolder, cache, blobs } = await twoRevisions();
     const removal = planRemoval(cacheFolder, reference('org/tiny'));
     const lock = await FolderLock.tryAcquire(cache.lockFolder);

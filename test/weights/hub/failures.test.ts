@@ -1,4 +1,4 @@
-// A hub that fails, a hub that lies, a disk that is full: each one line, and no broken file.
+// Failures of the hub, invalid responses and full disks: each gives a one-line error and leaves no corrupt file.
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
@@ -17,7 +17,7 @@ import { commitA, refuse, sha256 } from './hub-server.ts';
 import { createWorld, noise } from './world.ts';
 
 const weights = noise(300_000);
-/** A disk of one mebibyte. */
+/** Mounts a disk of one mebibyte. */
 function mount(folder: string): boolean {
   return spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', folder]).status === 0;
 }
@@ -32,8 +32,8 @@ const canMount = ((): boolean => {
 
 const ggufFiles = { 'tiny-Q8_0.gguf': weights, '.gitattributes': '*' };
 
-describe('a hub that fails', () => {
-  it.each([429, 500, 503])('%i passes: tried again, as long after as it asks', async (status) => {
+describe('hub failures', () => {
+  it.each([429, 500, 503])('status %i is retried after the delay that the hub asks for', async (status) => {
     const { pull, hub, sleptMs } = await createWorld(ggufFiles);
     hub.misbehave = (_request, response, sent) => {
       if (sent > 0) return false;
@@ -44,7 +44,7 @@ describe('a hub that fails', () => {
     expect(new Set(sleptMs)).toEqual(new Set([7000]));
   });
 
-  it('that asks to wait for hours is not waited for', async () => {
+  it('a retry delay of hours ends the download', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.misbehave = (_request, response) => {
       refuse(response, 429, '', { 'retry-after': '7200' });
@@ -63,17 +63,20 @@ describe('a hub that fails', () => {
     ],
     ['403', 403, 'GatedRepo', 'org/tiny', /access is refused \(403\): .*accept its licence at http.*\/org\/tiny$/],
   ];
-  it.each(refusals)('%s at the file: one line, and nothing is left', async (_name, status, code, model, message) => {
-    const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
-    hub.misbehave = (request, response) => {
-      if (!request.path.includes('/resolve/')) return false;
-      refuse(response, status, code);
-      return true;
-    };
-    await expect(pull(model)).rejects.toThrow(message);
-    expect(blobs()).toEqual([]);
-    expect(existsSync(cache.snapshot(commitA))).toBe(false);
-  });
+  it.each(refusals)(
+    'status %s for a file: one-line error, no file stays in the cache',
+    async (_name, status, code, model, message) => {
+      const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
+      hub.misbehave = (request, response) => {
+        if (!request.path.includes('/resolve/')) return false;
+        refuse(response, status, code);
+        return true;
+      };
+      await expect(pull(model)).rejects.toThrow(message);
+      expect(blobs()).toEqual([]);
+      expect(existsSync(cache.snapshot(commitA))).toBe(false);
+    },
+  );
 
   it.each([
     ['org/none', /^Cannot download org\/none: there is no repository org\/none \(404\)$/],
@@ -82,12 +85,12 @@ describe('a hub that fails', () => {
       'org/tiny:no.gguf',
       /^Cannot use org\/tiny:no.gguf: the repository has no 'no.gguf'; its GGUF models: tiny-Q8_0.gguf$/,
     ],
-  ])('%s: 404 says which part is missing', async (model, message) => {
+  ])('%s: a 404 error names the missing part', async (model, message) => {
     const { pull } = await createWorld(ggufFiles);
     await expect(pull(model)).rejects.toThrow(message);
   });
 
-  it('sends the token to the endpoint, and to no other host', async () => {
+  it('sends the token to the endpoint only', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     const store = await createWorld(ggufFiles);
     hub.misbehave = (request, response) => {
@@ -104,8 +107,8 @@ describe('a hub that fails', () => {
   });
 });
 
-describe('a hub that lies', () => {
-  it('about the hash: fetched once more, then refused, and nothing is left', async () => {
+describe('invalid hub responses', () => {
+  it('a wrong hash is downloaded once more, then refused, and no file stays in the cache', async () => {
     const { pull, hub, blobs } = await createWorld(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: 'c'.repeat(64), size: weights.byteLength } });
     hub.misbehave = (request, response, _sent, content) => {
@@ -114,13 +117,13 @@ describe('a hub that lies', () => {
       return true;
     };
     await expect(pull()).rejects.toThrow(
-      /tiny-Q8_0.gguf: what came has another hash than the sha256 c+ that the hub lists, twice$/,
+      /tiny-Q8_0.gguf: two downloads do not match the sha256 c+ that the hub lists$/,
     );
     expect(hub.seen.filter(({ path }) => path.includes('/resolve/'))).toHaveLength(2);
     expect(blobs()).toEqual([]);
   });
 
-  it('once, by a bad copy on the way: the second is taken', async () => {
+  it('a corrupt first download is replaced by the second', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
@@ -133,19 +136,22 @@ describe('a hub that lies', () => {
   it.each([
     ['more', 299_999, /sends more than the 299999 bytes that the hub lists$/],
     ['less', 300_001, /the connection was cut at \d+ of 300001 bytes/],
-  ])('about the size, sending %s without a length: never written beyond the list', async (_name, size, message) => {
-    const { pull, hub, blobs } = await createWorld(ggufFiles);
-    hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size } });
-    hub.misbehave = (request, response, _sent, content) => {
-      if (!request.path.startsWith('/org/')) return false;
-      response.writeHead(200).end(request.range === undefined ? content : undefined);
-      return true;
-    };
-    await expect(pull()).rejects.toThrow(message);
-    expect(blobs()).not.toContain(sha256(weights));
-  });
+  ])(
+    'a body with %s bytes than listed and no length never exceeds the listed size on disk',
+    async (_name, size, message) => {
+      const { pull, hub, blobs } = await createWorld(ggufFiles);
+      hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size } });
+      hub.misbehave = (request, response, _sent, content) => {
+        if (!request.path.startsWith('/org/')) return false;
+        response.writeHead(200).end(request.range === undefined ? content : undefined);
+        return true;
+      };
+      await expect(pull()).rejects.toThrow(message);
+      expect(blobs()).not.toContain(sha256(weights));
+    },
+  );
 
-  it('about the size, with a length that tells: refused before a byte is written', async () => {
+  it('a wrong content-length is refused before a byte is written', async () => {
     const { pull, hub, blobs } = await createWorld(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size: 5 } });
     await expect(pull()).rejects.toThrow(/the server sends 300000 bytes where the hub lists 5$/);
@@ -153,7 +159,7 @@ describe('a hub that lies', () => {
   });
 
   it.each(['../x.gguf', '/etc/x.gguf', 'a/../../x.gguf', 'a\\x.gguf', 'a//x.gguf', 'x\u0000.gguf'])(
-    'about where a file is (%j): the list is refused',
+    'a list with the path %j is refused',
     async (path) => {
       const { pull, hub, cache } = await createWorld(ggufFiles);
       hub.listed.set('tiny-Q8_0.gguf', { path });
@@ -165,40 +171,40 @@ describe('a hub that lies', () => {
   it.each([
     ['sha', { sha: '../../../etc' }],
     ['list', 'nothing'],
-  ])('with a misshapen %s: refused', async (_name, body) => {
+  ])('an invalid %s is refused', async (_name, body) => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.misbehave = (request, response) => {
       if (!request.path.includes('/revision/')) return false;
       response.writeHead(200).end(JSON.stringify(body));
       return true;
     };
-    await expect(pull()).rejects.toThrow(/^Cannot use org\/tiny: the hub's answer is misshapen/);
+    await expect(pull()).rejects.toThrow(/^Cannot use org\/tiny: the hub's response is invalid/);
   });
 
-  it('with pages of the list on another host: refused, token kept', async () => {
+  it('a next page on another host is refused, so the token is not sent there', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.misbehave = (request, response) => {
       if (!request.path.includes('/tree/')) return false;
       response.writeHead(200, { link: '<http://localhost:1/api>; rel="next"' }).end('[]');
       return true;
     };
-    await expect(pull()).rejects.toThrow(/goes on at another host/);
+    await expect(pull()).rejects.toThrow(/the next page of its file list is on another host/);
   });
 });
 
-describe('a full disk', () => {
-  it('is seen before anything is fetched', async () => {
+describe('disk errors', () => {
+  it('too little free space is detected before a download', async () => {
     const { pull, hub, blobs } = await createWorld(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size: 2 ** 52 } });
     await expect(pull()).rejects.toThrow(
-      /the disk is full: 4503599627370496 more bytes needed, \d+ free in .*; what is there will be resumed$/,
+      /the disk is full: 4503599627370496 more bytes needed, \d+ free in .*; the next pull resumes the download$/,
     );
     expect(blobs()).toEqual([]);
     expect(hub.fetched()).toEqual([]);
   });
 
   it.skipIf(!existsSync('/dev/full'))(
-    'in the middle is one line with what is needed and free (needs /dev/full)',
+    'a disk that fills during a download gives one line with needed and free bytes (needs /dev/full)',
     async () => {
       const { pull, cache } = await createWorld(ggufFiles);
       mkdirSync(cache.blobFolder, { recursive: true });
@@ -213,7 +219,7 @@ describe('a full disk', () => {
   );
 
   it.skipIf(!canMount)(
-    'in the middle keeps what came, and goes on when there is room (needs to mount a tmpfs)',
+    'a disk that fills keeps the partial file; the next pull resumes it (needs to mount a tmpfs)',
     async () => {
       const { pull, hub } = await createWorld(ggufFiles);
       const cacheFolder = mkdtempSync(join(tmpdir(), 'kvasir-full-'));
@@ -240,7 +246,7 @@ describe('a full disk', () => {
     },
   );
 
-  it.skipIf(process.getuid?.() === 0)('a cache that cannot be written is one line (not as root)', async () => {
+  it.skipIf(process.getuid?.() === 0)('a read-only cache gives a one-line error (not as root)', async () => {
     const { pull, cacheFolder } = await createWorld(ggufFiles);
     chmodSync(cacheFolder, 0o500);
     await expect(pull()).rejects.toThrow(/^Cannot download org\/tiny: EACCES/);

@@ -1,4 +1,4 @@
-// A server that speaks the hub's protocol from memory, counts what it is asked, and misbehaves where a test tells it to.
+// A server of the hub's protocol from memory: it counts requests and misbehaves as a test requires.
 import { createHash } from 'node:crypto';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -14,7 +14,7 @@ export interface SeenRequest {
   readonly authorization: string | undefined;
 }
 
-/** Answers in place of the server's own when it returns true. `sent` counts the earlier requests of this path. */
+/** Replaces the server's own response when it returns true. `sent` counts the earlier requests of this path. */
 export type Misbehaviour = (
   request: SeenRequest,
   response: ServerResponse,
@@ -25,15 +25,15 @@ export type Misbehaviour = (
 export interface HubServer {
   readonly url: string;
   readonly repositories: Map<string, ServedRepository>;
-  /** What was asked for, in order. */
+  /** Requests in order. */
   readonly seen: SeenRequest[];
   misbehave: Misbehaviour;
-  /** Changes to what the tree lists, by path. */
+  /** Changes to the entries of the file list, by path. */
   readonly listed: Map<string, object>;
-  /** Bytes that count as large, and so have a sha256. */
+  /** Files of at least this size count as large and have a sha256. */
   largeBytes: number;
   ranges: boolean;
-  /** Requests for the content of files. */
+  /** Requests for file contents. */
   fetched(): string[];
   close(): Promise<void>;
 }
@@ -92,7 +92,7 @@ function answer(hub: HubServer, { url = '', headers }: IncomingMessage, response
   else redirect(hub, found.content, repository.commit, path, response);
 }
 
-/** To the store that holds contents, which is another host, as the hub does. */
+/** Redirects to the content store on another host, as the hub does. */
 function redirect(hub: HubServer, content: Buffer, commit: string, path: string, response: ServerResponse): void {
   const [hash, large] = hashOf(hub, content);
   response.setHeader('x-repo-commit', commit);
@@ -112,7 +112,7 @@ function hashOf(hub: HubServer, content: Buffer): [string, boolean] {
   return content.byteLength >= hub.largeBytes ? [sha256(content), true] : [gitSha1(content), false];
 }
 
-/** Two entries a page, so that every list of more has several. */
+/** Two entries a page, so that longer lists have several pages. */
 function sendTree(
   hub: HubServer,
   repository: ServedRepository,
@@ -160,7 +160,7 @@ export function refuse(
   response.writeHead(status, { ...(code === '' ? {} : { 'x-error-code': code }), ...headers }).end('{"error":"no"}');
 }
 
-/** Sends `bytes` of the content as if all came, then cuts the connection. */
+/** Sends `bytes` of the content, with the full length in the header, then cuts the connection. */
 export function cutAfter(response: ServerResponse, content: Buffer, start: number, bytes: number): void {
   const headers: Record<string, string | number> = { 'content-length': content.byteLength - start };
   if (start > 0) headers['content-range'] = `bytes ${start}-${content.byteLength - 1}/${content.byteLength}`;

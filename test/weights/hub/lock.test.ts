@@ -1,4 +1,4 @@
-// The lock between processes: one holds it, others wait, and what a dead one left stops nobody.
+// The lock between processes: one process holds it, others wait, and a dead holder blocks nothing.
 import { spawn } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,11 +9,11 @@ import { temporaryFolder } from '../temporary.ts';
 const root = temporaryFolder();
 const built = new URL('../../../dist/weights/hub/lock.js', import.meta.url);
 
-/** Yields to the event loop and takes no time. */
+/** Yields to the event loop without a delay. */
 const soon = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 const signal = new AbortController().signal;
 
-/** Takes the lock of a folder, says its process id and stays. */
+/** Takes the lock of a folder, prints its process id and stays alive. */
 function holdingScript(folder: string): string {
   return `
     const { FolderLock } = await import(${JSON.stringify(built.href)});
@@ -28,46 +28,46 @@ async function held(folder: string): Promise<FolderLock> {
   return lock;
 }
 
-describe('the lock of a folder', () => {
-  it('is held by one at a time and passes on', async () => {
+describe('FolderLock', () => {
+  it('has one holder at a time and passes to the next', async () => {
     const folder = join(root.path, 'one');
     const first = await held(folder);
     expect(await FolderLock.tryAcquire(folder)).toBe(`process ${process.pid}`);
-    const told: string[] = [];
-    const waiting = FolderLock.acquire(folder, { signal, sleep: soon, onWait: (holder) => told.push(holder) });
+    const reported: string[] = [];
+    const waiting = FolderLock.acquire(folder, { signal, sleep: soon }, { onWait: (holder) => reported.push(holder) });
     await soon();
     await first.release();
     await (await waiting).release();
-    expect(told).toEqual([`process ${process.pid}`]);
+    expect(reported).toEqual([`process ${process.pid}`]);
     expect(readdirSync(folder)).toEqual(['kvasir-2.free']);
   });
 
-  it('goes to one alone of many that want it at once, time after time', async () => {
+  it('has one holder at a time when many acquire it at once', async () => {
     const folder = join(root.path, 'many');
     let inside = 0;
-    let most = 0;
+    let insideMax = 0;
     const turn = async (): Promise<void> => {
-      const lock = await FolderLock.acquire(folder, { signal, sleep: soon, onWait: () => {} });
+      const lock = await FolderLock.acquire(folder, { signal, sleep: soon }, { onWait: () => {} });
       inside++;
-      most = Math.max(most, inside);
+      insideMax = Math.max(insideMax, inside);
       await soon();
       inside--;
       await lock.release();
     };
     await Promise.all(Array.from({ length: 20 }, turn));
-    expect(most).toBe(1);
+    expect(insideMax).toBe(1);
   });
 
   it('stops waiting on a signal', async () => {
     const folder = join(root.path, 'stopped');
     const lock = await held(folder);
     const stop = new AbortController();
-    const waiting = FolderLock.acquire(folder, { signal: stop.signal, sleep: soon, onWait: () => stop.abort() });
+    const waiting = FolderLock.acquire(folder, { signal: stop.signal, sleep: soon }, { onWait: () => stop.abort() });
     await expect(waiting).rejects.toMatchObject({ kind: 'interrupted' });
     await lock.release();
   });
 
-  it('of a process that was killed is free at once', async () => {
+  it('is free at once after its holder is killed', async () => {
     const folder = join(root.path, 'killed');
     const child = spawn(process.execPath, ['--input-type=module', '--eval', holdingScript(folder)], {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -80,10 +80,10 @@ describe('the lock of a folder', () => {
   });
 
   it.skipIf(process.platform !== 'linux')(
-    'of a process that was killed and whose parent never asks is free',
+    'is free after its holder is killed and not reaped by its parent',
     async () => {
       const folder = join(root.path, 'zombie');
-      // The shell becomes a program that waits for nobody.
+      // exec replaces the shell by a program that never reaps its children.
       const arguments_ = ['-c', '"$0" --input-type=module --eval "$1" & exec sleep 60'];
       const parent = spawn('sh', [...arguments_, process.execPath, holdingScript(folder)], {
         stdio: ['ignore', 'pipe', 'inherit'],
@@ -101,7 +101,7 @@ describe('the lock of a folder', () => {
     },
   );
 
-  it('of another machine, or half written, is not broken at once', async () => {
+  it('is not broken at once when held by another machine or half written', async () => {
     const folder = join(root.path, 'foreign');
     mkdirSync(folder);
     writeFileSync(join(folder, 'kvasir-7.lock'), JSON.stringify({ machine: 'other', pid: 1, started: '1' }));
@@ -110,7 +110,7 @@ describe('the lock of a folder', () => {
     expect(await FolderLock.tryAcquire(folder)).toBe('another process');
   });
 
-  it('of another machine is broken once its file stands still for long, by the clock of who waits', async () => {
+  it('is broken when another machine sends no heartbeat for 90 s, by the clock of the waiting process', async () => {
     const folder = join(root.path, 'silent');
     mkdirSync(folder);
     const path = join(folder, 'kvasir-7.lock');
@@ -121,18 +121,18 @@ describe('the lock of a folder', () => {
       nowMs += 10_000;
       if (beats.includes(nowMs)) utimesSync(path, nowMs, nowMs);
     };
-    const lock = await FolderLock.acquire(folder, { signal, sleep, onWait: () => {}, nowMs: () => nowMs });
+    const lock = await FolderLock.acquire(folder, { signal, sleep }, { onWait: () => {}, nowMs: () => nowMs });
     expect(nowMs).toBe(180_000);
     expect(readdirSync(folder)).toEqual(['kvasir-8.lock']);
     await lock.release();
   });
 
-  it('is not mistaken for one whose process id was used again', async () => {
+  it('is free when another process has the process id of its holder', async () => {
     const folder = join(root.path, 'again');
     const lock = await held(folder);
     const [name = ''] = readdirSync(folder);
     const holder = JSON.parse(readFileSync(join(folder, name), 'utf8')) as { started: string };
-    // Where the system does not tell when a process began, a living process id is a living holder.
+    // Without a known start time, any living process with that id counts as the holder.
     if (holder.started !== '') {
       writeFileSync(join(folder, name), JSON.stringify({ ...holder, started: '1' }));
       await (await held(folder)).release();

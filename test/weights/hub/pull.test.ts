@@ -1,4 +1,4 @@
-// Pulling from a hub: the cache's layout, what is found again, and resuming.
+// Pulling from a hub: the cache's layout, reuse of cached files, and resumed downloads.
 import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -16,8 +16,8 @@ const folderFiles = {
 const ggufFiles = { 'tiny-Q8_0.gguf': weights, '.gitattributes': '*' };
 const partial = (bytes: Uint8Array): string => `${sha256(bytes)}.kvasir.incomplete`;
 
-describe('the cache', () => {
-  it('holds blobs by hash, a snapshot of links and the ref; what the model does not need stays there', async () => {
+describe('the cache of a pull', () => {
+  it('holds blobs by hash, a snapshot of links and the ref; unneeded files are not downloaded', async () => {
     const { pull, cache, hub, blobs } = await createWorld(folderFiles);
     const model = await pull();
     expect(model).toMatchObject({ path: cache.snapshot(commitA), commit: commitA });
@@ -31,7 +31,7 @@ describe('the cache', () => {
     expect(hub.fetched()).toHaveLength(3);
   });
 
-  it('is found again: one list, no file', async () => {
+  it('is reused: one listing, no download', async () => {
     const { pull, hub } = await createWorld(folderFiles);
     await pull();
     const before = hub.fetched().length;
@@ -39,7 +39,7 @@ describe('the cache', () => {
     expect(hub.fetched()).toHaveLength(before);
   });
 
-  it('made by another tool is found: its blobs, also without a snapshot', async () => {
+  it('reuses the blobs of another tool, also without a snapshot', async () => {
     const { pull, cache, hub } = await createWorld(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.blob(sha256(weights)), weights);
@@ -48,7 +48,7 @@ describe('the cache', () => {
     expect(hub.fetched()).toEqual([]);
   });
 
-  it('shares what two revisions have in common, and asks nobody about a commit that it has', async () => {
+  it('shares blobs between revisions, and sends no request for a cached commit', async () => {
     const { pull, hub } = await createWorld(folderFiles);
     await pull();
     hub.repositories.set('org/tiny', {
@@ -63,7 +63,7 @@ describe('the cache', () => {
     expect(hub.seen).toHaveLength(seen);
   });
 
-  it('copies where links cannot be made', async () => {
+  it('copies files when links are impossible', async () => {
     const { pull, cache } = await createWorld(ggufFiles);
     await pull();
     const fail = async (): Promise<void> => {
@@ -75,7 +75,7 @@ describe('the cache', () => {
     expect(readFileSync(copy).equals(weights)).toBe(true);
   });
 
-  it('serves when the network is down, and says so; offline it is not even tried', async () => {
+  it('serves the model when the network is down and reports it; offline mode sends no request', async () => {
     const { pull, hub, events } = await createWorld(folderFiles);
     const { path } = await pull();
     await hub.close();
@@ -87,11 +87,11 @@ describe('the cache', () => {
     const seen = hub.seen.length;
     expect((await pull('org/tiny', { offline: true })).path).toBe(path);
     expect(hub.seen).toHaveLength(seen);
-    await expect(pull('org/other', { offline: true })).rejects.toThrow(/HF_HUB_OFFLINE is set, and it is not in/);
+    await expect(pull('org/other', { offline: true })).rejects.toThrow(/HF_HUB_OFFLINE is set and the model is not in/);
     await expect(pull('org/other')).rejects.toThrow(/^Cannot reach http.*: the connection is refused \(4 times\)$/);
   });
 
-  it('without the weights does not serve when the network is down', async () => {
+  it('does not serve a model without weights when the network is down', async () => {
     const { pull, cache } = await createWorld(folderFiles);
     await pull();
     unlinkSync(cache.blob(sha256(weights)));
@@ -99,7 +99,7 @@ describe('the cache', () => {
   });
 });
 
-describe('a folder in shards', () => {
+describe('a sharded safetensors model', () => {
   const shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'];
   const index = { weight_map: { a: shards[0], b: shards[1], c: shards[0] } };
   const files = {
@@ -110,7 +110,7 @@ describe('a folder in shards', () => {
     'consolidated.safetensors': noise(9000, 2),
   };
 
-  it('is what its index names; equal contents are fetched once; without a shard it is not whole', async () => {
+  it('has the files of its index, downloads equal contents once, and is incomplete without a shard', async () => {
     const { pull, hub, cache } = await createWorld(files);
     const model = await pull();
     expect([...model.files].toSorted()).toEqual(['config.json', ...shards, 'model.safetensors.index.json']);
@@ -124,9 +124,9 @@ describe('a folder in shards', () => {
 
   it.each([
     ['a shard that is not listed', { a: 'gone.safetensors' }, /names gone.safetensors, which the hub does not list$/],
-    ['a shard outside', { a: '../x.safetensors' }, /'..\/x.safetensors' is no plain file name$/],
-    ['no map', 5, /is no index of safetensors$/],
-  ])('whose index names %s is refused in one line', async (_name, map, message) => {
+    ['a shard outside', { a: '../x.safetensors' }, /'..\/x.safetensors' is not a plain file name$/],
+    ['no map', 5, /is not a safetensors index$/],
+  ])('an index with %s is refused in one line', async (_name, map, message) => {
     const { pull } = await createWorld({
       ...files,
       'model.safetensors.index.json': JSON.stringify({ weight_map: map }),
@@ -136,7 +136,7 @@ describe('a folder in shards', () => {
 });
 
 describe('resuming', () => {
-  it('goes on where the connection was cut, and again, with the delays growing', async () => {
+  it('resumes after each cut of the connection, with growing delays', async () => {
     const { pull, hub, sleptMs } = await createWorld(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent >= 3) return false;
@@ -148,14 +148,14 @@ describe('resuming', () => {
     expect(readFileSync(path).equals(weights)).toBe(true);
     const cdn = hub.seen.filter((request) => request.path.startsWith('/cdn/'));
     const [first, second = 0, third = 0, fourth = 0] = cdn.map(({ range }) => Number(/\d+/.exec(range ?? '0')?.[0]));
-    // A cut may take what was on the way with it.
+    // A cut may lose bytes in flight.
     expect([first, third]).toEqual([0, second]);
     expect(second).toBeGreaterThan(0);
     expect(fourth).toBeGreaterThan(third);
     expect(sleptMs).toEqual([500, 1000, 500]);
   });
 
-  it('gives up after a while without progress, and the next pull takes what came', async () => {
+  it('gives up after several attempts without progress; the next pull resumes', async () => {
     const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined) return false;
@@ -176,7 +176,7 @@ describe('resuming', () => {
     expect(blobs()).toEqual([sha256(weights)]);
   });
 
-  it('starts anew where the server knows no ranges', async () => {
+  it('restarts when the server does not support ranges', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.ranges = false;
     hub.misbehave = (request, response, sent, content) => {
@@ -188,7 +188,7 @@ describe('resuming', () => {
     expect(readFileSync(path).equals(weights)).toBe(true);
   });
 
-  it('verifies a partial that is whole without asking for it', async () => {
+  it('verifies a complete partial file without a request', async () => {
     const { pull, hub, cache } = await createWorld(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.partial(sha256(weights)), weights);
@@ -196,14 +196,14 @@ describe('resuming', () => {
     expect(hub.fetched()).toEqual([]);
   });
 
-  it('drops a partial that is longer than the file', async () => {
+  it('discards a partial file longer than the listed size', async () => {
     const { pull, cache } = await createWorld(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.partial(sha256(weights)), noise(400_000, 9));
     expect(readFileSync((await pull()).path).equals(weights)).toBe(true);
   });
 
-  it('stops on a signal and keeps what came', async () => {
+  it('stops on a signal and keeps the partial file', async () => {
     const { pull, hub, cache } = await createWorld(ggufFiles);
     const stop = new AbortController();
     hub.misbehave = (request, response, _sent, content) => {
@@ -215,7 +215,7 @@ describe('resuming', () => {
     const pulling = pull('org/tiny', {}, { signal: stop.signal });
     const failed = expect(pulling).rejects.toMatchObject({
       kind: 'interrupted',
-      message: expect.stringMatching(/^Interrupted: org\/tiny/),
+      message: expect.stringMatching(/^Interrupted: the next pull resumes org\/tiny/),
     });
     while ((lstatSync(cache.partial(sha256(weights)), { throwIfNoEntry: false })?.size ?? 0) < 80_000)
       await new Promise((resolve) => setImmediate(resolve));
@@ -226,7 +226,7 @@ describe('resuming', () => {
     expect(hub.seen.at(-1)?.range).toBe('bytes=80000-');
   });
 
-  it('takes silence for a cut connection', async () => {
+  it('cuts an idle connection', async () => {
     const { pull, hub } = await createWorld(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
@@ -234,7 +234,7 @@ describe('resuming', () => {
       response.write(content.subarray(0, 1000));
       return true;
     };
-    const { path } = await pull('org/tiny', {}, { silenceMs: 50 });
+    const { path } = await pull('org/tiny', {}, { idleMs: 50 });
     expect(readFileSync(path).equals(weights)).toBe(true);
   });
 });

@@ -1,4 +1,4 @@
-// What counts as a name of the hub, what the environment says of it, and which files of a repository make the model.
+// Names of hub models, the settings from the environment, and the choice of a model's files.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { parseHubReference } from '../../../src/weights/hub/reference.ts';
 import { hubSettings } from '../../../src/weights/hub/settings.ts';
 import { reference } from './world.ts';
 
-describe('a reference', () => {
+describe('parseHubReference', () => {
   it.each([
     ['org/name', 'org/name', 'main', undefined],
     ['Org-1/Na.me_2', 'Org-1/Na.me_2', 'main', undefined],
@@ -49,11 +49,11 @@ describe('a reference', () => {
   });
 });
 
-describe('the environment', () => {
+describe('hubSettings', () => {
   const home = mkdtempSync(join(tmpdir(), 'kvasir-home-'));
   afterAll(() => rmSync(home, { recursive: true }));
 
-  it('says where the cache is, the more exact name first', () => {
+  it('reads the cache folder, the more specific variable first', () => {
     expect(hubSettings({ XDG_CACHE_HOME: '/x' }).cacheFolder).toBe('/x/huggingface/hub');
     expect(hubSettings({ XDG_CACHE_HOME: '/x', HF_HOME: '/h' }).cacheFolder).toBe('/h/hub');
     expect(hubSettings({ HF_HOME: '/h', HUGGINGFACE_HUB_CACHE: '/old' }).cacheFolder).toBe('/old');
@@ -61,7 +61,7 @@ describe('the environment', () => {
     expect(hubSettings({}).cacheFolder).toMatch(/\/\.cache\/huggingface\/hub$/);
   });
 
-  it('says who asks, where, and whether at all', () => {
+  it('reads token, endpoint and offline mode', () => {
     mkdirSync(home, { recursive: true });
     expect(hubSettings({ HF_HOME: home })).toMatchObject({
       token: undefined,
@@ -80,7 +80,7 @@ describe('the environment', () => {
   });
 });
 
-describe('the files of a model', () => {
+describe('chooseFiles', () => {
   const ggufs = [
     ...['m-Q4_0.gguf', 'm-Q4_K_M.gguf', 'm-Q4_K_S.gguf', 'mmproj-m-f16.gguf', 'README.md'],
     ...['big/m-Q8_0-00002-of-00002.gguf', 'big/m-Q8_0-00001-of-00002.gguf', 'm-BF16-00001-of-00003.gguf'],
@@ -102,20 +102,20 @@ describe('the files of a model', () => {
       /^Cannot use o\/m: name one of its 4 GGUF models, as in o\/m:big\/m-Q8_0-00001-of-00002.gguf: .*m-Q4_K_S.gguf$/,
     ],
     ['o/m:Q4_K', /has no 'Q4_K'; its GGUF models: big/],
-    ['o/m:m', /more than one name holds 'm': /],
+    ['o/m:m', /several names contain 'm': /],
     ['o/m:.*', /has no '\.\*'/],
-    ['o/m:README.md', /README.md is no whole GGUF model/],
-    ['o/m:m-BF16-00001-of-00003.gguf', /is no whole GGUF model/],
+    ['o/m:README.md', /README.md is not a complete GGUF model/],
+    ['o/m:m-BF16-00001-of-00003.gguf', /is not a complete GGUF model/],
   ])('%s is refused in one line', (text, message) => {
     expect(() => chooseFiles(ggufs, reference(text))).toThrow(message);
   });
 
-  it('takes the only GGUF model, also beside a config.json without weights', () => {
+  it('chooses the only GGUF model, also next to a config.json without weights', () => {
     const only = { kind: 'gguf', files: ['m-Q4_0.gguf'] };
     expect(chooseFiles(['m-Q4_0.gguf', 'mmproj-m.gguf', 'config.json'], reference('o/m'))).toEqual(only);
   });
 
-  it('takes config, tokenizer, templates and safetensors of a folder, and one set of weights', () => {
+  it('chooses config, tokenizer, templates and one set of safetensors weights', () => {
     const metadata = ['config.json', 'tokenizer.json', 'chat_template.jinja', 'generation_config.json'];
     const others = ['onnx/model.onnx', 'pytorch_model.bin', 'consolidated.safetensors', 'README.md', 'sub/config.json'];
     const shards = [

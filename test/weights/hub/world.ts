@@ -1,4 +1,4 @@
-// A hub, a cache and a client for one test.
+// A hub server, a cache and a client for one test.
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,10 +15,10 @@ export interface World {
   readonly cacheFolder: string;
   readonly cache: RepositoryCache;
   readonly events: PullEvent[];
-  /** Delays between tries, which take no time here. */
+  /** Delays between attempts; the tests do not wait. */
   readonly sleptMs: number[];
   pull(model?: string, settings?: Partial<HubSettings>, options?: HubClientOptions): Promise<PulledModel>;
-  /** Names in the folder of blobs. */
+  /** File names in the blob folder. */
   blobs(): string[];
 }
 
@@ -55,7 +55,7 @@ export function reference(text: string): HubReference {
   return parsed;
 }
 
-/** Bytes that differ everywhere, so that a shifted resume cannot pass. */
+/** Bytes without repetition, so that a resume at a wrong offset is detected. */
 export function noise(bytes: number, seed = 1): Buffer {
   const content = Buffer.alloc(bytes);
   for (let index = 0, state = seed; index < bytes; index++) {
