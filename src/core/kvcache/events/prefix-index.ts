@@ -199,7 +199,7 @@ export class PrefixIndex {
  */
 export function longestMatch(
   matches: PrefixMatches | undefined,
-  { backlogUs }: { backlogUs(from: number): number },
+  transfers: { backlogUs(from: number): number },
 ): number | undefined {
   let best: number | undefined;
   if (matches === undefined) return undefined;
@@ -207,7 +207,7 @@ export function longestMatch(
     const instance = matches.instances[i];
     if (best === undefined || matches.blocks[instance] > matches.blocks[best]) best = instance;
     if (best === instance || matches.blocks[instance] < matches.blocks[best]) continue;
-    const lessUs = backlogUs(best) - backlogUs(instance);
+    const lessUs = transfers.backlogUs(best) - transfers.backlogUs(instance);
     if (lessUs > 0 || (lessUs === 0 && instance < best)) best = instance;
   }
   return best;

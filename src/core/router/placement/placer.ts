@@ -2,8 +2,8 @@
 
 import { wideZero } from '../../../util/wide-zero.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
-import { type SsdConfig, SsdTimes } from '../../cost/ssd-times.ts';
-import { type TransferConfig, TransferTimes } from '../../cost/transfer-times.ts';
+import type { SsdConfig } from '../../cost/ssd-times.ts';
+import type { TransferConfig } from '../../cost/transfer-times.ts';
 import { type BatchVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
@@ -14,6 +14,7 @@ import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-eve
 import type { PlacementCandidate, PromptBlockCounts } from '../../protocol/request-trace.ts';
 import { type BlockCounts, countPromptBlocks, type MissReasons, type PlacedPrompt } from './placed-prompt.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from './placement.ts';
+import { PredictedCosts } from './predicted-costs.ts';
 import { PrefillQueues } from './prefill-queues.ts';
 
 export type { PipelineSettings, PlacementSettings };
@@ -64,8 +65,7 @@ export class Placer<Request> {
   readonly #queues: PrefillQueues;
   readonly #index: PrefixIndex | undefined;
   readonly #matches: PrefixMatches | undefined;
-  readonly #transfers: TransferTimes | undefined;
-  readonly #ssds: SsdTimes | undefined;
+  readonly #costs: PredictedCosts;
   readonly #groupPrefixes: GroupPrefixes | undefined;
   /** (kinds) */
   readonly #groupPrefills: readonly PipelinedPrefill[];
@@ -94,35 +94,21 @@ export class Placer<Request> {
         config === undefined ? 0 : this.#predictors.indexOf(config.predictors[i]),
       ),
     };
-    const transfers = config?.transfers && new TransferTimes(config.transfers);
-    this.#transfers = transfers;
-    this.#ssds = config?.ssds && new SsdTimes(config.ssds);
-    this.#placement = new Placement(config ?? plain, {
-      kinds: this.#predictors.length,
-      prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
-      transfers: transfers && {
-        transferUs: (from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens),
-        latencyUs: (from, to) => transfers.askUs(from, to),
-        backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
-      },
-      readUs: (instance, tokens) => this.#ssds?.predictUs(this.#nowUs, instance, tokens) ?? 0,
-      overlapUs: (kind, tokens, cached) => this.#overlapUs(kind, tokens, cached),
+    this.#costs = new PredictedCosts({
+      predictors: this.#predictors,
+      transfers: config?.transfers,
+      ssds: config?.ssds,
+      aheadRows: config?.aheadRows,
     });
+    this.#placement = new Placement(config ?? plain, this.#costs);
     const prefills = config?.pipeline?.prefills;
     this.#groupPrefills =
       prefills === undefined ? [] : this.#predictors.map((each) => prefills[config?.predictors.indexOf(each) ?? 0]);
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
     this.#matches = new PrefixMatches(instances);
-    const sends = this.#placement.kind === 'cache-aware' ? transfers : undefined;
+    const sends = this.#placement.kind === 'cache-aware' ? this.#costs.transfers?.times : undefined;
     this.#groupPrefixes = new GroupPrefixes(this.#matches, sends, config.blockTokens);
-  }
-
-  /** The first step of a prefill that starts before its prefix is there ends when the prefix is. */
-  #overlapUs(kind: number, tokens: number, cachedTokens: number): number {
-    const rows = this.#config?.aheadRows;
-    if (rows === undefined) return 0;
-    return this.#predictors[kind].prefillUs(Math.min(tokens, cachedTokens + rows), cachedTokens);
   }
 
   get blockTokens(): number {
@@ -146,6 +132,7 @@ export class Placer<Request> {
   choose(nowUs: number, request: Request, promptTokens: number, able?: Uint8Array): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;
     this.#nowUs = nowUs;
+    this.#costs.nowUs = nowUs;
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
       const reusable = Math.floor((promptTokens - 1) / blockTokens);
       this.#index.match(this.#config.prompts.chainOf(request), reusable, this.#matches);
@@ -229,9 +216,9 @@ export class Placer<Request> {
     const { blockTokens = 1 } = this.#config ?? plain;
     const prefillUs = share?.workUs ?? decision.prefillUs;
     const helpers = share?.members.slice(1) ?? none;
-    if (from !== undefined) this.#transfers?.add(nowUs, from, instance, fetchedBlocks * blockTokens);
-    this.#ssds?.add(nowUs, instance, decision.ssdBlocks * blockTokens);
-    if (from !== undefined) this.#ssds?.add(nowUs, from, decision.fetchedSsdBlocks * blockTokens);
+    if (from !== undefined) this.#costs.transfers?.times.add(nowUs, from, instance, fetchedBlocks * blockTokens);
+    this.#costs.addRead(nowUs, instance, decision.ssdBlocks * blockTokens);
+    if (from !== undefined) this.#costs.addRead(nowUs, from, decision.fetchedSsdBlocks * blockTokens);
     if (share?.prefix !== undefined) this.#groupPrefixes?.send(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
@@ -255,7 +242,7 @@ export class Placer<Request> {
   ): PromptBlockCounts | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its KV leaves layer by layer as it is computed: later transfers queue behind it.
-    if (decodeAt !== undefined && !overtaken) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
+    if (decodeAt !== undefined && !overtaken) this.#costs.transfers?.times.add(nowUs, instance, decodeAt, promptTokens);
     if (chain === undefined || this.#index === undefined || this.#config === undefined) return undefined;
     if (prefillUs === undefined && !overtaken) return undefined;
     const { blockTokens } = this.#config;
