@@ -1,4 +1,4 @@
-// Frames of pages one way and acknowledgements the other, little-endian, over a connection after its handshake. docs/internals/cluster.md describes them.
+// Frames of pages one way and acknowledgements the other, little-endian, over a connection after its handshake. docs/internals/transfer.md describes them.
 #pragma once
 #include "base/checksum.hpp"
 #include "net/handshake.hpp"

@@ -7,11 +7,17 @@ import type { SourceFile } from './source-tree.ts';
 export const markdownColumnsMax = 120;
 export const tableColumnsMax = 160;
 
-/** Pronouns for people. A process, a request or a byte is "which", "that", or has a name. */
+/** Pronouns for people, in comments, pages, messages and names of tests. A process, a request or a byte is "which", "that", or has a name. */
 const peopleWords = /\b(?:who|whom|whose|whoever|whomever|nobody|somebody|anybody)\b/gi;
 
 /** True uses about people. Each is removed from the text before the words are counted. */
-const aboutPeople: readonly string[] = ['people who', 'users who', 'Nobody can do it the first time', 'Who are you?'];
+const aboutPeople: readonly string[] = [
+  'people who',
+  'users who',
+  'Nobody can do it the first time',
+  'there lived somebody who',
+  'Who are you?',
+];
 
 /**
  * Breaches that remain in folders that are not clean yet. Each count is an upper bound and only goes down. To see the
@@ -41,6 +47,17 @@ export const remaining: Readonly<Record<string, number>> = {
   'test/runtime': 62,
   'test/text': 1,
   web: 5,
+  'src/cli (strings)': 7,
+  'src/core (strings)': 5,
+  'src/runtime (strings)': 10,
+  'src/weights (strings)': 5,
+  'test/cli (strings)': 9,
+  'test/contract (strings)': 5,
+  'test/core (strings)': 29,
+  'test/engine (strings)': 4,
+  'test/kernel (strings)': 4,
+  'test/runtime (strings)': 49,
+  'test/sim (strings)': 4,
 };
 
 /** Pages, and configuration with comments, that the source tree does not have. */
@@ -64,14 +81,16 @@ function filesBelow(root: string, folder: string): string[] {
 export function proseBreaches(files: readonly SourceFile[]): ReadonlyMap<string, readonly string[]> {
   const breaches = new Map<string, string[]>();
   for (const file of files) {
-    const found = [...wordBreaches(file), ...(file.path.endsWith('.md') ? widthBreaches(file) : [])];
-    if (found.length === 0) continue;
     const folder = folderOf(file.path);
-    const list = breaches.get(folder) ?? [];
-    list.push(...found);
-    breaches.set(folder, list);
+    const isMarkdown = file.path.endsWith('.md');
+    add(folder, [...wordBreaches(file, proseOf(file)), ...(isMarkdown ? widthBreaches(file) : [])]);
+    add(`${folder} (strings)`, wordBreaches(file, stringsOf(file)));
   }
   return breaches;
+
+  function add(folder: string, found: readonly string[]): void {
+    if (found.length > 0) breaches.set(folder, [...(breaches.get(folder) ?? []), ...found]);
+  }
 }
 
 /** `src/core`, `native`, `README.md`: what the table above names. */
@@ -80,8 +99,8 @@ function folderOf(path: string): string {
   return top === 'src' || top === 'test' ? `${top}/${second?.includes('.') ? '' : second}` : `${top}`;
 }
 
-function wordBreaches(file: SourceFile): string[] {
-  return proseOf(file).flatMap(({ start, text }) => {
+function wordBreaches(file: SourceFile, prose: readonly Prose[]): string[] {
+  return prose.flatMap(({ start, text }) => {
     const rest = aboutPeople.reduce((kept, phrase) => kept.replaceAll(phrase, '-'.repeat(phrase.length)), text);
     return [...rest.matchAll(peopleWords)].map(
       ({ 0: word, index }) => `${file.path}:${lineAt(file.text, start + index)}: "${word}"`,
@@ -107,6 +126,19 @@ function proseOf({ path, text }: SourceFile): Prose[] {
   return [...text.matchAll(token)]
     .filter(([found]) => /^[/#]/.test(found))
     .map((found) => ({ start: found.index, text: found[0] }));
+}
+
+/** String literals: messages, and names of tests. */
+function stringsOf({ path, text }: SourceFile): Prose[] {
+  if (!/\.(ts|mjs)$/.test(path)) return [];
+  const code = parseSync(path, text).comments.reduce(
+    (kept, { start, end }) => `${kept.slice(0, start)}${' '.repeat(end - start)}${kept.slice(end)}`,
+    text,
+  );
+  return [...code.matchAll(/'(?:\\.|[^'\\\n])*'|`[^`]*`|"(?:\\.|[^"\\\n])*"/g)].map((found) => ({
+    start: found.index,
+    text: found[0],
+  }));
 }
 
 function lineAt(text: string, offset: number): number {
