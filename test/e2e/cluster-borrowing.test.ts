@@ -21,7 +21,7 @@ interface Told {
   readonly error: string | undefined;
 }
 
-/** One completion whose first token is waited for. */
+/** One completion, from its first token on. */
 async function ask(
   gateway: RunningServer,
   { prompt, outputs } = long,
@@ -58,7 +58,7 @@ async function ofInstances(gateway: RunningServer, name: string): Promise<readon
   return lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)));
 }
 
-/** Nobody has, lends or borrows anything. */
+/** No instance holds, lends or borrows anything. */
 async function atRest(gateway: RunningServer): Promise<boolean> {
   const held = ['kv_pages_used', 'lent_blocks', 'borrowed_blocks'].map((name) => `kvasir_instance_${name}`);
   for (const name of held) if ((await metricSum(gateway, name)) !== 0) return false;
@@ -141,7 +141,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     });
     const name = names[at];
     const member = name && members.get(name);
-    if (member === undefined) throw new Error(`Nobody is ${at}: ${names}`);
+    if (member === undefined) throw new Error(`No instance is ${at}: ${names}`);
     return { ...member, name };
   };
   const ready = () => health(gateway);
@@ -196,10 +196,10 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     }
   });
 
-  // Whoever is gManager is one or the other, too.
-  it.each(['manager', 'debtor'] as const)('also when a %s is killed and comes back', async (who) => {
+  // The gManager's host is one or the other, too.
+  it.each(['manager', 'debtor'] as const)('also when a %s is killed and comes back', async (kind) => {
     const { answer } = await ask(gateway);
-    const { process, name } = await memberThat(gauges[who]);
+    const { process, name } = await memberThat(gauges[kind]);
     process.kill('SIGKILL');
     // It has the number and the place that it had.
     await join(name);
@@ -215,9 +215,9 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     await right(answer);
   });
 
-  it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (who) => {
+  it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (kind) => {
     const { answer } = await ask(gateway);
-    const paused = await memberThat(gauges[who]);
+    const paused = await memberThat(gauges[kind]);
     paused.process.kill('SIGSTOP');
     await until(async () => (await ready()) === 2);
     const ended = await answer;

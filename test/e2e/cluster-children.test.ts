@@ -49,12 +49,12 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     });
 
     it('serve when the command says so, and are started anew when they are killed', async () => {
-      // It says who has joined and that it serves on two streams: which is read first is not known.
+      // The names of joined instances and the address come on two streams, in either order.
       await until(async () => pidsOf(server).length === 2 && (await health(server)) === 2);
       expect(await answer(server)).toEqual(expected);
       process.kill(pidsOf(server)[0], 'SIGKILL');
       await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
-      // It said nothing of it itself, and nobody waited for its silence.
+      // The killed process announced nothing, and the gateway did not wait for its silence.
       expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
       expect(server.output()).not.toContain('sent no heartbeat');
       expect(await answer(server)).toEqual(expected);

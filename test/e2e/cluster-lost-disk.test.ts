@@ -1,4 +1,4 @@
-// A NATS server that comes back without its disk: those who are there say again what holds, whoever comes joins them, and snapshots are written anew.
+// A NATS server that returns without its disk: present processes restore their records, new ones join them, and snapshots are rewritten.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native/native.ts';
 import type { Bus } from '../../src/runtime/bus/bus.ts';
@@ -55,7 +55,7 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
     await nats.stop();
   });
 
-  it('does not split the cluster: requests run on, and whoever comes finds what held before', async () => {
+  it('does not split the cluster: requests run on, and a new process finds the former record', async () => {
     const before = await agreement();
     expect(before?.again).toBeUndefined();
     await until(async () => (await hasSnapshot('a')) && (await hasSnapshot('b')));
@@ -85,12 +85,12 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
     expect(await agreement()).toEqual(before);
   });
 
-  it('whoever leaves leaves no snapshot', async () => {
+  it('removes the snapshot of an instance that leaves', async () => {
     await running.at(-1)?.stop();
     expect(await hasSnapshot('d')).toBe(false);
   });
 
-  it('who is told to stop while the server hangs ends', async () => {
+  it('ends a process that is stopped while the server hangs', async () => {
     nats.hang();
     expect(await Promise.all(running.map((each) => each.stop()))).toEqual(running.map(() => 0));
   });

@@ -56,7 +56,7 @@ if (link === undefined) {
       link.close();
     });
 
-    it('goes on with prompts whose pages cross it, slow as it is', async () => {
+    it('hands prompts over across the slow link', async () => {
       link.limit('200mbit');
       expect(await answers(streams())).toEqual(expected);
       await whole(2);

@@ -39,8 +39,8 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await nats.stop();
     });
 
-    it('come from process to process, and the answers are those of one instance, whoever dies', async () => {
-      if (gateway === undefined || alone === undefined) throw new Error('nobody serves');
+    it('move from process to process, with the answers of one instance, whichever process dies', async () => {
+      if (gateway === undefined || alone === undefined) throw new Error('no gateway serves');
       const [server, one] = [gateway, alone];
       await until(async () => (await health(server)) === 2);
       const sent = () => metricSum(server, 'kvasir_instance_sent_bytes_total');

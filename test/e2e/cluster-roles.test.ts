@@ -42,7 +42,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
         instances: { instance: number; role: string; links: { to: number; bytes: number }[] }[];
       };
     const freeLandings = () => metricSum(gateway(1), 'kvasir_instance_landing_pages_free');
-    /** All are there, and nobody holds anything of a request. */
+    /** All are present, and none holds anything of a request. */
     const whole = () =>
       until(
         async () =>

@@ -42,7 +42,7 @@ async function complete(
   return { text: choices[0]?.text ?? '', cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 };
 }
 
-/** Where nobody else has it; until the gateway and the instance have heard of what the store has, it is computed, and another one pushes it out again. */
+/** Fetched when no other instance has it. Until the gateway and the instance have the store's KV events it is computed, and another prompt evicts it again. */
 async function comesFromStore(gateway: RunningServer, text: string): Promise<void> {
   await until(async () => {
     const answer = await complete(gateway);
@@ -88,7 +88,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('keeps what an instance computed that is killed, and what was kept before it is killed itself; nobody waits for it', async () => {
+    it('keeps the prefixes of a killed instance, and its own across a kill, without delaying any request', async () => {
       const [store, first] = await Promise.all([keeping(), computing()]);
       await joined(2);
       const counts = { instances: { total: 1, ready: 1 }, stores: { total: 1, ready: 1 } };

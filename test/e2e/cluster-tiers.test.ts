@@ -63,7 +63,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('are found by who comes after one that was killed, as long as the cluster keys them alike', async () => {
+    it('are found by the successor of a killed process, as long as the cluster keys them alike', async () => {
       const server = await gateway(['--nats', nats.url]);
       const first = await joined(nats, server);
       expect(first.output()).toContain('(0 of ');

@@ -26,7 +26,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       kinds.map((kind) => new Stream(server, kind, tokens));
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
     const kinds = [1, 2, 3, 4];
-    /** They run for longer than it takes to kill somebody. */
+    /** They run for longer than a kill takes. */
     const longTokens = 400;
     let [one, two]: RunningServer[] = [];
     let expected: readonly Answer[] = [];
@@ -125,7 +125,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(generated).toBeLessThan(8_000 * kinds.length);
     });
 
-    it('hands on what runs when an instance is stopped, and fails what nobody is left for', async () => {
+    it('hands over running requests when an instance is stopped, and fails them when no instance is left', async () => {
       if (two === undefined) throw new Error('no gateway');
       const server = await gateway('--request-timeout', '1');
       const under = streams(two);

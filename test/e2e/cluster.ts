@@ -66,6 +66,6 @@ export async function health(gateway: RunningServer): Promise<number> {
   return instances.ready;
 }
 
-/** Nothing runs, nobody holds a page. */
+/** No request runs, and no page is held. */
 export const idle = async (gateway: RunningServer) =>
   (await metric(gateway, 'kvasir_requests_running')) === 0 && (await metric(gateway, 'kvasir_kv_pages_used')) === 0;

@@ -1,4 +1,4 @@
-// Contexts over HTTP: a prefix is kept for a time whatever else comes, found by those who ask with it, and gone when it should be.
+// Contexts over HTTP: a prefix is kept for a time under any load, found by requests that begin with it, and released in time.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer, until } from './server.ts';
 

@@ -9,7 +9,7 @@ function run(command: string): boolean {
 export class NetworkLink {
   readonly #space: string;
   readonly #device: string;
-  /** Addresses of this host, and of who runs inside. */
+  /** Addresses of this host, and of the process inside. */
   readonly here: string;
   readonly there: string;
   /** Stands before a command that is to run inside. */

@@ -112,7 +112,7 @@ describe('serving', () => {
     expect(long.slice(0, short.length - 2)).toEqual(short.slice(0, -2));
   });
 
-  it('serves a model without tokenizer for token ids, and says so to those who send text', async () => {
+  it('serves a model without tokenizer for token ids, and refuses text with that reason', async () => {
     const path = join(folder.path, 'plain.gguf');
     writeGgufModel(path, tinySpec, 'f32');
     const server = await serve('--model', path);

@@ -43,7 +43,7 @@ async function explain(server: RunningServer, response: Response): Promise<Told[
 const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
 
 describe('SLO classes', () => {
-  it('are chosen by header or body, and say who is refused, with figures', async () => {
+  it('are selected by header or body, and refuse late requests with figures', async () => {
     const server = await start([
       ...['--slo-classes', 'chat=60s/10s,never=0.001ms/0.001ms,report=600s'],
       ...['--admission', 'early'],
@@ -102,7 +102,7 @@ describe('instances that prefill and decode', () => {
     const kinds = Array.from({ length: 8 }, (_, i) => i);
     const expected = await texts(await Promise.all(kinds.map(ask)));
     const first = kinds.map(ask);
-    // Nobody would be left to decode what the others prefill.
+    // No instance would be left to decode.
     expect((await role(1, 'prefill')).status).toBe(409);
     expect((await role(2, 'decode')).status).toBe(200);
     expect((await role(1, 'prefill')).status).toBe(200);

@@ -106,7 +106,7 @@ it('leaves nothing of what its caller does not want kept, and begins a trace whe
   expect(seen.every(({ path, token }) => path === '/v1/traces' && token === 'a b')).toBe(true);
 });
 
-it('serves on when nobody collects', async () => {
+it('continues to serve without a collector', async () => {
   collector.closeAllConnections();
   await new Promise((resolve) => collector.close(resolve));
   for (let i = 0; i < 3; i++) expect((await complete({ prompt: [5, 6, i], max_tokens: 1 })).status).toBe(200);

@@ -1,4 +1,4 @@
-// Instances on a circle, with arrows between them: who sends to whom, and who owes whom.
+// Instances on a circle, with arrows between them for traffic and for debts.
 import { clock, colour, compact, element, most, sum, whole } from './format.mjs';
 import { onDraw } from './plots.mjs';
 
@@ -17,7 +17,7 @@ export function links(place, load, names) {
   onDraw(draw);
 }
 
-/** Blocks that debtors have of creditors: the slider goes through time. */
+/** Blocks that debtors hold from creditors, at the time of the slider. */
 export function debts(place, load, names) {
   const highest = most(load.debts.map(strongest));
   if (highest === 0) return;
@@ -73,7 +73,7 @@ function drawArrows(target, said, { names, edges, highest, unit }) {
   target.replaceChildren(svg('svg', { viewBox: `0 0 ${2 * centreX} ${2 * centreY}`, role: 'img' }, ...parts));
 }
 
-/** Where an instance stands: the first one on top. */
+/** The place of an instance on the circle; the first one is on top. */
 function point(i, count, away = radius) {
   const angle = (2 * Math.PI * i) / count - Math.PI / 2;
   return [centreX + away * Math.cos(angle), centreY + away * Math.sin(angle)];

@@ -69,7 +69,7 @@ function blocks() {
   ];
   const all = sum(parts.map(([, n]) => n));
   const place = document.getElementById('blocks');
-  // Nobody counts blocks where requests are placed without a look at caches.
+  // Placements that ignore caches count no blocks.
   if (all === 0) return place.remove();
   const bar = element('div', { className: 'bar' });
   const legend = element('div', { className: 'legend' });
@@ -89,7 +89,7 @@ function blocks() {
   );
 }
 
-/** By what they are for, where any were. */
+/** By purpose, without purposes that moved nothing. */
 function network(plot) {
   const hues = { handoff: 'blue', prefix: 'green', borrow: 'amber', settle: 'violet', activations: 'red' };
   const moved = Object.entries(hues).filter(([kind]) => load.bytesMoved[kind].at(-1) > 0);
