@@ -1,5 +1,5 @@
 // Loading: a model's files become packed weights and a compiled program, every tensor checked before any memory is taken.
-import { type Compiled, compile, type WantedLinear } from '../graph/compile.ts';
+import { type Compiled, compile, type LinearSource } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
 import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
@@ -78,8 +78,8 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { config } = files;
   const context = contextOf(config, options.context);
   const { compiled, typeOf } = compileModel(files, context, weights, inputs);
-  const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, typeOf));
-  const vectorData = compiled.vectors.map((wanted) => vectorValues(files, wanted, context));
+  const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
+  const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
   const linears = packAll(files, backend, compiled.linears, segments);
   const vectors = vectorData.map((values) => backend.createVector(values));
   const linearBytes = linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0);
@@ -131,13 +131,13 @@ export function layersOf({ ops }: Program): readonly LayerRef[] {
 function packAll(
   files: ModelFiles,
   backend: Backend,
-  wanted: readonly WantedLinear[],
+  source: readonly LinearSource[],
   segments: readonly (readonly Segment[])[],
 ): readonly LinearHandle[] {
   const packer = new Packer(files, backend);
   const linears: LinearHandle[] = [];
   try {
-    for (const [index, linear] of wanted.entries()) linears.push(packer.linear(linear, segments[index]));
+    for (const [index, linear] of source.entries()) linears.push(packer.linear(linear, segments[index]));
   } catch (error) {
     for (const linear of linears) backend.freeLinear(linear);
     throw error;
@@ -160,11 +160,11 @@ function contextOf(config: ModelConfig, asked: number | undefined): number {
 
 function checkedSegments(
   files: ModelFiles,
-  wanted: WantedLinear,
+  source: LinearSource,
   typeOf: (info: TensorInfo) => TensorType,
 ): readonly Segment[] {
-  return wanted.segments.map(({ name, rows }) => {
-    const info = expectTensor(files, name, [rows, wanted.columns]);
+  return source.segments.map(({ name, rows }) => {
+    const info = expectTensor(files, name, [rows, source.columns]);
     return { info, type: typeOf(info) };
   });
 }

@@ -1,7 +1,7 @@
 // Packing: stored rows go from the file through one reusable buffer to the backend, converted on the way if a form asks for it.
 
 import { alibiSlopes } from '../graph/alibi.ts';
-import type { WantedLinear, WantedVector } from '../graph/compile.ts';
+import type { LinearSource, VectorSource } from '../graph/compile.ts';
 import { ropeTable } from '../graph/rope.ts';
 import type { Backend, LinearHandle } from '../kernel/backend.ts';
 import { dequantise } from '../weights/quants/dequantise.ts';
@@ -37,11 +37,11 @@ export class Packer {
     this.#backend = backend;
   }
 
-  linear(wanted: WantedLinear, segments: readonly Segment[]): LinearHandle {
+  linear(source: LinearSource, segments: readonly Segment[]): LinearHandle {
     const linear = this.#backend.createLinear({
-      columns: wanted.columns,
+      columns: source.columns,
       segments: segments.map(({ info, type }) => ({ type, rows: info.shape[0] })),
-      inputs: wanted.inputs,
+      inputs: source.inputs,
     });
     try {
       for (const [index, segment] of segments.entries()) this.#packSegment(linear, index, segment);
@@ -79,24 +79,24 @@ function atLeast<T extends { readonly length: number }>(buffer: T, length: numbe
 }
 
 /** Values of a vector for sequences of at most `context` tokens. */
-export function vectorValues(files: ModelFiles, wanted: WantedVector, context: number): Float32Array {
-  switch (wanted.kind) {
+export function vectorValues(files: ModelFiles, source: VectorSource, context: number): Float32Array {
+  switch (source.kind) {
     case 'rope':
-      return ropeTable(wanted.spec, context);
+      return ropeTable(source.spec, context);
     case 'slopes':
-      return alibiSlopes(wanted.heads);
+      return alibiSlopes(source.heads);
     case 'positions': {
-      const { table, columns } = wanted;
+      const { table, columns } = source;
       const info = expectTensor(files, table.name, [table.rows, columns]);
       const rows = Math.min(table.rows, context + table.offset);
       return dequantise(info.type, files.read(info, 0, rows * rowBytes(info)));
     }
     case 'tensors':
-      return storedValues(files, wanted);
+      return storedValues(files, source);
   }
 }
 
-function storedValues(files: ModelFiles, { parts, offset }: WantedVector & { kind: 'tensors' }): Float32Array {
+function storedValues(files: ModelFiles, { parts, offset }: VectorSource & { kind: 'tensors' }): Float32Array {
   const values = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const { name, length } of parts) {

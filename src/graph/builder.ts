@@ -1,4 +1,4 @@
-// Writes a graph down: a model is a function that calls these in the order of its forward pass, with the stems of checkpoint names.
+// Builds a graph: a model calls these methods in the order of its forward pass, with the stems of checkpoint names.
 import type { Activation } from '../util/model-config.ts';
 import type { LayerGroup } from '../util/step.ts';
 import type { GainRef, Graph, Node, PositionTable, TensorId, TensorSpec, WeightRef } from './graph.ts';
@@ -7,7 +7,7 @@ import type { RopeSpec } from './rope.ts';
 
 export interface RmsNormOptions {
   readonly eps: number;
-  /** Added to the stored gains: 1 where they are w of (1 + w). */
+  /** Added to the stored gains: 1 when the file stores w of (1 + w). */
   readonly gainOffset?: number;
 }
 
@@ -19,17 +19,20 @@ export interface EmbedOptions {
 
 export interface AttentionOptions extends HeadShape {
   readonly rope?: RopeSpec | undefined;
-  /** Stems of the gains of the rms norm over each head of q and of k. */
+  /** Stems of the RMSNorm gains for each head of q and of k. */
   readonly qNorm?: string;
   readonly kNorm?: string;
   readonly norm?: RmsNormOptions;
-  /** Factor of q k^T before the softmax; 1 / sqrt(headDim) unless given. */
+  /** Factor of q k^T before the softmax; 1 / sqrt(headDim) by default. */
   readonly scale?: number;
   /** Scores s become softcap * tanh(s / softcap). */
   readonly softcap?: number | undefined;
-  /** A bias that falls with distance, each head by its slope. */
+  /** Adds a bias that decreases with distance by a slope for each head (ALiBi). */
   readonly alibi?: boolean;
-  /** Tokens that a row sees, its own included. Layers of the same window are one layer group and share a block table. */
+  /**
+   * Tokens that a row attends to, itself included. Layers with the same window form a layer group and share a block
+   * table.
+   */
   readonly window?: number | undefined;
 }
 
@@ -56,14 +59,14 @@ export class GraphBuilder {
     return this.#norm(x, { style: 'layer', gain: gainOf(stem, { eps }), bias: `${stem}.bias`, eps });
   }
 
-  /** x times the transposed matrix (rows, columns of x), plus its bias if it has one. */
+  /** x times the transposed matrix (rows, columns of x), plus the bias if any. */
   linear(x: TensorId, stem: string, rows: number, bias = false): TensorId {
     const name = `${stem}.weight`;
     const segments: WeightRef[] = [{ name, rows, columns: this.columns(x), bias: bias ? `${stem}.bias` : undefined }];
     return this.#emit(rows, (out) => ({ kind: 'linear', x, segments, out }));
   }
 
-  /** Causal self-attention over paged K and V; `qkv` are tensors that side by side are q | k | v. */
+  /** Causal self-attention over paged K and V. The tensors of `qkv`, concatenated, are q | k | v. */
   attention(qkv: readonly TensorId[], options: AttentionOptions): TensorId {
     const { heads, kvHeads, headDim, rope, qNorm, kNorm, norm = { eps: 0 }, softcap, window, alibi = false } = options;
     const columns = qkv.reduce((sum, tensor) => sum + this.columns(tensor), 0);
@@ -96,7 +99,7 @@ export class GraphBuilder {
     return this.#emit(this.columns(x), (out) => ({ kind: 'activate', activation, x, out }));
   }
 
-  /** activation(gate) * up; `gateUp` are tensors that side by side are gate | up. */
+  /** activation(gate) * up. The tensors of `gateUp`, concatenated, are gate | up. */
   glu(gateUp: readonly TensorId[], activation: Activation): TensorId {
     const columns = gateUp.reduce((sum, tensor) => sum + this.columns(tensor), 0);
     return this.#emit(columns / 2, (out) => ({ kind: 'glu', activation, x: gateUp, out }));
@@ -107,7 +110,7 @@ export class GraphBuilder {
     return this.#emit(this.columns(left), (out) => ({ kind: 'add', left, right, out }));
   }
 
-  /** The projection to the vocabulary ends the graph; which rows it runs on is the compiler's business. */
+  /** The projection to the vocabulary, which ends the graph. The compiler chooses its rows. */
   head(x: TensorId, stem: string, vocabulary: number, softcap?: number): Graph {
     this.#vocabularyNames.add(`${stem}.weight`);
     let logits = this.linear(x, stem, vocabulary);
@@ -125,7 +128,7 @@ export class GraphBuilder {
     return spec.columns;
   }
 
-  /** The next layer of the group of this window; groups are numbered as their first layers come. */
+  /** The next layer in the group of this window. Groups are numbered in the order of their first layers. */
   #nextLayer(window: number | undefined): LayerRef {
     const known = this.#groups.findIndex((group) => group.window === window);
     const group = known >= 0 ? known : this.#groups.push({ layers: 0, window }) - 1;

@@ -1,4 +1,4 @@
-// Turns a fused graph into a program, and lists the weights and vectors that the program's handles must stand for.
+// Compiles a fused graph to a program, and lists the weights and vectors that its ids refer to.
 import {
   type GainRef,
   type Graph,
@@ -13,38 +13,41 @@ import {
 import type { BufferId, BufferSpec, InputForm, KvType, LinearId, Op, Program, VectorId } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
-/** A linear layer to pack: its segments share `columns` inputs, and their outputs follow one another. */
-export interface WantedLinear {
+/** A linear layer to pack. Its segments share `columns` inputs; their outputs are concatenated. */
+export interface LinearSource {
   readonly columns: number;
   readonly segments: readonly { readonly name: string; readonly rows: number }[];
   readonly inputs: InputForm;
 }
 
 /** A float32 vector to load. */
-export type WantedVector =
-  /** Stored vectors (or zeros) end to end, to which `offset` is added. */
+export type VectorSource =
+  /** Stored vectors (or zeros), concatenated, plus `offset`. */
   | {
       readonly kind: 'tensors';
       readonly parts: readonly { readonly name: string | undefined; readonly length: number }[];
       readonly offset: number;
     }
-  /** A stored table (rows, columns) of learned positions, as far as the context needs it. */
+  /** A stored table (rows, columns) of learned positions, up to the context length. */
   | { readonly kind: 'positions'; readonly table: PositionTable; readonly columns: number }
   /** ALiBi slopes (heads). */
   | { readonly kind: 'slopes'; readonly heads: number }
   | { readonly kind: 'rope'; readonly spec: RopeSpec };
 
 export interface CompileOptions {
-  /** Input form of a linear layer made of these stored matrices. */
+  /** Input form of a linear layer with these stored matrices. */
   readonly inputForm: (names: readonly string[]) => InputForm;
   readonly kvType: KvType;
 }
 
-/** `program.ops` name linears and vectors by their index in these lists; every tensor has a buffer of its own, for backends to place. */
+/**
+ * `program.ops` refer to linears and vectors by index in these lists. Every tensor has its own buffer until
+ * planBuffers.
+ */
 export interface Compiled {
   readonly program: Program;
-  readonly linears: readonly WantedLinear[];
-  readonly vectors: readonly WantedVector[];
+  readonly linears: readonly LinearSource[];
+  readonly vectors: readonly VectorSource[];
 }
 
 export function compile(graph: Graph, options: CompileOptions): Compiled {
@@ -55,7 +58,7 @@ export function compile(graph: Graph, options: CompileOptions): Compiled {
 
 /** How a buffer holds a tensor: plain float32, or rounded to an input form. */
 type Storage = 'plain' | InputForm;
-/** These can round what they write to the form that its reader wants. */
+/** Ops that can write their output in the form that its reader requires. */
 const roundsOutput: ReadonlySet<Node['kind']> = new Set(['norm', 'attention', 'glu', 'activate']);
 
 class Compiler {
@@ -63,11 +66,11 @@ class Compiler {
   readonly #options: CompileOptions;
   readonly #buffers: BufferSpec[] = [];
   readonly #ops: Op[] = [];
-  readonly #linears = new Keyed<WantedLinear>();
-  readonly #vectors = new Keyed<WantedVector>();
-  /** Buffers that hold a tensor. */
-  readonly #held = new Map<TensorId, Map<Storage, BufferId>>();
-  readonly #wanted: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
+  readonly #linears = new UniqueList<LinearSource>();
+  readonly #vectors = new UniqueList<VectorSource>();
+  /** Buffers of each tensor, by storage. */
+  readonly #tensorBuffers = new Map<TensorId, Map<Storage, BufferId>>();
+  readonly #requiredStorages: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
   readonly #readers: readonly (readonly number[])[];
   #readyLayers = 0;
 
@@ -75,7 +78,7 @@ class Compiler {
     this.#graph = graph;
     this.#options = options;
     this.#readers = readersOf(graph);
-    this.#wanted = wantedStorage(graph, (segments) => this.#inputForm(segments));
+    this.#requiredStorages = requiredStorages(graph, (segments) => this.#inputForm(segments));
   }
 
   emit(node: Node, index: number): void {
@@ -87,7 +90,7 @@ class Compiler {
         this.#norm(node, index);
         break;
       case 'linear':
-        this.#product(node);
+        this.#linearLayer(node);
         break;
       case 'glu':
         this.#push({
@@ -109,10 +112,14 @@ class Compiler {
         break;
       }
       case 'add':
-        this.#push({ kind: 'add', x: this.#read(node.right), residual: this.#takeOver(node.left, index, node.out) });
+        this.#push({
+          kind: 'add',
+          x: this.#read(node.right),
+          residual: this.#updateInPlace(node.left, index, node.out),
+        });
         break;
       case 'softcap':
-        this.#push({ kind: 'softcap', cap: node.cap, x: this.#takeOver(node.x, index, node.out) });
+        this.#push({ kind: 'softcap', cap: node.cap, x: this.#updateInPlace(node.x, index, node.out) });
         break;
     }
     this.#convert(node.out);
@@ -131,7 +138,7 @@ class Compiler {
     const gain = this.#gain(node.gain, columns);
     const bias = node.bias === undefined ? undefined : this.#gain({ name: node.bias, offset: 0 }, columns);
     const x = this.#read(node.x);
-    const residual = add === undefined ? undefined : this.#takeOver(add.residual, index, add.sum);
+    const residual = add === undefined ? undefined : this.#updateInPlace(add.residual, index, add.sum);
     this.#push({ kind: 'norm', style, x, residual, gain, bias, eps, out: this.#define(node.out, node.kind) });
   }
 
@@ -144,16 +151,19 @@ class Compiler {
     this.#push({ kind: 'embed', table: this.#linear([weight]), scale, positions, out: this.#define(out) });
   }
 
-  /** The buffer of a tensor, which the node at `index` changes in place into another: no later node may read it. */
-  #takeOver(tensor: TensorId, index: number, into: TensorId): BufferId {
+  /**
+   * The buffer of a tensor that the node at `index` changes in place into another. No later node may read the old
+   * tensor.
+   */
+  #updateInPlace(tensor: TensorId, index: number, into: TensorId): BufferId {
     if (this.#readers[tensor]?.at(-1) !== index)
       throw new Error(`Cannot compile the graph: a tensor that is changed in place is read again: id ${tensor}`);
     const buffer = this.#read(tensor);
-    this.#held.set(into, new Map([['plain', buffer]]));
+    this.#tensorBuffers.set(into, new Map([['plain', buffer]]));
     return buffer;
   }
 
-  #product(node: Node & { kind: 'linear' }): void {
+  #linearLayer(node: Node & { kind: 'linear' }): void {
     const form = this.#inputForm(node.segments);
     const parts = node.segments.map((segment) => ({ name: segment.bias, length: segment.rows }));
     const biased = parts.some((part) => part.name !== undefined);
@@ -180,7 +190,7 @@ class Compiler {
       x: this.#single(node),
       out: q,
     });
-    // First: what leaves with this layer may be what is waited for.
+    // waitLayer precedes layerReady: the pages to send may be those that the layer waits for.
     this.#push({ kind: 'waitLayer', layer: this.#readyLayers });
     this.#push({ kind: 'layerReady', layers: ++this.#readyLayers });
     const out = this.#define(node.out, node.kind);
@@ -189,33 +199,36 @@ class Compiler {
     this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, ...scores, q, out });
   }
 
-  /** Rounds a tensor to the forms that its readers want and its own op did not write. */
+  /** Adds conversions to the storages that readers require and the producing op did not write. */
   #convert(tensor: TensorId): void {
-    for (const storage of this.#wanted.get(tensor) ?? []) {
-      if (this.#held.get(tensor)?.has(storage)) continue;
-      this.#push({ kind: 'convert', x: this.#read(tensor), out: this.#hold(tensor, storage) });
+    for (const storage of this.#requiredStorages.get(tensor) ?? []) {
+      if (this.#tensorBuffers.get(tensor)?.has(storage)) continue;
+      this.#push({ kind: 'convert', x: this.#read(tensor), out: this.#allocate(tensor, storage) });
     }
   }
 
-  /** The buffer that the tensor's own op writes: the one form that all readers want if the op can, else float32. */
+  /**
+   * The output buffer of the producing op: the one storage that all readers require if the op can write it, else
+   * float32.
+   */
   #define(tensor: TensorId, kind?: Node['kind']): BufferId {
-    const wanted = [...(this.#wanted.get(tensor) ?? [])];
-    const only = wanted.length === 1 && kind !== undefined && roundsOutput.has(kind) ? wanted[0] : undefined;
-    return this.#hold(tensor, only ?? 'plain');
+    const required = [...(this.#requiredStorages.get(tensor) ?? [])];
+    const only = required.length === 1 && kind !== undefined && roundsOutput.has(kind) ? required[0] : undefined;
+    return this.#allocate(tensor, only ?? 'plain');
   }
 
-  #hold(tensor: TensorId, storage: Storage): BufferId {
+  #allocate(tensor: TensorId, storage: Storage): BufferId {
     const { rows, columns } = tensorSpec(this.#graph, tensor);
     const spec: BufferSpec =
       storage === 'plain' ? { rows, columns, kind: 'f32' } : { rows, columns, kind: 'input', form: storage };
     const buffer = this.#buffers.push(spec) - 1;
-    const held = this.#held.get(tensor) ?? new Map<Storage, BufferId>();
-    this.#held.set(tensor, held.set(storage, buffer));
+    const buffers = this.#tensorBuffers.get(tensor) ?? new Map<Storage, BufferId>();
+    this.#tensorBuffers.set(tensor, buffers.set(storage, buffer));
     return buffer;
   }
 
   #read(tensor: TensorId, storage: Storage = 'plain'): BufferId {
-    const buffer = this.#held.get(tensor)?.get(storage);
+    const buffer = this.#tensorBuffers.get(tensor)?.get(storage);
     if (buffer === undefined)
       throw new Error(`Cannot compile the graph: no buffer holds a tensor: id ${tensor}, ${storage}`);
     return buffer;
@@ -232,20 +245,20 @@ class Compiler {
   }
 
   #linear(segments: readonly WeightRef[]): LinearId {
-    const wanted = {
+    const source = {
       columns: segments[0]?.columns ?? 0,
       segments: segments.map(({ name, rows }) => ({ name, rows })),
       inputs: this.#inputForm(segments),
     };
-    return this.#linears.id(wanted);
+    return this.#linears.id(source);
   }
 
   #inputForm(segments: readonly WeightRef[]): InputForm {
     return this.#options.inputForm(segments.map((segment) => segment.name));
   }
 
-  #vector(wanted: WantedVector): VectorId {
-    return this.#vectors.id(wanted);
+  #vector(source: VectorSource): VectorId {
+    return this.#vectors.id(source);
   }
 
   #gain({ name, offset }: GainRef, length: number): VectorId {
@@ -261,21 +274,21 @@ class Compiler {
   }
 }
 
-/** How the readers of each tensor want it stored. */
-function wantedStorage(
+/** The storages that readers of each tensor require. */
+function requiredStorages(
   graph: Graph,
   inputForm: (segments: readonly WeightRef[]) => InputForm,
 ): ReadonlyMap<TensorId, ReadonlySet<Storage>> {
-  const wanted = new Map<TensorId, Set<Storage>>();
+  const storages = new Map<TensorId, Set<Storage>>();
   for (const node of graph.nodes) {
     const storage = node.kind === 'linear' ? inputForm(node.segments) : 'plain';
-    for (const x of nodeInputs(node)) wanted.set(x, (wanted.get(x) ?? new Set()).add(storage));
+    for (const x of nodeInputs(node)) storages.set(x, (storages.get(x) ?? new Set()).add(storage));
   }
-  return wanted;
+  return storages;
 }
 
-/** Values without duplicates; an id is the place in the list. */
-class Keyed<T> {
+/** A list without duplicates; an id is an index. */
+class UniqueList<T> {
   readonly values: T[] = [];
   readonly #ids = new Map<string, number>();
 

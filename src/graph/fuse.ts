@@ -1,4 +1,4 @@
-// Passes over a graph that make a step cheaper and change no value: fewer rows, fewer products, fewer trips through memory.
+// Graph passes that reduce the work of a step and change no value: fewer rows, fewer products, less memory traffic.
 import {
   type Graph,
   type Node,
@@ -15,7 +15,10 @@ export function fuse(graph: Graph): Graph {
   return fuseResidualAdds(mergeLinears(narrowToLogitRows(graph)));
 }
 
-/** What attention does not need runs on rows that need logits alone: the head, the last norm, the last layer's MLP and output projection. */
+/**
+ * Runs nodes that attention does not depend on for logit rows only: the head, the final norm, the last layer's MLP and
+ * output projection.
+ */
 export function narrowToLogitRows(graph: Graph): Graph {
   const everyRow = tensorsForAttention(graph);
   const tensors: TensorSpec[] = graph.tensors.map((spec, id) => (everyRow.has(id) ? spec : { ...spec, rows: 'logit' }));
@@ -37,7 +40,7 @@ export function narrowToLogitRows(graph: Graph): Graph {
   return { ...graph, tensors, nodes };
 }
 
-/** Attention writes K and V of every token, so what it reads, and what that was made of, exists for every token. */
+/** Attention writes K and V of every token, so all of its ancestors need every token's row. */
 function tensorsForAttention(graph: Graph): ReadonlySet<TensorId> {
   const needed = new Set<TensorId>();
   for (const node of [...graph.nodes].reverse()) {
@@ -47,7 +50,9 @@ function tensorsForAttention(graph: Graph): ReadonlySet<TensorId> {
   return needed;
 }
 
-/** Linears that share their input and are read side by side (q | k | v, gate | up) become one of several segments. */
+/**
+ * Merges linears with the same input that are read together (q | k | v, gate | up) into one linear of several segments.
+ */
 export function mergeLinears(graph: Graph): Graph {
   const readers = readersOf(graph);
   const producer = new Map(graph.nodes.flatMap((node) => nodeOutputs(node).map((out) => [out, node] as const)));
@@ -74,7 +79,7 @@ export function mergeLinears(graph: Graph): Graph {
   return { ...graph, tensors, nodes };
 }
 
-/** A residual add whose sum is normed next happens inside the norm, in place in the residual stream. */
+/** Fuses a residual add into the norm that follows it; the sum is written in place to the residual stream. */
 export function fuseResidualAdds(graph: Graph): Graph {
   const readers = readersOf(graph);
   const dropped = new Set<Node>();

@@ -1,4 +1,4 @@
-// The symbolic graph of a model as plain data: nodes in order over tensors that are each written once.
+// The symbolic graph of a model as plain data: nodes in order; each tensor is written once.
 
 import type { Activation } from '../util/model-config.ts';
 import type { LayerGroup } from '../util/step.ts';
@@ -7,13 +7,13 @@ import type { RopeSpec } from './rope.ts';
 
 export type TensorId = number;
 
-/** One row for each token of the step, or for each row that needs logits. */
+/** `token`: a row for each token of the step. `logit`: a row for each token that needs logits. */
 export interface TensorSpec {
   readonly rows: 'token' | 'logit';
   readonly columns: number;
 }
 
-/** A stored matrix (rows, columns) = (out, in) by its checkpoint name, with the bias that belongs to its outputs. */
+/** A stored matrix (rows, columns) = (out, in) by its checkpoint name, with the bias of its outputs. */
 export interface WeightRef {
   readonly name: string;
   readonly rows: number;
@@ -21,13 +21,13 @@ export interface WeightRef {
   readonly bias: string | undefined;
 }
 
-/** A stored vector of gains, to whose values `offset` is added. */
+/** A stored vector of gains plus `offset`. */
 export interface GainRef {
   readonly name: string;
   readonly offset: number;
 }
 
-/** A stored table (rows, hidden) of learned positions: a token at position p takes row p + offset. */
+/** A stored table (rows, hidden) of learned positions: a token at position p uses row p + offset. */
 export interface PositionTable {
   readonly name: string;
   readonly rows: number;
@@ -53,16 +53,16 @@ export type Node =
       readonly eps: number;
       readonly out: TensorId;
     }
-  /** Outputs of the segments follow one another. */
+  /** Outputs of the segments are concatenated. */
   | { readonly kind: 'linear'; readonly x: TensorId; readonly segments: readonly WeightRef[]; readonly out: TensorId }
-  /** `x` side by side: gate | up. */
+  /** `x` concatenated: gate | up. */
   | { readonly kind: 'glu'; readonly activation: Activation; readonly x: readonly TensorId[]; readonly out: TensorId }
   | { readonly kind: 'activate'; readonly activation: Activation; readonly x: TensorId; readonly out: TensorId }
-  /** left is the residual stream, where there is one. */
+  /** left is the residual stream, if there is one. */
   | { readonly kind: 'add'; readonly left: TensorId; readonly right: TensorId; readonly out: TensorId }
   /** out = cap * tanh(x / cap) */
   | { readonly kind: 'softcap'; readonly cap: number; readonly x: TensorId; readonly out: TensorId }
-  /** `x` side by side: q | k | v. Writes K and V of every row to the pages, so every token row goes through it. */
+  /** `x` concatenated: q | k | v. Writes K and V of every row to the pages, so every token row is computed. */
   | ({
       readonly kind: 'attention';
       readonly layer: LayerRef;
@@ -114,7 +114,7 @@ export function nodeOutputs(node: Node): readonly TensorId[] {
   return node.kind === 'norm' && node.add !== undefined ? [node.out, node.add.sum] : [node.out];
 }
 
-/** The same node with its input tensors renamed. */
+/** The node with its input tensors renamed. */
 export function withInputs(node: Node, rename: (tensor: TensorId) => TensorId): Node {
   switch (node.kind) {
     case 'embed':

@@ -1,4 +1,5 @@
-// Which buffers an op reads and writes, and which buffers may share memory because their lives do not overlap.
+// Buffer planning: which buffers an op reads and writes, and which buffers can share memory because their lifetimes are
+// disjoint.
 import type { BufferId, BufferSpec, Op, Program } from './program.ts';
 
 /** Buffers that an op reads. */
@@ -47,8 +48,8 @@ export interface BufferPlan {
 }
 
 /**
- * Gives one buffer to tensors of a kind that are never alive together. What ops read and never write, and what no later op reads,
- * keeps a buffer to itself: it is the program's face to the outside.
+ * Assigns one buffer to tensors of equal kind with disjoint lifetimes. Buffers that ops only read or only write stay
+ * separate: they are the program's inputs and outputs.
  */
 export function planBuffers(program: Program): BufferPlan {
   const end = program.ops.length;
@@ -60,15 +61,15 @@ export function planBuffers(program: Program): BufferPlan {
     for (const id of opReads(op)) lastRead[id] = index;
     for (const id of [...opReads(op), ...opWrites(op)]) lastUse[id] = index;
   }
-  const alone = program.buffers.map(
+  const unshared = program.buffers.map(
     (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1 || id === program.logits,
   );
 
   const buffers: BufferSpec[] = [];
   const free = new Map<string, BufferId[]>();
-  const place = program.buffers.map((spec, id) => (alone[id] ? buffers.push(spec) - 1 : -1));
+  const place = program.buffers.map((spec, id) => (unshared[id] ? buffers.push(spec) - 1 : -1));
   for (const [index, op] of program.ops.entries()) {
-    const touched = [...new Set([...opReads(op), ...opWrites(op)])].filter((id) => !alone[id]);
+    const touched = [...new Set([...opReads(op), ...opWrites(op)])].filter((id) => !unshared[id]);
     for (const id of touched) {
       if (place[id] === -1)
         place[id] = free.get(keyOf(program.buffers[id]))?.pop() ?? buffers.push(program.buffers[id]) - 1;

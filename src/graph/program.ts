@@ -1,11 +1,11 @@
-// What a backend executes: a flat list of ops over preplanned buffers, as plain data.
+// What a backend executes: a flat list of ops over planned buffers, as plain data.
 import type { Activation } from '../util/model-config.ts';
 import type { LayerGroup } from '../util/step.ts';
 
-/** How the input rows of a linear layer are rounded before the product: the input form. */
+/** Input form: how the input rows of a linear layer are rounded before the product. */
 export type InputForm = 'f32' | 'bf16' | 'int8';
 
-/** What K, V and the query are rounded to, and the softmax weights P where the kernels multiply pairs of bf16. */
+/** Type of K, V and the query, and of the softmax weights P in kernels that multiply pairs of bf16. */
 export type KvType = 'bf16' | 'f32';
 
 export type BufferId = number;
@@ -16,15 +16,15 @@ export type VectorId = number;
 
 /**
  * A buffer holds one row for each token of the step, or for each row that needs logits.
- * `f32`: plain float32. `input`: rows rounded to `form`, in the layout the backend's linear kernels want (opaque).
- * `query`: rows rounded to the KV type, heads outermost inside a row (opaque).
+ * `f32`: plain float32. `input`: rows rounded to `form`, in the (opaque) layout of the backend's linear kernels.
+ * `query`: rows rounded to the KV type, heads outermost in a row (opaque).
  */
 export type BufferSpec = {
   readonly rows: 'token' | 'logit';
   readonly columns: number;
 } & ({ readonly kind: 'f32' } | { readonly kind: 'input'; readonly form: InputForm } | { readonly kind: 'query' });
 
-/** Which layer's pages an op touches: `index` is the layer's place inside its layer group. */
+/** The layer of the pages that an op accesses: `index` is its index in its layer group. */
 export interface LayerRef {
   readonly group: number;
   readonly index: number;
@@ -94,19 +94,28 @@ export type Op =
       readonly x: BufferId;
       readonly out: BufferId;
     } & HeadShape)
-  /** WAIT_LAYER: keys and values of this layer, in order of computation, that are still on their way to their pages are waited for. */
+  /**
+   * WAIT_LAYER: waits until K and V of this layer, counted in the order of computation, have arrived in their pages.
+   */
   | { readonly kind: 'waitLayer'; readonly layer: number }
-  /** LAYER_READY: K and V of the first `layers` layers of this step are in their pages, and may leave while the rest is computed. */
+  /**
+   * LAYER_READY: K and V of the step's first `layers` layers are in their pages and may be sent during the rest of the
+   * step.
+   */
   | { readonly kind: 'layerReady'; readonly layers: number }
-  /** WAIT_ROWS: f32 rows that the layers before left, waited for and taken from the step's `rowsIn`; without that `out` holds what was written to it. */
+  /**
+   * WAIT_ROWS: waits for the f32 activations of the previous layers and takes them from the step's `rowsIn`. Without
+   * `rowsIn`, `out` keeps what was written to it.
+   */
   | { readonly kind: 'waitRows'; readonly out: BufferId }
-  /** ROWS_READY: f32 rows for the layers that come next lie in the step's `rowsOut`, and may leave. */
+  /** ROWS_READY: f32 activations for the next layers are in the step's `rowsOut` and may be sent. */
   | { readonly kind: 'rowsReady'; readonly x: BufferId }
   /**
-   * Causal attention of each row over its sequence's keys 0..position, with `window` (that of the layer's group) the last `window` of
-   * them. The score of a key is s = scale * (q . k), then softcap * tanh(s / softcap), then plus slopes[head] * (key position - row
-   * position) (ALiBi), whatever is given. `out` is `f32` or `input` and holds the normalised result; with `stats`, `out` is f32 and unnormalised (sum of p v), and the running max m (of the scores) and the sum
-   * l go to two f32 buffers of `heads` columns.
+   * Causal attention of each row over its sequence's keys 0..position. `window`, the window of the layer's group,
+   * limits it to the last `window` keys. Score of a key: s = scale * (q . k), then softcap * tanh(s / softcap) if
+   * given, then plus slopes[head] * (key position - row position) (ALiBi) if given. `out` is `f32` or `input` and holds
+   * the normalised result. With `stats`, `out` is f32 and unnormalised (sum of p v); the running max m of the scores
+   * and the sum l go to two f32 buffers of `heads` columns.
    */
   | ({
       readonly kind: 'attention';
@@ -120,7 +129,10 @@ export type Op =
       readonly stats: { readonly max: BufferId; readonly sum: BufferId } | undefined;
       readonly out: BufferId;
     } & HeadShape)
-  /** ScaleReduce: merges partials (o, m, l) given in order, by the aligned binary tree, and normalises (Infinite-LLM, DistAttention). */
+  /**
+   * ScaleReduce: merges ordered partials (o, m, l) by the aligned binary tree and normalises the result (Infinite-LLM,
+   * DistAttention).
+   */
   | {
       readonly kind: 'merge';
       readonly parts: readonly { readonly o: BufferId; readonly max: BufferId; readonly sum: BufferId }[];
@@ -137,6 +149,6 @@ export interface Program {
   /** f32 buffer of `logit` rows and vocabulary columns; sampling reads it. */
   readonly logits: BufferId | undefined;
   readonly kvType: KvType;
-  /** Layer groups that the ops name, in order; empty where no op touches pages. */
+  /** Layer groups that the ops refer to, in order; empty when no op accesses pages. */
   readonly groups: readonly LayerGroup[];
 }

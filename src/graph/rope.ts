@@ -1,8 +1,8 @@
-// Rotary position tables: the inverse frequencies of each scaling kind, and cos | sin per position.
+// Rotary position tables: inverse frequencies of each scaling kind, and cos | sin per position.
 import type { Rope, RopeScaling } from '../util/model-config.ts';
 
 export interface RopeSpec extends Rope {
-  /** Dimensions of a head that turn, from the first on; even. */
+  /** Rotated dimensions of a head, the first ones; even. */
   readonly rotaryDim: number;
 }
 
@@ -35,12 +35,12 @@ function scaled(spec: RopeSpec, frequency: number, index: number, context: numbe
   }
 }
 
-/** From divided by the factor (kept 0) to as it was (kept 1). */
+/** Interpolates between the frequency divided by the factor (kept = 0) and the original frequency (kept = 1). */
 function blended(frequency: number, factor: number, kept: number): number {
   return (1 - kept) * (frequency / factor) + kept * frequency;
 }
 
-/** 0 for dimensions that turn more than betaFast times over the original positions, 1 below betaSlow times. */
+/** 0 for dimensions with more than betaFast rotations over the original positions, 1 for fewer than betaSlow. */
 function yarnRamp(
   { theta, rotaryDim }: RopeSpec,
   scaling: Extract<RopeScaling, { readonly kind: 'yarn' }>,
@@ -59,8 +59,9 @@ function clamp01(value: number): number {
 }
 
 /**
- * (positions, rotaryDim): cos of rotaryDim / 2 angles, then sin of them, times the scaling's magnitude; computed in float64.
- * @param positions as many as the longest sequence served has
+ * (positions, rotaryDim): cos of rotaryDim / 2 angles, then sin of them, times the scaling's magnitude; computed in
+ * float64.
+ * @param positions length of the longest sequence served
  */
 export function ropeTable(spec: RopeSpec, positions: number): Float32Array {
   const frequencies = inverseFrequencies(spec, positions);

@@ -1,8 +1,8 @@
-// Ranges of a program's layers as programs of their own: what one range leaves in a buffer is what the next one begins with.
+// Slices a program into ranges of layers. The output buffer of one slice is the input of the next.
 import { opReads, opWrites } from './plan.ts';
 import type { BufferId, BufferSpec, Op, Program } from './program.ts';
 
-/** Layers are numbered in the order of computation; `to` is the first that is not run. */
+/** Layers in the order of computation; `to` is exclusive. */
 export interface LayerSpan {
   readonly from: number;
   readonly to: number;
@@ -10,36 +10,42 @@ export interface LayerSpan {
 
 export interface ProgramSlice {
   readonly program: Program;
-  /** f32 rows of the tokens, waited for by the first op or filled before a step; undefined: it begins with the tokens themselves. */
+  /**
+   * f32 token rows that the first op waits for, or that are written before a step; undefined: the slice starts from the
+   * token ids.
+   */
   readonly input: BufferId | undefined;
-  /** f32 rows that a step leaves for the next range, where the last op says; undefined: it ends with the logits. */
+  /** f32 rows that the last op hands to the next slice; undefined: the slice ends with the logits. */
   readonly output: BufferId | undefined;
 }
 
-/** Between two ops, or inside one that adds before it norms. */
+/** Between two ops, or inside a norm with a residual: after the add, before the norm. */
 interface Cut {
   readonly before: number;
   readonly splits: boolean;
   readonly carried: BufferId;
 }
 
-/** Linears and vectors keep their ids; layers that are ready are counted from the slice's first. @throws Error for layers that the program has not, or cannot be cut at */
+/**
+ * The program of these layers. Linears and vectors keep their ids; layerReady counts from the slice's first layer.
+ * @throws Error when the program lacks these layers or cannot be cut there
+ */
 export function sliceProgram(program: Program, { from, to }: LayerSpan): ProgramSlice {
   const layers = program.ops.filter(({ kind }) => kind === 'qkv').length;
   if (!(from >= 0 && from < to && to <= layers))
-    throw new RangeError(`Cannot slice the program: it has ${layers} layers: ${from} to ${to}`);
+    throw new RangeError(`Cannot slice the program: layers ${from} to ${to} of ${layers}`);
   const [begin, end] = [from, to].map((layer) => (layer % layers === 0 ? undefined : cutBefore(program, layer)));
   const ops = program.ops.slice(begin?.before ?? 0, end?.before ?? program.ops.length);
   const first = ops[0];
-  // What is added comes before the cut, and the norm of the sum behind it.
+  // The add belongs to the previous slice, the norm of the sum to this one.
   if (begin?.splits === true && first?.kind === 'norm') ops[0] = { ...first, x: begin.carried, residual: undefined };
-  if (end?.splits === true) ops.push(additionOf(program.ops[end.before]));
+  if (end?.splits === true) ops.push(residualAddOf(program.ops[end.before]));
   if (begin !== undefined) ops.unshift({ kind: 'waitRows', out: begin.carried });
   if (end !== undefined) ops.push({ kind: 'rowsReady', x: end.carried });
-  return compacted(program, ops, begin?.carried, end?.carried);
+  return withoutUnusedBuffers(program, ops, begin?.carried, end?.carried);
 }
 
-/** Where the least is carried into a layer; the last of such places. */
+/** The place before this layer where the fewest columns are carried over; the last such place. */
 function cutBefore(program: Program, layer: number): Cut {
   const { ops, buffers } = program;
   const calls = ops.flatMap(({ kind }, index) => (kind === 'qkv' ? [index] : []));
@@ -66,7 +72,7 @@ function isPlain({ kind, rows }: BufferSpec): boolean {
   return kind === 'f32' && rows === 'token';
 }
 
-/** (ops): buffers whose content an op or a later one reads. */
+/** (ops): buffers that this op or a later one reads before they are overwritten. */
 function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] {
   const live = new Set<BufferId>(logits === undefined ? [] : [logits]);
   const before: ReadonlySet<BufferId>[] = [];
@@ -78,14 +84,14 @@ function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] 
   return before;
 }
 
-function additionOf(op: Op | undefined): Op {
+function residualAddOf(op: Op | undefined): Op {
   if (op?.kind !== 'norm' || op.residual === undefined)
-    throw new Error('Cannot slice the program: nothing is added there');
+    throw new Error('Cannot slice the program: the op before the cut has no residual');
   return { kind: 'add', x: op.x, residual: op.residual };
 }
 
-/** The program of these ops: buffers that none of them touches are left out. */
-function compacted(
+/** The program of these ops, without unused buffers. */
+function withoutUnusedBuffers(
   program: Program,
   ops: readonly Op[],
   input: BufferId | undefined,
@@ -107,7 +113,7 @@ function compacted(
   return { program: { ...program, buffers, ops: renamed, logits }, input: named(input), output: named(output) };
 }
 
-/** The same op over renamed buffers. */
+/** The op with renamed buffers. */
 function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
   switch (op.kind) {
     case 'embed':

@@ -1,4 +1,4 @@
-// What a configuration says about the attention and positions of one layer, as the graph builder wants it.
+// Attention and position options of one layer, from the configuration, for the graph builder.
 import type { AttentionOptions } from '../graph/builder.ts';
 import type { PositionTable } from '../graph/graph.ts';
 import type { RopeSpec } from '../graph/rope.ts';

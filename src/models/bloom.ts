@@ -1,4 +1,4 @@
-// BLOOM: ALiBi in place of positions, a LayerNorm on the embeddings, one matrix for q, k and v.
+// BLOOM: ALiBi instead of position embeddings, a LayerNorm on the embeddings, one matrix for q, k and v.
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';

@@ -1,12 +1,13 @@
-// What Gemma 2 and 3 share: scaled embeddings, norms before and after attention and MLP, GeGLU, local and global layers.
+// Common parts of Gemma 2 and 3: scaled embeddings, norms before and after attention and MLP, GeGLU, local and global
+// layers.
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { layerAttention } from './attention.ts';
 
-/** What sets the generations apart. */
+/** Differences between the generations. */
 export interface GemmaTraits {
-  /** q and k are rms-normed per head before they turn. */
+  /** q and k have an RMSNorm per head before the rotation. */
   readonly qkNorm: boolean;
 }
 

@@ -1,4 +1,4 @@
-// Gemma 2: attention scores and logits are soft-capped, every second layer is local (all by the configuration).
+// Gemma 2: soft-capped attention scores and logits, every second layer local (all from the configuration).
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { gemma } from './gemma.ts';

@@ -1,4 +1,4 @@
-// GPT-NeoX and Pythia: attention and MLP beside each other on one residual, rope over a part of each head.
+// GPT-NeoX and Pythia: attention and MLP in parallel on one residual, RoPE on part of each head.
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';

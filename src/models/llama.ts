@@ -1,12 +1,12 @@
-// Llama 2 and 3.x, and what is built alike (SmolLM2): RMSNorm, rotary attention with grouped heads, SwiGLU.
+// Llama 2 and 3.x and models of the same structure (SmolLM2): RMSNorm, RoPE with grouped-query attention, SwiGLU.
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { layerAttention } from './attention.ts';
 
-/** What sets Llama's relatives apart from it. */
+/** Differences of related architectures. */
 export interface LlamaTraits {
-  /** q and k are rms-normed per head before they turn. */
+  /** q and k have an RMSNorm per head before the rotation. */
   readonly qkNorm: boolean;
 }
 

@@ -1,4 +1,4 @@
-// Mistral: Llama whose layers may see a sliding window alone (the configuration says so).
+// Mistral: Llama, with a sliding window if the configuration has one.
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { llama } from './llama.ts';

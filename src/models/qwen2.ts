@@ -1,4 +1,4 @@
-// Qwen2 and 2.5: Llama with biases on q, k and v (the configuration says so for every Qwen2).
+// Qwen2 and 2.5: Llama with biases on q, k and v (set in every Qwen2 configuration).
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { llama } from './llama.ts';

@@ -1,4 +1,4 @@
-// Qwen3: Llama with an rms norm over each head of q and of k, and a head size of its own.
+// Qwen3: Llama with an RMSNorm over each head of q and of k, and an independent head size.
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { llama } from './llama.ts';

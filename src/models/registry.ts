@@ -1,4 +1,4 @@
-// Architectures by the name that config.json (`model_type`) or a GGUF file (`general.architecture`) gives them.
+// Architectures by their name in config.json (`model_type`) or a GGUF file (`general.architecture`).
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { bloom } from './bloom.ts';
@@ -30,8 +30,8 @@ const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = 
 export const knownArchitectures: readonly string[] = Object.keys(architectures).sort();
 
 /**
- * @param context longest sequence served, in tokens: a window that it never leaves is none
- * @throws Error naming the architectures known, or what in the configuration they do not cover
+ * @param context longest sequence served, in tokens: a window of at least this length is dropped
+ * @throws Error that names the known architectures, or the unsupported setting
  */
 export function buildGraph(config: ModelConfig, context = config.maxPositions): Graph {
   const build = Object.hasOwn(architectures, config.architecture) ? architectures[config.architecture] : undefined;
@@ -40,7 +40,7 @@ export function buildGraph(config: ModelConfig, context = config.maxPositions): 
       `Cannot build the model: unknown architecture: ${config.architecture} (known: ${knownArchitectures.join(', ')})`,
     );
   }
-  // Keys are stored in pairs of dimensions.
+  // Kernels store keys in pairs of dimensions.
   if (config.headDim % 2 !== 0)
     throw new Error(
       `Cannot build the model: not supported with ${config.architecture}: an odd head_dim: ${config.headDim}`,
@@ -48,7 +48,7 @@ export function buildGraph(config: ModelConfig, context = config.maxPositions): 
   return build(windowWithin(config, context));
 }
 
-/** A layer that slides keeps the rope of sliding layers, whatever becomes of its window. */
+/** Removes a window that the context never exceeds. Sliding layers keep their own RoPE. */
 function windowWithin(config: ModelConfig, context: number): ModelConfig {
   const { attention } = config;
   if (attention.window === undefined || attention.window < context) return config;

@@ -1,18 +1,24 @@
-// Token ids to text as they arrive, never splitting a character.
+// Incremental detokenization: token ids to text, without splitting a character.
 
 import type { Tokenizer } from './tokenizer.ts';
 import { Utf8Decoder } from './utf8.ts';
 
 export interface DetokenizerOptions {
-  /** Leave special tokens out of the text. Default true. */
+  /** Omits special tokens from the text. Default true. */
   readonly skipSpecial?: boolean;
-  /** The first token begins a text, so a SentencePiece space prefix is dropped. False for a continuation of a prompt. Default true. */
+  /**
+   * The first token begins a text, so a SentencePiece space prefix is dropped. False when a prompt is continued.
+   * Default true.
+   */
   readonly atStart?: boolean;
 }
 
 const spaceByte = 0x20;
 
-/** Incremental detokeniser of one sequence. What `push` and the last `flush` return is, joined, the text of the whole sequence. */
+/**
+ * Incremental detokenizer of one sequence. The concatenated results of `push` and the last `flush` are the text of the
+ * sequence.
+ */
 export class Detokenizer {
   readonly #tokenizer: Tokenizer;
   readonly #skipSpecial: boolean;
@@ -25,7 +31,7 @@ export class Detokenizer {
     this.#dropSpace = tokenizer.addsSpacePrefix && (options.atStart ?? true);
   }
 
-  /** Text that is certain with this token: '' while a character is incomplete; bytes that can be no character give U+FFFD. */
+  /** Text that is final after this token: '' while a character is incomplete. Invalid bytes become U+FFFD. */
   push(id: number): string {
     let bytes = this.#skipSpecial ? this.#tokenizer.decodeBytes(id) : this.#tokenizer.tokenBytes(id);
     if (this.#dropSpace && bytes.length > 0 && !this.#tokenizer.isSpecial(id)) {
@@ -35,7 +41,7 @@ export class Detokenizer {
     return this.#decoder.push(bytes);
   }
 
-  /** The end of the sequence: a character that stayed incomplete gives U+FFFD. */
+  /** Ends the sequence: an incomplete character becomes U+FFFD. */
   flush(): string {
     return this.#decoder.flush();
   }

@@ -1,4 +1,4 @@
-// The text side of a model: its tokenizer and chat template, from whatever its files carry.
+// The text side of a model: its tokenizer and chat template, from either file format.
 
 import { ChatTemplate } from './template/chat-template.ts';
 import type { Tokenizer } from './tokenizer.ts';
@@ -7,7 +7,7 @@ import { createGgufTokenizer } from './vocabulary/gguf-tokenizer.ts';
 import type { GgufTokenizerData } from './vocabulary/gguf-tokenizer-data.ts';
 import { createHuggingFaceTokenizer } from './vocabulary/hugging-face-tokenizer.ts';
 
-/** What the model's files say about text, read but not interpreted. */
+/** Text data of a model's files, read but not interpreted. */
 export type TextSource =
   | { readonly kind: 'gguf'; readonly data: GgufTokenizerData & { readonly chatTemplate?: string } }
   | {
@@ -17,19 +17,19 @@ export type TextSource =
       /** Parsed tokenizer_config.json and special_tokens_map.json. */
       readonly tokenizerConfig?: unknown;
       readonly specialTokensMap?: unknown;
-      /** The one of the model's templates that is meant for chat. */
+      /** The model's template for chat. */
       readonly chatTemplate?: string;
     };
 
 export interface ModelText {
   readonly tokenizer: Tokenizer;
   readonly chatTemplate: ChatTemplate | undefined;
-  /** How the template spells the ends of a sequence. */
+  /** Begin and end tokens as the template spells them. */
   readonly bosToken: string | undefined;
   readonly eosToken: string | undefined;
 }
 
-/** Builds both; throws `Cannot build tokenizer: ...` on a vocabulary that cannot be used. */
+/** @throws Error `Cannot build tokenizer: ...` for an unusable vocabulary */
 export function createModelText(source: TextSource): ModelText {
   const tokenizer = source.kind === 'gguf' ? createGgufTokenizer(source.data) : readTokenizerJson(source);
   const template = source.kind === 'gguf' ? source.data.chatTemplate : source.chatTemplate;

@@ -1,11 +1,11 @@
-// Finds stop strings in text that arrives in pieces, and lets no part of one out.
+// Finds stop strings in streamed text and emits no part of one.
 
 import { toWellFormed } from './utf8.ts';
 
 export interface StopResult {
-  /** Text that is certainly before any stop string. */
+  /** Text that is final: before any possible stop string. */
   readonly emit: string;
-  /** The stop string that was completed. Nothing is emitted after it. */
+  /** The completed stop string. Nothing is emitted after it. */
   readonly stopped: string | undefined;
 }
 
@@ -13,7 +13,7 @@ interface Node {
   readonly next: Map<number, Node>;
   readonly depth: number;
   fail: Node | undefined;
-  /** Longest stop string that ends here. */
+  /** Longest stop string that ends at this node. */
   stop: string | undefined;
 }
 
@@ -52,8 +52,8 @@ function advance(from: Node, unit: number, root: Node): Node {
 }
 
 /**
- * Watches one output for stop strings. The stop string that ends first wins, and of those that end together the longest, so the
- * result does not depend on how the text is cut into pushes. Linear in the text.
+ * Searches one output for stop strings. The stop string that ends first wins, and of several with the same end the
+ * longest, so the result does not depend on how the text is split into pushes. Linear in the text.
  */
 export class StopMatcher {
   readonly #root: Node;
@@ -62,7 +62,7 @@ export class StopMatcher {
   #emittedChars = 0;
   #stopped: string | undefined;
 
-  /** Throws on an empty stop string. */
+  /** @throws Error for an empty stop string */
   constructor(stops: readonly string[] | StopMatcher) {
     if (stops instanceof StopMatcher) this.#root = stops.#root;
     else {
@@ -72,7 +72,7 @@ export class StopMatcher {
     this.#state = this.#root;
   }
 
-  /** A matcher of the same stop strings for another output; they share what was built. */
+  /** A matcher of the same stop strings for another output; both share the automaton. */
   fresh(): StopMatcher {
     return new StopMatcher(this);
   }
@@ -86,7 +86,7 @@ export class StopMatcher {
     return this.#stopped;
   }
 
-  /** Takes the text of one token (which may be empty). After a stop it is ignored. */
+  /** Processes the text of one token, which may be empty. Text after a stop is ignored. */
   push(text: string): StopResult {
     if (this.#stopped !== undefined) return { emit: '', stopped: this.#stopped };
     for (let i = 0; i < text.length; i++) {
@@ -99,14 +99,14 @@ export class StopMatcher {
     return this.#emit(this.#held + text, this.#state.depth);
   }
 
-  /** The output ends here: what was held is no stop string after all. */
+  /** Ends the output: the held text is not a stop string and is emitted. */
   flush(): StopResult {
     if (this.#stopped !== undefined) return { emit: '', stopped: this.#stopped };
     this.#state = this.#root;
     return this.#emit(this.#held, 0);
   }
 
-  // Emits all of `text` but its last `hold` characters.
+  // Emits all of `text` except its last `hold` characters.
   #emit(text: string, hold: number): StopResult {
     const emit = text.slice(0, text.length - hold);
     this.#held = this.#stopped === undefined ? text.slice(emit.length) : '';

@@ -1,9 +1,9 @@
-// UTF-8 without platform types: an encoder, and a decoder that takes bytes in any portions.
+// UTF-8 without platform types: an encoder, and a streaming decoder.
 
 const replacement = 0xfffd;
 const isHigh = (unit: number) => unit >= 0xd800 && unit < 0xdc00;
 const isLow = (unit: number) => unit >= 0xdc00 && unit < 0xe000;
-// One call of fromCharCode takes its units as arguments, so their number has to stay small.
+// fromCharCode takes the units as arguments, so a call is limited to a small number.
 const unitsPerCall = 4096;
 
 /** The text with every unpaired surrogate replaced by U+FFFD. */
@@ -11,7 +11,7 @@ export function toWellFormed(text: string): string {
   return /\p{Surrogate}/u.test(text) ? text.replace(/\p{Surrogate}/gu, '\ufffd') : text;
 }
 
-/** UTF-8 bytes; an unpaired surrogate gives those of U+FFFD. */
+/** UTF-8 bytes; an unpaired surrogate is encoded as U+FFFD. */
 export function encodeUtf8(text: string): Uint8Array {
   const bytes = new Uint8Array(text.length * 3);
   let at = 0;
@@ -43,17 +43,17 @@ export function encodeUtf8(text: string): Uint8Array {
   return bytes.slice(0, at);
 }
 
-/** Decodes a byte stream; what cannot be a character becomes U+FFFD, once for each maximal broken part (as the WHATWG decoder does). */
+/** Decodes a byte stream. Each maximal invalid sequence becomes one U+FFFD, as in the WHATWG decoder. */
 export class Utf8Decoder {
   #code = 0;
   #missing = 0;
-  // Bounds of the next continuation byte: they rule out overlong forms, surrogates and codes past U+10FFFF.
+  // Bounds of the next continuation byte; they exclude overlong forms, surrogates and codes above U+10FFFF.
   #low = 0x80;
   #high = 0xbf;
   #units: number[] = [];
   #text = '';
 
-  /** Text that is certain after these bytes; an incomplete character at the end is held. */
+  /** Text that is final after these bytes; an incomplete character at the end is held. */
   push(bytes: Uint8Array): string {
     for (const byte of bytes) this.#byte(byte);
     return this.#take();
@@ -128,7 +128,7 @@ export class Utf8Decoder {
   }
 }
 
-/** Text of complete bytes; broken parts become U+FFFD. */
+/** Text of complete bytes; invalid sequences become U+FFFD. */
 export function decodeUtf8(bytes: Uint8Array): string {
   const decoder = new Utf8Decoder();
   return decoder.push(bytes) + decoder.flush();

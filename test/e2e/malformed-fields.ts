@@ -1,5 +1,5 @@
 // What each field of a request may hold that it must not: wrong types, out of range, too many, too long.
-import type { Chance } from '../fuzz/chance.ts';
+import type { Prng } from '../fuzz/prng.ts';
 
 /** What the server under test says of itself. */
 export interface ServedFacts {
@@ -9,8 +9,8 @@ export interface ServedFacts {
   readonly bodyBytesMax: number;
 }
 
-export const word = (chance: Chance): string =>
-  Array.from({ length: 1 + chance.below(10) }, () => String.fromCharCode(97 + chance.below(26))).join('');
+export const word = (prng: Prng): string =>
+  Array.from({ length: 1 + prng.below(10) }, () => String.fromCharCode(97 + prng.below(26))).join('');
 
 const noNumber = [
   '"1"',
@@ -30,47 +30,38 @@ const noInteger = [...noNumber, '0.5', '1.0000001', '-3.75', '1e-7'];
 const noFlag = ['0', '1', '"true"', '"false"', '""', '[]', '{}', '-1e300', '[true]'];
 const noText = ['0', '-1.5', 'true', 'false', '[]', '{}', '["x"]', '1e308'];
 
-type Fault = (chance: Chance, facts: ServedFacts) => string;
+type Fault = (prng: Prng, facts: ServedFacts) => string;
 const among =
   (...values: readonly string[]): Fault =>
-  (chance) =>
-    chance.of(values);
+  (prng) =>
+    prng.pick(values);
 /** A wrong type, or a number outside [low, high]. */
 const number =
   (low: number, high: number, wrong = noNumber): Fault =>
-  (chance) => {
-    const outside = [
-      String(high + chance.real(0.001, 1000)),
-      String(low - chance.real(0.001, 1000)),
-      '1e308',
-      '-1e308',
-    ];
-    return chance.of(chance.below(2) === 0 ? wrong : outside);
+  (prng) => {
+    const outside = [String(high + prng.real(0.001, 1000)), String(low - prng.real(0.001, 1000)), '1e308', '-1e308'];
+    return prng.pick(prng.below(2) === 0 ? wrong : outside);
   };
 const integer = (low: number, high: number): Fault => {
-  const outOfRange: Fault = (chance) =>
-    chance.of([
-      `${low - 1 - chance.below(1e6)}`,
-      ...(high < 1e15 ? [`${high + 1 + chance.below(1e6)}`] : []),
-      '-1e300',
-    ]);
-  return (chance, facts) => (chance.below(2) === 0 ? chance.of(noInteger) : outOfRange(chance, facts));
+  const outOfRange: Fault = (prng) =>
+    prng.pick([`${low - 1 - prng.below(1e6)}`, ...(high < 1e15 ? [`${high + 1 + prng.below(1e6)}`] : []), '-1e300']);
+  return (prng, facts) => (prng.below(2) === 0 ? prng.pick(noInteger) : outOfRange(prng, facts));
 };
-const tokenList: Fault = (chance, { vocabSize }) =>
-  chance.of([
+const tokenList: Fault = (prng, { vocabSize }) =>
+  prng.pick([
     ...['1', '"1"', '{}', '[-1]', '["1"]', '[1.5]', '[[1]]', '[1e300]', '[true]', `[${'1,'.repeat(64)}1]`],
-    `[${vocabSize + chance.below(1e6)}]`,
-    `[1,2,${2 ** 31 + chance.below(1e6)}]`,
+    `[${vocabSize + prng.below(1e6)}]`,
+    `[1,2,${2 ** 31 + prng.below(1e6)}]`,
   ]);
 
-const stops: Fault = (chance) =>
-  chance.of([
+const stops: Fault = (prng) =>
+  prng.pick([
     ...['0', 'true', '{}', '[""]', '[1]', '[[]]', '["a",{}]', `[${Array(17).fill('"x"').join()}]`],
-    `"${'x'.repeat(1025 + chance.below(3000))}"`,
+    `"${'x'.repeat(1025 + prng.below(3000))}"`,
   ]);
 
-const biases: Fault = (chance, { vocabSize }) =>
-  chance.of([
+const biases: Fault = (prng, { vocabSize }) =>
+  prng.pick([
     ...['1', '"x"', '[1]', 'true', '{"x":1}', '{"-1":1}', '{"05":1}', '{"1.5":1}', '{"1e3":1}', '{"":1}', '{"5":"1"}'],
     ...[
       '{"5":{}}',
@@ -81,7 +72,7 @@ const biases: Fault = (chance, { vocabSize }) =>
       '{" 5":1}',
       '{"99999999999999999":1}',
     ],
-    `{"${vocabSize + chance.below(1e6)}":${chance.real(-100, 100)}}`,
+    `{"${vocabSize + prng.below(1e6)}":${prng.real(-100, 100)}}`,
   ]);
 
 const streamOptions: Fault = among(
@@ -109,13 +100,13 @@ const sharedFaults: Readonly<Record<string, Fault>> = {
   stream_options: streamOptions,
   return_token_ids: among(...noFlag),
   return_tokens_as_token_ids: among(...noFlag),
-  cache_salt: (chance) => chance.of([...noText, `"${'s'.repeat(257 + chance.below(1000))}"`]),
+  cache_salt: (prng) => prng.pick([...noText, `"${'s'.repeat(257 + prng.below(1000))}"`]),
   priority: integer(-1000, 1000),
 };
 
-const messages: Fault = (chance) => {
-  const user = `{"role":"user","content":"${word(chance)}"}`;
-  const content = chance.of([
+const messages: Fault = (prng) => {
+  const user = `{"role":"user","content":"${word(prng)}"}`;
+  const content = prng.pick([
     ...['0', 'true', '{}', '[1]', '["x"]', '[{}]', '[{"type":"text"}]', '[{"type":"text","text":1}]', '[[]]'],
     ...['[{"type":"image_url","image_url":{"url":"http://x"}}]', '[{"type":"input_audio","input_audio":{}}]'],
     ...[
@@ -123,12 +114,12 @@ const messages: Fault = (chance) => {
       '[{"type":"text","text":"a"},{"type":"refusal","refusal":"x"}]',
     ],
   ]);
-  const member = chance.of([
+  const member = prng.pick([
     ...['"tool_calls":[{"id":"1"}]', '"function_call":{"name":"f"}', '"audio":{"id":"1"}', '"name":1', '"name":{}'],
-    ...['"refusal":"no"', '"prefix":true', `"${word(chance)}_":1`, '"__proto__":{"a":1}', '"constructor":{"a":1}'],
+    ...['"refusal":"no"', '"prefix":true', `"${word(prng)}_":1`, '"__proto__":{"a":1}', '"constructor":{"a":1}'],
     ...['"reasoning_content":"x"', '"tool_call_id":"1"', '"weight":0'],
   ]);
-  const role = chance.of([
+  const role = prng.pick([
     '"tool"',
     '"function"',
     '"root"',
@@ -140,7 +131,7 @@ const messages: Fault = (chance) => {
     '["user"]',
     '"__proto__"',
   ]);
-  const bad = chance.of([
+  const bad = prng.pick([
     ...['1', '"x"', 'true', '[]', '{}', '{"role":"user"}', '{"content":"x"}', '{"role":"user","content":null}'],
     ...[
       `{"role":"user","content":${content}}`,
@@ -149,8 +140,8 @@ const messages: Fault = (chance) => {
     ],
     ...[`{"role":"assistant","content":${content}}`, `{"role":"system","content":"x",${member}}`],
   ]);
-  const list = [...Array<string>(chance.below(4)).fill(user), bad, ...Array<string>(chance.below(3)).fill(user)];
-  return chance.below(6) === 0 ? chance.of(['1', '"x"', 'true', '{}', '[]', 'null', '{"0":{}}']) : `[${list.join()}]`;
+  const list = [...Array<string>(prng.below(4)).fill(user), bad, ...Array<string>(prng.below(3)).fill(user)];
+  return prng.below(6) === 0 ? prng.pick(['1', '"x"', 'true', '{}', '[]', 'null', '{"0":{}}']) : `[${list.join()}]`;
 };
 
 export const chatFaults: Readonly<Record<string, Fault>> = {
@@ -162,8 +153,8 @@ export const chatFaults: Readonly<Record<string, Fault>> = {
   top_logprobs: integer(0, 20),
 };
 
-const prompts: Fault = (chance, { vocabSize }) =>
-  chance.of([
+const prompts: Fault = (prng, { vocabSize }) =>
+  prng.pick([
     ...[
       '1',
       'true',
@@ -191,8 +182,8 @@ const prompts: Fault = (chance, { vocabSize }) =>
       '[[[1]]]',
       '[1e999]',
     ],
-    `[${vocabSize + chance.below(1e9)}]`,
-    `[1,${2 ** 32 + chance.below(vocabSize)}]`,
+    `[${vocabSize + prng.below(1e9)}]`,
+    `[1,${2 ** 32 + prng.below(vocabSize)}]`,
     `[[1],[2,${vocabSize}]]`,
   ]);
 

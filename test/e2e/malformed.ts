@@ -1,5 +1,5 @@
 // Malformed requests by grammar: each has exactly one fault, which its answer has to name.
-import { Chance } from '../fuzz/chance.ts';
+import { Prng } from '../fuzz/prng.ts';
 import { chatFaults, completionFaults, type ServedFacts, unsupported, word } from './malformed-fields.ts';
 
 /** A request with one fault, and what its refusal must say. */
@@ -34,15 +34,15 @@ const strangeNames = [
 ];
 
 /** What any request may have beside its fault. */
-const harmless: Readonly<Record<string, (chance: Chance) => string>> = {
-  temperature: (chance) => String(chance.real(0, 2)),
-  top_p: (chance) => String(chance.real(0.001, 1)),
-  seed: (chance) => String(chance.below(2 ** 31)),
-  priority: (chance) => String(chance.below(2001) - 1000),
-  presence_penalty: (chance) => String(chance.real(-2, 2)),
-  stop: (chance) => `["${word(chance)}"]`,
-  stream: (chance) => chance.of(['true', 'false']),
-  user: (chance) => `"${word(chance)}"`,
+const harmless: Readonly<Record<string, (prng: Prng) => string>> = {
+  temperature: (prng) => String(prng.real(0, 2)),
+  top_p: (prng) => String(prng.real(0.001, 1)),
+  seed: (prng) => String(prng.below(2 ** 31)),
+  priority: (prng) => String(prng.below(2001) - 1000),
+  presence_penalty: (prng) => String(prng.real(-2, 2)),
+  stop: (prng) => `["${word(prng)}"]`,
+  stream: (prng) => prng.pick(['true', 'false']),
+  user: (prng) => `"${word(prng)}"`,
   metadata: () => '{"a":"b"}',
   tools: () => '[]',
   response_format: () => '{"type":"text"}',
@@ -51,22 +51,22 @@ const harmless: Readonly<Record<string, (chance: Chance) => string>> = {
   ignore_eos: () => 'true',
 };
 
-function goodFields(endpoint: Endpoint, chance: Chance, { model }: ServedFacts): Fields {
+function goodFields(endpoint: Endpoint, prng: Prng, { model }: ServedFacts): Fields {
   const fields: Fields = new Map([['model', JSON.stringify(model)]]);
-  if (endpoint === 'chat') fields.set('messages', `[{"role":"user","content":"${word(chance)}"}]`);
-  else fields.set('prompt', chance.of([`"${word(chance)}"`, '[5,6,7]', '["a","b"]', '[[5],[6,7]]']));
-  for (let extras = chance.below(4); extras > 0; extras--) {
-    const [name, make] = chance.of(Object.entries(harmless));
-    fields.set(name, make(chance));
+  if (endpoint === 'chat') fields.set('messages', `[{"role":"user","content":"${word(prng)}"}]`);
+  else fields.set('prompt', prng.pick([`"${word(prng)}"`, '[5,6,7]', '["a","b"]', '[[5],[6,7]]']));
+  for (let extras = prng.below(4); extras > 0; extras--) {
+    const [name, make] = prng.pick(Object.entries(harmless));
+    fields.set(name, make(prng));
   }
   return fields;
 }
 
-/** Members in an order of chance. */
-function spell(fields: Fields, chance: Chance): string {
+/** Members in random order. */
+function spell(fields: Fields, prng: Prng): string {
   const members = [...fields].map(([name, value]) => `${JSON.stringify(name)}:${value}`);
-  const shuffled = members.map((member) => [chance.below(1e9), member] as const).sort(([a], [b]) => a - b);
-  return `{${shuffled.map(([, member]) => member).join(chance.of([',', ', ', '\n,\t']))}}`;
+  const shuffled = members.map((member) => [prng.below(1e9), member] as const).sort(([a], [b]) => a - b);
+  return `{${shuffled.map(([, member]) => member).join(prng.pick([',', ', ', '\n,\t']))}}`;
 }
 
 function post(endpoint: Endpoint, body: Uint8Array | string): Omit<Malformed, 'status' | 'field' | 'code'> {
@@ -74,48 +74,48 @@ function post(endpoint: Endpoint, body: Uint8Array | string): Omit<Malformed, 's
   return { method: 'POST', path, headers: { 'content-type': 'application/json' }, body };
 }
 
-type Kind = (chance: Chance, facts: ServedFacts) => Malformed;
+type Kind = (prng: Prng, facts: ServedFacts) => Malformed;
 
-function withField(endpoint: Endpoint, name: string, value: string, chance: Chance, facts: ServedFacts): string {
-  const fields = goodFields(endpoint, chance, facts);
+function withField(endpoint: Endpoint, name: string, value: string, prng: Prng, facts: ServedFacts): string {
+  const fields = goodFields(endpoint, prng, facts);
   fields.set(name, value);
-  return spell(fields, chance);
+  return spell(fields, prng);
 }
 
-const endpointOf = (chance: Chance): Endpoint => chance.of(['chat', 'completion'] as const);
+const endpointOf = (prng: Prng): Endpoint => prng.pick(['chat', 'completion'] as const);
 
-const fieldFault: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const [field, fault] = chance.of(Object.entries(endpoint === 'chat' ? chatFaults : completionFaults));
-  const body = withField(endpoint, field, fault(chance, facts), chance, facts);
+const fieldFault: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const [field, fault] = prng.pick(Object.entries(endpoint === 'chat' ? chatFaults : completionFaults));
+  const body = withField(endpoint, field, fault(prng, facts), prng, facts);
   return { ...post(endpoint, body), status: 400, field, code: /^(invalid_value|unknown_parameter)$/ };
 };
 
-const missingField: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const fields = goodFields(endpoint, chance, facts);
-  const field = chance.of(['model', endpoint === 'chat' ? 'messages' : 'prompt']);
+const missingField: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const fields = goodFields(endpoint, prng, facts);
+  const field = prng.pick(['model', endpoint === 'chat' ? 'messages' : 'prompt']);
   fields.delete(field);
-  return { ...post(endpoint, spell(fields, chance)), status: 400, field, code: /^invalid_value$/ };
+  return { ...post(endpoint, spell(fields, prng)), status: 400, field, code: /^invalid_value$/ };
 };
 
-const unsupportedField: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const [field, values] = chance.of(Object.entries(unsupported));
-  const body = withField(endpoint, field, chance.of(values), chance, facts);
+const unsupportedField: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const [field, values] = prng.pick(Object.entries(unsupported));
+  const body = withField(endpoint, field, prng.pick(values), prng, facts);
   return { ...post(endpoint, body), status: 400, field, code: /^(unsupported|unknown)_parameter$/ };
 };
 
-const unknownField: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const field = chance.below(3) === 0 ? chance.of(strangeNames) : `${word(chance)}_${word(chance)}`;
-  const body = withField(endpoint, field, chance.of(['1', '"x"', '{}', '[]', 'true', '{"a":{"b":[]}}']), chance, facts);
+const unknownField: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const field = prng.below(3) === 0 ? prng.pick(strangeNames) : `${word(prng)}_${word(prng)}`;
+  const body = withField(endpoint, field, prng.pick(['1', '"x"', '{}', '[]', 'true', '{"a":{"b":[]}}']), prng, facts);
   return { ...post(endpoint, body), status: 400, field, code: /^unknown_parameter$/ };
 };
 
-const deepField: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const field = chance.of([
+const deepField: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const field = prng.pick([
     'logit_bias',
     'stop',
     'tools',
@@ -123,48 +123,48 @@ const deepField: Kind = (chance, facts) => {
     'user',
     endpoint === 'chat' ? 'messages' : 'prompt',
   ]);
-  const levels = 33 + chance.below(10_000);
-  const [open, close] = chance.of([
+  const levels = 33 + prng.below(10_000);
+  const [open, close] = prng.pick([
     ['[', ']'],
     ['{"a":', '}'],
   ] as const);
   const value = `${open.repeat(levels)}1${close.repeat(levels)}`;
-  const body = withField(endpoint, field, value, chance, facts);
+  const body = withField(endpoint, field, value, prng, facts);
   return { ...post(endpoint, body), status: 400, field, code: /^(invalid_value|unsupported_parameter)$/ };
 };
 
-const contradiction: Kind = (chance, facts) => {
+const contradiction: Kind = (prng, facts) => {
   const cases: readonly (readonly [Endpoint, Readonly<Record<string, string>>, string])[] = [
-    ['chat', { max_tokens: '5', max_completion_tokens: `${6 + chance.below(100)}` }, 'max_tokens'],
-    ['chat', { top_logprobs: `${chance.below(21)}` }, 'top_logprobs'],
+    ['chat', { max_tokens: '5', max_completion_tokens: `${6 + prng.below(100)}` }, 'max_tokens'],
+    ['chat', { top_logprobs: `${prng.below(21)}` }, 'top_logprobs'],
     ['chat', { top_logprobs: '2', logprobs: 'false' }, 'top_logprobs'],
     ['completion', { max_tokens: '0' }, 'max_tokens'],
     ['completion', { max_tokens: '0', echo: 'false' }, 'max_tokens'],
     ['completion', { prompt: `[${Array(300).fill('"a"').join()}]` }, 'prompt'],
     ['completion', { prompt: `[${Array(200).fill('"a"').join()}]`, n: '16' }, 'n'],
   ];
-  const [endpoint, own, field] = chance.of(cases);
-  const fields = goodFields(endpoint, chance, facts);
+  const [endpoint, own, field] = prng.pick(cases);
+  const fields = goodFields(endpoint, prng, facts);
   for (const [name, value] of Object.entries(own)) fields.set(name, value);
-  return { ...post(endpoint, spell(fields, chance)), status: 400, field, code: /^invalid_value$/ };
+  return { ...post(endpoint, spell(fields, prng)), status: 400, field, code: /^invalid_value$/ };
 };
 
-const tooLong: Kind = (chance, facts) => {
-  const over = facts.contextTokens + 1 + chance.below(1000);
-  const [endpoint, own] = chance.of<readonly [Endpoint, readonly [string, string]]>([
+const tooLong: Kind = (prng, facts) => {
+  const over = facts.contextTokens + 1 + prng.below(1000);
+  const [endpoint, own] = prng.pick<readonly [Endpoint, readonly [string, string]]>([
     ['completion', ['prompt', `[${Array(over).fill('5').join()}]`]],
     ['completion', ['max_tokens', String(over)]],
     ['completion', ['max_tokens', String(Number.MAX_SAFE_INTEGER)]],
     ['chat', ['max_tokens', String(over)]],
     ['chat', ['max_completion_tokens', '1000000000000']],
   ]);
-  const body = withField(endpoint, own[0], own[1], chance, facts);
+  const body = withField(endpoint, own[0], own[1], prng, facts);
   return { ...post(endpoint, body), status: 400, field: 'max_tokens', code: /^context_length_exceeded$/ };
 };
 
-const unknownModel: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const model = chance.of([
+const unknownModel: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const model = prng.pick([
     'gpt-4',
     '',
     '../etc/passwd',
@@ -174,27 +174,27 @@ const unknownModel: Kind = (chance, facts) => {
     '\ud800',
     'x'.repeat(5000),
   ]);
-  const body = withField(endpoint, 'model', JSON.stringify(model), chance, facts);
+  const body = withField(endpoint, 'model', JSON.stringify(model), prng, facts);
   return { ...post(endpoint, body), status: 404, field: 'model', code: /^model_not_found$/ };
 };
 
 /** Bytes that are no JSON object in UTF-8. */
-const noObject: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const good = Buffer.from(spell(goodFields(endpoint, chance, facts), chance));
-  const cut = 1 + chance.below(good.length - 1);
+const noObject: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const good = Buffer.from(spell(goodFields(endpoint, prng, facts), prng));
+  const cut = 1 + prng.below(good.length - 1);
   const place = 1 + good.indexOf('"');
-  const broken = chance.of([
+  const broken = prng.pick([
     ...[[0xff], [0xc0, 0x80], [0xed, 0xa0, 0x80], [0xf5, 0x80, 0x80, 0x80], [0x80], [0xe2, 0x82], [0x00], [0x0a]],
   ]);
-  const body = chance.of<() => Uint8Array | string>([
+  const body = prng.pick<() => Uint8Array | string>([
     () => good.subarray(0, cut),
     () => good.subarray(cut),
     () => Buffer.concat([good.subarray(0, place), Buffer.from(broken), good.subarray(place)]),
-    () => Buffer.concat([good, Buffer.from(chance.of(['}', ',', '{}', 'x', ']', '\0']))]),
+    () => Buffer.concat([good, Buffer.from(prng.pick(['}', ',', '{}', 'x', ']', '\0']))]),
     () => Buffer.from(good.toString(), 'utf16le'),
     () =>
-      chance.of([
+      prng.pick([
         '',
         ' ',
         '{',
@@ -210,12 +210,12 @@ const noObject: Kind = (chance, facts) => {
         '{model:1}',
       ]),
     () =>
-      `{"model":"x","temperature":${chance.of(['NaN', 'Infinity', '-Infinity', '+1', '.5', '1.', '01', '0x1', ''])}}`,
-    () => '['.repeat(1 + chance.below(50_000)),
-    () => `model=${word(chance)}&prompt=${word(chance)}`,
-    () => `--x\r\ncontent-disposition: form-data; name="model"\r\n\r\n${word(chance)}\r\n--x--`,
+      `{"model":"x","temperature":${prng.pick(['NaN', 'Infinity', '-Infinity', '+1', '.5', '1.', '01', '0x1', ''])}}`,
+    () => '['.repeat(1 + prng.below(50_000)),
+    () => `model=${word(prng)}&prompt=${word(prng)}`,
+    () => `--x\r\ncontent-disposition: form-data; name="model"\r\n\r\n${word(prng)}\r\n--x--`,
   ])();
-  const type = chance.of([
+  const type = prng.pick([
     'application/json',
     'text/plain',
     'multipart/form-data; boundary=x',
@@ -225,23 +225,23 @@ const noObject: Kind = (chance, facts) => {
   return { ...post(endpoint, body), headers, status: 400, field: undefined, code: /^invalid_(json|value)$/ };
 };
 
-const encodedBody: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
+const encodedBody: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
   const headers = {
     'content-type': 'application/json',
-    'content-encoding': chance.of(['gzip', 'br', 'deflate', 'x', 'zstd']),
+    'content-encoding': prng.pick(['gzip', 'br', 'deflate', 'x', 'zstd']),
   };
-  const body = spell(goodFields(endpoint, chance, facts), chance);
+  const body = spell(goodFields(endpoint, prng, facts), prng);
   return { ...post(endpoint, body), headers, status: 415, field: 'content-encoding', code: /^unsupported_encoding$/ };
 };
 
-const oversize: Kind = (chance, facts) => {
-  const endpoint = endpointOf(chance);
-  const body = withField(endpoint, 'user', `"${'x'.repeat(facts.bodyBytesMax)}"`, chance, facts);
+const oversize: Kind = (prng, facts) => {
+  const endpoint = endpointOf(prng);
+  const body = withField(endpoint, 'user', `"${'x'.repeat(facts.bodyBytesMax)}"`, prng, facts);
   return { ...post(endpoint, body), status: 413, field: undefined, code: /^body_too_large$/ };
 };
 
-const wrongMethod: Kind = (chance, facts) => {
+const wrongMethod: Kind = (prng, facts) => {
   const cases: readonly (readonly [string, readonly string[]])[] = [
     [chatPath, ['GET', 'PUT', 'DELETE', 'PATCH', 'PROPFIND']],
     [completionPath, ['GET', 'PUT', 'DELETE', 'PATCH', 'SEARCH']],
@@ -251,10 +251,10 @@ const wrongMethod: Kind = (chance, facts) => {
     ['/ready', ['POST', 'PATCH']],
     ['/metrics', ['POST', 'DELETE']],
   ];
-  const [path, methods] = chance.of(cases);
-  const body = chance.of(['', '{}', '{"model":']);
+  const [path, methods] = prng.pick(cases);
+  const body = prng.pick(['', '{}', '{"model":']);
   return {
-    method: chance.of(methods),
+    method: prng.pick(methods),
     path,
     headers: {},
     body,
@@ -264,8 +264,8 @@ const wrongMethod: Kind = (chance, facts) => {
   };
 };
 
-const unknownPath: Kind = (chance) => {
-  const path = chance.of([
+const unknownPath: Kind = (prng) => {
+  const path = prng.pick([
     ...[
       '/',
       '/v1',
@@ -285,10 +285,10 @@ const unknownPath: Kind = (chance) => {
       '/v1/%63ompletions%00',
     ],
     ...['/v1/models/gpt-4', '/v1/models/%ff', '/v1/models/%2e%2e%2f', '/v1/models/a/b/c', '/__proto__', '/constructor'],
-    `/${word(chance)}/${word(chance)}`,
+    `/${word(prng)}/${word(prng)}`,
     `/v1/models/${'x'.repeat(2000)}`,
   ]);
-  const method = path.startsWith('/v1/models/') ? 'GET' : chance.of(['GET', 'POST', 'DELETE']);
+  const method = path.startsWith('/v1/models/') ? 'GET' : prng.pick(['GET', 'POST', 'DELETE']);
   return { method, path, headers: {}, body: method === 'POST' ? '{}' : '', status: 404, field: undefined, code: /_/ };
 };
 
@@ -313,7 +313,7 @@ const kinds: readonly (readonly [number, Kind])[] = [
 export function malformedRequests(count: number, seed: number, facts: ServedFacts): Malformed[] {
   const wheel = kinds.flatMap(([weight, kind]) => Array<Kind>(weight).fill(kind));
   return Array.from({ length: count }, (_, index) => {
-    const chance = new Chance(Math.imul(seed, 7919) + index);
-    return chance.of(wheel)(chance, facts);
+    const prng = new Prng(Math.imul(seed, 7919) + index);
+    return prng.pick(wheel)(prng, facts);
   });
 }

@@ -1,4 +1,4 @@
-// A short run of the fuzz target without sanitizers; scripts/fuzz.mjs runs it for longer, and under them.
+// A short run of the fuzz target without sanitizers; scripts/fuzz.mjs runs it longer and with sanitizers.
 import { expect, it } from 'vitest';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { CaseRunner } from './run-cases.ts';
@@ -13,7 +13,7 @@ it.skipIf(loadNative() === undefined)(
         (fault) => fault !== undefined,
       );
       expect(faults).toEqual([]);
-      // Most of what can be refused at all is refused by the headers; enough must get further for the rest to be tried.
+      // The headers refuse most mutants. Enough must pass them to test later stages.
       expect(runner.outcomes.served).toBeGreaterThan(50);
       expect(runner.outcomes.text).toBeGreaterThan(20);
       expect(runner.outcomes.load + runner.outcomes.use).toBeGreaterThan(10);

@@ -1,7 +1,7 @@
-// Values that files should never hold: numbers past every range, structures without end, templates that never stop.
+// Values that no valid file holds: numbers beyond every range, unbounded structures, templates that never end.
 import type { GgufValue } from '../weights/writers.ts';
 
-/** JSON text of numbers at and past the edges. */
+/** JSON text of numbers at and beyond the limits. */
 export const jsonNumbers: readonly string[] = [
   ...[
     '0',
@@ -24,7 +24,7 @@ export const jsonNumbers: readonly string[] = [
   ...['18446744073709551616', '1e20', '100000', '268435456', '134217728'],
 ];
 
-/** JSON text of things that are no numbers. */
+/** JSON text of values that are not numbers. */
 export const jsonOddities: readonly string[] = [
   ...[
     'null',

@@ -1,4 +1,4 @@
-// The fuzz target as a program: runs cases until their number or the time is over; scripts/fuzz.mjs starts it and watches.
+// The fuzz target as a program: runs cases up to a number or a time limit. scripts/fuzz.mjs starts and supervises it.
 import { openSync, writeSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { createNativeBackend } from '../../src/kernel/native/native.ts';
@@ -10,7 +10,7 @@ const { values } = parseArgs({
     from: { type: 'string', default: '0' },
     cases: { type: 'string', default: '10000' },
     seconds: { type: 'string', default: '3600' },
-    /** Where the number of the case under way is written, for whoever finds this process dead. */
+    /** File that receives the number of the running case, so that a crash can be traced to its case. */
     progress: { type: 'string' },
   },
 });

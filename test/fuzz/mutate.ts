@@ -1,37 +1,38 @@
-// Mutations of model files: of bytes, of the structure of GGUF and JSON, of templates. Everything follows from the chance handed in.
+// Mutations of model files: bytes, the structure of GGUF and JSON, and templates. All choices come from the given
+// generator.
 import { type GgufSpec, type GgufTensorSpec, type GgufValue, text, writeGguf } from '../weights/writers.ts';
-import type { Chance } from './chance.ts';
 import { ggufOddities, jsonNumbers, jsonOddities, sizes, templates } from './hostile-values.ts';
+import type { Prng } from './prng.ts';
 import type { FolderSeed, GgufSeed, Json, Seed } from './seeds.ts';
 
-/** Names and contents of a model's files, and which path of them is opened. */
+/** Names and contents of a model's files, and the path to open. */
 export interface Mutant {
   readonly files: ReadonlyMap<string, Uint8Array | string>;
   readonly opens: string;
 }
 
-export function mutate(seed: Seed, chance: Chance): Mutant {
-  return seed.kind === 'gguf' ? mutateGguf(seed, chance) : mutateFolder(seed, chance);
+export function mutate(seed: Seed, prng: Prng): Mutant {
+  return seed.kind === 'gguf' ? mutateGguf(seed, prng) : mutateFolder(seed, prng);
 }
 
-/** Mostly one: of several changes the first hides what the others would show. */
-function few(chance: Chance): number {
-  return chance.of([1, 1, 1, 2, 3]);
+/** Usually one: with several changes, the first error hides the others. */
+function few(prng: Prng): number {
+  return prng.pick([1, 1, 1, 2, 3]);
 }
 
-/** The seed as it is. */
+/** The unchanged seed. */
 export function unchanged(seed: Seed): Mutant {
   if (seed.kind === 'gguf') return { files: new Map([['model.gguf', writeGguf(seed.spec)]]), opens: 'model.gguf' };
   const json = Object.entries(seed.json).map(([name, value]) => [name, JSON.stringify(value)] as const);
   return { files: new Map<string, Uint8Array | string>([...json, ...Object.entries(seed.bytes)]), opens: '.' };
 }
 
-function mutateGguf(seed: GgufSeed, chance: Chance): Mutant {
+function mutateGguf(seed: GgufSeed, prng: Prng): Mutant {
   let { spec } = seed;
-  const structural = chance.below(4) > 0;
-  if (structural) for (let n = few(chance); n > 0; n--) spec = mutateSpec(spec, chance);
+  const structural = prng.below(4) > 0;
+  if (structural) for (let n = few(prng); n > 0; n--) spec = mutateSpec(spec, prng);
   const bytes = writeGguf(spec);
-  const mutated = structural && chance.below(5) > 0 ? bytes : mutateBytes(bytes, chance, headerBytesOf(spec, bytes));
+  const mutated = structural && prng.below(5) > 0 ? bytes : mutateBytes(bytes, prng, headerBytesOf(spec, bytes));
   return { files: new Map([['model.gguf', mutated]]), opens: 'model.gguf' };
 }
 
@@ -39,42 +40,42 @@ function headerBytesOf(spec: GgufSpec, bytes: Uint8Array): number {
   return Math.max(1, bytes.byteLength - spec.tensors.reduce((sum, tensor) => sum + tensor.bytes.byteLength, 0));
 }
 
-function mutateSpec(spec: GgufSpec, chance: Chance): GgufSpec {
+function mutateSpec(spec: GgufSpec, prng: Prng): GgufSpec {
   const metadata = [...spec.metadata];
   const tensors = [...spec.tensors];
-  const entry = chance.below(metadata.length);
+  const entry = prng.below(metadata.length);
   const [key, value] = metadata[entry] ?? ['none', text('')];
-  const at = chance.below(tensors.length);
+  const at = prng.below(tensors.length);
   const tensor = tensors[at];
-  const size = chance.of(sizes);
-  switch (chance.below(12)) {
+  const size = prng.pick(sizes);
+  switch (prng.below(12)) {
     case 0:
     case 1:
-      metadata[entry] = [key, chance.of(ggufOddities)];
+      metadata[entry] = [key, prng.pick(ggufOddities)];
       break;
     case 2:
     case 3:
-      metadata[entry] = [key, mutateValue(value, chance)];
+      metadata[entry] = [key, mutateValue(value, prng)];
       break;
     case 4:
       metadata.splice(entry, 1);
       break;
     case 5:
-      metadata.push([chance.below(2) === 0 ? key : chance.of(extraKeys), chance.of([value, ...ggufOddities])]);
+      metadata.push([prng.below(2) === 0 ? key : prng.pick(extraKeys), prng.pick([value, ...ggufOddities])]);
       break;
     case 6:
-      metadata[entry] = [chance.of(metadata)[0], value];
+      metadata[entry] = [prng.pick(metadata)[0], value];
       break;
     case 7:
-      setTemplate(metadata, chance.of(templates));
+      setTemplate(metadata, prng.pick(templates));
       break;
     case 8:
-      return chance.below(2) === 0 ? { ...spec, tensorCount: BigInt(size) } : { ...spec, metadataCount: BigInt(size) };
+      return prng.below(2) === 0 ? { ...spec, tensorCount: BigInt(size) } : { ...spec, metadataCount: BigInt(size) };
     case 9:
       tensors.splice(at, 1);
       break;
     default:
-      if (tensor !== undefined) tensors[at] = mutateTensor(tensor, chance.of(tensors), chance);
+      if (tensor !== undefined) tensors[at] = mutateTensor(tensor, prng.pick(tensors), prng);
   }
   return { ...spec, metadata, tensors };
 }
@@ -97,174 +98,174 @@ function setTemplate(metadata: (readonly [string, GgufValue])[], template: strin
   metadata.push(['tokenizer.chat_template', text(template)]);
 }
 
-function mutateTensor(tensor: GgufTensorSpec, other: GgufTensorSpec, chance: Chance): GgufTensorSpec {
-  const axis = chance.below(Math.max(1, tensor.shape.length));
+function mutateTensor(tensor: GgufTensorSpec, other: GgufTensorSpec, prng: Prng): GgufTensorSpec {
+  const axis = prng.below(Math.max(1, tensor.shape.length));
   const shape = [...tensor.shape];
-  switch (chance.below(9)) {
+  switch (prng.below(9)) {
     case 0:
-      shape[axis] = chance.of(sizes);
+      shape[axis] = prng.pick(sizes);
       return { ...tensor, shape };
     case 1:
-      return { ...tensor, shape: chance.of([[], [...shape, 1], [...shape].reverse(), [1, 1, 1, 1, 1], other.shape]) };
+      return { ...tensor, shape: prng.pick([[], [...shape, 1], [...shape].reverse(), [1, 1, 1, 1, 1], other.shape]) };
     case 2:
-      return { ...tensor, offset: chance.of(sizes) };
+      return { ...tensor, offset: prng.pick(sizes) };
     case 3:
-      return { ...tensor, offset: 32 * chance.below(4000) };
+      return { ...tensor, offset: 32 * prng.below(4000) };
     case 4:
       return {
         ...tensor,
-        name: chance.of([other.name, '', 'x'.repeat(5000), `${tensor.name}\n`, 'blk.4294967296.attn_q.weight']),
+        name: prng.pick([other.name, '', 'x'.repeat(5000), `${tensor.name}\n`, 'blk.4294967296.attn_q.weight']),
       };
     case 5:
-      return { ...tensor, type: chance.below(45) };
+      return { ...tensor, type: prng.below(45) };
     case 6:
-      return { ...tensor, bytes: tensor.bytes.subarray(0, chance.below(tensor.bytes.byteLength + 1)) };
+      return { ...tensor, bytes: tensor.bytes.subarray(0, prng.below(tensor.bytes.byteLength + 1)) };
     case 7:
-      return { ...tensor, bytes: mutateBytes(tensor.bytes, chance, tensor.bytes.byteLength) };
+      return { ...tensor, bytes: mutateBytes(tensor.bytes, prng, tensor.bytes.byteLength) };
     default:
       return { ...tensor, type: other.type, bytes: other.bytes };
   }
 }
 
-function mutateValue(value: GgufValue, chance: Chance): GgufValue {
-  if (value.type === 'array') return mutateArray(value, chance);
+function mutateValue(value: GgufValue, prng: Prng): GgufValue {
+  if (value.type === 'array') return mutateArray(value, prng);
   if (value.type === 'string') {
     if (typeof value.value !== 'string') return text('');
-    const place = chance.below(value.value.length + 1);
-    const patch = chance.of(['\0', '\n', '{{', '%}', '\u2581', '<', '\u{1f600}', 'x'.repeat(70_000), '']);
-    return text(value.value.slice(0, place) + patch + value.value.slice(place + chance.below(3)));
+    const place = prng.below(value.value.length + 1);
+    const patch = prng.pick(['\0', '\n', '{{', '%}', '\u2581', '<', '\u{1f600}', 'x'.repeat(70_000), '']);
+    return text(value.value.slice(0, place) + patch + value.value.slice(place + prng.below(3)));
   }
   if (typeof value.value === 'boolean') return { ...value, value: !value.value };
   const wild = [...sizes.map(Number), -1, -0.5, Number.NaN, Number.POSITIVE_INFINITY, 1e-45, Number(value.value) + 1];
-  const number = chance.of(wild);
+  const number = prng.pick(wild);
   if (value.type === 'f32' || value.type === 'f64') return { ...value, value: number };
   return { ...value, value: Number.isInteger(number) ? BigInt(number) : 7 };
 }
 
-function mutateArray(value: Extract<GgufValue, { type: 'array' }>, chance: Chance): GgufValue {
+function mutateArray(value: Extract<GgufValue, { type: 'array' }>, prng: Prng): GgufValue {
   const items = [...value.items];
-  if (items.length === 0) return chance.of(ggufOddities);
-  for (let n = 1 + chance.below(4); n > 0; n--) {
-    const at = chance.below(items.length);
+  if (items.length === 0) return prng.pick(ggufOddities);
+  for (let n = 1 + prng.below(4); n > 0; n--) {
+    const at = prng.below(items.length);
     const item = items[at] ?? text('');
-    switch (chance.below(5)) {
+    switch (prng.below(5)) {
       case 0:
         items.splice(at, 1);
         if (items.length === 0) return { ...value, items };
         break;
       case 1:
-        items[at] = chance.of(items);
+        items[at] = prng.pick(items);
         break;
       case 2:
         items.push(item);
         break;
       default:
-        items[at] = item.type === 'array' ? item : mutateValue(item, chance);
+        items[at] = item.type === 'array' ? item : mutateValue(item, prng);
     }
   }
   return { ...value, items };
 }
 
-/** @param span how many of the first bytes most changes fall into */
-function mutateBytes(original: Uint8Array, chance: Chance, span: number): Uint8Array {
+/** @param span the first bytes, which most changes affect */
+function mutateBytes(original: Uint8Array, prng: Prng, span: number): Uint8Array {
   let bytes = Uint8Array.from(original);
-  for (let n = few(chance); n > 0 && bytes.byteLength > 0; n--) {
-    const reach = chance.below(4) === 0 ? bytes.byteLength : Math.min(span, bytes.byteLength);
-    const at = chance.below(reach);
-    switch (chance.below(7)) {
+  for (let n = few(prng); n > 0 && bytes.byteLength > 0; n--) {
+    const reach = prng.below(4) === 0 ? bytes.byteLength : Math.min(span, bytes.byteLength);
+    const at = prng.below(reach);
+    switch (prng.below(7)) {
       case 0:
       case 1:
-        bytes[at] = (bytes[at] ?? 0) ^ (1 << chance.below(8));
+        bytes[at] = (bytes[at] ?? 0) ^ (1 << prng.below(8));
         break;
       case 2:
-        bytes[at] = chance.below(256);
+        bytes[at] = prng.below(256);
         break;
       case 3:
         bytes = bytes.slice(0, at);
         break;
       case 4:
-        putNumber(bytes, at, chance);
+        putNumber(bytes, at, prng);
         break;
       case 5: {
-        const piece = bytes.slice(at, at + 1 + chance.below(64));
-        const to = chance.below(bytes.byteLength);
-        const cut = chance.below(2) === 0 ? 0 : piece.byteLength;
+        const piece = bytes.slice(at, at + 1 + prng.below(64));
+        const to = prng.below(bytes.byteLength);
+        const cut = prng.below(2) === 0 ? 0 : piece.byteLength;
         bytes = new Uint8Array(Buffer.concat([bytes.subarray(0, to), piece, bytes.subarray(to + cut)]));
         break;
       }
       default:
-        bytes = new Uint8Array(Buffer.concat([bytes.subarray(0, at), bytes.subarray(at + 1 + chance.below(200))]));
+        bytes = new Uint8Array(Buffer.concat([bytes.subarray(0, at), bytes.subarray(at + 1 + prng.below(200))]));
     }
   }
   return bytes;
 }
 
-function putNumber(bytes: Uint8Array, at: number, chance: Chance): void {
+function putNumber(bytes: Uint8Array, at: number, prng: Prng): void {
   const number = new Uint8Array(8);
-  new DataView(number.buffer).setBigUint64(0, BigInt(chance.of(sizes)), true);
-  bytes.set(number.subarray(0, Math.min(chance.of([4, 8]), bytes.byteLength - at)), at);
+  new DataView(number.buffer).setBigUint64(0, BigInt(prng.pick(sizes)), true);
+  bytes.set(number.subarray(0, Math.min(prng.pick([4, 8]), bytes.byteLength - at)), at);
 }
 
-function mutateFolder(seed: FolderSeed, chance: Chance): Mutant {
+function mutateFolder(seed: FolderSeed, prng: Prng): Mutant {
   const whole = unchanged(seed);
   const files = new Map(whole.files);
-  for (let n = few(chance); n > 0; n--) {
-    const name = chance.of([...files.keys(), 'config.json', 'tokenizer.json']);
+  for (let n = few(prng); n > 0; n--) {
+    const name = prng.pick([...files.keys(), 'config.json', 'tokenizer.json']);
     const json = seed.json[name];
     const bytes = seed.bytes[name];
-    if (chance.below(40) === 0) files.delete(name);
-    else if (json !== undefined) files.set(name, mutateJsonFile(json, chance));
+    if (prng.below(40) === 0) files.delete(name);
+    else if (json !== undefined) files.set(name, mutateJsonFile(json, prng));
     else if (bytes !== undefined)
-      files.set(name, name.endsWith('.jinja') ? chance.of(templates) : mutateSafetensors(bytes, chance));
+      files.set(name, name.endsWith('.jinja') ? prng.pick(templates) : mutateSafetensors(bytes, prng));
   }
   return { files, opens: whole.opens };
 }
 
-function mutateJsonFile(json: Json, chance: Chance): string | Uint8Array {
-  const written = spellMutated(json, chance);
-  return chance.below(6) > 0 ? written : mutateBytes(new TextEncoder().encode(written), chance, written.length);
+function mutateJsonFile(json: Json, prng: Prng): string | Uint8Array {
+  const written = spellMutated(json, prng);
+  return prng.below(6) > 0 ? written : mutateBytes(new TextEncoder().encode(written), prng, written.length);
 }
 
 /** JSON text with one to three values, keys or members changed. */
-function spellMutated(json: Json, chance: Chance): string {
+function spellMutated(json: Json, prng: Prng): string {
   const copy = structuredClone(json);
   const holes = new Map<string, string>();
-  for (let n = few(chance); n > 0; n--) mutateNode(copy, chance, holes);
+  for (let n = few(prng); n > 0; n--) mutateNode(copy, prng, holes);
   return JSON.stringify(copy).replaceAll(/"@hole(\d+)"/g, (hole, number) => holes.get(number) ?? hole);
 }
 
-/** Changes a random place; text that no value spells is left as a hole. */
-function mutateNode(root: Json, chance: Chance, holes: Map<string, string>): void {
+/** Changes a random place. Text that no JSON value can express is left as a hole. */
+function mutateNode(root: Json, prng: Prng, holes: Map<string, string>): void {
   let node = root;
   for (;;) {
     if (typeof node !== 'object' || node === null) return;
     const keys = Object.keys(node);
     if (keys.length === 0) return;
-    const key = chance.of(keys);
+    const key = prng.pick(keys);
     const members = node as Record<string, Json>;
     const child = members[key] ?? null;
-    if (typeof child === 'object' && child !== null && Object.keys(child).length > 0 && chance.below(5) > 0) {
+    if (typeof child === 'object' && child !== null && Object.keys(child).length > 0 && prng.below(5) > 0) {
       node = child;
       continue;
     }
-    switch (chance.below(8)) {
+    switch (prng.below(8)) {
       case 0:
         if (Array.isArray(node)) node.splice(Number(key), 1);
         else delete members[key];
         return;
       case 1:
-        members[chance.of([...keys, 'type', 'rope_scaling', 'layer_types', 'quantization_config'])] =
+        members[prng.pick([...keys, 'type', 'rope_scaling', 'layer_types', 'quantization_config'])] =
           structuredClone(child);
         return;
       case 2:
-        members[key] = structuredClone(members[chance.of(keys)] ?? null);
+        members[key] = structuredClone(members[prng.pick(keys)] ?? null);
         return;
       case 3:
-        members[key] = key.includes('template') ? chance.of(templates) : chance.of(words);
+        members[key] = key.includes('template') ? prng.pick(templates) : prng.pick(words);
         return;
       default: {
         const number = String(holes.size);
-        holes.set(number, hostileJson(chance));
+        holes.set(number, hostileJson(prng));
         members[key] = `@hole${number}`;
       }
     }
@@ -326,9 +327,9 @@ const words: readonly string[] = [
   ],
 ];
 
-function hostileJson(chance: Chance): string {
-  const deep = 1 + chance.below(20_000);
-  switch (chance.below(12)) {
+function hostileJson(prng: Prng): string {
+  const deep = 1 + prng.below(20_000);
+  switch (prng.below(12)) {
     case 0:
       return '['.repeat(deep) + ']'.repeat(deep);
     case 1:
@@ -340,18 +341,18 @@ function hostileJson(chance: Chance): string {
     case 4:
     case 5:
     case 6:
-      return chance.of(jsonOddities);
+      return prng.pick(jsonOddities);
     default:
-      return chance.of(jsonNumbers);
+      return prng.pick(jsonNumbers);
   }
 }
 
-/** Half the time the JSON header is changed by structure, else any byte. */
-function mutateSafetensors(bytes: Uint8Array, chance: Chance): Uint8Array {
+/** Changes the structure of the JSON header in half of the cases, else any byte. */
+function mutateSafetensors(bytes: Uint8Array, prng: Prng): Uint8Array {
   const headerBytes = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
-  if (chance.below(2) === 0) return mutateBytes(bytes, chance, 8 + headerBytes);
+  if (prng.below(2) === 0) return mutateBytes(bytes, prng, 8 + headerBytes);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + headerBytes))) as Json;
-  const written = new TextEncoder().encode(spellMutated(header, chance));
+  const written = new TextEncoder().encode(spellMutated(header, prng));
   const length = new Uint8Array(8);
   new DataView(length.buffer).setBigUint64(0, BigInt(written.byteLength), true);
   return new Uint8Array(Buffer.concat([length, written, bytes.subarray(8 + headerBytes)]));

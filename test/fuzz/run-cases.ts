@@ -1,15 +1,15 @@
-// Runs numbered cases of mutated model files; each is judged by what it says and by the memory it took.
+// Runs numbered cases of mutated model files and checks each case's messages and memory use.
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { inputForms, weightsForms } from '../../src/engine/forms.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { Chance } from './chance.ts';
 import { type Mutant, mutate, unchanged } from './mutate.ts';
+import { Prng } from './prng.ts';
 import { allSeeds, type Seed } from './seeds.ts';
 import { type Outcome, useModel } from './use-model.ts';
 
-/** What a case may add to the process's memory at its peak: seeds are far smaller, so more would be by a file's claim. */
+/** Limit of a case's peak memory growth. Seeds are far smaller, so a larger growth follows a file's false claim. */
 const peakBytesMax = 64 * 2 ** 20;
 
 export interface Fault {
@@ -30,7 +30,7 @@ export class CaseRunner {
     this.#backend = backend;
   }
 
-  /** Every seed must be served as it is: what refuses an honest file finds no fault in a hostile one. */
+  /** Checks that every unchanged seed is served: a loader that refuses valid files would hide faults. */
   checkSeeds(): Fault[] {
     return this.#seeds.flatMap((seed) => {
       const { stage, line } = useModel(this.#write(unchanged(seed)), this.#backend, {});
@@ -38,19 +38,19 @@ export class CaseRunner {
     });
   }
 
-  /** undefined: the case was served or refused as it should be. */
+  /** undefined: the case was served or refused correctly. */
   run(index: number): Fault | undefined {
-    const chance = new Chance(Math.imul(this.#seed, 0x01000193) + index);
-    const seed = chance.of(this.#seeds);
-    const path = this.#write(mutate(seed, chance));
-    const form = { weights: chance.of(weightsForms), inputs: chance.of(inputForms) };
+    const prng = new Prng(Math.imul(this.#seed, 0x01000193) + index);
+    const seed = prng.pick(this.#seeds);
+    const path = this.#write(mutate(seed, prng));
+    const form = { weights: prng.pick(weightsForms), inputs: prng.pick(inputForms) };
     const fault = (why: string): Fault => ({ index, seedName: seed.name, why });
     try {
       const peak = new PeakMemory();
       const { stage, line } = useModel(path, this.#backend, form);
       this.outcomes[stage]++;
       if (peak.bytes() <= peakBytesMax) return undefined;
-      // Once more: what the collector had not cleared away yet, or code made at first use, is not the file's doing.
+      // Runs the case again, because garbage or code compiled on first use may explain the growth.
       globalThis.gc?.();
       const again = new PeakMemory();
       useModel(path, this.#backend, form);
@@ -78,13 +78,13 @@ export class CaseRunner {
   }
 }
 
-/** The growth of the process from now on to its peak, where the system says; else what is left of it. */
+/** Growth of the process to its peak from now on, if the system reports it; else the remaining growth. */
 class PeakMemory {
   readonly #startBytes: number;
 
   constructor() {
     try {
-      // Linux: forgets the peak so far.
+      // Linux: resets the peak.
       writeFileSync('/proc/self/clear_refs', '5');
     } catch {}
     this.#startBytes = process.memoryUsage.rss();

@@ -1,4 +1,4 @@
-// Small valid models of every file kind, which the fuzz target mutates.
+// Small valid models in every file format, which the fuzz target mutates.
 
 import { byteChars } from '../../src/text/vocabulary/byte-level.ts';
 import { quantise } from '../../src/weights/quants/quantise.ts';
@@ -18,7 +18,7 @@ import {
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
-/** A model of several files: JSON by value, so that it can be changed by structure, the rest as bytes. */
+/** A model of several files: JSON as values, so that mutations can change its structure, other files as bytes. */
 export interface FolderSeed {
   readonly kind: 'folder';
   readonly name: string;
@@ -239,7 +239,7 @@ const families: readonly FamilyName[] = [
   ...(['mistral', 'gemma2', 'gemma3_text', 'phi3', 'gpt2', 'opt', 'bloom', 'gpt_neox'] as const),
 ];
 
-/** Built once; mutators copy what they change. */
+/** Built once; mutations copy before a change. */
 export function allSeeds(): readonly Seed[] {
   const further = families.map((architecture) =>
     folderSeed(architecture, { ...base, architecture, kvHeads: 2, layers: 2, window: 4 }, 1),

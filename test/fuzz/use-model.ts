@@ -1,4 +1,5 @@
-// Uses a model's files as the commands do: opens, builds the text side, loads, renders, encodes, generates; or one line says why not.
+// Uses a model's files as the commands do: opens, builds the tokenizer, loads, renders, encodes and generates, or
+// reports one line.
 import { contextTokens, createServedModel } from '../../src/cli/serve/model/served-model.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { modelFingerprint } from '../../src/engine/fingerprint.ts';
@@ -16,16 +17,16 @@ const outputTokens = 2;
 const contextAsked = 64;
 const sample = 'Hello, the \u00e9l\u00e8ve 42 \u{1f600}\n\u4f60\u597d';
 
-/** What the weights are in memory, and how inputs are rounded. */
+/** Weight type in memory and input form. */
 export type Form = Pick<LoadOptions, 'weights' | 'inputs'>;
 
-/** How far the files came: served to the end, or refused by a stage with its line. */
+/** How far the files got: served to the end, or refused by a stage with an error line. */
 export interface Outcome {
   readonly stage: 'served' | 'open' | 'text' | 'load' | 'use';
   readonly line: string | undefined;
 }
 
-/** @throws Error when the files are refused in another way than by one line that names them */
+/** @throws Error when the files are refused other than by one line that names them */
 export function useModel(path: string, backend: Backend, form: Form): Outcome {
   let stage: Outcome['stage'] = 'open';
   try {
@@ -48,7 +49,10 @@ export function useModel(path: string, backend: Backend, form: Form): Outcome {
   }
 }
 
-/** The refusal's line. @throws Error when it is none: more than a line, too long, about no file, or a bug's own error */
+/**
+ * The error line of a refusal. @throws Error if it has several lines, is too long, names no file, or is an internal
+ * error
+ */
 function lineOf(error: unknown, path: string | undefined): string {
   if (!(error instanceof Error)) throw new Error(`something thrown that is no error: ${String(error)}`);
   const { message } = error;
@@ -88,7 +92,7 @@ function runModel(
   }
 }
 
-/** A request each to template, tokenizer and engine; a refusal here need not name the file: it goes to a client. */
+/** One request to template, tokenizer and engine. A refusal here goes to a client, so it need not name the file. */
 function useServed(
   { tokenizer, chatTemplate, bosToken, eosToken, vocabSize }: ServedModel,
   engine: Engine,

@@ -1,4 +1,4 @@
-// ALiBi's slopes against the published sequences.
+// ALiBi slopes against the published sequences.
 import { expect, test } from 'vitest';
 import { alibiSlopes } from '../../src/graph/alibi.ts';
 
@@ -7,7 +7,7 @@ test('a power of two heads: a geometric sequence that ends at 2^-8', () => {
   expect([...alibiSlopes(4)]).toEqual([2 ** -2, 2 ** -4, 2 ** -6, 2 ** -8]);
 });
 
-test('other counts take every second slope of twice the power', () => {
+test('other counts append every second slope of the next power', () => {
   const more = [0.5, 1.5, 2.5, 3.5].map((i) => Math.fround(2 ** -i));
   expect([...alibiSlopes(12)]).toEqual([...alibiSlopes(8), ...more]);
 });

@@ -1,4 +1,4 @@
-// Programs: forms meet their readers, weights are shared, and planned buffers never mix two living tensors.
+// Programs: storages match their readers, weights are shared, and planned buffers never hold two live tensors.
 import { expect, test } from 'vitest';
 import { GraphBuilder } from '../../src/graph/builder.ts';
 import { compile } from '../../src/graph/compile.ts';
@@ -43,7 +43,7 @@ function kinds(ops: readonly Op[]): string[] {
   return ops.map((op) => op.kind);
 }
 
-test('norm, attention and glu write straight in the form of the linear that reads them', () => {
+test('norm, attention and glu write the input form of the linear that reads them', () => {
   const { program } = compiled(smallConfig);
   const layer = [
     'norm',
@@ -78,7 +78,7 @@ test('the last layer gathers the rows that need logits, and converts them', () =
   expect(program.buffers[program.logits ?? -1]).toEqual({ rows: 'logit', columns: 96, kind: 'f32' });
 });
 
-test('every layer of linears has its own form', () => {
+test('each linear layer has its own input form', () => {
   const { program, linears } = compiled(smallConfig, (names) =>
     names.some((name) => name.includes('down')) ? 'bf16' : 'int8',
   );
@@ -89,7 +89,7 @@ test('every layer of linears has its own form', () => {
   }
 });
 
-test('a tied head and the embedding are one linear; an untied one is its own', () => {
+test('a tied head and the embedding share one linear; an untied head has its own', () => {
   const tied = compiled(smallConfig);
   const embed = tied.program.ops[0];
   const head = tied.program.ops.at(-1);
@@ -109,7 +109,7 @@ test('biases of merged linears are one vector, zeros where a segment has none', 
   });
 });
 
-test('layers of one window are a group, in the order in which windows appear', () => {
+test('layers with one window form a group, in the order in which windows appear', () => {
   const { program } = compiled(gemma);
   expect(program.groups).toEqual([
     { layers: 2, window: 32 },
@@ -124,7 +124,7 @@ test('layers of one window are a group, in the order in which windows appear', (
   expect(compiled(gemma, undefined, 32).program.groups).toEqual([{ layers: 3, window: undefined }]);
 });
 
-test('the caps of scores and of logits, and gains of 1 + w', () => {
+test('softcaps of scores and logits, and gains of 1 + w', () => {
   const { program, vectors } = compiled(gemma);
   expect(program.ops.at(-1)).toEqual({ kind: 'softcap', cap: 15, x: program.logits });
   for (const op of program.ops) {
@@ -133,13 +133,13 @@ test('the caps of scores and of logits, and gains of 1 + w', () => {
   }
 });
 
-test('local layers turn by their own rope', () => {
+test('local layers use their own RoPE', () => {
   const { program, vectors } = compiled({ ...gemma, architecture: 'gemma3' });
   const thetas = program.ops.flatMap((op) => (op.kind === 'qkv' && op.rope !== undefined ? [vectors[op.rope]] : []));
   expect(thetas.map((vector) => vector.kind === 'rope' && vector.spec.theta)).toEqual([100, 10_000, 100]);
 });
 
-test('attention and MLP beside each other: one add alone, one inside the next norm', () => {
+test('parallel attention and MLP: one separate add, one fused into the next norm', () => {
   const config: ModelConfig = { ...layerNormed, architecture: 'gpt_neox', parallelResidual: true };
   const { program } = compiled(config);
   const layer = [
@@ -164,7 +164,7 @@ test('attention and MLP beside each other: one add alone, one inside the next no
   expect(kinds(plain.program.ops)).not.toContain('add');
 });
 
-test('learned positions are a table of the embedding, slopes a vector of attention', () => {
+test('learned positions are a table of the embedding, ALiBi slopes a vector of attention', () => {
   const learned = compiled({ ...layerNormed, architecture: 'opt', positions: { kind: 'learned', offset: 2 } });
   const embed = learned.program.ops.find((op) => op.kind === 'embed');
   const table = { name: 'model.decoder.embed_positions.weight', rows: 258, offset: 2 };
@@ -183,7 +183,7 @@ test('a tensor that is read again is not changed in place', () => {
   expect(() => compile(graph, { inputForm: () => 'f32', kvType: 'f32' })).toThrow('changed in place is read again');
 });
 
-test('all layers share one rope table', () => {
+test('all layers share one RoPE table', () => {
   const { program, vectors } = compiled(smallConfig);
   const tables = new Set(program.ops.filter((op) => op.kind === 'qkv').map((op) => op.rope));
   expect(tables.size).toBe(1);
@@ -193,7 +193,7 @@ test('all layers share one rope table', () => {
   });
 });
 
-/** Which op wrote what each op reads, buffer by buffer. */
+/** The op that wrote each buffer an op reads. */
 function sources(program: Program, place: (buffer: BufferId) => BufferId): number[][] {
   const writer = new Map<BufferId, number>();
   return program.ops.map((op, index) => {
@@ -203,7 +203,7 @@ function sources(program: Program, place: (buffer: BufferId) => BufferId): numbe
   });
 }
 
-test('planned buffers give every op the same values as buffers of their own', () => {
+test('planned buffers give every op the same values as separate buffers', () => {
   const { program } = compiled({ ...smallConfig, layers: 5 });
   const { buffers, place } = planBuffers(program);
   expect(sources(program, (buffer) => place[buffer])).toEqual(sources(program, (buffer) => buffer));
@@ -211,7 +211,7 @@ test('planned buffers give every op the same values as buffers of their own', ()
   expect(place.map((id) => buffers[id])).toEqual(program.buffers);
 });
 
-test('what the outside may read or write shares no memory', () => {
+test('inputs and outputs of the program share no memory', () => {
   const { program } = compiled({ ...smallConfig, vocabSize: smallConfig.hiddenSize });
   const { place } = planBuffers(program);
   const logits = program.logits ?? -1;

@@ -1,4 +1,4 @@
-// The passes: what they join, and that they leave alone what must stay.
+// Graph passes: what they merge and what they must not change.
 import { expect, test } from 'vitest';
 import { GraphBuilder } from '../../src/graph/builder.ts';
 import { fuse, fuseResidualAdds, mergeLinears, narrowToLogitRows } from '../../src/graph/fuse.ts';
@@ -12,7 +12,7 @@ function kinds(graph: Graph): Node['kind'][] {
   return graph.nodes.map((node) => node.kind);
 }
 
-/** Every tensor is written before it is read, once, and rows of a node agree. */
+/** Checks that every tensor is written once, before it is read, and that the rows of each node agree. */
 function check(graph: Graph): void {
   const written = new Set<number>();
   for (const node of graph.nodes) {
@@ -27,7 +27,7 @@ function check(graph: Graph): void {
   expect(written).toContain(graph.logits);
 }
 
-test('a whole model becomes eight nodes a layer and keeps its order sound', () => {
+test('fusion leaves eight nodes a layer, in a valid order', () => {
   const graph = fuse(buildGraph(smallConfig));
   check(graph);
   const layer = ['norm', 'linear', 'attention', 'linear', 'norm', 'linear', 'glu', 'linear'];
@@ -35,7 +35,7 @@ test('a whole model becomes eight nodes a layer and keeps its order sound', () =
   expect(kinds(graph)).toEqual(['embed', ...layer, ...layer, ...last, 'norm', 'linear']);
 });
 
-test('every row that attention needs stays; the rest runs on logit rows', () => {
+test('rows that attention needs stay; other nodes run on logit rows', () => {
   const graph = narrowToLogitRows(buildGraph(smallConfig));
   check(graph);
   const lastAttention = graph.nodes.findLastIndex((node) => node.kind === 'attention');
@@ -54,7 +54,7 @@ test('q, k and v become one linear of three segments, in that order; gate and up
   expect(merged.slice(0, 4)).toEqual([[64, 32, 32], [64], [160, 160], [64]]);
 });
 
-test('a linear that another node reads as well is not merged away', () => {
+test('a linear with a second reader is not merged', () => {
   const b = new GraphBuilder();
   const x = b.embed('embed', 10, 16);
   const gate = b.linear(x, 'gate', 16);
@@ -71,7 +71,7 @@ test('linears with different inputs are not merged', () => {
   expect(kinds(mergeLinears(graph))).toEqual(kinds(graph));
 });
 
-test('an add stays where the residual is read again later', () => {
+test('an add is not fused when the residual is read again later', () => {
   const b = new GraphBuilder();
   const x = b.embed('embed', 10, 16);
   const sum = b.add(x, b.linear(x, 'w', 16));

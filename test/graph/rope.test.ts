@@ -4,7 +4,7 @@ import { inverseFrequencies, ropeTable } from '../../src/graph/rope.ts';
 
 const plain = { theta: 10_000, rotaryDim: 8, scaling: { kind: 'none' } } as const;
 
-test('plain frequencies fall geometrically from 1', () => {
+test('unscaled frequencies decrease geometrically from 1', () => {
   expect([...inverseFrequencies(plain, 6)]).toEqual([1, 10_000 ** -0.25, 10_000 ** -0.5, 10_000 ** -0.75]);
 });
 
@@ -16,12 +16,12 @@ test('a row holds the cosines of all angles, then their sines', () => {
   expect([...table.subarray(0, 8)]).toEqual([1, 1, 1, 1, 0, 0, 0, 0]);
 });
 
-test('linear scaling stretches positions', () => {
+test('linear scaling divides positions by the factor', () => {
   const table = ropeTable({ ...plain, scaling: { kind: 'linear', factor: 4 } }, 9);
   expect([...table.subarray(8 * 8)]).toEqual([...ropeTable(plain, 3).subarray(2 * 8)]);
 });
 
-test('llama3 scaling keeps short wavelengths, divides long ones, and meets both ends of the ramp', () => {
+test('llama3 scaling keeps short wavelengths, divides long ones, and is continuous at both ends of the ramp', () => {
   const scaling = {
     kind: 'llama3',
     factor: 8,
@@ -41,13 +41,13 @@ test('llama3 scaling keeps short wavelengths, divides long ones, and meets both 
   expect(ratios.filter((ratio) => ratio > 1 / 8 && ratio < 1).length).toBeGreaterThan(2);
 });
 
-test('explicit divisors divide', () => {
+test('explicit divisors divide the frequencies', () => {
   const divisors = [1, 2, 4, 8];
   const scaled = inverseFrequencies({ ...plain, scaling: { kind: 'divisors', divisors } }, 6);
   expect([...scaled]).toEqual([...inverseFrequencies(plain, 6)].map((frequency, i) => frequency / divisors[i]));
 });
 
-test('yarn keeps dimensions that turn often, divides those that turn less than once, and is linear between', () => {
+test('yarn keeps high frequencies, divides dimensions with less than one rotation, and is linear between', () => {
   const yarn = { kind: 'yarn', factor: 4, betaFast: 32, betaSlow: 1, truncate: true } as const;
   const spec = {
     theta: 1_000_000,
@@ -69,7 +69,7 @@ test('yarn keeps dimensions that turn often, divides those that turn less than o
   expect(ropeTable(spec, 2)[0]).toBe(1.5);
 });
 
-test('longrope takes the short divisors up to the original positions, the long ones for a longer context', () => {
+test('longrope uses the short divisors up to the original positions, the long ones for a longer context', () => {
   const shortDivisors = [1, 1, 2, 2];
   const longDivisors = [1, 3, 5, 7];
   const scaling = { kind: 'longrope', shortDivisors, longDivisors, originalMaxPositions: 4, magnitude: 1.25 } as const;

@@ -1,4 +1,4 @@
-// A small configuration to build graphs from.
+// A small configuration for graph tests.
 import type { ModelConfig } from '../../src/util/model-config.ts';
 
 export const smallConfig: ModelConfig = {

@@ -1,4 +1,4 @@
-// What each architecture asks of a checkpoint, and what is refused.
+// The checkpoint tensors that each architecture reads, and refused configurations.
 import { expect, test } from 'vitest';
 import type { Graph, Node } from '../../src/graph/graph.ts';
 import { buildGraph } from '../../src/models/registry.ts';
@@ -42,12 +42,12 @@ test('llama reads nine tensors a layer, and its head from the embedding when tie
   expect(storedNames(buildGraph({ ...smallConfig, tieEmbeddings: false })).at(-1)).toBe('lm_head.weight');
 });
 
-test('qwen2 adds biases to q, k and v alone', () => {
+test('qwen2 adds biases to q, k and v only', () => {
   const extra = layerNames({ ...smallConfig, architecture: 'qwen2' }).filter((name) => !plainLayer.includes(name));
   expect(extra).toEqual(['self_attn.q_proj.bias', 'self_attn.k_proj.bias', 'self_attn.v_proj.bias']);
 });
 
-test('qwen3 adds the gains of q and k, and takes a head size of its own', () => {
+test('qwen3 adds gains for q and k, and has an independent head size', () => {
   const config = { ...smallConfig, architecture: 'qwen3', headDim: 32 };
   const extra = layerNames(config).filter((name) => !plainLayer.includes(name));
   expect(extra).toEqual(['self_attn.q_norm.weight', 'self_attn.k_norm.weight']);
@@ -57,7 +57,7 @@ test('qwen3 adds the gains of q and k, and takes a head size of its own', () => 
   ]);
 });
 
-test('an unknown architecture is refused with those known', () => {
+test('an unknown architecture is refused with a list of the known ones', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'mamba' })).toThrow(
     'Cannot build the model: unknown architecture: mamba (known: bloom, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, opt, phi3, qwen2, qwen3)',
   );
@@ -79,6 +79,6 @@ test('phi3 reads one matrix for q, k and v and one for gate and up', () => {
   ]);
 });
 
-test('learned positions are asked of a configuration that has them', () => {
+test('an architecture with learned positions refuses a configuration with RoPE', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'gpt2' })).toThrow('gpt2 has learned positions, not rope');
 });

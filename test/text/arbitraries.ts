@@ -1,4 +1,4 @@
-// Random texts and cuts for the property tests of this room.
+// Random texts and splits for property tests.
 
 import fc from 'fast-check';
 
@@ -42,7 +42,7 @@ const words = fc.constantFrom(
   '|>',
 );
 
-/** Any JavaScript string, unpaired surrogates included, and texts of the kind that tokenizers care about. */
+/** Any JavaScript string, unpaired surrogates included, and texts that are hard for tokenizers. */
 export const anyText = fc.oneof(
   fc.string({ unit: 'binary' }),
   fc.string({ unit: 'grapheme' }),
@@ -50,7 +50,7 @@ export const anyText = fc.oneof(
   fc.array(words, { maxLength: 30 }).map((parts) => parts.join('')),
 );
 
-/** Cuts something into parts of the given sizes (0 included). */
+/** Splits a value into parts of the given sizes (0 included). */
 export function* cut<T extends { readonly length: number; slice(from: number, to: number): T }>(
   whole: T,
   sizes: Iterable<number>,

@@ -1,4 +1,4 @@
-// Templates that loop, grow or recurse end within bounds; those of real models are far from them.
+// Templates that loop, grow or recurse are stopped at limits; templates of real models stay far below them.
 import { describe, expect, it } from 'vitest';
 import { type ChatMessage, ChatTemplate, ChatTemplateError } from '../../src/text/template/chat-template.ts';
 
@@ -10,7 +10,7 @@ describe('a template is refused when it', () => {
   it.each([
     ['loops without end', rounds(9999, rounds(9999, '')), /too many steps/],
     [
-      'calls itself twice over',
+      'calls itself twice',
       '{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(0) }}',
       /call stack|too many steps|not a function/,
     ],
@@ -24,7 +24,7 @@ describe('a template is refused when it', () => {
       `{% set ns = namespace(a=[1]) %}${rounds(60, '{% set ns.a = ns.a + ns.a %}')}`,
       /more than 20000 items/,
     ],
-    ['asks for a long range', '{{ range(30000) }}', /range\(\) of 30000 items/],
+    ['makes a long range', '{{ range(30000) }}', /range\(\) of 30000 items/],
     [
       'replaces by long texts',
       `{% set s = 'aaaaaaaaaa' %}${"{% set s = s | replace('a', s) %}".repeat(9)}`,
@@ -50,10 +50,10 @@ describe('a template is refused when it', () => {
       `{% set s = 'a' %}${'{% set s = s + s %}'.repeat(19)}{{ [s, s, s, s] }}`,
       /more than \d+ characters/,
     ],
-    ['indents far', "{{ 'a\\nb' | indent(500000000) }}", /'indent' asks for more than 64/],
-    ['indents JSON far', '{{ messages | tojson(indent=300000000) }}', /'tojson' asks for more than 64/],
-    ['is longer than any', 'x'.repeat(300_000), /at most 262144 are read/],
-    ['has more spaces than any', `${' '.repeat(5000)}{%- if true %}{% endif %}`, /spaces in a row/],
+    ['indents by a large number', "{{ 'a\\nb' | indent(500000000) }}", /'indent' takes numbers up to 64/],
+    ['indents JSON by a large number', '{{ messages | tojson(indent=300000000) }}', /'tojson' takes numbers up to 64/],
+    ['exceeds the source length limit', 'x'.repeat(300_000), /at most 262144 are read/],
+    ['has a long run of spaces', `${' '.repeat(5000)}{%- if true %}{% endif %}`, /spaces in a row/],
   ])('%s', (_, source, why) => {
     const refusal = (() => {
       try {
@@ -66,7 +66,7 @@ describe('a template is refused when it', () => {
     expect(String(refusal)).toMatch(why);
   });
 
-  it('refuses in many lines', () => {
+  it('raises an error of many lines', () => {
     expect(() => render(`{{ raise_exception('a\\nb ${'long '.repeat(9999)}') }}`)).toThrow(
       /refuses it: a\ufffdb long [^\n]{1,400}$/,
     );
@@ -74,7 +74,7 @@ describe('a template is refused when it', () => {
 });
 
 describe('a template may', () => {
-  it('go through a long conversation, looking around', () => {
+  it('iterate over a long conversation and look up messages', () => {
     const source =
       "{% for m in messages %}{% if loop.index0 > 0 and messages[loop.index0 - 1].role == m.role %}!{% endif %}{{ m.content | trim | replace('a', '&amp;') }}{% endfor %}";
     const many = Array.from({ length: 3000 }, (_, at) => ({
@@ -91,7 +91,7 @@ describe('a template may', () => {
     ).toBe(1_200_001);
   });
 
-  it('use the methods and filters that are measured', () => {
+  it('use the methods and filters with size checks', () => {
     const source =
       "{{ 'a-b-c'.split('-') | join('+') }} {{ 'a b'.split() }} {{ 'x'.replace('x', 'yy') }} {{ {'k': [1]} | tojson(indent=2) }} {{ 'a\\nb' | indent(2) }}";
     expect(render(source)).toBe('a+b+c ["a", "b"] yy {\n  "k": [\n    1\n  ]\n} a\n  b');

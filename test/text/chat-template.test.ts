@@ -26,12 +26,12 @@ describe('chat templates', () => {
     expect(list.render({ messages: [], addGenerationPrompt: false })).toBe('');
   });
 
-  test('a template that knows the developer keeps it', () => {
+  test('a template with a developer role keeps that role', () => {
     const template = new ChatTemplate("{% for m in messages %}{{ 'D' if m.role == 'developer' else 'S' }}{% endfor %}");
     expect(template.render({ messages: [{ role: 'developer', content: '' }] })).toBe('D');
   });
 
-  test('variables, special tokens and tools that are none', () => {
+  test('variables, special tokens and an empty list of tools', () => {
     const template = new ChatTemplate(
       '{{ bos_token }}{{ eos_token }}{{ enable_thinking }}{% if tools is none %}no tools{% endif %}',
     );
@@ -48,7 +48,7 @@ describe('chat templates', () => {
     expect(template.render({ messages: [] })).toBe('01253truetrue');
   });
 
-  test('the clock is what it is told', () => {
+  test('strftime_now formats the given time', () => {
     const template = new ChatTemplate(
       "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}none{% endif %}",
     );
@@ -56,7 +56,7 @@ describe('chat templates', () => {
     expect(template.render({ messages: [] })).toBe('none');
   });
 
-  test('errors speak to the client', () => {
+  test('errors are messages for the client', () => {
     const messages = [{ role: 'user', content: 'x' }];
     const refuses = new ChatTemplate("{{ raise_exception('roles must alternate') }}");
     expect(() => refuses.render({ messages })).toThrow(
@@ -88,7 +88,7 @@ describe('chat templates', () => {
 });
 
 describe('strftime', () => {
-  test('agrees with the calendar of the platform over six centuries', () => {
+  test('matches the platform calendar over six centuries', () => {
     for (let timeMs = -11_000_000_000_000; timeMs < 9_000_000_000_000; timeMs += 86_400_000 * 97 + 12_345_678) {
       const iso = new Date(timeMs).toISOString();
       expect(formatTime(timeMs, '%Y-%m-%dT%H:%M:%S')).toBe(iso.slice(0, 19));
@@ -96,7 +96,7 @@ describe('strftime', () => {
     }
   });
 
-  test('names, bare numbers, unknown directives', () => {
+  test('names, unpadded numbers, unknown directives', () => {
     const timeMs = Date.UTC(2026, 2, 5, 0, 7, 9);
     expect(formatTime(timeMs, '%A %a %B %b %e %-d %-m %j %I %p %-M %y %% %F %T %Q')).toBe(
       'Thursday Thu March Mar  5 5 3 064 12 AM 7 26 % 2026-03-05 00:07:09 %Q',

@@ -1,4 +1,4 @@
-// tokenizer.json through the library: the same ids as the GGUF form of the same tokenizer, and the library's decoders.
+// tokenizer.json by the library: the same ids as the GGUF form of a tokenizer, and the library's decoders.
 
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -8,7 +8,7 @@ import { toWellFormed } from '../../src/text/utf8.ts';
 import { anyText } from './arbitraries.ts';
 import { embeddedModel, hasShared, openText, openVocabulary, sharedModels } from './models.ts';
 
-// The embedded model's vocabulary written as tokenizer.json, the way its training script configured it.
+// The embedded model's vocabulary as tokenizer.json, configured as in its training script.
 function embeddedAsJson(): string {
   const { tokens, merges = [], tokenTypes } = openVocabulary(embeddedModel);
   const special = tokens.flatMap((content, id) =>
@@ -41,7 +41,7 @@ const library = createModelText({ kind: 'huggingface', tokenizerJson: embeddedAs
 const ours = openText(embeddedModel);
 
 describe('tokenizer.json', () => {
-  test('gives the ids of the GGUF form', () => {
+  test('gives the same ids as the GGUF form', () => {
     fc.assert(
       fc.property(anyText, fc.boolean(), fc.boolean(), (text, addSpecial, parseSpecial) => {
         const options = { addSpecial, parseSpecial };
@@ -57,7 +57,7 @@ describe('tokenizer.json', () => {
     }
   });
 
-  test('gives the same bytes, ends and spellings', () => {
+  test('gives the same bytes, end tokens and spellings as the GGUF form', () => {
     for (let id = -1; id <= ours.tokenizer.vocabSize; id++) {
       expect(library.tokenizer.tokenBytes(id)).toEqual(ours.tokenizer.tokenBytes(id));
       expect(library.tokenizer.decodeBytes(id)).toEqual(ours.tokenizer.decodeBytes(id));
@@ -82,7 +82,7 @@ describe('tokenizer.json', () => {
     expect(ours.chatTemplate?.render({ messages, bosToken: ours.bosToken })).toBe(prompt);
   });
 
-  test('a long run of one letter is no problem', () => {
+  test('encodes a long run of one letter', () => {
     const text = 'a'.repeat(100_000);
     expect(library.tokenizer.encode(text)).toEqual(ours.tokenizer.encode(text));
   });
@@ -121,7 +121,7 @@ describe('tokenizer.json of SentencePiece style', () => {
   };
   const { tokenizer } = createModelText({ kind: 'huggingface', tokenizerJson: JSON.stringify(json) });
 
-  test('any text comes back', () => {
+  test('decoding restores any encoded text', () => {
     expect(tokenizer.encode('ab a')).toEqual([264, 262]);
     expect(tokenizer.addsSpacePrefix).toBe(true);
     fc.assert(
@@ -135,7 +135,7 @@ describe('tokenizer.json of SentencePiece style', () => {
   });
 });
 
-describe('files that cannot be used', () => {
+describe('invalid files', () => {
   test.each([
     ['not JSON', '{', /^Cannot build tokenizer: tokenizer.json is not JSON: /],
     ['no object', '[]', /^Cannot build tokenizer: tokenizer.json is not an object/],

@@ -1,4 +1,4 @@
-// Models that the tests of this room read.
+// Models for the tokenizer tests.
 
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';

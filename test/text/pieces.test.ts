@@ -1,4 +1,5 @@
-// SentencePiece-style tokenizers against the ids that llama.cpp gave (tools/peer-llama/compare-pieces.mjs): Llama 2, Gemma and Phi-3's ways.
+// SentencePiece-style tokenizers (Llama 2, Gemma, Phi-3) against ids recorded from llama.cpp
+// (tools/peer-llama/compare-pieces.mjs).
 
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
@@ -6,7 +7,7 @@ import { expect, test } from 'vitest';
 import { createGgufTokenizer } from '../../src/text/vocabulary/gguf-tokenizer.ts';
 import { pieceVocabularies } from '../../tools/peer-llama/piece-vocabulary.mjs';
 
-/** A text, its ids alone, and its ids with special tokens added and read. */
+/** A text, its ids, and its ids with special tokens added and parsed. */
 type Line = readonly [text: string, plain: string, marked: string];
 
 const recorded = resolve(import.meta.dirname, '../data/tokens/pieces.json');

@@ -1,4 +1,5 @@
-// Every pre-tokenizer against the ids that llama.cpp gave for a vocabulary that shows each cut (tools/peer-llama/compare-tokens.mjs).
+// Every pre-tokenizer against ids recorded from llama.cpp, with a vocabulary that exposes each split
+// (tools/peer-llama/compare-tokens.mjs).
 
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
@@ -9,7 +10,7 @@ import { pairVocabulary } from '../../tools/peer-llama/pair-vocabulary.mjs';
 
 interface Case {
   readonly text: string;
-  /** Names of the pre-tokenizers that give the same ids, to those ids. */
+  /** Pre-tokenizer names with equal ids, to those ids. */
   readonly ids: Readonly<Record<string, string>>;
 }
 
@@ -17,7 +18,7 @@ const recorded = resolve(import.meta.dirname, '../data/tokens/pre-tokenizers.jso
 const cases: readonly Case[] = JSON.parse(readFileSync(recorded, 'utf8'));
 const vocabulary = pairVocabulary();
 
-test('the record tells pre-tokenizers apart', () => {
+test('the recorded ids differ between pre-tokenizers', () => {
   expect(cases.length).toBeGreaterThan(80);
   for (const { ids } of cases)
     expect(Object.keys(ids).join(' ').split(' ').sort()).toEqual([...preTokenizerNames].sort());
@@ -25,7 +26,7 @@ test('the record tells pre-tokenizers apart', () => {
   expect(new Set(columns).size).toBe(11);
 });
 
-// Names by the row of the table that they share.
+// Names that share a row of the table.
 const rows = new Map<unknown, [string, ...string[]]>();
 for (const name of preTokenizerNames) {
   const row = preTokenizer(name);

@@ -1,11 +1,14 @@
-// SentencePiece-style merging written down as plainly as possible, and random vocabularies to compare on.
+// A naive SentencePiece merge as the reference, and random vocabularies to compare with it.
 
 import fc from 'fast-check';
 import { type GgufTokenizerData, tokenType } from '../../src/text/vocabulary/gguf-tokenizer-data.ts';
 
 const byteTokens = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
 
-/** Joins the neighbours whose text is the best-scoring token, leftmost first, until there are none; then bytes for what is no token. */
+/**
+ * Merges the adjacent pair with the best-scoring token, leftmost first, until none is left; the rest falls back to
+ * bytes.
+ */
 export function naiveSentencePiece(data: GgufTokenizerData, text: string): number[] {
   if (text === '') return [];
   const parts = [...` ${text}`.replaceAll(' ', '\u2581')];
@@ -31,7 +34,7 @@ const unit = fc.constantFrom('a', 'b', '\u2581', 'é', '😀');
 const piece = fc.string({ unit, minLength: 1, maxLength: 5 });
 const score = fc.integer({ min: -5, max: 0 });
 
-/** Few letters and scores, so that merges compete and tie; some vocabularies have spaces inside a token. */
+/** Few letters and scores, so that merges compete and tie. Some vocabularies have spaces inside a token. */
 export const sentencePieceVocabulary: fc.Arbitrary<GgufTokenizerData> = fc
   .array(fc.tuple(piece, score), { maxLength: 30 })
   .map((entries) => ({

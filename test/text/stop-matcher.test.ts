@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { StopMatcher } from '../../src/text/stop-matcher.ts';
 import { anyText, cut } from './arbitraries.ts';
 
-/** First stop string to end, the longest of those that end together. */
+/** The stop string that ends first; of several with the same end, the longest. */
 function naiveStop(text: string, stops: readonly string[]): { before: string; stopped: string | undefined } {
   for (let end = 1; end <= text.length; end++) {
     const ending = stops.filter((stop) => text.slice(0, end).endsWith(stop)).sort((a, b) => b.length - a.length);
@@ -15,7 +15,7 @@ function naiveStop(text: string, stops: readonly string[]): { before: string; st
   return { before: text, stopped: undefined };
 }
 
-// Few letters, so that stop strings overlap, nest and nearly match all the time.
+// Few letters, so that stop strings overlap, nest and nearly match often.
 const abText = fc.array(fc.constantFrom('a', 'b', 'c'), { maxLength: 60 }).map((letters) => letters.join(''));
 const abStops = fc.array(
   fc.array(fc.constantFrom('a', 'b', 'c'), { minLength: 1, maxLength: 6 }).map((letters) => letters.join('')),
@@ -23,7 +23,7 @@ const abStops = fc.array(
 );
 
 describe('StopMatcher', () => {
-  test('finds what a search of the whole text finds, however the text is cut', () => {
+  test('finds what a search of the whole text finds, for any split of the text', () => {
     fc.assert(
       fc.property(abText, abStops, fc.infiniteStream(fc.nat(5)), (text, stops, sizes) => {
         const matcher = new StopMatcher(stops);
@@ -31,7 +31,7 @@ describe('StopMatcher', () => {
         let emitted = '';
         for (const part of cut(text, sizes)) {
           emitted += matcher.push(part).emit;
-          // Nothing that a stop string takes back has left.
+          // No text of a stop string has been emitted.
           expect(before.startsWith(emitted)).toBe(true);
           expect(matcher.emittedChars).toBe(emitted.length);
         }
@@ -42,7 +42,7 @@ describe('StopMatcher', () => {
     );
   });
 
-  test('holds back no more than could begin a stop string', () => {
+  test('holds only text that may begin a stop string', () => {
     fc.assert(
       fc.property(abText, abStops, (text, stops) => {
         fc.pre(naiveStop(text, stops).stopped === undefined);

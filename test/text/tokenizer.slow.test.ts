@@ -1,4 +1,4 @@
-// Tokenizers built from GGUF metadata: properties, special tokens, extremes and errors.
+// Tokenizers from GGUF metadata: properties, special tokens, extreme texts and errors.
 
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
@@ -21,7 +21,7 @@ function pieceByPiece(tokenizer: Tokenizer, ids: readonly number[], skipSpecial:
 }
 
 describe('byte-level BPE (the embedded model)', () => {
-  test('any text comes back', () => {
+  test('decoding restores any encoded text', () => {
     fc.assert(
       fc.property(anyText, (text) => {
         const ids = tiny.encode(text, plain);
@@ -42,7 +42,7 @@ describe('byte-level BPE (the embedded model)', () => {
     expect(decodeTokens(tiny, ids, { skipSpecial: false })).toBe('<|user|>Hi<|end|>');
   });
 
-  test('any ids become text, the same in one go and one by one', () => {
+  test('any ids decode to the same text at once and one by one', () => {
     const strange = fc.oneof(fc.nat(tiny.vocabSize - 1), fc.integer({ min: -2, max: tiny.vocabSize + 2 }));
     fc.assert(
       fc.property(fc.array(strange), fc.boolean(), (ids, skipSpecial) => {
@@ -53,7 +53,7 @@ describe('byte-level BPE (the embedded model)', () => {
     );
   });
 
-  test('no piece of a stream splits a character', () => {
+  test('no streamed piece splits a character', () => {
     fc.assert(
       fc.property(anyText, (text) => {
         const detokenizer = new Detokenizer(tiny);
@@ -66,17 +66,20 @@ describe('byte-level BPE (the embedded model)', () => {
     );
   });
 
-  test.each(['gpt-2', 'smollm', 'llama-bpe', 'qwen2', 'default'])('%s: pieces are the text', (name) => {
-    fc.assert(
-      fc.property(anyText, (text) => {
-        const pieces = splitPieces(text, preTokenizer(name).passes);
-        expect(pieces.join('')).toBe(text);
-        expect(pieces).not.toContain('');
-      }),
-    );
-  });
+  test.each(['gpt-2', 'smollm', 'llama-bpe', 'qwen2', 'default'])(
+    '%s: the concatenated pieces are the text',
+    (name) => {
+      fc.assert(
+        fc.property(anyText, (text) => {
+          const pieces = splitPieces(text, preTokenizer(name).passes);
+          expect(pieces.join('')).toBe(text);
+          expect(pieces).not.toContain('');
+        }),
+      );
+    },
+  );
 
-  test('pre-tokenizers cut as their rows say', () => {
+  test('each pre-tokenizer splits by its row of the table', () => {
     const cutBy = (name: string, text: string) => splitPieces(text, preTokenizer(name).passes);
     expect(cutBy('gpt-2', "I'll  go 1234\n\n x!")).toEqual(['I', "'ll", ' ', ' go', ' 1234', '\n\n', ' x', '!']);
     expect(cutBy('smollm', 'a  12 b')).toEqual(['a', '  ', '1', '2', ' b']);
@@ -87,7 +90,7 @@ describe('byte-level BPE (the embedded model)', () => {
 });
 
 describe('SentencePiece style', () => {
-  test('ids are those of a naive merge', () => {
+  test('ids equal those of a naive merge', () => {
     fc.assert(
       fc.property(sentencePieceVocabulary, (data) => {
         const tokenizer = createGgufTokenizer(data);
@@ -130,7 +133,7 @@ describe('SentencePiece style', () => {
     expect(tokenizer.encode('a<tool>a', plain)).toEqual([261, 262, 261]);
   });
 
-  test('the added space goes at the start only', () => {
+  test('the space prefix is added only at the start', () => {
     fc.assert(
       fc.property(
         anyText.filter((text) => !/\u2581|<tool>/.test(text)),
@@ -153,7 +156,7 @@ describe('extremes', () => {
     scores: [-9, -1, -2, -9, -3, -9],
   });
 
-  // Anything quadratic would take minutes here.
+  // A quadratic algorithm would take minutes.
   test.each([
     ['one letter', 'a'],
     ['spaces', ' '],
@@ -169,7 +172,7 @@ describe('extremes', () => {
     expect(spm.encode(text).length).toBeLessThanOrEqual(text.length + 1);
   });
 
-  test('every pre-tokenizer takes them', () => {
+  test('every pre-tokenizer handles them', () => {
     for (const name of ['gpt-2', 'llama-bpe', 'qwen2', 'default']) {
       const other = createGgufTokenizer({ ...openVocabulary(embeddedModel), pre: name });
       for (const unit of ['a', ' ', '\n', ' \n', '7', '! ', "'"]) {
@@ -180,8 +183,8 @@ describe('extremes', () => {
   });
 });
 
-describe('beyond the regular expression engine', () => {
-  // Where its stack ends is the engine's affair: it works, or it says so.
+describe('limits of the regular expression engine', () => {
+  // The stack limit depends on the regular expression engine: the text is encoded, or refused with an error.
   test('a word of millions of characters', () => {
     const text = '漢'.repeat(9_000_000);
     let outcome: unknown;
@@ -195,7 +198,7 @@ describe('beyond the regular expression engine', () => {
   });
 });
 
-describe('metadata that cannot be used', () => {
+describe('invalid metadata', () => {
   const data: GgufTokenizerData = { model: 'gpt2', tokens: ['a', 'b'], merges: [] };
   test.each<[string, Partial<GgufTokenizerData>, string]>([
     ['model', { model: 'rwkv' }, "unknown model: 'rwkv', known are gpt2, llama"],
@@ -209,7 +212,7 @@ describe('metadata that cannot be used', () => {
     expect(() => createGgufTokenizer({ ...data, ...part })).toThrow(`Cannot build tokenizer: ${message}`);
   });
 
-  test('bytes that the vocabulary lacks are lost, not fatal', () => {
+  test('bytes that the vocabulary lacks are dropped without an error', () => {
     const poor = createGgufTokenizer({ model: 'gpt2', tokens: ['a', 'b'], merges: ['a c', 'a b'] });
     expect(poor.encode('acb ab')).toEqual([0, 1, 0, 1]);
   });

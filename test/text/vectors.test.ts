@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { decodeTokens } from '../../src/text/detokenizer.ts';
 import { hasShared, openText, sharedModels } from './models.ts';
 
-/** A text with the ids it must give, no special tokens added. */
+/** A text with its expected ids, without special tokens. */
 interface Vector {
   readonly text: string;
   readonly ids: readonly number[];
@@ -14,7 +14,7 @@ interface Vector {
 function readVectors(stem: string): Vector[] {
   const texts = readFileSync(`${stem}.inp`, 'utf8').split('\n__ggml_vocab_test__\n');
   const lines = readFileSync(`${stem}.out`, 'utf8').split('\n');
-  // Every text is followed by the separator, so nothing stands behind the last.
+  // Every text ends with the separator, so the last part is empty.
   expect(texts.pop()).toBe('');
   return texts.map((text, i) => ({ text, ids: (lines[i] ?? '').split(' ').filter(Boolean).map(Number) }));
 }
@@ -42,7 +42,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
     }
   });
 
-  test('SmolLM2 reads the prompts of its goldens', () => {
+  test('SmolLM2 encodes the prompts of its recorded outputs', () => {
     const folder = `${sharedModels}/SmolLM2-135M-Instruct`;
     const { tokenizer } = openText(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`);
     const golden: { cases: { text: string; prompt: number[] }[] } = JSON.parse(

@@ -1,34 +1,34 @@
-// Runs a template's program within bounds: templates come with model files, and nobody has read them.
+// Runs a chat template within limits of work and memory, because templates come with model files and are not reviewed.
 
 import { type Environment, Interpreter } from '@huggingface/jinja';
 
-/** Items of any list that a template makes: each of them is a few kilobytes in the library's hands. */
+/** Items of any list that a template makes; the library uses a few kilobytes for each. */
 export const listItemsMax = 20_000;
 
-/** Evaluated nodes that any template may have, and those it may have for each character it is given. */
+/** Limit of evaluated nodes: a constant, plus so many for each input character. */
 const workBase = 500_000;
 const workPerCharacter = 20;
-/** Characters of any text that a template makes, and more for each character it is given. */
+/** Limit of characters in any text that a template makes: a constant, plus so many for each input character. */
 const charactersBase = 1_000_000;
 const charactersPerCharacter = 4;
-/** One unit of work goes through so many characters of a text, or items of a list. */
+/** Characters of a text, or items of a list, that count as one unit of work. */
 const charactersPerWork = 64;
 const itemsPerWork = 2;
 const workPerRound = 5;
 const indentMax = 64;
 
-/** A part of a parsed template. */
+/** A node of a parsed template. */
 interface Node {
   readonly type: string;
 }
 
-/** A value of a running template, by the library's names of types. */
+/** A value of a running template, with the library's type name. */
 interface Value {
   readonly type: string;
   readonly value: unknown;
 }
 
-/** What we use of the library's class, whose own types do not reach us. */
+/** The members of the library's class that are used here; its own types are not exported. */
 type LibraryInterpreter = new (
   environment: Environment,
 ) => {
@@ -38,29 +38,29 @@ type LibraryInterpreter = new (
 
 const Library: LibraryInterpreter = Interpreter;
 
-/** Nodes by their members; which there are depends on the type. */
+/** A node with its members, which depend on the type. */
 type Members = Node & Readonly<Record<string, unknown>>;
 
-/** A node that was evaluated before its parent: text that would grow is measured before it is made. */
+/** A node that was evaluated before its parent, so that the size of a result is checked before the result is built. */
 interface Evaluated extends Node {
   readonly type: 'Evaluated';
   readonly known: Value;
 }
 
-const growing: ReadonlySet<string> = new Set(['replace', 'join', 'indent', 'tojson', 'string']);
+const expandingFilters: ReadonlySet<string> = new Set(['replace', 'join', 'indent', 'tojson', 'string']);
 
-/** @throws Error past a bound, as for any other failure of a template */
+/** @throws Error when a limit is exceeded, as for any other failure of a template */
 export class BoundedInterpreter extends Library {
   #workLeft: number;
   readonly #charactersMax: number;
-  /** Nodes whose value is written out as text. */
+  /** Nodes with a value that is written out as text. */
   readonly #written = new WeakSet<object>();
-  /** Nodes whose value is only looked up in: no work for its size. */
+  /** Nodes with a value that is only searched: its size costs no work. */
   readonly #lookedUp = new WeakSet<object>();
-  /** Nodes whose items each begin a round of a loop, which costs although nothing is in it. */
+  /** Nodes that a loop iterates over: each item costs work, even if the loop is empty. */
   readonly #loopedOver = new WeakSet<object>();
 
-  /** @param characters of the template and of what it is given */
+  /** @param characters of the template and its input */
   constructor(environment: Environment, characters: number) {
     super(environment);
     this.#workLeft = workBase + workPerCharacter * characters;
@@ -72,7 +72,7 @@ export class BoundedInterpreter extends Library {
     if (isEvaluated(node)) return node.known;
     this.#spend(1);
     const members = node as Members;
-    this.#note(members);
+    this.#recordUses(members);
     const value = isMethod(members)
       ? this.#method(members, environment)
       : super.evaluate(this.#prepared(members, environment), environment);
@@ -90,8 +90,8 @@ export class BoundedInterpreter extends Library {
       throw new Error(`it makes a text of more than ${this.#charactersMax} characters`);
   }
 
-  /** Remembers what the node does with the values of the nodes in it. */
-  #note(node: Members): void {
+  /** Records how the node uses the values of its children. */
+  #recordUses(node: Members): void {
     for (const name of ['body', 'alternate', 'defaultBlock']) {
       const statements = node[name];
       if (Array.isArray(statements))
@@ -105,11 +105,11 @@ export class BoundedInterpreter extends Library {
     if (node.type === 'For' && isNode(iterable)) this.#loopedOver.add(isNode(iterable.lhs) ? iterable.lhs : iterable);
   }
 
-  /** The node as it is, or with operands evaluated and measured where its text could be far larger than they are. */
+  /** The node itself. If its text could be far larger than its operands, they are evaluated and measured first. */
   #prepared(node: Members, environment: Environment): Node {
     if (node.type === 'BinaryExpression' && isSum(node)) return this.#preparedSum(node, environment);
     const filter = node.filter;
-    if (!isNode(filter) || !growing.has(filterName(filter)) || node.type !== 'FilterExpression') return node;
+    if (!isNode(filter) || !expandingFilters.has(filterName(filter)) || node.type !== 'FilterExpression') return node;
     const operand = this.#evaluated(node.operand, environment);
     const args = (Array.isArray(filter.args) ? filter.args : []).map((argument) =>
       this.#argument(argument, environment),
@@ -128,7 +128,7 @@ export class BoundedInterpreter extends Library {
   #preparedSum(node: Members, environment: Environment): Node {
     const left = this.#evaluated(node.left, environment);
     const right = this.#evaluated(node.right, environment);
-    // A list beside a text is written out.
+    // A sum of a list and a text writes the list out as text.
     if (!(isList(left.known) && isList(right.known)))
       this.#checkLength(sizeOf(left.known, this.#charactersMax) + sizeOf(right.known, this.#charactersMax));
     return { ...node, left, right } as Node;
@@ -136,7 +136,7 @@ export class BoundedInterpreter extends Library {
 
   #argument(argument: unknown, environment: Environment): Node {
     const node = argument as Members;
-    if (node.type === 'SpreadExpression') throw new Error('a filter that makes text takes no list of arguments');
+    if (node.type === 'SpreadExpression') throw new Error('a text filter does not accept a list of arguments');
     if (node.type !== 'KeywordArgumentExpression') return this.#evaluated(node, environment);
     return { ...node, value: this.#evaluated(node.value, environment) } as Node;
   }
@@ -149,7 +149,7 @@ export class BoundedInterpreter extends Library {
     const [first] = args;
     const numbers = args.map(({ value }) => (typeof value === 'number' ? value : 0));
     if (Math.max(0, ...numbers) > indentMax && name !== 'replace')
-      throw new Error(`'${name}' asks for more than ${indentMax}`);
+      throw new Error(`'${name}' takes numbers up to ${indentMax}`);
     if (name === 'replace') this.#checkReplacement(operand, args);
     else if (name === 'join')
       this.#checkLength(sizeOf(operand, this.#charactersMax) + lengthOf(operand) * lengthOf(first));
@@ -159,7 +159,7 @@ export class BoundedInterpreter extends Library {
   #checkReplacement(operand: Value, args: readonly Value[]): void {
     const [from, to] = args;
     if (typeof operand.value !== 'string' || typeof from?.value !== 'string' || typeof to?.value !== 'string') return;
-    this.#checkLength(operand.value.length + timesIn(operand.value, from.value) * to.value.length);
+    this.#checkLength(operand.value.length + occurrences(operand.value, from.value) * to.value.length);
   }
 
   #charge(node: Node, value: Value): void {
@@ -175,7 +175,7 @@ export class BoundedInterpreter extends Library {
     if (this.#written.has(node)) this.#checkLength(sizeOf(value, this.#charactersMax));
   }
 
-  /** A text's own methods measure what they will make. */
+  /** String methods check the size of their result first. */
   #method(node: Members, environment: Environment): Value {
     const object = this.#evaluated(node.object, environment);
     const property = node.computed === true ? this.#evaluated(node.property, environment) : (node.property as Node);
@@ -185,7 +185,7 @@ export class BoundedInterpreter extends Library {
     if (method.type !== 'FunctionValue' || typeof run !== 'function') return method;
     const measured = (args: Value[], scope: Environment): unknown => {
       if (name === 'replace') this.#checkReplacement(object.known, args);
-      if (name === 'split') checkItems(partsOf(object.known.value, args[0]?.value));
+      if (name === 'split') checkItems(pieceCount(object.known.value, args[0]?.value));
       return run.call(method, args, scope);
     };
     return Object.create(method, { value: { value: measured } }) as Value;
@@ -207,7 +207,7 @@ function isSum({ operator }: Members): boolean {
   return sign === '+' || sign === '~';
 }
 
-/** Whether this may be a method of a text that makes far more than the text: by name, or by a name that is computed. */
+/** True if this may be a string method with a large result: by name, or by a computed name. */
 function isMethod({ type, computed, property }: Members): boolean {
   if (type !== 'MemberExpression' || !isNode(property)) return false;
   if (computed === true) return property.type !== 'SliceExpression' && property.type !== 'IntegerLiteral';
@@ -219,7 +219,7 @@ function filterName(filter: Members): string {
   return isNode(name) && typeof name.value === 'string' ? name.value : '';
 }
 
-/** Characters of a value written out, about; counts no further than past `most`. */
+/** Approximate length of a value written out; counting stops soon after `most`. */
 function sizeOf(value: Value, most: number): number {
   let size = 0;
   const open: unknown[] = [value];
@@ -237,16 +237,16 @@ function sizeOf(value: Value, most: number): number {
   return size;
 }
 
-/** How many pieces a text is split into, at most one more than are allowed. */
-function partsOf(text: unknown, separator: unknown): number {
+/** Number of pieces of a split text; counting stops at one more than allowed. */
+function pieceCount(text: unknown, separator: unknown): number {
   if (typeof text !== 'string') return 0;
-  if (typeof separator === 'string') return separator === '' ? 0 : 1 + timesIn(text, separator);
+  if (typeof separator === 'string') return separator === '' ? 0 : 1 + occurrences(text, separator);
   let parts = 0;
   for (const _ of text.matchAll(/\S+/g)) if (++parts > listItemsMax) break;
   return parts;
 }
 
-function timesIn(text: string, part: string): number {
+function occurrences(text: string, part: string): number {
   if (part === '') return text.length + 1;
   let times = 0;
   for (let at = text.indexOf(part); at >= 0; at = text.indexOf(part, at + part.length)) times++;

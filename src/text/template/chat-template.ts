@@ -11,32 +11,35 @@ export interface TextPart {
 }
 
 export interface ChatMessage {
-  /** system, developer, user, assistant, or another that the template knows. */
+  /** system, developer, user, assistant, or any other role of the template. */
   readonly role: string;
-  /** Parts are joined by newlines, because most templates take strings only. */
+  /** Parts are joined by newlines, because most templates accept only strings. */
   readonly content: string | readonly TextPart[] | null | undefined;
   readonly name?: string | undefined;
 }
 
 export interface ChatInput {
   readonly messages: readonly ChatMessage[];
-  /** Begin the assistant's answer. Default true. */
+  /** Append the start of the assistant's answer. Default true. */
   readonly addGenerationPrompt?: boolean;
   readonly bosToken?: string | undefined;
   readonly eosToken?: string | undefined;
-  /** What `strftime_now` formats, in milliseconds since 1970 UTC; undefined: the template sees no clock and uses its own date. */
+  /**
+   * The time for `strftime_now`, in milliseconds since 1970 UTC; undefined: the template has no clock and uses its own
+   * date.
+   */
   readonly nowMs?: number | undefined;
-  /** Further variables of the template, `enable_thinking` for example. */
+  /** Additional template variables, for example `enable_thinking`. */
   readonly variables?: Readonly<Record<string, unknown>>;
 }
 
-/** A conversation that cannot be rendered, with a message fit for the client. */
+/** A conversation that cannot be rendered; the message is safe to send to the client. */
 export class ChatTemplateError extends Error {}
 
 /** A model's chat template; rendering does not change it. */
 export class ChatTemplate {
   readonly source: string;
-  /** Why the template cannot be used, where it does not parse. The model serves completions all the same. */
+  /** The parse error of an unusable template. The model can still serve completions. */
   readonly problem: string | undefined;
   readonly #program: Template['parsed'] | undefined;
 
@@ -50,10 +53,13 @@ export class ChatTemplate {
     }
   }
 
-  /** The prompt text. It holds the model's special tokens, so encode it with `addSpecial: false`. Throws ChatTemplateError. */
+  /**
+   * The prompt text. It contains the model's special tokens, so encode it with `addSpecial: false`. @throws
+   * ChatTemplateError
+   */
   render(input: ChatInput): string {
     if (this.#program === undefined) throw new ChatTemplateError(`Cannot render chat: ${this.problem}`);
-    // The library's own set of globals reads the clock and cannot be changed.
+    // The library's default globals read the clock and cannot be changed.
     const environment = new Environment();
     for (const [name, value] of Object.entries(this.#variables(input))) environment.set(name, value);
     try {
@@ -67,13 +73,13 @@ export class ChatTemplate {
 
   #variables(input: ChatInput): Record<string, unknown> {
     const { nowMs } = input;
-    const knowsDeveloper = this.source.includes('developer');
+    const hasDeveloperRole = this.source.includes('developer');
     return {
       ...jinjaConstants,
       tools: null,
       documents: null,
       ...input.variables,
-      messages: input.messages.map((message, index) => plainMessage(message, index, knowsDeveloper)),
+      messages: input.messages.map((message, index) => plainMessage(message, index, hasDeveloperRole)),
       add_generation_prompt: input.addGenerationPrompt ?? true,
       bos_token: input.bosToken ?? '',
       eos_token: input.eosToken ?? '',
@@ -87,7 +93,7 @@ export class ChatTemplate {
   }
 }
 
-/** As `template.render`, with the error that a model without a template deserves. */
+/** `template.render`, or an error when the model has no template. */
 export function renderChat(template: ChatTemplate | undefined, input: ChatInput): string {
   if (template !== undefined) return template.render(input);
   throw new ChatTemplateError(
@@ -95,8 +101,8 @@ export function renderChat(template: ChatTemplate | undefined, input: ChatInput)
   );
 }
 
-function plainMessage(message: ChatMessage, index: number, knowsDeveloper: boolean): Record<string, unknown> {
-  const role = message.role === 'developer' && !knowsDeveloper ? 'system' : message.role;
+function plainMessage(message: ChatMessage, index: number, hasDeveloperRole: boolean): Record<string, unknown> {
+  const role = message.role === 'developer' && !hasDeveloperRole ? 'system' : message.role;
   return { ...message, role, content: plainContent(message.content, index) };
 }
 
@@ -123,11 +129,11 @@ function range(first: number, second?: number, step = 1): number[] {
 
 const reasonCharactersMax = 300;
 const sourceCharactersMax = 2 ** 18;
-/** The library looks for the end of white space from each of its characters. */
+/** The library's parser takes quadratic time for runs of white space. */
 const spacesMax = 1000;
 const spaces = new RegExp(`\\s{${spacesMax + 1}}`);
 
-/** @throws Error for what would take the library's parser long */
+/** @throws Error when the library's parser would take too long */
 function checkSource(source: string): void {
   if (source.length > sourceCharactersMax)
     throw new Error(`it has ${source.length} characters, at most ${sourceCharactersMax} are read`);
@@ -137,7 +143,7 @@ function checkSource(source: string): void {
 const messageOf = (error: unknown) =>
   oneLine(error instanceof Error ? error.message : String(error), reasonCharactersMax);
 
-/** What the conversation gives the template to work on; each message counts beyond its text. */
+/** Characters of the input; each message counts a little beyond its text. */
 function charactersOf({ messages }: ChatInput): number {
   return messages.reduce((sum, message, index) => sum + perMessage + plainContent(message.content, index).length, 0);
 }

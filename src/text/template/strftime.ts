@@ -1,4 +1,4 @@
-// Formats a moment in UTC as strftime does, without a clock or a time zone.
+// Formats a UTC time as strftime does, without a clock or a time zone.
 
 const months = 'January February March April May June July August September October November December'.split(' ');
 const weekdays = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ');
@@ -25,7 +25,7 @@ function monthLengths(year: number): readonly number[] {
 function momentOf(timeMs: number): Moment {
   const days = Math.floor(timeMs / dayMs);
   const ms = timeMs - days * dayMs;
-  // Whole cycles of 400 years (146,097 days) first, so that the loop is short for any time.
+  // Whole cycles of 400 years (146,097 days) first keep the loop short for any time.
   const cycles = Math.floor(days / 146_097);
   let year = 1970 + cycles * 400;
   let dayOfYear = days - cycles * 146_097;
@@ -80,7 +80,7 @@ const directives: Readonly<Record<string, (at: Moment) => string>> = {
   '%': () => '%',
 };
 
-/** strftime in UTC; `%-d` and its like drop the padding, an unknown directive stays as it is. */
+/** strftime in UTC. `%-d` and similar drop the padding; an unknown directive stays unchanged. */
 export function formatTime(timeMs: number, format: string): string {
   const at = momentOf(timeMs);
   return format.replace(/%(-?)([A-Za-z%])/g, (whole, bare: string, name: string) => {

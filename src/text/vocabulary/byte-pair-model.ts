@@ -1,4 +1,4 @@
-// Byte-level byte pair encoding: GPT-2's vocabulary form, with the merges of the file.
+// Byte-level byte pair encoding, GPT-2's vocabulary form, with the merges of the file.
 
 import { encodeUtf8 } from '../utf8.ts';
 import { byteChars, byteLevelBytes } from './byte-level.ts';
@@ -9,9 +9,9 @@ import { type PreTokenizer, preTokenizer, splitPieces } from './pre-tokenizers.t
 import type { VocabularyModel } from './vocabulary-model.ts';
 
 interface Symbols {
-  /** Text -> symbol: token ids, and above them what only occurs on the way to a token. */
+  /** Text to symbol: token ids first, then symbols that only occur as parts of a token. */
   readonly ids: Map<string, number>;
-  /** Texts of the symbols past the vocabulary. */
+  /** Texts of the symbols beyond the vocabulary. */
   readonly extra: string[];
   readonly vocabSize: number;
 }
@@ -28,7 +28,7 @@ function symbolOf(symbols: Symbols, text: string): number {
 function readMerges(merges: readonly string[], symbols: Symbols): PairTable {
   const pairs = new PairTable(merges.length);
   merges.forEach((merge, rank) => {
-    // The first part may itself begin with a space.
+    // The first part may begin with a space.
     const gap = merge.indexOf(' ', 1);
     if (gap < 0) throw new Error(`Cannot build tokenizer: merge ${rank} is not a pair: '${merge}'`);
     const left = merge.slice(0, gap);
@@ -88,7 +88,7 @@ export class BytePairModel implements VocabularyModel {
     return Int32Array.from(ids);
   }
 
-  // A symbol that is no token falls apart into its ASCII characters; a byte that the vocabulary lacks is lost.
+  // A symbol without a token is split into its ASCII characters; a byte that the vocabulary lacks is dropped.
   #emit(symbol: number, ids: number[]): void {
     const { extra, vocabSize } = this.#symbols;
     if (symbol < vocabSize) {

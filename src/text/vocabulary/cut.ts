@@ -1,6 +1,9 @@
-// Cuts a text at every match of a pattern.
+// Splits a text into the matches of a pattern.
 
-/** All matches, in order. Throws where a match is too long for the regular expression engine: some four million characters. */
+/**
+ * All matches, in order. @throws Error when a match is too long for the regular expression engine: about four million
+ * characters
+ */
 export function cutAll(text: string, pattern: RegExp): readonly string[] {
   try {
     return text.match(pattern) ?? [];

@@ -1,4 +1,4 @@
-// The tokenizer part of a GGUF file's metadata, as plain data.
+// Tokenizer metadata of a GGUF file as plain data.
 
 /** The `tokenizer.ggml.*` keys of a GGUF file, `model` to `add_space_prefix`. */
 export interface GgufTokenizerData {
@@ -6,15 +6,15 @@ export interface GgufTokenizerData {
   readonly model: string;
   readonly pre?: string | undefined;
   readonly tokens: readonly string[];
-  /** (tokens): values of `tokenType`; every token is ordinary where missing. */
+  /** (tokens): values of `tokenType`; undefined: all tokens are normal. */
   readonly tokenTypes?: ArrayLike<number> | undefined;
-  /** (tokens): `llama` only. */
+  /** (tokens): only for `llama`. */
   readonly scores?: ArrayLike<number> | undefined;
-  /** `gpt2` only: 'left right', best first. */
+  /** Only for `gpt2`: 'left right', best first. */
   readonly merges?: readonly string[] | undefined;
   readonly bosId?: number | undefined;
   readonly eosId?: number | undefined;
-  /** End of turn and of message, where the file names them (`eot_token_id`, `eom_token_id`). */
+  /** End of turn and end of message, if the file has them (`eot_token_id`, `eom_token_id`). */
   readonly eotId?: number | undefined;
   readonly eomId?: number | undefined;
   readonly unkId?: number | undefined;
@@ -22,9 +22,12 @@ export interface GgufTokenizerData {
   readonly addBos?: boolean | undefined;
   readonly addEos?: boolean | undefined;
   readonly addSpacePrefix?: boolean | undefined;
-  /** White space behind a control or user-defined token belongs to it, but for the begin, unknown and `<|endoftext|>` tokens (Phi-3). */
+  /**
+   * White space after a control or user-defined token belongs to it, except after the begin, unknown and
+   * `<|endoftext|>` tokens (Phi-3).
+   */
   readonly stripAfterSpecial?: boolean | undefined;
 }
 
-/** Kinds of token in `tokenizer.ggml.token_type`. */
+/** Token kinds in `tokenizer.ggml.token_type`. */
 export const tokenType = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 } as const;

@@ -5,10 +5,10 @@ import { encodeUtf8, toWellFormed } from '../utf8.ts';
 import { BytePairModel } from './byte-pair-model.ts';
 import { type GgufTokenizerData, tokenType } from './gguf-tokenizer-data.ts';
 import { SentencePieceModel } from './sentence-piece-model.ts';
-import { SpecialSplitter } from './special-splitter.ts';
 import type { VocabularyModel } from './vocabulary-model.ts';
 
-// GGUF has no list of end tokens, and many files name only one: these end a turn wherever a vocabulary has them as control tokens.
+// GGUF has no list of end tokens, and many files name only one. These control tokens end a turn in every vocabulary
+// that has them.
 const endOfTurnTexts = new Set([
   '<|eot_id|>',
   '<|eom_id|>',
@@ -20,7 +20,7 @@ const endOfTurnTexts = new Set([
   '<EOT>',
 ]);
 
-/** Builds the tokenizer; throws `Cannot build tokenizer: ...` on metadata that contradicts itself or is of an unknown kind. */
+/** @throws Error `Cannot build tokenizer: ...` for inconsistent metadata or an unknown kind */
 export function createGgufTokenizer(data: GgufTokenizerData): Tokenizer {
   checkData(data);
   if (data.model === 'llama') {
@@ -63,10 +63,10 @@ class GgufTokenizer implements Tokenizer {
   readonly #userDefined: ReadonlySet<number>;
   readonly #prefix: readonly number[];
   readonly #suffix: readonly number[];
-  /** Splits at all marked tokens, and at those only that are ordinary text. */
+  /** Splits at all special and user-defined tokens, or at user-defined tokens only. */
   readonly #splitAll: SpecialSplitter;
   readonly #splitUserDefined: SpecialSplitter;
-  /** Tokens that take the white space behind them along. */
+  /** Tokens that absorb the white space after them. */
   readonly #stripping: ReadonlySet<number>;
   readonly #bytes: (Uint8Array | undefined)[];
 
@@ -147,4 +147,29 @@ function findEosIds(data: GgufTokenizerData, specialIds: ReadonlySet<number>): n
   const named = [data.eosId, data.eotId, data.eomId].filter((id) => id !== undefined);
   const known = [...specialIds].filter((id) => endOfTurnTexts.has(data.tokens[id] as string));
   return [...new Set([...named, ...known])];
+}
+
+/** Splits a text at token texts: the leftmost first, and of several with the same start the longest. */
+class SpecialSplitter {
+  readonly #ids: ReadonlyMap<string, number>;
+  readonly #pattern: RegExp | undefined;
+
+  constructor(ids: ReadonlyMap<string, number>) {
+    this.#ids = ids;
+    const texts = [...ids.keys()].filter((text) => text.length > 0).sort((a, b) => b.length - a.length);
+    const alternatives = texts.map((text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'));
+    this.#pattern = texts.length > 0 ? new RegExp(`(${alternatives.join('|')})`, 'u') : undefined;
+  }
+
+  /** Parts of plain text (never empty) and token ids, in order. */
+  split(text: string): (string | number)[] {
+    if (text.length === 0) return [];
+    if (this.#pattern === undefined) return [text];
+    const parts = text.split(this.#pattern);
+    // With a capturing group, every second part is a separator.
+    return parts.flatMap<string | number>((part, index) => {
+      if (index % 2 === 0) return part.length > 0 ? [part] : [];
+      return [this.#ids.get(part) as number];
+    });
+  }
 }

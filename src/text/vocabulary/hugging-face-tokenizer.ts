@@ -1,13 +1,12 @@
-// Tokenizers of Hugging Face directories (tokenizer.json), through the library of the same people.
+// Tokenizers of Hugging Face directories (tokenizer.json), by means of Hugging Face's JavaScript library.
 
 import { Tokenizer as Library } from '@huggingface/tokenizers';
 import { oneLine } from '../../util/one-line.ts';
 import type { EncodeOptions, Tokenizer } from '../tokenizer.ts';
 import { encodeUtf8, toWellFormed } from '../utf8.ts';
 import { byteLevelBytes } from './byte-level.ts';
-import { exactPreTokenizer } from './hugging-face-splits.ts';
 
-/** No vocabulary is larger. The library walks over every number up to the greatest id. */
+/** Far above any real vocabulary. The library iterates over all numbers up to the largest id. */
 const idMax = 2 ** 22;
 
 interface AddedToken {
@@ -16,7 +15,7 @@ interface AddedToken {
   readonly special?: boolean;
 }
 
-/** What we use of the library. */
+/** The members of the library that are used here. */
 interface LibraryTokenizer {
   encode(text: string, options: { add_special_tokens: boolean }): { readonly ids: number[] };
   token_to_id(token: string): number | undefined;
@@ -36,7 +35,7 @@ export interface HuggingFaceTokenizerFiles {
   readonly specialTokensMap?: unknown;
 }
 
-/** Builds the tokenizer; throws `Cannot build tokenizer: ...` on files of an unknown or broken form. */
+/** @throws Error `Cannot build tokenizer: ...` for files in an unknown or invalid form */
 export function createHuggingFaceTokenizer(files: HuggingFaceTokenizerFiles): Tokenizer {
   if (!isObject(files.tokenizer)) throw new Error('Cannot build tokenizer: tokenizer.json is not an object');
   const config = isObject(files.config) ? files.config : {};
@@ -58,8 +57,8 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly #json: Json;
   readonly #config: Json;
   readonly #library: LibraryTokenizer;
-  /** Knows no special tokens in a text; built when first asked for. */
-  #blind: LibraryTokenizer | undefined;
+  /** Does not parse special tokens in a text; built on first use. */
+  #librarySkippingSpecial: LibraryTokenizer | undefined;
   readonly #added: ReadonlyMap<number, AddedToken>;
   readonly #bytesOf: (token: string) => Uint8Array;
   readonly #bytes: (Uint8Array | undefined)[] = [];
@@ -90,11 +89,11 @@ class HuggingFaceTokenizer implements Tokenizer {
     const { addSpecial = true, parseSpecial = true } = options;
     const wellFormed = toWellFormed(text);
     try {
-      if (parseSpecial) return whole(this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids);
-      const plain = whole(this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids);
-      return addSpecial ? this.#frame(plain) : plain;
+      if (parseSpecial) return checkedIds(this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids);
+      const plain = checkedIds(this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids);
+      return addSpecial ? this.#addSpecialIds(plain) : plain;
     } catch (error) {
-      // The library finds some broken parts of a tokenizer.json only when it comes to them.
+      // The library detects some invalid parts of tokenizer.json only when it uses them.
       throw new Error(`Cannot tokenize text: ${reasonOf(error)}`);
     }
   }
@@ -119,21 +118,21 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 
   #withoutSpecial(): LibraryTokenizer {
-    if (this.#blind !== undefined) return this.#blind;
-    const visible = addedTokens(this.#json).filter((token) => token.special !== true);
-    const blind = new Library({ ...this.#json, added_tokens: visible }, this.#config);
-    this.#blind = blind;
-    return blind;
+    if (this.#librarySkippingSpecial !== undefined) return this.#librarySkippingSpecial;
+    const ordinary = addedTokens(this.#json).filter((token) => token.special !== true);
+    const library = new Library({ ...this.#json, added_tokens: ordinary }, this.#config);
+    this.#librarySkippingSpecial = library;
+    return library;
   }
 
-  // What the post-processor puts around a text is seen by encoding one with it and without.
-  #frame(ids: readonly number[]): number[] {
+  // Encodes a sample with and without special tokens to find what the post-processor adds around a text.
+  #addSpecialIds(ids: readonly number[]): number[] {
     const bare = this.#library.encode('a', { add_special_tokens: false }).ids;
-    const framed = this.#library.encode('a', { add_special_tokens: true }).ids;
-    const extra = framed.length - bare.length;
+    const withSpecial = this.#library.encode('a', { add_special_tokens: true }).ids;
+    const extra = withSpecial.length - bare.length;
     let before = 0;
-    while (before < extra && bare.some((id, i) => framed[before + i] !== id)) before++;
-    return [...framed.slice(0, before), ...ids, ...framed.slice(before + bare.length)];
+    while (before < extra && bare.some((id, i) => withSpecial[before + i] !== id)) before++;
+    return [...withSpecial.slice(0, before), ...ids, ...withSpecial.slice(before + bare.length)];
   }
 }
 
@@ -143,8 +142,8 @@ const reasonOf = (error: unknown): string =>
 
 const noBytes = new Uint8Array(0);
 
-/** The ids, where a vocabulary without an unknown token has one for every part of the text. */
-function whole(ids: number[]): number[] {
+/** The ids, checked: a vocabulary without an unknown token may lack a part of the text. */
+function checkedIds(ids: number[]): number[] {
   if (ids.every((id) => Number.isInteger(id))) return ids;
   throw new Error('the vocabulary has no token for a part of it');
 }
@@ -158,7 +157,7 @@ function greatestId(vocabulary: ReadonlyMap<string, number>): number {
 const isId = (value: unknown): value is number =>
   Number.isInteger(value) && Number(value) >= 0 && Number(value) <= idMax;
 
-/** Ids of a vocabulary, or of one for each language. */
+/** Checks the ids of a vocabulary, or of one vocabulary for each language. */
 function checkIds(vocabulary: unknown): void {
   if (!isObject(vocabulary)) return;
   for (const [token, id] of Object.entries(vocabulary)) {
@@ -184,13 +183,13 @@ function isAddedToken(value: unknown): value is AddedToken {
   return isObject(value) && Number.isInteger(value.id) && typeof value.content === 'string';
 }
 
-/** A special token is written as its text, or as an object that holds it. */
+/** A special token is a string or an object with `content`. */
 function tokenText(value: unknown): string | undefined {
   const text = isObject(value) ? value.content : value;
   return typeof text === 'string' ? text : undefined;
 }
 
-/** The decoder as a flat list of steps. */
+/** The decoder's steps as a flat list. */
 function decoderSteps(decoder: unknown): readonly Json[] {
   if (!isObject(decoder)) return [];
   if (decoder.type !== 'Sequence') return [decoder];
@@ -203,7 +202,7 @@ function stripsSpace(step: Json): boolean {
   return step.type === 'Metaspace' && step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
 }
 
-// How one token is spelled. The library decodes whole sequences to text only, which loses the bytes of broken characters.
+// Bytes of one token. The library decodes checkedIds sequences to text only, which loses the bytes of incomplete characters.
 function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
   const types = steps.map((step) => step.type);
   if (types.includes('ByteLevel')) return byteLevelBytes;
@@ -226,4 +225,37 @@ function replacement(step: Json): (readonly [string, string])[] {
   const pattern = isObject(step.pattern) ? step.pattern.String : undefined;
   const content = step.content;
   return typeof pattern === 'string' && typeof content === 'string' ? [[pattern, content]] : [];
+}
+
+// ByteLevel's pattern. In a Split the library reads \s as Unicode white space, in its own ByteLevel it does not.
+const byteLevelWords = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+const isolate = (regex: string): Json => ({
+  type: 'Split',
+  pattern: { Regex: regex },
+  behavior: 'Isolated',
+  invert: false,
+});
+
+/**
+ * An equivalent pre-tokenizer that the library executes exactly: it would use JavaScript's digits and white space for the
+ * others.
+ */
+function exactPreTokenizer(preTokenizer: unknown): unknown {
+  if (typeof preTokenizer !== 'object' || preTokenizer === null || !('type' in preTokenizer)) return preTokenizer;
+  const step: Json = { ...preTokenizer };
+  switch (step.type) {
+    case 'Sequence':
+      return Array.isArray(step.pretokenizers)
+        ? { ...step, pretokenizers: step.pretokenizers.map(exactPreTokenizer) }
+        : step;
+    case 'Digits':
+      return isolate(step.individual_digits === true ? '\\p{N}' : '\\p{N}+');
+    case 'ByteLevel':
+      // With a prefix space, the split would have to follow it.
+      if (step.use_regex === false || step.add_prefix_space === true) return step;
+      return { type: 'Sequence', pretokenizers: [isolate(byteLevelWords), { ...step, use_regex: false }] };
+    default:
+      return step;
+  }
 }

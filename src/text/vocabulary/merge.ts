@@ -1,12 +1,15 @@
-// Greedy pair merging, the core of BPE and of SentencePiece alike: a table of mergeable pairs and the merge loop.
+// Greedy pair merging, the core of BPE and SentencePiece: a table of mergeable pairs and the merge loop.
 
-/** Maps a pair of symbol ids to the rank of its merge and the symbol it becomes. Open addressing in typed arrays: a vocabulary has 300,000 pairs. */
+/**
+ * Maps a pair of symbol ids to the rank of its merge and the merged symbol. Open addressing in typed arrays, because a
+ * vocabulary has 300,000 pairs.
+ */
 export class PairTable {
   readonly #mask: number;
   // (slots, 4): left + 1 (0 is a free slot), right, rank, merged.
   readonly #slots: Int32Array;
 
-  /** @param capacity an upper bound of the pairs that will be added. */
+  /** @param capacity upper bound of the number of pairs */
   constructor(capacity: number) {
     let slots = 16;
     while (slots < capacity * 2) slots *= 2;
@@ -14,7 +17,7 @@ export class PairTable {
     this.#slots = new Int32Array(slots * 4);
   }
 
-  /** Adds a pair unless it is there: the first rank given to it stays. */
+  /** Adds a pair unless it exists: the first rank of a pair stays. */
   add(left: number, right: number, rank: number, merged: number): void {
     const at = this.#find(left, right);
     if (this.#slots[at] !== 0) return;
@@ -24,7 +27,7 @@ export class PairTable {
     this.#slots[at + 3] = merged;
   }
 
-  /** A handle for `rank` and `merged`, or undefined where the pair does not merge. */
+  /** A handle for `rank` and `merged`, or undefined if the pair does not merge. */
   find(left: number, right: number): number | undefined {
     const at = this.#find(left, right);
     return this.#slots[at] === 0 ? undefined : at;
@@ -53,10 +56,10 @@ export class PairTable {
 // A queue entry is rank * positionsMax + position in one double: smallest rank first, then leftmost.
 const positionsMax = 2 ** 27;
 const none = -1;
-// Room that is kept between calls; what a longer text needed is given back.
+// Capacity that is kept between calls; larger buffers are released.
 const keptSymbols = 1 << 14;
 
-/** Least number first. */
+/** A min-heap of numbers. */
 class NumberHeap {
   readonly #items: number[] = [];
 
@@ -95,7 +98,7 @@ class NumberHeap {
   }
 }
 
-/** Merges the pair of least rank (leftmost first) until none is left, in O(n log n). */
+/** Merges the pair of lowest rank (leftmost first) until none is left, in O(n log n). */
 export class PairMerger {
   readonly #pairs: PairTable;
   readonly #queue = new NumberHeap();
@@ -107,7 +110,7 @@ export class PairMerger {
   }
 
   /**
-   * Merges `symbols[0..count)` in place. Afterwards each surviving symbol stands at the index of its first part; `visit` gets
+   * Merges `symbols[0..count)` in place. Each remaining symbol is at the index of its first part; `visit` receives
    * these indices in order.
    */
   merge(symbols: Int32Array, count: number, visit: (index: number) => void): void {
@@ -141,7 +144,7 @@ export class PairMerger {
     if (handle !== undefined) this.#queue.push(this.#pairs.rank(handle) * positionsMax + left);
   }
 
-  // An entry may be out of date: its pair is looked up again, and counts only if what stands there now has the same rank.
+  // An entry may be out of date: it counts only if the pair at its position still has the same rank.
   #apply(symbols: Int32Array, count: number, entry: number): void {
     const left = entry % positionsMax;
     const right = this.#next[left] as number;

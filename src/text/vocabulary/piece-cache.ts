@@ -1,9 +1,9 @@
-// Remembers the ids of short text pieces, which repeat all the time in any real text.
+// Caches the ids of short text pieces, which repeat often in real text.
 
 const entriesMax = 1 << 15;
 const pieceCharsMax = 48;
 
-/** Piece -> ids, bounded; emptied when full, because the frequent pieces are back at once. */
+/** Piece to ids, with a limit. A full cache is emptied: frequent pieces return quickly. */
 export class PieceCache {
   readonly #ids = new Map<string, Int32Array>();
 
@@ -18,7 +18,7 @@ export class PieceCache {
   }
 }
 
-// A piece is a slice of its text and would keep the whole text alive for as long as it is cached.
+// Copies a piece: a slice would keep the whole text alive while it is cached.
 function ownCopy(piece: string): string {
   const units = new Array<number>(piece.length);
   for (let i = 0; i < piece.length; i++) units[i] = piece.charCodeAt(i);

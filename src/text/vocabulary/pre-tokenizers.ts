@@ -1,4 +1,4 @@
-// How byte-level BPE cuts a text into pieces before merging, one row for each pre-tokenizer a GGUF file can name.
+// How byte-level BPE splits a text into pieces before merging: one row for each pre-tokenizer name of GGUF.
 
 import { cutAll } from './cut.ts';
 
@@ -10,22 +10,22 @@ interface Pass {
 
 export interface PreTokenizer {
   readonly passes: readonly Pass[];
-  /** A piece that is a token is taken as it is, whatever the merges say. */
+  /** A piece that is a token is used as it is, without merging. */
   readonly ignoreMerges: boolean;
-  /** Whether a sequence begins with the bos token where the file does not say. */
+  /** Whether a sequence begins with the bos token by default. */
   readonly addBos: boolean;
 }
 
-// Unicode's White_Space, which \s of JavaScript is not (it has U+FEFF and lacks U+0085).
+// Unicode's White_Space. JavaScript's \s differs: it includes U+FEFF and lacks U+0085.
 const space = '\\p{White_Space}';
 const word = `[^${space}\\p{L}\\p{N}]`;
 const contractions = "'(?:s|t|re|ve|m|ll|d)";
 const anyCaseContractions = "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])";
-// Leaves the last of several spaces to the word behind them.
+// Leaves the last of several spaces to the following word.
 const spaces = `${space}+(?!\\P{White_Space})|${space}+`;
 
 const matches = (pattern: string): Pass => ({ pattern: new RegExp(pattern, 'gu'), whole: true });
-// The group makes String.split return what separates the gaps, too.
+// The capturing group makes String.split also return the separators.
 const separates = (pattern: string): Pass => ({ pattern: new RegExp(`(${pattern})`, 'u'), whole: false });
 
 const gpt2Words = matches(`${contractions}| ?\\p{L}+| ?\\p{N}+| ?${word}+|${spaces}`);
@@ -34,9 +34,9 @@ const modernWords = (digitsMax: number) =>
     `${anyCaseContractions}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,${digitsMax}}| ?${word}+[\\r\\n]*|${space}*[\\r\\n]+|${spaces}`,
   );
 
-// Cased letters of the scripts that DeepSeek's tokenizer.json lists: those outside it are cut like symbols.
+// Cased letters of the scripts in DeepSeek's tokenizer.json; other cased letters are split like symbols.
 const deepseekLetters = `(?:(?![\\u0560-\\u0588\\u10c7-\\u10ff\\u1c80-\\u1c8f\\u2d00-\\u2d2d\\ua790-\\ua7fa\\uab30-\\uab68\\u{10570}-\\u{105bf}\\u{10d50}-\\u{10d8f}\\u{16e40}-\\u{16eff}\\u{1d400}-\\u{1d7cb}\\u{1df00}-\\u{1df2f}])\\p{LC})+`;
-// White space inside these ranges counts as space only, as it does for llama.cpp.
+// White space inside these ranges counts only as space, as in llama.cpp.
 const eastAsian = `(?:(?!${space})[\\u0800-\\u9fa5\\uac00-\\ud7ff])+`;
 
 // Case decides where a word ends; a letter without case belongs to either side.
@@ -97,10 +97,10 @@ const table: ReadonlyMap<string, PreTokenizer> = new Map(
   names.flatMap(([found, list]) => list.split(' ').map((name) => [name, found] as const)),
 );
 
-/** Names that `tokenizer.ggml.pre` may have. */
+/** Valid names of `tokenizer.ggml.pre`. */
 export const preTokenizerNames: readonly string[] = [...table.keys()];
 
-/** The row of a `tokenizer.ggml.pre` name; no name means `default`. Throws on a name that is not in the table. */
+/** The row of a `tokenizer.ggml.pre` name; no name means `default`. @throws Error for an unknown name */
 export function preTokenizer(name = 'default'): PreTokenizer {
   const found = table.get(name);
   if (found === undefined) {
@@ -111,7 +111,10 @@ export function preTokenizer(name = 'default'): PreTokenizer {
   return found;
 }
 
-/** Pieces of a text, in order; together they are the text. Each pass cuts the pieces of the one before, and sees no further than its piece. */
+/**
+ * Pieces of a text, in order; concatenated they are the text. Each pass splits the pieces of the previous pass
+ * separately.
+ */
 export function splitPieces(text: string, passes: readonly Pass[]): string[] {
   let pieces = [text];
   for (const { pattern, whole } of passes) {

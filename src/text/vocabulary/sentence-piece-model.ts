@@ -1,4 +1,4 @@
-// SentencePiece-style vocabularies as GGUF files carry them: merges follow from the tokens and their scores.
+// SentencePiece-style vocabularies of GGUF files: merges follow from the tokens and their scores.
 
 import { encodeUtf8 } from '../utf8.ts';
 import { cutAll } from './cut.ts';
@@ -8,22 +8,22 @@ import { PieceCache } from './piece-cache.ts';
 import type { VocabularyModel } from './vocabulary-model.ts';
 
 const escapedSpace = '\u2581';
-// Stands for every character that no token contains: it never merges.
+// The symbol of any character that no token contains: it never merges.
 const foreign = 0x7fffffff - 1;
 
 interface Pairs {
   readonly table: PairTable;
-  /** Code point -> symbol of each character that some token contains. */
+  /** Code point to symbol, for each character that some token contains. */
   readonly chars: ReadonlyMap<number, number>;
 }
 
-/** Ranks for scores: the highest score merges first, equal scores leftmost first. */
+/** Ranks of scores: the highest score merges first, equal scores leftmost first. */
 function rankOf(scores: ArrayLike<number>): Map<number, number> {
   const distinct = [...new Set(Array.from(scores))].sort((a, b) => b - a);
   return new Map(distinct.map((score, rank) => [score, rank]));
 }
 
-// Two neighbours merge when their texts together are a token, so each token gives the pairs of its possible halves.
+// Two adjacent symbols merge when their joined text is a token, so each token gives the pairs of its possible halves.
 function readPairs(data: GgufTokenizerData, ids: ReadonlyMap<string, number>): Pairs {
   const { scores } = data;
   if (scores === undefined || scores.length !== data.tokens.length) {
@@ -65,9 +65,12 @@ export class SentencePieceModel implements VocabularyModel {
   readonly #data: GgufTokenizerData;
   readonly #chars: ReadonlyMap<number, number>;
   readonly #merger: PairMerger;
-  /** (256): ids that a byte falls back to. */
+  /** (256): fallback id of each byte. */
   readonly #byteIds: readonly (number | undefined)[];
-  /** Cuts before a run of spaces; exact because no token has a space behind another character. Undefined where one has. */
+  /**
+   * Splits before a run of spaces; exact if no token has a space after another character. undefined: some token has
+   * one.
+   */
   readonly #words: RegExp | undefined;
   readonly #cache = new PieceCache();
 

@@ -1,8 +1,8 @@
-// What the kinds of GGUF vocabulary have in common: plain text to ids, and the bytes of a token.
+// Common interface of the GGUF vocabulary kinds: plain text to ids, and the bytes of a token.
 
 export interface VocabularyModel {
-  /** Appends the ids of text that holds no special tokens. `atStart`: nothing or a special token stands before it. */
+  /** Appends the ids of text without special tokens. `atStart`: the text is first or follows a special token. */
   encode(text: string, atStart: boolean, out: number[]): void;
-  /** Bytes of an ordinary token; `id` lies within the vocabulary. */
+  /** Bytes of a normal token; `id` is within the vocabulary. */
   bytes(id: number): Uint8Array;
 }

@@ -1,14 +1,14 @@
-// Choices from a seed, for generators of hostile input.
+// A seeded pseudo-random number generator for mutations of input.
 
-/** Numbers of a multiplicative generator: the same requests from the same seed. */
-export class Chance {
+/** The same seed gives the same sequence of numbers. */
+export class Prng {
   #state: number;
 
   constructor(seed: number) {
     this.#state = (seed ^ 0x5eed1e55) >>> 0;
   }
 
-  /** An integer from 0 to below `bound`. */
+  /** An integer of at least 0 and below `bound`. */
   below(bound: number): number {
     this.#state = (this.#state + 0x9e3779b9) >>> 0;
     let mixed = Math.imul(this.#state ^ (this.#state >>> 16), 0x85ebca6b);
@@ -16,7 +16,7 @@ export class Chance {
     return Math.floor((((mixed ^ (mixed >>> 16)) >>> 0) / 2 ** 32) * bound);
   }
 
-  of<T>(items: readonly T[]): T {
+  pick<T>(items: readonly T[]): T {
     const item = items[this.below(items.length)];
     if (item === undefined) throw new Error('Cannot choose: the list is empty');
     return item;
