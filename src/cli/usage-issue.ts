@@ -1,16 +1,16 @@
-// What is wrong with an option's value, in one line that names the part at fault.
+// Describes an invalid option in one line that names the invalid part.
 import type { z } from 'zod';
 
 type Issue = z.core.$ZodIssue;
-/** Options whose values are for nobody's log. */
+/** Options with secret values, which are not printed. */
 const secrets: ReadonlySet<PropertyKey> = new Set(['token', 'apiKey']);
-/** What the schema's library says of a value that is missing or of no form at all. */
+/** The message of zod for a missing value or one of no known form. */
 const saysNothing = 'Invalid input';
 
 /**
- * The first of them.
- * @param given options as they were written
- * @param flagOf how a flag spells an option's name
+ * Describes the first issue.
+ * @param given unparsed options
+ * @param flagOf the flag of an option name
  */
 export function describeIssue(
   issues: readonly Issue[],
@@ -29,7 +29,7 @@ export function describeIssue(
   return `Cannot use --${flagOf(String(name))}${shown}: ${what === '' ? '' : `${what}: `}${message}`;
 }
 
-/** Of forms that a value may have, that which was meant: the one that it is at fault in farthest inside. */
+/** For a union of forms, the form that matched furthest is the intended one. */
 function innermost(issue: Issue): { readonly message: string; readonly path: readonly PropertyKey[] } {
   if (issue.code !== 'invalid_union') return { message: issue.message, path: [] };
   const found = issue.errors.flatMap(([first]) => {
@@ -41,7 +41,7 @@ function innermost(issue: Issue): { readonly message: string; readonly path: rea
   return best === undefined || best.path.length === 0 ? { message: issue.message, path: [] } : best;
 }
 
-/** What stands before the host of an address is a secret, too. */
+/** Removes user names and passwords from addresses. */
 function written(value: unknown): string {
   const isShort = typeof value !== 'object' || value === null || isPlainList(value);
   return (isShort ? String(value) : JSON.stringify(value)).replace(/:\/\/[^/\s]*@/g, '://');

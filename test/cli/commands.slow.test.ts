@@ -42,7 +42,7 @@ describe('kvasir', () => {
     ['a bad number', ['serve', '--port', '99999'], /Cannot use --port 99999/],
     ['an empty number', ['serve', '--threads='], /Cannot use --threads : expected a number/],
     ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key: a key is empty/],
-    ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
+    ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is not a size/],
     ['a capacity of nothing', ['trace', 'stats', 'x', '--capacity', '10,0'], /Cannot use --capacity 10,0/],
     [
       'a model of no spec',
@@ -53,7 +53,7 @@ describe('kvasir', () => {
     [
       'no whole number of machines',
       ['simulate', '--trace', 'x', '--tp', '12'],
-      /Cannot use --tp 12 with --pp 1: beyond one machine they take whole ones: a800x8 has 8 devices/,
+      /Cannot use --tp 12 with --pp 1: an instance beyond one machine must fill whole machines: a800x8 has 8 devices/,
     ],
     [
       'arithmetic of other devices',
@@ -72,7 +72,7 @@ describe('kvasir', () => {
       /Cannot use --context 1000000: the model has 8192 positions/,
     ],
     ['a cluster without its server', ['join'], /^Cannot join a cluster: --nats nats:\/\/HOST:PORT is missing/],
-    ['a secret that is too short', ['join', '--token', 'short'], /^Cannot use --token: a token has 16 characters/],
+    ['a secret that is too short', ['join', '--token', 'short'], /^Cannot use --token: a token has at least 16 characters/],
     ['a password', ['join', '--nats', 'x://me:secret@host'], /^Cannot use --nats x:\/\/host: /],
     ['data where no folder can be made', ['serve', '--data', '/proc/x'], /^Cannot keep data at \/proc\/x: no folder/],
     ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
@@ -113,7 +113,7 @@ describe('kvasir', () => {
     writeFileSync(file, '');
     expect(kvasir('serve', '--ssd', file)).toMatchObject({
       status: 2,
-      stderr: `Cannot keep blocks at ${file}: it is no folder\n`,
+      stderr: `Cannot keep blocks at ${file}: it is not a folder\n`,
     });
   });
 

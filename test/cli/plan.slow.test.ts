@@ -175,7 +175,7 @@ describe('the cheapest cluster', () => {
   it.each([
     ['no hardware', 2, ['--hardware', 'nothing', ...slo], /^Cannot find nothing among hardware: known are/],
     ['none named', 2, slo, /^Cannot plan without hardware: give --hardware/],
-    ['no SLO', 2, ['--hardware', 'single'], /^Cannot plan without an SLO: give --ttft-slo and --tbt-slo/],
+    ['no SLO', 2, ['--hardware', 'single'], /^Cannot plan without an SLO: use --ttft-slo and --tbt-slo/],
     ['no price', 2, ['--hardware', 'free', ...slo], /^Cannot plan with free: its entry has no pricePerHour/],
     [
       'a model that is too large',

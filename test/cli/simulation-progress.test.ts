@@ -40,6 +40,6 @@ describe('progress', () => {
       [90_000, 1],
     ]);
     expect(lines).toHaveLength(2);
-    expect(lines[1]).toBe('Simulating: all requests came, 1 h 2 min simulated, 1,234 requests ended, 12 under way\n');
+    expect(lines[1]).toBe('Simulating: all requests arrived, 1 h 2 min simulated, 1,234 requests ended, 12 under way\n');
   });
 });

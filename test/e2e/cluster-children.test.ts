@@ -58,7 +58,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
       expect(server.output()).not.toContain('sent no heartbeat');
       expect(await answer(server)).toEqual(expected);
-      expect(server.output()).toMatch(/has ended with SIGKILL: it is started anew in 0.5 s/);
+      expect(server.output()).toMatch(/exited with SIGKILL: it is restarted in 0.5 s/);
       // But for what it prints when it starts, all that it and its instances write down is JSON.
       const lines = server.output().split('\n').slice(0, -1);
       const logged = lines.filter((line) => !/^(Model |Instance \d+: |Serving on |Try: )/.test(line));

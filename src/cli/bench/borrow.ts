@@ -65,7 +65,7 @@ const rules: BorrowOptions = {
   ...{ borrowAhead: true, settle: true, settleMs: 100, remoteCacheMs: 0 },
 };
 
-/** Bytes by the token do not depend on the model's size, but the time does that they take. */
+/** Remote bytes per token do not depend on the size of the model, but transfer times do. */
 async function measure(folder: string, { model, ...options }: Options) {
   const { parts } = options;
   const random = (name: string, shape: LlamaShape): string => {

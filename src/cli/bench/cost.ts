@@ -69,7 +69,7 @@ export function costCommand(): Command {
     });
 }
 
-/** Each point's server, with tables and kernel times made ready once. */
+/** The server of each point, with cached tables and kernel times. */
 class Servers {
   readonly #directory: string;
   readonly #tables = new Map<string, MeasuredTables>();
@@ -84,7 +84,7 @@ class Servers {
     return withCost(point, createCostModel({ ...this.#optionsOf(point), cost: kind }), fittedFront);
   }
 
-  /** By measured tables, with these constants. */
+  /** Errors by measured tables with these constants. */
   measured(point: ServingPoint, { overheads, front }: Constants): PointErrors {
     return withCost(point, new TableCost(this.#kernelsOf(point), overheads), front);
   }
@@ -112,12 +112,12 @@ function withCost(point: ServingPoint, cost: StepCostModel, front: FrontTimes): 
   return errorsOf(point, simulatePoint(point, { cost, memoryBytes, weightBytes }, front));
 }
 
-/** What is long to simulate is left out of the search, not out of the judging. */
+/** Slow simulations are left out of the search, but not out of the errors. */
 function isSearched({ outputTokens, concurrency }: ServingPoint): boolean {
   return outputTokens <= 1024 && concurrency <= 32;
 }
 
-/** Steps of the search for each draw of it. */
+/** Search steps per draw. */
 const stepShare = 1 / 4;
 
 function search(servers: Servers, points: readonly ServingPoint[], draws: number) {

@@ -1,4 +1,4 @@
-// A NATS server of one's own on this host, for benches of processes: with JetStream, in a folder that goes with it.
+// A NATS server with JetStream on this host for benches, in a temporary folder.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
@@ -18,7 +18,7 @@ export class LocalNats {
     this.#process = endsWithUs(spawn('nats-server', flags, { stdio: 'ignore' }));
   }
 
-  /** Resolves when it answers. @throws UsageError where there is none to start */
+  /** Resolves when it answers. @throws UsageError if nats-server is not installed */
   static async start(): Promise<LocalNats> {
     if (spawnSync('nats-server', ['--version']).status !== 0)
       throw new UsageError('Cannot start the cluster: nats-server is not installed');
@@ -40,7 +40,7 @@ export class LocalNats {
   }
 }
 
-/** It is killed when this process ends. */
+/** Kills the child when this process exits. */
 export function endsWithUs(child: ChildProcess): ChildProcess {
   child.once(
     'exit',
@@ -49,7 +49,7 @@ export function endsWithUs(child: ChildProcess): ChildProcess {
   return child;
 }
 
-/** Resolves when it has ended, now or before. */
+/** Resolves when the child has exited. */
 export async function killed(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const ended = once(child, 'exit');

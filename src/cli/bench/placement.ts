@@ -59,7 +59,7 @@ async function read({ blockTokens, prompts: most }: Options, trace: string): Pro
   return prompts;
 }
 
-/** Sessions like Mooncake's real workload, as long as its conversation trace. */
+/** Sessions like the real workload of Mooncake, with the lengths of its conversation trace. */
 function made({ blockTokens, prompts }: Options): readonly TraceRequest[] {
   const { real } = presets;
   const input = { kind: 'log-normal', mean: 12_000, variation: 1.3 } as const;

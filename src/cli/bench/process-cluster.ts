@@ -1,4 +1,4 @@
-// A cluster of processes on this host, to be killed: a NATS server, a gateway, and instances.
+// A cluster of processes on this host with instances that can be killed: a NATS server, a gateway and instances.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -8,9 +8,9 @@ import { endsWithUs, killed, LocalNats } from './local-nats.ts';
 
 export interface ProcessClusterOptions {
   readonly instances: number;
-  /** Of each instance. */
+  /** Per instance. */
   readonly threads: number;
-  /** Undefined: the embedded one. */
+  /** Undefined: the embedded model. */
   readonly model?: string | undefined;
   /** Requests accepted at once. */
   readonly queue: number;
@@ -31,7 +31,7 @@ export class ProcessCluster implements KillableCluster {
     this.instances = options.instances;
   }
 
-  /** Resolves when all instances serve. @throws UsageError where there is no NATS server to start */
+  /** Resolves when all instances serve. @throws UsageError if nats-server is not installed */
   static async start(options: ProcessClusterOptions): Promise<ProcessCluster> {
     const cluster = new ProcessCluster(options, await LocalNats.start());
     try {

@@ -1,4 +1,4 @@
-// A cluster for benches whose gateway is this process and whose instances are processes of this host, over a NATS server of their own.
+// A cluster for benches: the gateway is this process, and instances are child processes on a NATS server of their own.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type InstanceOptions, type ServeOptions, serveOptionsSchema } from '../options/options.ts';
@@ -14,7 +14,7 @@ export interface ProcessServing extends Pick<TextSide, 'model'> {
 
 type Given = Partial<Omit<ServeOptions, 'nats' | 'cluster' | 'instances'>>;
 
-/** @param name of the cluster; several may share the server. Resolves when all instances serve. @throws Error where one of them cannot */
+/** Resolves when all instances serve. @param name of the cluster; several may share the server @throws Error if an instance fails */
 export async function openProcesses(
   { url }: Pick<LocalNats, 'url'>,
   name: string,

@@ -1,4 +1,4 @@
-// `kvasir bench soak`: minutes of mixed traffic against a server of its own, or one that is named.
+// `kvasir bench soak`: minutes of mixed traffic against a running server, or one that it starts.
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { Command } from 'commander';
@@ -13,7 +13,7 @@ import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { progress } from './options.ts';
 
-/** Small, so that it is full and evicts within the first minute: what grows afterwards is no cache. */
+/** Small, so that the cache is full within the first minute and later growth is not cache. */
 const kvMemory = '64m';
 const queue = 64;
 
@@ -44,7 +44,7 @@ export function soakCommand(): Command {
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { url, model, ...options } = readOptions(soakSchema, flags);
       if (url !== undefined && model !== undefined)
-        throw new UsageError("Cannot use --model with --url: the server's model is asked");
+        throw new UsageError("Cannot use --model with --url: the server has its own model");
       const report =
         url === undefined
           ? await soakOwnServer(model, options)

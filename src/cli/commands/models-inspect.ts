@@ -1,4 +1,4 @@
-// `kvasir models inspect`: what is inside a model on this machine.
+// `kvasir models inspect`: architecture, sizes, files and tensors of a local model.
 import { readdirSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { openModel } from '../../weights/open-model.ts';
@@ -7,7 +7,7 @@ import { locateCached } from '../serve/model/locate-model.ts';
 import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../serve/model/model-facts.ts';
 import { megabytes } from '../terminal/fields.ts';
 
-/** @throws HubError when it is a name of the hub that is not in the cache; ModelFileError */
+/** @throws HubError for a hub reference that is not cached; ModelFileError */
 export function inspect(model: string, json: boolean): void {
   const path = locateCached(model);
   const files = openModel(path);

@@ -1,4 +1,4 @@
-// `kvasir models list`: models of a folder, or the embedded one and what the cache of the hub holds.
+// `kvasir models list`: the models of a folder, or the embedded model and the hub cache.
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { type CachedRepository, cachedRepositories } from '../../weights/hub/cached-repositories.ts';
@@ -17,9 +17,9 @@ interface ListedModel {
   readonly error?: string;
 }
 
-/** @throws UsageError when there is no such folder */
+/** @throws UsageError if the folder does not exist */
 export function listFolder(folder: string, json: boolean): void {
-  if (!existsSync(folder)) throw new UsageError(`Cannot list models: no folder ${folder}`);
+  if (!existsSync(folder)) throw new UsageError(`Cannot list models: there is no folder ${folder}`);
   const models = modelPaths(folder).map(describe);
   if (json) {
     console.log(JSON.stringify({ models }));
@@ -71,7 +71,7 @@ function modelPaths(folder: string): string[] {
   );
 }
 
-/** A folder of GGUF files may have a config.json too. */
+/** A folder of GGUF files may contain a config.json. */
 function hasWeights(folder: string): boolean {
   return readdirSync(folder).some((name) => name.endsWith('.safetensors')) || !holdsGguf(folder);
 }

@@ -1,4 +1,4 @@
-// `kvasir plan`: the cheapest cluster that keeps a workload within its SLO, found by simulating.
+// `kvasir plan`: the cheapest cluster that serves a workload within its SLO, by simulation.
 import { Command } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../core/router/admission/slo.ts';
@@ -41,9 +41,9 @@ export function planCommand(): Command {
       const flags = withoutUnsaid(given);
       if (config !== undefined) flags.config = config;
       const said = config === undefined ? flags : { ...readConfig(config), ...flags };
-      if (hardware === undefined) throw new UsageError('Cannot plan without hardware: give --hardware NAME,NAME...');
+      if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
       if (said.ttftSlo === undefined || said.tbtSlo === undefined)
-        throw new UsageError('Cannot plan without an SLO: give --ttft-slo and --tbt-slo');
+        throw new UsageError('Cannot plan without an SLO: use --ttft-slo and --tbt-slo');
       const settings = readOptions(schema, { hardware, within, instancesMax });
       const stepMs = said.stepMs ?? stepMsOf(said.tbtSlo);
       if (stepMs !== undefined) flags.stepMs = stepMs;
@@ -67,7 +67,7 @@ export function planCommand(): Command {
   );
 }
 
-/** Steps that decode beside prefill may take what a gap may, where that is a time. */
+/** The TBT SLO also limits mixed steps, if it is a time. */
 function stepMsOf(tbtSlo: unknown): string | undefined {
   const bound = parseSloBound(String(tbtSlo));
   return bound !== undefined && 'us' in bound ? String(bound.us / 1000) : undefined;
@@ -75,7 +75,7 @@ function stepMsOf(tbtSlo: unknown): string | undefined {
 
 const lineMs = 10_000;
 
-/** A line that moves on a terminal, a line now and then elsewhere. */
+/** A progress line on a terminal, and occasional lines elsewhere. */
 class PlanProgress {
   readonly #output = process.stderr;
   #shownMs = performance.now();
@@ -90,7 +90,7 @@ class PlanProgress {
     }
   };
 
-  /** Takes the line back. */
+  /** Clears the progress line. */
   close(): void {
     if (this.#output.isTTY === true) this.#output.write('\r\x1b[K');
   }

@@ -87,7 +87,7 @@ function generateCommand(): Command {
   );
 }
 
-/** A piece of text for each group: the next is made when the reader has taken the last. */
+/** One text per group of requests, generated on demand. */
 async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<string, void> {
   for await (const { requests } of pieces) yield requests.map((request) => `${mooncakeLine(request)}\n`).join('');
 }

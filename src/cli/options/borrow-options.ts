@@ -1,4 +1,4 @@
-// What flags say of memory that instances lend to one another, and how a simulated cluster is set up for it.
+// Options of memory lending between instances, and the lending configuration of a simulated cluster.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { queryRowBytes } from '../../core/cost/dist-attention.ts';
@@ -28,7 +28,7 @@ export const borrowFields = {
 };
 
 const liveLeaseMs = 10_000;
-/** A step may take long, and a thread hears nothing meanwhile: leases are. */
+/** Leases of live instances are longer: a thread receives no messages during a step. */
 export const liveBorrowFields = {
   ...borrowFields,
   leaseMs: positive.default(liveLeaseMs),
@@ -50,12 +50,12 @@ export function addLiveBorrowFlags(command: Command): Command {
   );
 }
 
-/** Those that were given: a flag that says no is `true` where it was not. */
+/** Drops defaults: commander sets a `--no-...` flag that is not given to `true`. */
 export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string, unknown>): Record<string, unknown> {
   return { ...flags, ...(settle === false && { settle }), ...(borrowAhead === false && { borrowAhead }) };
 }
 
-/** Of instances that serve. @throws UsageError where they cannot borrow from one another */
+/** Lending rules of served instances. @throws UsageError if they cannot borrow from one another */
 export function servedLending(
   options: LiveOptions & {
     readonly instances?: readonly { readonly role: string; readonly hostMemory?: number | undefined }[] | undefined;
@@ -63,12 +63,12 @@ export function servedLending(
 ): LendingRules | undefined {
   if (!options.borrow) return undefined;
   const lenders = options.instances?.filter(({ role }) => role !== 'store') ?? [];
-  if (lenders.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances that compute at least');
+  if (lenders.length < 2) throw new UsageError('Cannot use --borrow: it needs at least two --instances that compute');
   const [most] = lenders.flatMap(({ hostMemory }) => hostMemory ?? []).sort((a, b) => b - a);
   return lendingRules({ ...options, hostMemory: options.hostMemory ?? most });
 }
 
-/** Of an instance that joins a cluster: undefined where it neither lends nor borrows. */
+/** Lending rules of a joining instance; undefined without --borrow. */
 export function joinedLending(options: LiveOptions): LendingRules | undefined {
   return options.borrow ? lendingRules(options) : undefined;
 }
@@ -105,10 +105,10 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     .option('--settle-ms <ms>', 'Search for cycles of debts at this interval (default: 500)');
 }
 
-/** Of an instance's memory, what the buffer of settlements holds. */
+/** Share of the KV pool in the staging buffer of settlements. */
 const stagingShare = 0.05;
 
-/** Where groups prefill together only mixed instances borrow for prompts that none could hold. */
+/** With pipeline groups, only mixed instances borrow for prompts that no instance holds alone. */
 export function withBorrowing(
   options: BorrowOptions & {
     readonly lendHost: number;
@@ -120,7 +120,7 @@ export function withBorrowing(
   instances: readonly InstanceSpec[],
 ): Pick<SimulationConfig, 'instances' | 'lending'> {
   if (!options.borrow && options.lendHost > 0)
-    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
+    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: it needs --borrow`);
   if (!options.borrow) return { instances, lending: undefined };
   const times = timesOf(options);
   const lenders = instances.filter(({ role }) => role !== 'store');
@@ -166,6 +166,6 @@ export function withBorrowing(
     layers,
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
-  // Stores come behind all others.
+  // Stores are the last instances.
   return { instances: [...specs, ...instances.filter(({ role }) => role === 'store')], lending };
 }

@@ -1,4 +1,4 @@
-// The cluster that a simulation describes, from flags: instances by role, what they are made of, and the network between them.
+// The simulated cluster from options: instances by role, their hardware, and the network between them.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { StepCostModel } from '../../core/cost/roofline.ts';
@@ -79,7 +79,7 @@ export function addClusterFlags(command: Command): Command {
   return addStoreFlags(addStandbyFlags(addRoleFlags(addInstanceFlags(command))));
 }
 
-/** What every instance is like and the network between them; not what they run on, nor how many there are. */
+/** Flags of all instances and their network, without hardware and instance counts. */
 export function addInstanceFlags(command: Command): Command {
   const eviction: readonly EvictionKind[] = evictionKinds;
   command
@@ -138,16 +138,16 @@ export function addInstanceFlags(command: Command): Command {
   return addTierFlags(command);
 }
 
-/** How many instances of each role. @throws UsageError */
+/** Instance counts by role. @throws UsageError */
 function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, standby }: ClusterOptions) {
   if (prefill > 0 !== decode > 0) {
-    throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
+    throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: each needs the other`);
   }
   if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
   return { prefill, decode, mixed, standby };
 }
 
-/** Instances in the order prefill, decode, mixed, standby, store. @param rechecks what has landed is refused where it would be late @throws UsageError */
+/** Instances in the order prefill, decode, mixed, standby, store. @param rechecks decode instances refuse received prompts that would miss their SLO @throws UsageError */
 export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
   const counts = countsOf(options);
   const costs = new Map<string, StepCostModel>();
@@ -155,7 +155,7 @@ export function instanceSpecs(options: ClusterOptions, rechecks: boolean): reado
     if (counts[role] === 0) return [];
     const settings = { ...options, ...settingsOf(role, options) };
     const standby = role === 'standby';
-    // What an instance holds may be set; one that is to hold more has all of its memory.
+    // --cache-blocks does not apply to standby instances, which are larger.
     const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecks, costs);
     const hardware = hardwareSpec(settings.hardware, options.machines);
     const spec = standby ? ({ role: 'decode', startUs: startUs(settings, hardware) } as const) : { role };
@@ -170,13 +170,13 @@ export function pipelineSettings(options: ClusterOptions): PipelineSettings | un
   if (members === undefined) return undefined;
   const { prefill } = countsOf(options);
   if (prefill < members) {
-    const why = prefill === 0 ? 'a group needs instances that prefill alone' : `there are ${prefill} that prefill`;
+    const why = prefill === 0 ? 'a group needs prefill instances' : `there are ${prefill} prefill instances`;
     throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
   }
   return { members, tokensOver };
 }
 
-/** Of all machines together, those of a role filled, without those on standby; undefined where one has no price. */
+/** Price of all machines without those on standby; undefined if one has no price. Machines are filled by role. */
 export function pricePerHourOf(options: ClusterOptions): number | undefined {
   const counts = countsOf(options);
   let sum = 0;
@@ -193,7 +193,7 @@ export function pricePerHourOf(options: ClusterOptions): number | undefined {
   return stores === undefined ? undefined : sum + stores;
 }
 
-/** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */
+/** Names numbered by role: 'prefill 0', 'prefill 1', 'decode 0'. */
 export function instanceNames(instances: readonly InstanceSpec[]): readonly string[] {
   const counts = new Map<string, number>();
   return instances.map(({ role, startUs }) => {
@@ -204,7 +204,7 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
   });
 }
 
-/** @param costs those that were made: instances that are alike share one */
+/** @param costs cost models by settings; equal instances share one */
 function instanceParts(
   options: ClusterOptions,
   rechecks: boolean,
@@ -216,7 +216,7 @@ function instanceParts(
   costs.set(key, cost);
   const hardware = hardwareSpec(options.hardware, options.machines);
   const { devices, nicBytesPerSecond, nicUs } = hardware;
-  // An instance on some of the machine's devices has that share of what they have in common.
+  // An instance on some devices of a machine has that share of its NICs and host memory.
   const { machines: part } = spanOf(costOptions, devices);
   const { layers } = modelSpec(options.model, options.models);
   const { kvBytesPerToken } = cost;

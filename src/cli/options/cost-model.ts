@@ -1,4 +1,4 @@
-// The cost model of an instance from what a command names: hardware, model, precision, parallel sizes, and measured tables if there are any.
+// The cost model of an instance from hardware, model, precision, parallel sizes and measured tables.
 
 import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
 import { RooflineCost, type StepCostModel, statedEfficiency } from '../../core/cost/roofline.ts';
@@ -16,7 +16,7 @@ export interface CostOptions {
   readonly tables?: string | undefined;
   readonly model: string;
   readonly hardware: string;
-  /** Files with more of each. */
+  /** YAML files with more models and hardware. */
   readonly models?: string | undefined;
   readonly machines?: string | undefined;
   readonly tp?: number | undefined;
@@ -25,41 +25,41 @@ export interface CostOptions {
   readonly kv: 'bf16' | 'fp8';
 }
 
-/** Of the memory that weights leave, what an engine keeps for itself is the rest. */
+/** Share of the memory beside the weights that holds KV; the engine uses the rest. */
 const kvMemoryShare = 0.9;
 
-/** Devices that share each layer, and the machines that an instance takes: a part of one, or several whole ones. */
+/** Devices that share each layer, and the machines of an instance: a part of one, or several whole ones. */
 export interface Span {
   readonly tensorParallel: number;
   readonly machines: number;
 }
 
-/** @throws UsageError when the devices are more than one machine has and no whole number of machines, evenly filled */
+/** @throws UsageError if the devices exceed one machine and do not fill whole machines evenly */
 export function spanOf({ hardware, tp, pp }: CostOptions, devices: number): Span {
   const tensorParallel = tp ?? Math.max(1, Math.floor(devices / pp));
   const machines = (tensorParallel * pp) / devices;
   const even = tensorParallel % devices === 0 || devices % tensorParallel === 0;
   if (machines <= 1 || (Number.isInteger(machines) && even)) return { tensorParallel, machines };
   throw new UsageError(
-    `Cannot use --tp ${tensorParallel} with --pp ${pp}: beyond one machine they take whole ones: ${hardware} has ${devices} devices`,
+    `Cannot use --tp ${tensorParallel} with --pp ${pp}: an instance beyond one machine must fill whole machines: ${hardware} has ${devices} devices`,
   );
 }
 
-/** @throws UsageError in one line when the tables, the arithmetic or the devices are missing, or the model does not fit */
+/** @throws UsageError if tables, arithmetic or devices are missing, or the model does not fit */
 export function createCostModel(options: CostOptions): StepCostModel {
   const { device, machine, shape } = instanceShape(options);
   if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
   return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: statedEfficiency }));
 }
 
-/** @throws UsageError when a kernel of the model was not measured, or the devices cannot hold its weights */
+/** @throws UsageError if a kernel of the model was not measured, or the devices cannot hold its weights */
 export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
   const { device, machine, shape } = instanceShape(options);
-  if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: none were measured');
+  if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: there are no measurements');
   return rangeErrorsAsUsage(() => prepareKernels({ ...shape, device, tables }));
 }
 
-/** @throws UsageError naming what is missing */
+/** @throws UsageError naming the missing file */
 export function readTables(options: CostOptions): MeasuredTables {
   if (options.tables === undefined) throw new UsageError('Cannot use --cost table: name a directory with --tables');
   return readMeasuredTables(options.tables, options);

@@ -1,4 +1,4 @@
-// What goes wrong in a simulated cluster, from flags.
+// Options of faults in a simulated cluster.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { defaultFaultTimes, type Fault, type FaultPlan, faultKinds, parseFault } from '../../sim/faults/fault-plan.ts';
@@ -42,7 +42,7 @@ export function addFaultFlags(command: Command): Command {
     .option('--request-timeout <s>', 'With --faults, fail a request that has not ended after this time (default: 600)');
 }
 
-/** Undefined where nothing goes wrong. @throws UsageError */
+/** Undefined without faults. @throws UsageError */
 export function faultPlan(
   {
     faults,
@@ -56,10 +56,10 @@ export function faultPlan(
 ): FaultPlan | undefined {
   if (faults.length === 0) return undefined;
   for (const { kind, instances: named } of faults) {
-    if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: there is none without --borrow');
+    if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: it needs --borrow');
     for (const index of named ?? [])
       if (index >= instances)
-        throw new UsageError(`Cannot inject ${kind}: there is no instance ${index}: ${instances} are numbered from 0`);
+        throw new UsageError(`Cannot inject ${kind}: there is no instance ${index}: the ${instances} instances are numbered from 0`);
   }
   const silentUs = Math.round(heartbeatTimeoutMs * 1000);
   const times = {

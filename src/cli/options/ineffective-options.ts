@@ -1,4 +1,4 @@
-// Options that say something only where another one is given.
+// Options that require another option.
 
 import { UsageError } from '../usage-error.ts';
 import { toFlag } from './options.ts';
@@ -17,8 +17,8 @@ const ofBorrowing = [...rulesOfLoans, 'borrowAhead', 'settle'];
 const ofForecasts = ['forecast', 'td', 'refusalProbabilityMax'];
 
 /**
- * What `serve` is given must do something.
- * @param given by flags and the file
+ * Refuses options without effect.
+ * @param given options of flags and config file
  * @throws UsageError
  */
 export function refuseIdle(

@@ -1,22 +1,22 @@
-// What instances lend and borrow by: how blocks are dealt out, and when; no flag is read here.
+// The lending rules of instances: policy and times.
 
 import type { LendingPolicy } from '../../core/lending/lending-policy.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
 import type { BorrowOptions } from './borrow-options.ts';
 
-/** Of instances that serve. */
+/** Rules of live instances. */
 export interface LendingRules extends BorrowOptions {
-  /** Host memory of each for blocks of sequences, its own and others', and that as a share; none unless given. */
+  /** Host memory of each instance for local and borrowed blocks of sequences, in bytes and as a share. */
   readonly lentHostBytes?: number | undefined;
   readonly lendHost?: number | undefined;
 }
 
-/** Of an instance that has so much of it. */
+/** The rules of an instance with this much host memory. */
 export function withHostMemory(rules: LendingRules, hostMemory: number | undefined): LendingRules {
   return { ...rules, lentHostBytes: lentBytes({ hostMemory, lendHost: rules.lendHost }) };
 }
 
-/** Of the host memory of an instance, what is for blocks of sequences; the rest is for cached ones. */
+/** Host memory for blocks of sequences; the rest holds cached blocks. */
 export function lentBytes({
   hostMemory = 0,
   lendHost = 0,
@@ -27,7 +27,7 @@ export function lentBytes({
   return Math.floor(hostMemory * lendHost);
 }
 
-/** Of an instance's memory: what is given back beyond the low-water mark, what is recalled below, and a loan at least. */
+/** Shares of the KV pool: hysteresis above the low-water mark, recall threshold, and smallest loan. */
 const highWaterBeyond = 0.03;
 const recallShare = 0.01;
 const loanShare = 0.01;
@@ -49,7 +49,7 @@ export function policyOf(
   };
 }
 
-/** A lease is renewed five times before it ends. */
+/** A lease is renewed five times before it expires. */
 export function timesOf({ leaseMs, settleMs, remoteCacheMs }: BorrowOptions): LendingTimes {
   const leaseUs = Math.round(leaseMs * 1000);
   return {

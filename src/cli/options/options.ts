@@ -19,7 +19,7 @@ const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 
 /** '512m', '2GiB', 1048576. */
 function parseBytes(text: string | number): number {
   const match = bytesPattern.exec(String(text).trim());
-  if (match === null) throw new Error(`'${text}' is no size: write 512m or 2g`);
+  if (match === null) throw new Error(`'${text}' is not a size: write 512m or 2g`);
   return Math.floor(Number(match[1]) * (unitBytes[(match[2] ?? 'b')[0]?.toLowerCase() ?? 'b'] ?? 1));
 }
 
@@ -43,23 +43,23 @@ export const modelOptionsSchema = z.object({
   eviction: z.enum(evictionKinds).default('lru'),
 });
 
-/** Most instances of one process. */
+/** Instances of one process at most. */
 const instancesMax = 64;
 
-/** How keys and values go from one instance to another: those of one process may copy them. */
+/** Transports of keys and values between processes; instances of one process may also copy them in memory. */
 export const processTransports = ['auto', 'shared', 'tcp'] as const;
 export const transports = ['memory', ...processTransports] as const;
 
 export const instanceRoles = ['mixed', 'prefill', 'decode', 'store'] as const;
 
-/** Where an instance keeps cached blocks besides its KV memory. */
+/** Tiers of an instance below its KV memory. */
 const liveTierFields = {
   hostMemory: bytes.optional(),
   ssd: z.string().min(1).optional(),
   ssdSize: bytes.optional(),
 };
 
-/** What sets an instance apart from the others. */
+/** Settings of a single instance. */
 const instanceSchema = z.strictObject({
   role: z.enum(instanceRoles).default('mixed'),
   threads: count(1, 1024).optional(),
@@ -67,10 +67,10 @@ const instanceSchema = z.strictObject({
   ...liveTierFields,
 });
 export type InstanceOptions = z.infer<typeof instanceSchema>;
-/** Does all that there is to do, with all that there is. */
+/** A mixed instance with default settings. */
 export const oneInstance: InstanceOptions = { role: 'mixed' };
 
-/** A number of equal ones, or a list. */
+/** A number of equal instances, or a list of instances. */
 const instancesSchema = z
   .union(
     [
@@ -82,15 +82,15 @@ const instancesSchema = z
   .refine((instances) => {
     const roles = new Set(instances.map(({ role }) => role));
     return roles.has('prefill') === roles.has('decode');
-  }, 'instances that prefill need some that decode, and those need some that prefill')
-  .refine((instances) => instances.some(computes), 'a store computes nothing: it needs some that do');
+  }, 'prefill instances need decode instances, and the reverse')
+  .refine((instances) => instances.some(computes), 'a store computes nothing: add instances that compute');
 
-/** What is not a store. */
+/** True for all roles but store. */
 export function computes({ role }: { readonly role: string }): boolean {
   return role !== 'store';
 }
 
-/** Where a cluster's processes meet, and which cluster it is. */
+/** Address of the NATS server, and the name of the cluster on it. */
 const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HOST:PORT');
 const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _, at most 64');
 
@@ -141,7 +141,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
     .default('127.0.0.1'),
   pagesPort: count(0, 65_535).default(0),
   transport: z.enum(processTransports).default('auto'),
-  token: z.string().min(16, 'a token has 16 characters at least').optional(),
+  token: z.string().min(16, 'a token has at least 16 characters').optional(),
   logLevel,
   logFormat,
   ...liveBorrowFields,
@@ -168,7 +168,7 @@ export function addClusterFlags(command: Command): Command {
     .option('--cluster <name>', 'Use the cluster of this name on that NATS server (default: kvasir)');
 }
 
-/** What is loaded, and in which form. @param otherwise the model, unless it is the embedded one */
+/** Flags of the model and its forms. @param otherwise describes the default model, if it is not the embedded one */
 export function addFormFlags(command: Command, otherwise?: string): Command {
   return command
     .addOption(otherwise === undefined ? modelFlag() : modelFlag().default(undefined, otherwise))
@@ -182,7 +182,7 @@ export function addFormFlags(command: Command, otherwise?: string): Command {
     );
 }
 
-/** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
+/** Flags of the model and its memory. Defaults are in the schema, so that a config file can override them. */
 export function addModelFlags(command: Command): Command {
   return addFormFlags(command.optionsGroup(groups.model))
     .option('--context <tokens>', "Limit prompt plus output to this length (default: the model's own, at most 8192)")
@@ -216,8 +216,8 @@ export function addLogFlags(command: Command): Command {
 }
 
 /**
- * Flags over the config file over defaults.
- * @throws UsageError naming the option at fault
+ * Parses options: flags take precedence over the config file, and that over defaults.
+ * @throws UsageError naming the invalid option
  */
 export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<string, unknown>): z.infer<S> {
   const given = givenOptions(flags);
@@ -230,7 +230,7 @@ export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<stri
   throw new UsageError(describeIssue(parsed.error.issues, given, toFlag));
 }
 
-/** What flags and the config file say, by name, as it was written. */
+/** Options of flags and config file by name, unparsed. */
 export function givenOptions({ config, ...own }: Record<string, unknown>): Record<string, unknown> {
   return { ...(typeof config === 'string' ? readConfig(config) : {}), ...withCurrentNames(own) };
 }
@@ -253,7 +253,7 @@ function withCurrentNames(given: Readonly<Record<string, unknown>>): Record<stri
   );
 }
 
-/** Options of a YAML file by name, as they were written. @throws UsageError */
+/** Options of a YAML file by name, unparsed. @throws UsageError */
 export function readConfig(path: string): Record<string, unknown> {
   let parsed: unknown;
   try {
@@ -269,7 +269,7 @@ export function readConfig(path: string): Record<string, unknown> {
   return withCurrentNames(inCamelCase(parsed) as Record<string, unknown>);
 }
 
-/** A YAML key may be spelled like the flag. */
+/** YAML keys may be written like flags. */
 function inCamelCase(given: unknown): unknown {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
   return Object.fromEntries(
@@ -277,7 +277,7 @@ function inCamelCase(given: unknown): unknown {
   );
 }
 
-/** The name of an option as a flag spells it. */
+/** The name of an option as a flag: `kvMemory` is `kv-memory`. */
 export function toFlag(name: string): string {
   return name.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
 }

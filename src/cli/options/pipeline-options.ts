@@ -1,4 +1,4 @@
-// Flags of `serve` for long prompts that groups of instances compute together (chunked pipeline prefill).
+// Options of chunked pipeline prefill for `serve`.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
@@ -7,7 +7,7 @@ import { UsageError } from '../usage-error.ts';
 import type { InstanceOptions } from './options.ts';
 import { numeric } from './schema-parts.ts';
 
-/** As of `simulate`; prompts of live instances are shorter. */
+/** The options of `simulate`, with a smaller default for live prompts. */
 export const liveCppFields = {
   cppGroup: numeric(z.number().int().min(2)).optional(),
   cppTokens: numeric(z.number().int().min(0)).default(2048),
@@ -39,13 +39,13 @@ export function servedPipeline(options: CppOptions): PipelineSettings | undefine
   const { cppGroup: members, cppTokens: tokensOver, instances = [], borrow, nats } = options;
   if (members === undefined) return undefined;
   const prefill = instances.filter(({ role }) => role === 'prefill').length;
-  // Over a bus others may join.
+  // More prefill instances may join over NATS.
   const isEnough = prefill >= members || (nats !== undefined && options.instances === undefined);
   const why = borrow
-    ? 'groups keep no borrowed memory: take it or --borrow'
+    ? 'pipeline groups cannot use borrowed memory: remove --borrow'
     : isEnough
       ? undefined
-      : `it needs so many instances of role prefill: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`;
+      : `it needs this number of prefill instances: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`;
   if (why !== undefined) throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
   return { members, tokensOver };
 }

@@ -1,17 +1,17 @@
-// What instances of one role are made of where that is not what all are: hardware, parallel sizes, precision, NICs, price.
+// Options of one role that override those of all instances: hardware, parallel sizes, precision, NICs, price.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { groups } from '../terminal/help.ts';
 import { numeric } from './schema-parts.ts';
 
-/** What instances are for; those on standby decode what outgrew others. */
+/** Roles of simulated instances; standby instances decode requests that outgrew others. */
 export const instanceRoles = ['prefill', 'decode', 'mixed', 'standby'] as const;
 type FlagRole = (typeof instanceRoles)[number];
 
 const count = numeric(z.number().int().min(1)).optional();
 const positive = numeric(z.number().positive()).optional();
 
-/** Names as of the options for all roles. */
+/** The options, named like those of all roles. */
 const settings = {
   hardware: z.string().optional(),
   tp: count,
@@ -43,7 +43,7 @@ export const roleFields = {
 
 const roleSchema = z.object(roleFields);
 
-/** What all instances are made of, unless their role says otherwise. */
+/** Settings of all instances, which roles may override. */
 interface CommonSettings {
   readonly hardware: string;
   readonly tp?: number | undefined;

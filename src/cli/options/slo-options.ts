@@ -1,4 +1,4 @@
-// What requests may wait, and who is taken, from flags.
+// Options of SLOs, admission and role switches.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { admissionKinds } from '../../core/router/admission/admission-policy.ts';
@@ -18,7 +18,7 @@ const bound = z.union([z.number(), z.string()]).transform((value, context): SloB
   return z.NEVER;
 });
 
-/** 'chat=2s/100ms@0.7,batch=10x@0.3': TTFT and TBT or the last token, and the share of requests that name no class. */
+/** 'chat=2s/100ms@0.7,batch=10x@0.3': TTFT/TBT or completion, and the share of requests that name no class. */
 const classPattern = /^([\w-]+)=([^/@,]+)(?:\/([^/@,]+))?(?:@([\d.]+))?$/;
 
 function classesOf(text: string): unknown {
@@ -37,14 +37,14 @@ const ofTraces = { priority, share: numeric(z.number().min(0)).default(0) };
 const classForms = 'write name=TTFT/TBT or name=COMPLETION, in YAML name: {ttft, tbt} or name: {completion}';
 const traceForms = `${classForms}, each with @SHARE or without`;
 
-/** @param each what a class has beside its times */
+/** @param each fields of a class besides its times */
 function classesWith<Each extends z.ZodRawShape>(each: Each, forms: string) {
   const ends = z.strictObject({ completion: bound, ...each });
   const sloClass = z.union([z.strictObject({ ttft: bound, tbt: bound, ...each }), ends], forms);
   return fromText(classesOf).pipe(z.record(z.string().regex(/^[\w-]+$/), sloClass, forms));
 }
 
-/** What simulations and servers are told alike. */
+/** Options of both `serve` and `simulate`. */
 const admissionFields = {
   ttftSlo: bound.optional(),
   tbtSlo: bound.optional(),
@@ -57,7 +57,7 @@ const admissionFields = {
   inlineTokens: numeric(z.number().int().min(0)).default(0),
 };
 
-/** Of requests of a workload. */
+/** Options for requests of a workload. */
 export const sloFields = {
   ...admissionFields,
   sloClasses: classesWith(ofTraces, traceForms).optional(),
@@ -65,7 +65,7 @@ export const sloFields = {
   retryAfter: numeric(z.number().positive()).optional(),
 };
 
-/** Of requests that name their class. */
+/** Options for requests that name their class. */
 export const servedSloFields = { ...admissionFields, sloClasses: classesWith({ priority }, classForms).optional() };
 
 const sloSchema = z.object(sloFields);
@@ -127,7 +127,7 @@ function addAdmissionFlags(command: Command): Command {
     .option('--role-dwell <seconds>', 'Keep a role for at least this time (default: 15)');
 }
 
-/** @throws UsageError when only one of the times is given, or none with an admission policy */
+/** @throws UsageError if only one of the SLOs is given, or none with an admission policy */
 export function admissionSettings({
   ttftSlo,
   tbtSlo,
@@ -141,14 +141,14 @@ export function admissionSettings({
   roleDwell,
 }: ServedSloOptions): AdmissionSettings {
   if ((ttftSlo === undefined) !== (tbtSlo === undefined))
-    throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: either needs the other');
+    throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: each needs the other');
   const slo: SloClass | undefined =
     ttftSlo === undefined || tbtSlo === undefined ? undefined : { ttft: ttftSlo, tbt: tbtSlo };
   if (slo === undefined && sloClasses === undefined && admission !== 'none')
     throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
   const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
   if (slo === undefined && roleSwitch)
-    throw new UsageError('Cannot use --role-switch without --ttft-slo and --tbt-slo: they say when a pool is full');
+    throw new UsageError('Cannot use --role-switch without --ttft-slo and --tbt-slo: they define the load of a pool');
   const switches = roleSwitch
     ? { ...roleSwitchLimits, sustainUs: (roleDwell * 1e6) / 3, dwellUs: roleDwell * 1e6 }
     : undefined;
@@ -157,7 +157,7 @@ export function admissionSettings({
   return { ...common, inlineTokens: inline, roleSwitch: switches, ...classes };
 }
 
-/** Which class a request is of, where the workload does not say. */
+/** Assigns classes to requests that name none. */
 export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed: number }): Labels {
   const classes = Object.entries(sloClasses);
   const drawn = classes.map(([name, { share }]) => ({ name, share })).filter(({ share }) => share > 0);
@@ -169,7 +169,7 @@ export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed
   });
 }
 
-/** Undefined: who is refused does not come again. */
+/** Undefined: refused requests are not repeated. */
 export function retrySettings({ retries, retryAfter, seed }: SloOptions & { readonly seed: number }) {
   if (retries === 0) return undefined;
   return { most: retries, afterUs: retryAfter === undefined ? undefined : retryAfter * 1e6, seed };

@@ -1,4 +1,4 @@
-// Hardware and models by name: the YAML files of `specs/`, and a user's own beside them.
+// Hardware and models by name, from the YAML files of `specs/` and from files of the user.
 import { z } from 'zod';
 import type { ModelShape } from '../../core/cost/shapes.ts';
 import { packageFile } from '../package-root.ts';
@@ -8,7 +8,7 @@ import { readYaml } from './yaml-file.ts';
 const positive = z.number().positive();
 const whole = z.number().int().positive();
 
-/** Of entries that say nothing: a container and its process, and weights from object storage. Assumptions. */
+/** Assumed default start: a container and its process, then weights from object storage. */
 const start = { seconds: 60, weightBytesPerSecond: 1e9 };
 
 const hardwareSchema = z.strictObject({
@@ -49,7 +49,7 @@ export function modelSpec(name: string, file?: string): ModelShape {
   return entryOf('models', modelSchema, name, file);
 }
 
-/** An entry of the user's file, or else of the one that ships. @throws UsageError naming the field, or the names known */
+/** An entry of the file of the user, or else of the shipped file. @throws UsageError naming the field, or the known names */
 function entryOf<T>(kind: 'hardware' | 'models', schema: z.ZodType<T>, name: string, file: string | undefined): T {
   const shipped = packageFile(`specs/${kind}.yaml`);
   const known: string[] = [];
@@ -65,7 +65,7 @@ function entryOf<T>(kind: 'hardware' | 'models', schema: z.ZodType<T>, name: str
   throw new UsageError(`Cannot find ${name} among ${kind}: known are ${known.join(', ')}`);
 }
 
-/** Files that have been read: a command asks for many entries of the same. */
+/** Entries by file: a command reads many entries of the same file. */
 const entriesOf = new Map<string, Readonly<Record<string, unknown>>>();
 
 function readEntries(path: string): Readonly<Record<string, unknown>> {

@@ -1,4 +1,4 @@
-// Bigger instances that are started when a request outgrows its own: what flags say of them, and how a simulated cluster is set up for it.
+// Options of standby instances, which start when a request outgrows its instance.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { parameters } from '../../core/cost/memory.ts';
@@ -33,7 +33,7 @@ export function addStandbyFlags(command: Command): Command {
     .option('--weight-load-gbps <n>', 'Assume that an instance loads weights at this rate (default: by hardware)');
 }
 
-/** From the decision until it serves. */
+/** Time from the decision to start an instance until it serves. */
 export function startUs(
   { startS, weightLoadGbps, ...options }: Omit<StandbyOptions, 'standbyMark' | 'borrow' | 'faults'>,
   { start }: HardwareSpec,
@@ -43,16 +43,16 @@ export function startUs(
   return Math.round(((startS ?? start.seconds) + weights / bytesPerSecond) * 1e6);
 }
 
-/** Mixed instances move what outgrows them. @throws UsageError */
+/** Lets mixed instances migrate requests that outgrow them. @throws UsageError */
 export function withStandby(options: StandbyOptions, instances: readonly InstanceSpec[]): readonly InstanceSpec[] {
   const standbys = instances.filter((spec) => spec.startUs !== undefined);
   if (standbys.length === 0) return instances;
   if (instances.every(({ role }) => role !== 'mixed'))
-    throw new UsageError(`Cannot use --standby ${standbys.length}: no instance is mixed, and only those are outgrown`);
+    throw new UsageError(`Cannot use --standby ${standbys.length}: it needs mixed instances, from which requests migrate`);
   if (options.borrow)
-    throw new UsageError('Cannot use --standby with --borrow: what outgrows an instance moves or borrows');
+    throw new UsageError('Cannot use --standby with --borrow: a request that outgrows its instance either migrates or borrows');
   if (options.faults.length > 0)
-    throw new UsageError('Cannot use --standby with --faults: starting is not simulated with faults');
+    throw new UsageError('Cannot use --standby with --faults: instance starts are not simulated with faults');
   const capacities = standbys.map(
     ({ machine: { cost, blockTokens } }) => cost.kvCapacityTokens - (cost.kvCapacityTokens % blockTokens),
   );

@@ -1,4 +1,4 @@
-// Simulated instances that compute nothing and keep what others have computed: how many, what they are made of, and who offers to them.
+// Options of simulated stores: instances that cache the blocks of other instances in host memory and on SSD.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { InstanceSpec } from '../../sim/engine/simulation.ts';
@@ -44,7 +44,7 @@ export function addStoreFlags(command: Command): Command {
     .option('--store-ssd-blocks <n>', 'Keep this number of KV blocks on the SSD of each (default: 0)');
 }
 
-/** Stores come behind all others, which offer them what they compute. @throws UsageError where they have no memory to keep it in */
+/** Appends stores, to which the other instances offer their blocks. @throws UsageError if a store has no memory */
 export function withStores(options: StoreOptions, instances: readonly InstanceSpec[]): readonly InstanceSpec[] {
   const [first] = instances;
   if (options.store === 0 || first === undefined) return instances;
@@ -71,7 +71,7 @@ function storeSpec(options: StoreOptions, { machine }: InstanceSpec): InstanceSp
     layers,
   });
   if (tiers === undefined)
-    throw new UsageError(`Cannot use --store ${options.store}: ${storeHardware} has no host memory to keep blocks in`);
+    throw new UsageError(`Cannot use --store ${options.store}: ${storeHardware} has no host memory for blocks`);
   const { handOff: _, ...own } = machine;
   return {
     role: 'store',
@@ -84,7 +84,7 @@ function storeSpec(options: StoreOptions, { machine }: InstanceSpec): InstanceSp
   };
 }
 
-/** Of all stores together; undefined where one has no price. */
+/** Price of all stores together; undefined if they have none. */
 export function storesPricePerHour(options: StoreOptions): number | undefined {
   if (options.store === 0) return 0;
   const { pricePerHour } = hardwareSpec(options.storeHardware ?? options.hardware, options.machines);

@@ -1,4 +1,4 @@
-// Where cached keys and values are kept below device memory: how much of host memory and SSD, from flags and hardware.
+// The tiers of simulated instances below device memory: capacities of host memory and SSD.
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { HostLink } from '../../core/cost/host-link.ts';
@@ -16,7 +16,7 @@ export const tierFields = {
   lendHost: numeric(z.number().min(0).max(1)).default(0),
 };
 
-/** Of an instance's host memory, what holds keys and values: cached ones, and prompts that come from other instances, which go first. */
+/** Share of host memory for KV: cached blocks, and received prompts, which take precedence. */
 const hostKvShare = 0.5;
 
 export function addTierFlags(command: Command): Command {
@@ -40,13 +40,13 @@ interface InstanceTiersOptions {
     readonly stream: boolean;
   };
   readonly hardware: HardwareSpec;
-  /** Of a machine, or how many. */
+  /** Machines of the instance; less than 1 for a part of one. */
   readonly machines: number;
   readonly kvBytesPerToken: number;
   readonly layers: number;
 }
 
-/** @throws UsageError when the hardware has no such memory */
+/** @throws UsageError if the hardware has no such memory */
 export function instanceTiers({ options, hardware, machines, kvBytesPerToken, layers }: InstanceTiersOptions) {
   const { devices, hostMemoryBytes, hostLinkBytesPerSecond, ssd } = hardware;
   const blockBytes = options.blockTokens * kvBytesPerToken;
@@ -54,22 +54,22 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const hostTokens = Math.floor((hostMemoryBytes * machines * hostKvShare) / kvBytesPerToken);
   const lentBlocks = Math.floor((hostTokens / blockTokens) * lendHost);
   const landingTokens = hostTokens - lentBlocks * blockTokens;
-  const room = Math.floor(landingTokens / blockTokens);
-  const hostBlocks = options.hostCacheBlocks ?? (hostLinkBytesPerSecond === undefined ? 0 : room);
+  const capacity = Math.floor(landingTokens / blockTokens);
+  const hostBlocks = options.hostCacheBlocks ?? (hostLinkBytesPerSecond === undefined ? 0 : capacity);
   const ssdBlocks = options.ssdCacheBlocks ?? 0;
   const cannot = (flag: string, n: number, why: string) => new UsageError(`Cannot use ${flag} ${n}: ${why}`);
   if (hostBlocks > 0 && hostLinkBytesPerSecond === undefined)
-    throw cannot('--host-cache-blocks', hostBlocks, `${options.hardware} has no host memory beside its own`);
+    throw cannot('--host-cache-blocks', hostBlocks, `${options.hardware} has no separate host memory`);
   if (lendHost > 0 && hostLinkBytesPerSecond === undefined)
-    throw cannot('--lend-host', lendHost, `${options.hardware} has no host memory beside its own`);
-  if (hostBlocks > room)
+    throw cannot('--lend-host', lendHost, `${options.hardware} has no separate host memory`);
+  if (hostBlocks > capacity)
     throw cannot(
       '--host-cache-blocks',
       hostBlocks,
-      `half of the host memory of ${options.hardware} holds ${room}${lendHost > 0 ? ' besides what is lent' : ''}`,
+      `half of the host memory of ${options.hardware} holds ${capacity}${lendHost > 0 ? ' besides lent blocks' : ''}`,
     );
   if (ssdBlocks > 0 && hostBlocks === 0)
-    throw cannot('--ssd-cache-blocks', ssdBlocks, 'SSD takes what host memory has no room for, which there is none of');
+    throw cannot('--ssd-cache-blocks', ssdBlocks, 'SSD needs host memory above it, and there is none');
   const ssdRoom = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
   if (ssdBlocks > ssdRoom)
     throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdRoom}`);

@@ -1,4 +1,4 @@
-// A workload from flags: a trace file or a preset, and what changes in it.
+// Options of workloads: a trace file or a preset, and transformations.
 import { readFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 import { type Command, Option } from 'commander';
@@ -28,10 +28,10 @@ const span = z.string().transform((value, context): Span => {
   return z.NEVER;
 });
 
-/** '60s..5m', simulated. */
+/** A span of simulated time: '60s..5m'. */
 export const timeSpan = span.refine(({ unit }) => unit === 'us', 'write 60s..5m');
 
-/** 'a:3,b:1'. */
+/** Parses 'a:3,b:1'. */
 function tenantsOf(text: string): unknown {
   return Object.fromEntries(text.split(',').map((part) => part.trim().split(':')));
 }
@@ -40,7 +40,7 @@ const positive = numeric(z.number().positive());
 const share = numeric(z.number().min(0).max(1));
 const whole = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
 
-/** What a generated workload is made of. */
+/** Options of a synthetic workload. */
 export const workloadFields = {
   requests: whole(1).optional(),
   seed: whole(0, 2 ** 32 - 1).default(0),
@@ -64,7 +64,7 @@ export const workloadFields = {
   context: whole(2, 2 ** 31 - 1).optional(),
 };
 
-/** What changes in a workload, wherever it comes from, and what comes beside it. */
+/** Options of transformations and batch jobs, for traces and synthetic workloads. */
 export const transformFields = {
   batchRate: positive.optional(),
   batchInput: lengths.default({ kind: 'fixed', tokens: 1024 }),
@@ -130,7 +130,7 @@ export function addTransformFlags(command: Command): Command {
     .option('--batch-output <lengths>', 'Set the output tokens of batch jobs (default: 512)');
 }
 
-/** The preset with what the flags say otherwise. @throws UsageError for a lengths file that is none */
+/** The preset, changed by options. @throws UsageError for an invalid lengths file */
 export function workloadOf(preset: PresetName, options: WorkloadOptions): Workload {
   const base: Workload = presets[preset];
   return {

@@ -1,8 +1,8 @@
-// Reads YAML files. Their parser is loaded with the first one: commands that are told all by flags start sooner without it.
+// Reads YAML files. The parser is loaded with the first file, so that commands without one start sooner.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
-/** @throws Error whose first line says what is wrong */
+/** @throws Error with the reason in its first line */
 export function readYaml(path: string): unknown {
   const text = readFileSync(path, 'utf8');
   const { parse }: typeof import('yaml') = createRequire(import.meta.url)('yaml');

@@ -1,4 +1,4 @@
-// What a model's blocks chain from, in the form that an instance is asked to compute in.
+// The root hash of a model's blocks, which depends on the forms of weights and inputs.
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import { kvTypeOf } from '../../engine/forms.ts';
 import type { BlockRoot } from '../../runtime/threads/thread-protocol.ts';

@@ -1,4 +1,4 @@
-// Instances as processes of this one: `kvasir join` each, started anew when they die, ended when this process ends.
+// Instances as child processes that run `kvasir join`, restarted when they exit, ended with this process.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
@@ -9,10 +9,10 @@ import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../op
 import { tierSettings } from './instance-tiers.ts';
 
 const command = fileURLToPath(new URL('../main.js', import.meta.url));
-/** To leave the cluster when it is asked to. */
+/** Time to leave the cluster after SIGTERM. */
 const leaveMs = 5_000;
 
-/** What a child tells its parent once it has joined. */
+/** The message of a child to its parent after joining. */
 export interface JoinedMessage {
   readonly joined: InstanceDescription;
   readonly incarnation: number;
@@ -20,7 +20,7 @@ export interface JoinedMessage {
 
 interface Watcher {
   readonly log: (line: string) => void;
-  /** One that had joined is no more. */
+  /** Called when a joined instance has exited. */
   readonly died: (name: string, incarnation: number) => void;
 }
 
@@ -41,12 +41,12 @@ export class ChildInstances {
     });
   }
 
-  /** Resolves once all have joined. @throws Error when one ends before: its own line says why */
+  /** Resolves when all have joined. @throws Error if one exits before, after it printed the reason */
   joined(): Promise<readonly InstanceDescription[]> {
     return Promise.all(this.#children.map((child) => child.joined));
   }
 
-  /** Each says that it goes, and ends. */
+  /** Lets every instance leave the cluster and exit. */
   async close(): Promise<void> {
     await Promise.all(this.#children.map((child) => child.close()));
   }
@@ -65,13 +65,13 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   return [...spelled(given), ...recheck, ...switches];
 }
 
-/** What a store shares with all others. */
+/** Options of a store that all instances share. */
 function storeFlags(options: ServeOptions): readonly string[] {
   const { model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport } = options;
   return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
 }
 
-/** Each has a folder of its own, the same one whenever the command is run again. */
+/** Each instance has a folder of its own, the same in every run. */
 function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
   const { ssd } = tierSettings(options, index, instances, own) ?? {};
   return spelled({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
@@ -112,7 +112,7 @@ class Child {
     this.#env = env;
     this.#watcher = watcher;
     this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
-    // Whoever awaits it sees the failure; nobody else has to.
+    // Without a caller that awaits it, a rejection must not end the process.
     this.joined.catch(() => {});
   }
 
@@ -128,15 +128,15 @@ class Child {
     clearTimeout(impatience);
   }
 
-  /** @param failed it has ended before it joined, and nobody has heard of it yet */
+  /** @param failed called if the child exits before it has joined for the first time */
   #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
     const startedMs = Date.now();
     let incarnation: number | undefined;
     const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
       env: { ...process.env, ...this.#env },
-      // Over the channel it hears when this process is no more.
+      // The channel closes when this process exits.
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
-      // What a terminal sends to all of a group would end it while this process still drains.
+      // A signal from the terminal to the process group must not end it while this process drains.
       detached: true,
     });
     this.#process = child;
@@ -149,16 +149,16 @@ class Child {
       this.#process = undefined;
       if (incarnation !== undefined) this.#watcher.died(this.#name, incarnation);
       if (this.#closing) return;
-      const end = `Instance ${this.#name} has ended with ${signal ?? `code ${code}`}`;
+      const end = `Instance ${this.#name} exited with ${signal ?? `code ${code}`}`;
       if (incarnation === undefined && failed !== undefined)
-        failed(new Error(`Cannot serve: ${end}: the line above says why`));
+        failed(new Error(`Cannot serve: ${end}: the line above has the reason`));
       else this.#startLater(end, Date.now() - startedMs);
     });
   }
 
   #startLater(end: string, livedMs: number): void {
     const delayMs = this.#backoff.next(livedMs);
-    this.#watcher.log(`${end}: it is started anew in ${delayMs / 1000} s`);
+    this.#watcher.log(`${end}: it is restarted in ${delayMs / 1000} s`);
     this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
   }
 }

@@ -1,4 +1,4 @@
-// What a command prints of the instances that it has started: a line for the model, and one for each of several.
+// Describes started instances: a line for the model, and one per instance if there are several.
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import { computes } from '../options/options.ts';
 
@@ -7,7 +7,7 @@ export function describeInstances(id: string, instances: readonly InstanceDescri
   if (first === undefined) throw new Error(`Cannot describe model ${id}: no instance serves it`);
   if (!computes(first)) return `Store for model ${id}: ${describeShare(first)}`;
   const { weights, inputs, isa, weightBytes, contextTokens } = first;
-  const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
+  const kernels = isa === 'reference' ? 'none (TypeScript reference)' : isa;
   const model =
     `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
     `context ${contextTokens} tokens`;

@@ -1,4 +1,4 @@
-// What goes with this process, however it ends: by itself, by an error, or by a signal that asks it to.
+// Clean-up at the end of the process: by itself, by an error, or by a signal.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -6,7 +6,7 @@ import { join } from 'node:path';
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 const acts = new Set<() => void>();
 
-/** @param act short and synchronous. Returns what takes it back. */
+/** Runs `act`, short and synchronous, at exit. Returns a function that cancels it. */
 export function atEnd(act: () => void): () => void {
   if (acts.size === 0) listen();
   acts.add(act);
@@ -20,10 +20,10 @@ export interface TemporaryFolder {
   remove(): void;
 }
 
-/** One of this process's own, with all that is put there. @param under the system's folder for such, unless another one is given */
+/** A temporary folder, removed with its contents at exit. @param under the parent folder, by default that of the system */
 export function temporaryFolder(name: string, under = tmpdir()): TemporaryFolder {
   const path = mkdtempSync(join(under, `kvasir-${name}-`));
-  // Who writes there may not have ended yet that was killed just now.
+  // A process that was just killed may still write there.
   const removed = (): void => rmSync(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
   const forget = atEnd(removed);
   return {
@@ -45,14 +45,14 @@ function stopListening(): void {
   for (const signal of signals) process.off(signal, endBy);
 }
 
-/** The last to come is the first to go. */
+/** Runs clean-up in reverse order. */
 function end(): void {
   for (const act of [...acts].toReversed()) act();
   acts.clear();
   stopListening();
 }
 
-/** Then as if nobody had listened. */
+/** Ends the process by the signal, as without a listener. */
 function endBy(signal: NodeJS.Signals): void {
   end();
   process.kill(process.pid, signal);

@@ -1,4 +1,4 @@
-// How an instance's thread reaches others: over the bus of its process, pages through the messenger.
+// Connects the thread of an instance to other instances: messages over the bus, pages over the transport.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import type { KvShape } from '../../engine/load-model.ts';
@@ -17,25 +17,25 @@ import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.t
 import { pageTokens } from '../../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
-/** Pages of rows are as long as if they were keys and values of so many heads: 64 KiB each. */
+/** Head count that gives activation pages of 64 KiB. */
 const rowHeads = 4;
 const rowDim = 64;
 
-/** Pages, and which layers they are of. */
+/** The page pool and its layers. */
 interface PagedMemory {
   readonly pool: KvPoolHandle;
   readonly kv: KvShape;
   readonly layers: readonly LayerRef[];
 }
 
-/** Of what moves where a prefix is fetched; undefined where none can be: layers that keep a window alone are not moved. */
+/** Settings of prefix transfers; undefined if there are none: layers with a window are not transferred. */
 export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
   const [group, ...others] = groups;
   if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
   return (group.layers * pageBytes) / pageTokens;
 }
 
-/** Undefined where there is nobody to hand prompts to, or to take them from. */
+/** Undefined if the instance neither sends nor receives prompts. */
 export function createHandOffs(
   { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
   { bus, address }: ThreadEndpoint,
@@ -51,11 +51,11 @@ export function createHandOffs(
   });
 }
 
-/** Chunks that have room where rows leave, and where they come: of two members, those that may come unasked, and some for all. */
+/** Chunks in the send buffer and in the receive buffer of activations: two members' unrequested ones, and a reserve. */
 const roomsOut = 4;
 const roomsIn = 8;
 
-/** Rows that go to other members of groups, and come from them. */
+/** Activations sent to and received from other members of pipeline groups. */
 export function createRows(
   { pages }: InstanceThreadData<InstanceSettings>,
   { backend, columns }: { readonly backend: Backend; readonly columns: number },
@@ -76,13 +76,13 @@ export function createRows(
   );
 }
 
-/** Of a port that is given, what is lent has that one and the next. */
+/** With a given port, lending uses that port and the next one. */
 function besideLending(pages: PagesAddress | undefined): PagesAddress | undefined {
   const { port = 0 } = pages ?? {};
   return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
 
-/** To those that it lends to and borrows from, wherever they are; undefined where nobody does. */
+/** Connections for lending; undefined without lending. */
 export function lenderWays(
   instance: InstanceIndex | undefined,
   { bus, address }: ThreadEndpoint,
@@ -100,7 +100,7 @@ export function createMessenger(pages: PagesAddress | undefined, pool: KvPoolHan
   return pages === undefined ? new NativeMessenger(pool, wake) : new NativeFarMessenger(pool, pages, wake);
 }
 
-/** Lines for the log of whoever started the thread. */
+/** Sends a log line to the thread that started this one. */
 export function logOver({ bus, address, incarnation }: ThreadEndpoint): (message: string) => void {
   return (message) => publishTo(bus, 'output', [address, incarnation], { kind: 'log', message });
 }

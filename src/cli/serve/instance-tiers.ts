@@ -1,4 +1,4 @@
-// The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
+// The tiers below the KV pool of an instance: their capacities, and opening the SSD store.
 import { createHash } from 'node:crypto';
 import { dirname, join } from 'node:path';
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
@@ -15,18 +15,18 @@ import { makeFolder } from './host/make-folder.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 export interface TierOptions {
-  /** Of each instance. */
+  /** Per instance. */
   readonly hostMemory?: number | undefined;
-  /** Of that, what is for blocks of sequences instead; 0 unless given. */
+  /** Share of host memory for blocks of sequences; 0 by default. */
   readonly lendHost?: number | undefined;
-  /** A folder for blocks on SSD, and what all instances together may put there. */
+  /** The folder of blocks on SSD, and its capacity for all instances together. */
   readonly ssd?: string | undefined;
   readonly ssdSize?: number | undefined;
 }
 
 const ssdSizeDefault = 10 * 2 ** 30;
 
-/** Of one of so many instances: what is given of SSD is shared out, unless it has a folder of its `own`. @throws UsageError */
+/** Settings of one instance: SSD capacity is divided among instances, unless it has a folder of its `own`. @throws UsageError */
 export function tierSettings(
   options: TierOptions,
   index: number,
@@ -49,28 +49,28 @@ export function tierSettings(
   };
 }
 
-/** @throws UsageError where two instances would keep their blocks in one place */
+/** @throws UsageError if two instances would use the same folder */
 export function refuseSharedFolders(
   options: TierOptions,
   instances: readonly (TierOptions & { role: string })[],
 ): void {
   const paths = instances.flatMap((own, i) => tierSettings(options, i, instances.length, own)?.ssd?.path ?? []);
   const twice = paths.find((path, i) => paths.indexOf(path) < i);
-  if (twice !== undefined) throw new UsageError(`Cannot use --ssd: two instances would keep their blocks at ${twice}`);
+  if (twice !== undefined) throw new UsageError(`Cannot use --ssd: two instances would use ${twice}`);
 }
 
 export interface TierSizes {
   readonly hostBlocks: number;
   readonly ssdBlocks: number;
-  /** Of host memory, behind the pool's own, and of one block more for what comes and is not wanted. */
+  /** Pages of host memory behind those of the pool, plus one block that absorbs unwanted data. */
   readonly pages: number;
 }
 
-/** Of SSD alone: prompts that are read of it pass through host memory. */
+/** Host memory for an SSD tier alone: blocks read from SSD pass through it. */
 const contextsInHost = 2;
 const leastHostBlocks = 64;
 
-/** Undefined where there are none. @throws Error in one line where the model or the machine cannot have them */
+/** Undefined without tiers. @throws Error in one line if the model or the machine does not support them */
 export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
   const { tiers, contextTokens } = settings;
   if (tiers === undefined) return undefined;
@@ -90,7 +90,7 @@ export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvS
 
 export interface OpenedTiers {
   readonly live: LiveTiers;
-  /** What the machine is to know of them. */
+  /** The tier settings of the scheduler. */
   readonly machine: Pick<TokenInstanceConfig, 'tiers' | 'contents'>;
   readonly description: InstanceDescription['tiers'];
 }
@@ -107,7 +107,7 @@ interface TierPlace {
   readonly log: (message: string) => void;
 }
 
-/** @param wake called some time after reading or writing has ended @throws Error in one line */
+/** @param wake called after a read or write has completed @throws Error in one line */
 export function openTiers(ssd: { readonly path: string } | undefined, place: TierPlace, wake: () => void): OpenedTiers {
   const { sizes, kv, pool, log } = place;
   const native = loadNative();
@@ -150,7 +150,7 @@ function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: ()
   );
 }
 
-/** Of all that decides which bits a block has, and what it is called. Instruction sets round differently. */
+/** A fingerprint of all inputs of the bits and ids of a block. Instruction sets round differently. */
 function identityOf(
   { groups, kvHeads, headDim, type }: KvShape,
   { isa, root, hashKey }: Pick<TierPlace, 'isa' | 'root' | 'hashKey'>,

@@ -1,4 +1,4 @@
-// Entry of an instance's thread: kernels, weights, engine, machine, loop.
+// Entry of an instance thread: kernels, weights, engine, scheduler and loop.
 import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
 import { createTokenInstance } from '../../core/instance/token-instance.ts';
@@ -39,7 +39,7 @@ import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
 
-/** Packs the model's weights, unless another thread of the process has them. */
+/** Packs the weights of the model, unless another thread of the process has packed them. */
 function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
   const files = openModel(settings.model);
   try {
@@ -58,7 +58,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
-  // Beside what is its own: room for the longest prompt, so that every one can land.
+  // The receive buffer holds the longest prompt, so that every prompt can be received.
   const landingPages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
@@ -82,10 +82,10 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     groups: model.kv.groups,
     eviction: settings.eviction,
     limits: batchLimits,
-    // The conductor on the gateway's thread is the one that refuses.
+    // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
     root,
-    // Who does not know the key cannot forge identities.
+    // Block ids cannot be forged without the key.
     hashKey,
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalIncarnation: data.incarnation,
@@ -109,7 +109,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     capacityTokens: machine.capacityTokens,
     role,
   };
-  // What the oracle holds is this thread's alone.
+  // Pages of the reference backend belong to this thread.
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
 }
 
@@ -126,13 +126,13 @@ function createStages(
     slice: (span: LayerSpan) => engine.slice(span),
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
-  // Between processes it is listened for rows from the start; they may not come.
+  // Between processes, the listener for activations always runs.
   const rows =
     data.peers === 'processes' && data.receivesPrompts && data.settings.lending === undefined ? createOwn() : undefined;
   return new PipelineRunner(staged, () => rows ?? createOwn());
 }
 
-/** The oracle's pages are its thread's alone. */
+/** Pages of the reference backend belong to its thread. */
 function startsAhead({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
   return awaitsPrefixes !== true && isa !== 'reference';
 }
@@ -142,7 +142,7 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
   const { isa, threads } = backend;
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
-    // A layer whose weights are not quantised takes bf16 where int8 was asked for.
+    // A layer with unquantised weights uses bf16 inputs instead of int8.
     inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
@@ -152,13 +152,13 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
   };
 }
 
-/** Who borrows computes prompts whole, and so do the oracle and models whose layers keep a window. */
+/** Borrowing instances, the reference backend and models with windows compute whole prompts. */
 function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
   if (lending !== undefined || isa === 'reference' || fetchBytesPerToken(kv) === undefined) return undefined;
   return kv.groups[0]?.layers;
 }
 
-/** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
+/** Lowers the priority of this thread and its compute threads (Linux), so that the gateway thread runs first on few cores. */
 function yieldToGateway(): void {
   if (platform() === 'linux') setPriority(computeNiceness);
 }

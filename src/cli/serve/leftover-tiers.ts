@@ -1,11 +1,11 @@
-// What a run with more instances has left on SSD: they may come again, so it is named and not removed.
+// Tiers on SSD of an earlier run with more instances: reported, and not removed, since such a run may follow.
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** What a file takes of the disk is counted so, whatever its blocks are. */
+/** Unit of allocated file sizes, for any block size of the file system. */
 const statBlockBytes = 512;
 
-/** One line, or undefined where there is nothing. @param instances that there are now */
+/** One line, or undefined without leftover tiers. @param instances of this run */
 export function leftBehind(ssd: string, instances: number): string | undefined {
   const left = namesIn(ssd).filter((name) => {
     const index = /^instance-(\d+)(\.\w+)?$/.exec(name)?.[1];

@@ -1,4 +1,4 @@
-// Memory that instances lend to one another: what flags say of it, as instances and the gManager are told.
+// Configuration of memory lending for live instances and the gManager.
 import { webcrypto } from 'node:crypto';
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
@@ -20,7 +20,7 @@ import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;
-/** Steps take up to some hundred milliseconds, and an instance hears nothing meanwhile. */
+/** Steps take up to some hundred milliseconds, during which an instance receives no messages. */
 const answerUs = 1_000_000;
 const patience = {
   answerUs,
@@ -31,16 +31,16 @@ const patience = {
 };
 const silentUs = 5_000_000;
 
-/** What an instance lends of. */
+/** The memory of an instance that lends. */
 interface LenderMemory {
-  /** KV memory that it was given; undefined: by the context. */
+  /** Configured KV memory; undefined: by the context. */
   readonly kvBytes: number | undefined;
   /** Host memory for blocks of sequences. */
   readonly hostBytes: number;
 }
 
 export interface LendingSettings {
-  /** (instances). `others`: they are in other processes, and heard of later. */
+  /** (instances). `others`: they join later from other processes. */
   readonly lenders: readonly LenderMemory[] | 'others';
   readonly rules: LendingRules;
 }
@@ -49,7 +49,7 @@ function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
   return { ...timesOf(rules), ...patience, silentUs };
 }
 
-/** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
+/** KV memory for a request on the smallest instance: its own, and that which all others lend in whole ranges. */
 export function reachBytes(
   lenders: readonly { readonly kvBytes: number; readonly hostBytes: number }[],
   blockBytes: number,
@@ -66,19 +66,19 @@ export function reachBytes(
   return Math.min(...reach) * blockBytes;
 }
 
-/** Of each instance's host memory, for blocks of sequences. */
+/** Host memory of each instance for blocks of sequences. */
 function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): number {
   return Math.floor(lentHostBytes / blockBytes);
 }
 
-/** For a gManager that may be in any of several processes. */
+/** Settings of a gManager that may run in any of several processes. */
 export function officeSettings(
   rules: LendingRules,
 ): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
   return { ...bureauSettings(rules), blocksMax: stagingBlocks };
 }
 
-/** For the gManager. */
+/** Settings of the gManager. */
 export function bureauSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
   const times = liveTimes(rules);
   const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
@@ -89,7 +89,7 @@ export function bureauSettings(rules: LendingRules): Omit<LendingManagerSettings
   };
 }
 
-/** Pages beside the pool's own: of the staging buffer, and of host memory, which come last of all. */
+/** Pages besides those of the pool: the staging buffer, then host memory. */
 export function borrowingPages(
   { lending }: InstanceSettings,
   { groups, pageBytes }: KvShape,
@@ -99,7 +99,7 @@ export function borrowingPages(
   return { staging: stagingBlocks * layers, host: hostBlocks(lending.rules, layers * pageBytes) * layers };
 }
 
-/** One range is settled at a time. */
+/** A settlement exchanges one range at a time. */
 const stagingBlocks = rangeBlocks;
 
 export interface Borrowing {
@@ -111,7 +111,7 @@ export interface Borrowing {
 
 interface BorrowingParts {
   readonly ways: LenderRoutes | undefined;
-  /** Where instances of other processes reach this one. */
+  /** The address for instances of other processes. */
   readonly pages: PagesAddress | undefined;
   readonly engine: Engine;
   readonly backend: Backend;
@@ -121,7 +121,7 @@ interface BorrowingParts {
   readonly isRead: (pages: Int32Array) => boolean;
 }
 
-/** Undefined where nothing is lent. @throws Error in one line where the model or the machine cannot */
+/** Undefined without lending. @throws Error in one line if the model or the machine does not support it */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending, contextTokens, instances } = settings;
   const { ways, engine, backend, messenger, pageTable, settleLoads, isRead } = parts;
@@ -129,7 +129,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const { kv } = engine.model;
   const [group, ...others] = kv.groups;
   if (group === undefined || others.length > 0 || group.window !== undefined)
-    throw new Error('Cannot use --borrow: the model has layers with windows, whose blocks stay at home');
+    throw new Error('Cannot use --borrow: the model has layers with windows, which cannot use remote blocks');
   if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
   const { rules } = lending;
   const { instance } = ways;
@@ -165,17 +165,17 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.serverOf(creditor) } };
 }
 
-/** Beside the port for pages, where that one is given. */
+/** The ports after that of pages, if that one is given. */
 function openDoor(room: number, { port = 0, ...pages }: PagesAddress): string {
   return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 
-/** Of a memory of so many blocks. */
+/** Settings for a memory of this number of blocks. */
 function lendableOf(total: number, rules: LendingRules): number {
   return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
 }
 
-/** A loan has a range at least. */
+/** The smallest loan is one range. */
 function livePolicy(blocks: number, rules: LendingRules): ReturnType<typeof policyOf> {
   const policy = policyOf(blocks, rules);
   const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);

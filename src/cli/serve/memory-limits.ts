@@ -1,4 +1,4 @@
-// What instances are given of memory, against what the machine has.
+// Compares the configured memory of instances with the available memory of the machine.
 import { loadNative } from '../../kernel/native/addon.ts';
 import { computes, type InstanceOptions } from '../options/options.ts';
 import { UsageError } from '../usage-error.ts';
@@ -8,14 +8,14 @@ interface GivenMemory {
   readonly hostMemory?: number | undefined;
 }
 
-/** Pages take memory only once they are used: without this a process would be killed long after it began. @throws UsageError */
+/** Pages use memory only after their first use: without this check, a process would be killed long after its start. @throws UsageError */
 export function refuseTooMuchMemory(all: GivenMemory, instances: readonly InstanceOptions[]): void {
   const availableBytes = loadNative()?.memoryInfo().availableBytes;
   const bytes = instances.reduce((sum, own) => sum + bytesOf(all, own), 0);
   if (availableBytes === undefined || bytes <= availableBytes) return;
   const given = instances.length === 1 ? '' : `${instances.length} instances are given `;
   throw new UsageError(
-    `Cannot use so much --kv-memory and --host-memory: ${given}${mebibytes(bytes)}, ${mebibytes(availableBytes)} are available`,
+    `Cannot reserve --kv-memory and --host-memory: ${given}${mebibytes(bytes)}, ${mebibytes(availableBytes)} are available`,
   );
 }
 

@@ -1,4 +1,4 @@
-// Opens what a process adds to a cluster: a gateway's text side and conductor, or an instance on a thread of its own.
+// Opens a member of a cluster: a gateway with text side and conductor, or an instance on a thread of its own.
 import { hostname } from 'node:os';
 import { modelFingerprint } from '../../engine/fingerprint.ts';
 import type { Bus } from '../../runtime/bus/bus.ts';
@@ -27,13 +27,13 @@ const requestTimeoutSDefault = 600;
 
 export interface GatewayMember extends TextSide {
   readonly cluster: ClusterGateway;
-  /** Resolves when it is no part of the cluster any more: with why. */
+  /** Resolves with the reason when the process is no longer a member of the cluster. */
   readonly ended: Promise<string>;
-  /** That start of an instance has died: nobody has to wait for silence. */
+  /** Reports that this incarnation of an instance has exited, before its heartbeat times out. */
   died(name: string, incarnation: number): void;
 }
 
-/** @throws Error in one line when the server cannot be reached, or the cluster has another model */
+/** @throws Error in one line if the server is unreachable, or the cluster has another model */
 export function openClusterGateway(
   nats: string,
   options: ServeOptions,
@@ -77,7 +77,7 @@ export interface InstanceMember extends JoinedInstance {
   readonly modelId: string;
 }
 
-/** Serves when it resolves. @throws Error in one line when it cannot, or must not */
+/** The instance serves when this resolves. @throws Error in one line if it cannot join */
 export function openClusterInstance(
   nats: string,
   options: JoinOptions,
@@ -86,7 +86,7 @@ export function openClusterInstance(
   const rules = joinedLending(options);
   return withModel(nats, options, log, async (bus, files, { path }) => {
     const { name, incarnation } = processName(options.name);
-    // With what others lend a request may be longer than what this one holds.
+    // With borrowed memory a request may exceed the capacity of this instance.
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
     const settings = {
       ...instanceSettings(options, oneInstance, path, context, 1, {
@@ -114,7 +114,7 @@ export function openClusterInstance(
   });
 }
 
-/** The bus stays open if all goes well; the files are open as long as `open` runs. */
+/** Closes the bus if `open` fails, and the files when it returns. */
 async function withModel<T>(
   nats: string,
   { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
@@ -136,7 +136,7 @@ async function withModel<T>(
   }
 }
 
-/** Of two starts with one name the later one has the higher life. */
+/** Of two incarnations with one name, the later one has the higher number. */
 function processName(given: string | undefined): { readonly name: string; readonly incarnation: number } {
   const host = hostname()
     .replace(/[^\w-]/g, '-')

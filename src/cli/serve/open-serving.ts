@@ -25,30 +25,30 @@ export interface ServingOptions extends TierOptions {
   /** Requests accepted at once. */
   readonly queue: number;
   readonly servedModelName?: string | undefined;
-  /** What sets instances apart from what the model's options say of all; one unless given. */
+  /** Settings of each instance that override the model options; default: one instance. */
   readonly instances?: readonly InstanceOptions[] | undefined;
-  /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
+  /** SLOs and admission policy; default: none. */
   readonly admission?: AdmissionSettings | undefined;
-  /** Steps are recorded. */
+  /** Records steps for traces. */
   readonly traces?: boolean;
-  /** Of the KV memory of each, for pinned prefixes; none unless given. */
+  /** Share of the KV memory of each instance for pinned prefixes; default: 0. */
   readonly pinMemory?: number | undefined;
   readonly transport?: Transport | undefined;
-  /** Prompts that are handed over leave once they are computed, not layer by layer. */
+  /** Sends prompts after their prefill, not layer by layer. */
   readonly sendsAtEnd?: boolean | undefined;
-  /** (instances): where their steps are written down. */
+  /** (instances): records of their steps. */
   readonly records?: readonly SharedArrayBuffer[] | undefined;
-  /** Where requests go; by what instances hold and have to do unless given. */
+  /** Placement policy; default: by cache and load. */
   readonly placement?: PlacementKind | undefined;
-  /** Lines on stderr unless given. */
+  /** Receives log lines; default: stderr. */
   readonly log?: (message: string) => void;
-  /** Instances lend one another memory. */
+  /** Rules of memory lending; undefined: none. */
   readonly lending?: LendingRules | undefined;
-  /** Long prompts are computed by groups of those that prefill. */
+  /** Settings of pipeline groups; undefined: none. */
   readonly pipeline?: PipelineSettings | undefined;
 }
 
-/** What all instances have that say nothing of their own. */
+/** Settings of instances without own ones. */
 type SharedOptions = ModelOptions & Pick<TierOptions, 'hostMemory'>;
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
@@ -113,7 +113,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   }
 }
 
-/** The threads of a model whose text side cannot be built must not keep the process alive. */
+/** Ends the threads if the text side fails, since they would keep the process alive. */
 async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
   try {
     return open();
@@ -123,7 +123,7 @@ async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise
   }
 }
 
-/** Of a request, and where instances borrow of one that any of them holds alone. @throws UsageError */
+/** Context limit of a request, and with borrowing, that of a request on one instance alone. @throws UsageError */
 export function contexts(
   files: ModelFiles,
   options: SharedOptions,
@@ -139,13 +139,13 @@ export function contexts(
   };
 }
 
-/** What the smallest instance has; undefined where each takes what the context needs. */
+/** KV memory of the smallest instance; undefined if it follows from the context. */
 function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   return given.length === 0 ? undefined : Math.min(...given);
 }
 
-/** What a request may fill, where instances borrow; undefined where some of them take what the context needs. */
+/** KV memory of a request with borrowing; undefined if that of an instance follows from the context. */
 function withLoans(
   { config }: ModelFiles,
   options: SharedOptions,
@@ -168,7 +168,7 @@ function lentOf(options: SharedOptions, own: InstanceOptions, lending: LendingRu
   return lentBytes({ hostMemory: own.hostMemory ?? options.hostMemory, lendHost: lending?.lendHost });
 }
 
-/** Threads that are given for all are shared out. */
+/** Divides the threads among the instances. */
 export function instanceSettings(
   options: ModelOptions,
   own: InstanceOptions,

@@ -1,4 +1,4 @@
-// What `kvasir serve` runs once its options hold: an endpoint over instances of this process or of a cluster.
+// Runs `kvasir serve` after its options are checked: an endpoint over instances of this process or of a cluster.
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import type { DataFolder } from '../../gateway/http/data-folder.ts';
@@ -22,12 +22,12 @@ import { endSoon, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
-/** What either way of serving writes to. */
+/** The log and the data folder of both ways of serving. */
 interface Surface extends ServerLog {
   readonly data: DataFolder | undefined;
 }
 
-/** Serves until it is told to stop. @throws Error in one line when it cannot */
+/** Serves until SIGTERM or SIGINT. @throws Error in one line if it cannot */
 export async function serveModel(options: ServeOptions): Promise<void> {
   const log = openLog(options);
   const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
@@ -59,7 +59,7 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       announce(serving.model, gateway, options);
       await served(
-        serving.cluster.ended.then(() => 'no instance is left; the lines above say why'),
+        serving.cluster.ended.then(() => 'no instance is left; the lines above have the reasons'),
         surface,
       );
     } finally {
@@ -70,9 +70,9 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
   }
 }
 
-/** Instances join by themselves, or are processes that this one starts. */
+/** Serves over instances that join by themselves, or over child processes. */
 async function serveCluster(nats: string, options: ServeOptions, surface: Surface): Promise<void> {
-  // Whoever serves alone needs nothing of NATS.
+  // The modules of NATS are loaded only for clusters.
   const { openClusterGateway } = await import('./open-cluster.ts');
   const member = await openClusterGateway(nats, options, {
     log: surface.log,
@@ -86,7 +86,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
     try {
       console.log(
         children === undefined
-          ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`
+          ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by instances that join`
           : describeInstances(member.model.id, await children.joined()),
       );
       announce(member.model, gateway, options);
@@ -101,7 +101,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
   }
 }
 
-/** @throws Error when host and port cannot be listened on */
+/** @throws Error if the gateway cannot listen on host and port */
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
@@ -129,7 +129,7 @@ function otlpEndpoint(options: ServeOptions): string | undefined {
   return options.otlpEndpoint ?? (process.env.OTEL_EXPORTER_OTLP_ENDPOINT || undefined);
 }
 
-/** @throws UsageError for headers that cannot be read */
+/** @throws UsageError for invalid headers */
 function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | undefined {
   const endpoint = otlpEndpoint(options);
   if (endpoint === undefined) return undefined;
@@ -147,7 +147,7 @@ function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | u
 function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
   const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(`Serving on ${url}`);
-  // The key itself is not for logs.
+  // The key itself must not appear in logs.
   const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
   const [path, fields] =
     model.chatTemplate === undefined
@@ -158,9 +158,9 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
   );
 }
 
-/** Resolves when the server is asked to stop. @throws Error when it can serve no more */
+/** Resolves at a stop signal. @throws Error when the server can no longer serve */
 async function served(ended: Promise<string>, { log }: ServerLog): Promise<void> {
   const end = await Promise.race([stopSignal(), ended]);
-  if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
+  if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
   log('Draining: running requests finish, new ones are refused');
 }

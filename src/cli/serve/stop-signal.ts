@@ -1,23 +1,23 @@
-// Being asked to end, and ending.
+// Stop signals, and the end of the process.
 
-/** What is still to be written has time for it. */
+/** Time for pending writes. */
 const endMs = 1_000;
 
-/** Resolves at the first SIGTERM or SIGINT, or when the process is gone that started this one as its own. */
+/** Resolves at the first SIGTERM or SIGINT, or when the parent of this child process has exited. */
 export function stopSignal(): Promise<'stop'> {
   return new Promise((resolve) => {
     const stop = (): void => resolve('stop');
-    // While this one was still starting.
+    // The parent exited while this process was starting.
     if (process.connected === false) stop();
     process.once('SIGTERM', stop);
     process.once('SIGINT', stop);
     process.once('disconnect', stop);
-    // A channel to it must not keep this process alive.
+    // The channel to the parent must not keep this process alive.
     process.channel?.unref();
   });
 }
 
-/** All is closed: what keeps the process all the same is not waited for. The NATS client does, with a connection that it began to a server that hangs. */
+/** Exits after all is closed. The NATS client would keep the process alive with a pending connection to a hanging server. */
 export function endSoon(): void {
   setTimeout(() => process.exit(), endMs).unref();
 }

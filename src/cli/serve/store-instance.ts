@@ -1,4 +1,4 @@
-// An instance that computes nothing: memory and SSD for what others have computed, and links to them.
+// A store: an instance that computes nothing and caches the blocks of others in memory and on SSD.
 
 import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
@@ -18,7 +18,7 @@ import { createHandOffs, fetchBytesPerToken, logOver } from './instance-links.ts
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
-/** What a thread serves with, and what it says of itself. */
+/** The engine of a thread and its description. */
 export interface ServedInstance {
   readonly loop: InstanceLoop;
   readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
@@ -30,18 +30,18 @@ const computesNothing = {
   },
 };
 
-/** Reads the shape of the model and its fingerprint, no weights. @throws Error in one line */
+/** Reads the shape and fingerprint of the model without weights. @throws Error in one line */
 export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, hashKey, role } = data;
   const { kv, layers, root } = shapeOf(settings);
   const log = logOver(own);
   const backend = createBackend(1, log);
   const bytesPerToken = fetchBytesPerToken(kv);
-  if (backend.isa === 'reference') throw new Error('Cannot keep blocks: the native kernels are not compiled');
+  if (backend.isa === 'reference') throw new Error('Cannot start a store: the native kernels are not compiled');
   if (bytesPerToken === undefined)
-    throw new Error('Cannot keep blocks: the model has layers with a window, whose blocks are not moved');
+    throw new Error('Cannot start a store: the model has layers with a window, whose blocks are not transferred');
   const sizes = tierSizes(settings, kv);
-  if (sizes === undefined) throw new Error('Cannot keep blocks: there is neither host memory nor SSD for them');
+  if (sizes === undefined) throw new Error('Cannot start a store: there is neither host memory nor SSD for blocks');
   const pool = backend.createKvPool({ pages: sizes.pages, kvHeads: kv.kvHeads, headDim: kv.headDim, type: kv.type });
   const wake = (): void => loop.wake();
   const place = { kv, pool, isa: backend.isa, root, hashKey, sizes, log };

@@ -1,4 +1,4 @@
-// What the instance's thread is told at start.
+// The settings of an instance thread.
 
 import type { ModelOptions } from '../options/options.ts';
 import type { LendingSettings } from './live-borrowing.ts';
@@ -9,30 +9,30 @@ export interface InstanceSettings {
   readonly inputs: ModelOptions['inputs'];
   readonly threads: number;
   readonly contextTokens: number;
-  /** undefined: chosen by the context and the machine's memory. */
+  /** Undefined: by the context and the memory of the machine. */
   readonly kvBytes: number | undefined;
-  /** Instances that share the machine's memory. */
+  /** Instances that share the memory of the machine. */
   readonly instances: number;
-  /** What has landed is refused where its decode would be late. */
+  /** Refuses received prompts that would miss their decode SLO. */
   readonly rechecks: boolean;
-  /** Of the KV memory, for pinned prefixes. */
+  /** Share of the KV memory for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];
-  /** Prompts leave for where they are decoded once all of them is computed, not layer by layer: to compare with. */
+  /** Sends prompts after their prefill, not layer by layer: a baseline for comparisons. */
   readonly sendsAtEnd?: boolean | undefined;
-  /** Requests start when all of the prefix that they fetch is here: to compare with. */
+  /** Starts requests after their whole prefix has arrived: a baseline for comparisons. */
   readonly awaitsPrefixes?: boolean | undefined;
-  /** Where its steps are written down, if somebody wants to know. */
+  /** The record of its steps, if requested. */
   readonly record?: SharedArrayBuffer | undefined;
-  /** Where blocks are kept besides; undefined: what leaves the pool is gone. */
+  /** Tiers below the pool; undefined: evicted blocks are lost. */
   readonly tiers?:
     | {
-        /** Undefined: as much as prompts that are read of SSD pass through. */
+        /** Undefined: only the memory that blocks from SSD pass through. */
         readonly hostBytes: number | undefined;
-        /** `path` without what its files end with. */
+        /** `path` without the suffixes of its files. */
         readonly ssd: { readonly path: string; readonly bytes: number } | undefined;
       }
     | undefined;
-  /** Memory is lent to other instances and borrowed from them; undefined: each has its own. */
+  /** Memory lending with other instances; undefined: none. */
   readonly lending?: LendingSettings | undefined;
 }

@@ -6,12 +6,12 @@ import { UsageError } from '../usage-error.ts';
 const gzipMagic = 0x1f8b;
 
 interface Row {
-  /** In the file, from 1. */
+  /** Line of the file, from 1. */
   readonly line: number;
   readonly cells: readonly string[];
 }
 
-/** Rows of a file, or some of them. */
+/** All or some rows of a file. */
 export class CsvTable {
   readonly path: string;
   readonly #columns: ReadonlyMap<string, number>;
@@ -27,7 +27,7 @@ export class CsvTable {
     return this.#rows.length;
   }
 
-  /** Those whose columns have these texts. */
+  /** The rows with these texts in their columns. */
   where(texts: Readonly<Record<string, string>>): CsvTable {
     const wanted = Object.entries(texts).map(([name, text]) => [this.#place(name), text] as const);
     const rows = this.#rows.filter(({ cells }) => wanted.every(([place, text]) => cells[place] === text));
@@ -39,7 +39,7 @@ export class CsvTable {
     return this.#rows.map(({ cells }) => cells[place] ?? '');
   }
 
-  /** @throws UsageError naming line, column and text that is no number from 0 */
+  /** @throws UsageError naming line, column and text if it is not a number of at least 0 */
   numbers(name: string): Float64Array {
     const place = this.#place(name);
     return Float64Array.from(this.#rows, ({ line, cells }) => {
@@ -57,7 +57,7 @@ export class CsvTable {
   }
 }
 
-/** @throws UsageError naming the file, and the line whose columns are too few or too many */
+/** @throws UsageError naming the file, and the line with too few or too many columns */
 export function readCsv(path: string): CsvTable {
   const lines = readText(path).split(/\r?\n/);
   const names = lines[0]?.split(',') ?? [];

@@ -1,22 +1,22 @@
-// The highest rate at which a cluster keeps a share of the requests within their SLO: `kvasir simulate --find-rate`.
+// `kvasir simulate --find-rate`: the highest rate that keeps a share of the requests within their SLO.
 
-/** How close the two rates are between which it lies. */
+/** Ratio of the two rates that enclose the result. */
 const precision = 1.01;
-/** So many times the first rate, or that part of it, is the furthest that is tried. */
+/** Largest factor between the first rate and a tried one. */
 const factorMax = 2 ** 12;
 
 export interface FoundRate {
-  /** Kept. */
+  /** The highest rate that met the SLO share. */
   readonly rate: number;
-  /** Not kept. */
+  /** A rate above it that did not. */
   readonly above: number;
   readonly tried: number;
 }
 
 /**
- * Doubles or halves from `firstRate` until one is kept and its double is not, then halves what lies between, on a scale of logarithms. More requests are
- * taken not to be kept better.
- * @throws Error when no rate in reach is kept, or every one is
+ * Doubles or halves `firstRate` until a rate meets the share and its double does not, then bisects on a logarithmic scale. Assumes that
+ * a higher rate never meets the share better.
+ * @throws Error if no rate in reach meets the share, or every one does
  */
 export async function findRate(firstRate: number, keeps: (rate: number) => Promise<boolean>): Promise<FoundRate> {
   let tried = 1;
@@ -32,7 +32,7 @@ export async function findRate(firstRate: number, keeps: (rate: number) => Promi
     if (kept !== up) break;
   }
   if (low === high)
-    throw new Error(`Cannot find a rate: ${up ? 'every one is' : 'none is'} kept from ${firstRate} to ${low}`);
+    throw new Error(`Cannot find a rate: ${up ? 'every rate' : 'no rate'} from ${firstRate} to ${low} meets the share`);
   while (high / low > precision) {
     const middle = Math.sqrt(low * high);
     if (await keeps(middle)) low = middle;

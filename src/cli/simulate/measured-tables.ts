@@ -11,7 +11,7 @@ import {
 import { UsageError } from '../usage-error.ts';
 import { type CsvTable, readCsv } from './csv-file.ts';
 
-/** What the tables call a hardware entry's device; entries with others have none. */
+/** Names of devices in the tables, by hardware entry; other entries have no tables. */
 const systems: Readonly<Record<string, string>> = { a100: 'a100_sxm', h100: 'h100_sxm', h200: 'h200_sxm' };
 
 const headDim = 128;
@@ -25,11 +25,11 @@ export interface TablesWanted {
 
 const dtypes = { bf16: 'bfloat16', fp8: 'fp8' };
 
-/** @throws UsageError naming the table, file, line or precision that is missing */
+/** @throws UsageError naming the missing table, file, line or precision */
 export function readMeasuredTables(directory: string, { hardware, precision, kv }: TablesWanted): MeasuredTables {
   const system = systems[hardware.split(/[-x]/)[0] ?? ''];
   if (system === undefined) {
-    throw new UsageError(`Cannot use --tables: none are of ${hardware}: known are ${Object.keys(systems).join(', ')}`);
+    throw new UsageError(`Cannot use --tables: there are none for ${hardware}: known are ${Object.keys(systems).join(', ')}`);
   }
   const kernel = (name: string) => readCsv(findFile(directory, `${system}_vllm`, `_${name}_perf`));
   const products = kernel('gemm');
@@ -61,7 +61,7 @@ function findFile(directory: string, start: string, middle: string): string {
   return join(directory, name);
 }
 
-/** @throws UsageError when none has these texts */
+/** @throws UsageError if no row has these texts */
 function some(table: CsvTable, texts: Readonly<Record<string, string>>): CsvTable {
   const rows = table.where(texts);
   if (rows.length > 0) return rows;
@@ -74,7 +74,7 @@ function gemmTable(table: CsvTable, precision: 'bf16' | 'fp8'): GemmTable {
   return { m: rows.numbers('m'), n: rows.numbers('n'), k: rows.numbers('k'), us: microseconds(rows) };
 }
 
-/** Prompts have their rows in `isl` and a `step` of 0; sequences that decode have a row or more and `step` keys before them. */
+/** Prefill rows have their tokens in `isl` and a `step` of 0; decode rows have `step` keys before them. */
 function attentionTable(table: CsvTable, texts: Readonly<Record<string, string>>): AttentionTable {
   const rows = some(table, texts);
   const steps = rows.numbers('step');

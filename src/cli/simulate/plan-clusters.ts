@@ -1,4 +1,4 @@
-// Finds the cheapest cluster for a workload: what instances can be made of, every candidate simulated, and the line that replays it.
+// Finds the cheapest cluster for a workload: candidate instances, their simulations, and the command that replays the winner.
 
 import { latencyMs } from '../../sim/report/histogram.ts';
 import {
@@ -18,7 +18,7 @@ import { percent } from '../terminal/fields.ts';
 import { UsageError } from '../usage-error.ts';
 import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
 
-/** Flags of `kvasir simulate`, as they were written. */
+/** Unparsed flags of `kvasir simulate`. */
 export type RawFlags = Readonly<Record<string, unknown>>;
 
 interface PlanUnit extends Unit {
@@ -38,14 +38,14 @@ export type PlanTrial = Trial<PlanUnit, Figures>;
 
 export interface PlanSettings extends SearchLimits {
   readonly hardware: readonly string[];
-  /** What `kvasir simulate` is told beside hardware and roles. */
+  /** Flags of `kvasir simulate` besides hardware and roles. */
   readonly flags: RawFlags;
 }
 
-/** Hears of the search before every run. */
+/** Called before every simulation. */
 export type PlanWatch = (tried: number, next: string) => void;
 
-/** @throws UsageError when no hardware holds the model; Error when nothing keeps enough */
+/** @throws UsageError if no hardware holds the model; Error if no cluster meets the share */
 export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
   const { units, leftOut } = unitsOf(settings);
   let tried = 0;
@@ -66,11 +66,11 @@ export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
 function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
   const best = frontierOf(trials).at(-1);
   const most =
-    best === undefined ? '' : `: ${describe(best.unit, best, best.decodeUnit)} keeps most, ${percent(best.share)}`;
+    best === undefined ? '' : `: ${describe(best.unit, best, best.decodeUnit)} has the highest share, ${percent(best.share)}`;
   return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
 }
 
-/** What instances can be made of, and hardware that cannot be used, with the reason. */
+/** Candidate instances, and unusable hardware with the reason. */
 function unitsOf({ hardware, flags }: PlanSettings) {
   const options = readOptions(simulationSchema, flags);
   modelSpec(options.model, options.models);
@@ -90,14 +90,14 @@ function unitsOf({ hardware, flags }: PlanSettings) {
   throw new UsageError(`Cannot plan ${options.model} on ${hardware.join(', ')}: ${first.hardware}: ${first.why}`);
 }
 
-/** Of different hardware, either way round. */
+/** Pairs of different hardware for prefill and decode. */
 function pairsOf(units: readonly PlanUnit[]): readonly (readonly [PlanUnit, PlanUnit])[] {
   return units.flatMap((unit) =>
     units.filter(({ hardware }) => hardware !== unit.hardware).map((other) => [unit, other] as const),
   );
 }
 
-/** All devices, half of them, a quarter... as long as the model fits. */
+/** All devices, half of them, a quarter... while the model fits. */
 function tensorParallels(
   hardware: string,
   devices: number,
@@ -126,7 +126,7 @@ function flagsOf(
   decodeUnit: PlanUnit,
 ): RawFlags {
   const own = { ...flags, hardware, tp: String(tp) };
-  // What the file says of a cluster does not count.
+  // The cluster of the config file is ignored.
   const none = (...roles: readonly string[]) =>
     flags.config === undefined ? {} : Object.fromEntries(roles.map((role) => [role, '0']));
   if (mixed > 0) return { ...own, ...none('prefill', 'decode'), mixed: String(mixed) };
@@ -135,7 +135,7 @@ function flagsOf(
   return { ...apart, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
 }
 
-/** The line that replays a cluster. */
+/** The command that replays a cluster. */
 function commandOf(flags: RawFlags, trial: PlanTrial): string {
   const { config, ...others } = flagsOf(flags, trial.unit, trial, trial.decodeUnit);
   const words = Object.entries(others).flatMap(([name, value]) => {
@@ -148,7 +148,7 @@ function commandOf(flags: RawFlags, trial: PlanTrial): string {
   return ['kvasir', 'simulate', ...experiment, ...words].join(' ');
 }
 
-/** As a shell reads it back. */
+/** Quotes a word for a shell. */
 function quoted(word: string): string {
   return /^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

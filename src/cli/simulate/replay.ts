@@ -1,11 +1,11 @@
-// Drives a simulation through a workload, with whoever watches.
+// Runs a simulation over a workload, and feeds its outputs.
 import type { StepWatch } from '../../sim/engine/executor.ts';
 import type { Simulation } from '../../sim/engine/simulation.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { type OutputOptions, RunOutputs } from './run-outputs.ts';
 import type { TracePiece } from './trace-file.ts';
 
-/** Of a run that no request comes to any more. */
+/** After the last arrival, events between two progress updates. */
 const eventsBetweenLooks = 10_000;
 
 /** @param names of the instances */

@@ -1,10 +1,10 @@
-// A run's page as one file that needs nothing else: markup, style, plots and data inlined.
+// The page of a run as one self-contained file: markup, style, plots and data inlined.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import type { RunReport } from '../../sim/report/report.ts';
 import { packageFile } from '../package-root.ts';
 
-/** Those imported before those that import them. */
+/** In the order of their imports. */
 const modules = ['format', 'plots', 'heat-map', 'arrows', 'page'] as const;
 
 const require = createRequire(import.meta.url);
@@ -20,10 +20,10 @@ export function reportPage(report: RunReport): string {
       `<script type="module">${inScript(modules.map(inlined).join('\n'))}</script>`,
     ].join('\n'),
   };
-  // A function, so that no `$` in a part means anything.
+  // A function, since `$` in a replacement string is special.
   return read(packageFile('web/report/page.html')).replace(/<!-- (\w+) -->/g, (_, name: string) => {
     const part = parts[name];
-    if (part === undefined) throw new Error(`Cannot write the report: its page asks for ${name}`);
+    if (part === undefined) throw new Error(`Cannot write the report: the page has an unknown part ${name}`);
     return part;
   });
 }
@@ -32,14 +32,14 @@ function read(path: string): string {
   return readFileSync(path, 'utf8');
 }
 
-/** A module without its imports and exports: they all share one scope. */
+/** A module without imports and exports: all modules share one scope. */
 function inlined(name: string): string {
   return read(packageFile(`web/report/${name}.mjs`))
     .replace(/^import [^;]*;$/gm, '')
     .replace(/^export /gm, '');
 }
 
-/** A script that cannot end its element early. */
+/** Escapes end tags in a script. */
 function inScript(text: string): string {
   return text.replaceAll('</script', '<\\/script');
 }

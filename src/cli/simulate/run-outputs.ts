@@ -1,4 +1,4 @@
-// What a simulated run writes besides its figures: a page, a timeline, its progress.
+// Outputs of a simulated run besides its figures: report page, timeline and progress.
 import { writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
@@ -34,7 +34,7 @@ export function addOutputFlags(command: Command): Command {
     .option('--timeline-window <span>', 'Show this simulated time in the timeline (default: 0s..60s)');
 }
 
-/** Hears of a run while it goes on, and writes when it is over. */
+/** Observes a run and writes its outputs at the end. */
 export class RunOutputs {
   readonly #options: OutputOptions;
   readonly #instances: readonly string[];
@@ -48,19 +48,19 @@ export class RunOutputs {
     this.#timeline = timeline;
   }
 
-  /** @param instances their names */
+  /** @param instances names of the instances */
   static async open(options: OutputOptions, instances: readonly string[]): Promise<RunOutputs> {
     const { timeline, timelineWindow } = options;
     const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
     return new RunOutputs(options, instances, file);
   }
 
-  /** For the simulation to be made with. */
+  /** The step observer to create the simulation with. */
   get watch(): StepWatch | undefined {
     return this.#timeline?.watch;
   }
 
-  /** What is to be told of time before it passes; undefined when nobody looks at the load. */
+  /** The load recorder, which must see time before it passes; undefined if no output needs the load. */
   recorderOf(simulation: Simulation): LoadRecorder | undefined {
     if (this.#options.report !== undefined || this.#options.loadPlot !== undefined)
       this.#recorder ??= new LoadRecorder(simulation);
@@ -72,7 +72,7 @@ export class RunOutputs {
     await this.#timeline?.flush();
   }
 
-  /** The run is over. */
+  /** Writes the outputs after the run. */
   async close({ outcome }: Simulation): Promise<void> {
     this.#progress.close();
     this.#recorder?.close();
@@ -87,14 +87,14 @@ export class RunOutputs {
     if (report !== undefined) writeOutput(report, reportPage(runReport(outcome, load, about)));
     if (plot === undefined) return;
     const svg = loadPlot(load, titleOf(this.#options));
-    if (svg === undefined) throw new Error(`Cannot write ${plot}: no request had an SLO: there are no loads`);
+    if (svg === undefined) throw new Error(`Cannot write ${plot}: loads need requests with an SLO`);
     writeOutput(plot, svg);
   }
 }
 
 const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 
-/** What the plot of a run is called. */
+/** The title of a plot. */
 function titleOf(options: OutputOptions): string {
   const told = settingsOf(options).filter(([name]) => inTitles.includes(name));
   return told.map(([name, value]) => `${name} ${value}`).join(', ');
@@ -110,7 +110,7 @@ function writeOutput(path: string, text: string): void {
 
 const mostTelling = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
 
-/** '{"kind":"fixed","tokens":5}' reads as 'kind fixed, tokens 5'. */
+/** '{"kind":"fixed","tokens":5}' becomes 'kind fixed, tokens 5'. */
 function shown(value: unknown): string {
   if (typeof value !== 'object' || value === null) return String(value);
   return Object.entries(value)
@@ -118,7 +118,7 @@ function shown(value: unknown): string {
     .join(', ');
 }
 
-/** What the page says of the run, the most telling first. */
+/** The settings on the report page, the most important first. */
 function settingsOf({ report: _, timeline: __, timelineWindow: ___, loadPlot: ____, ...options }: OutputOptions) {
   const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
   return Object.entries(options)

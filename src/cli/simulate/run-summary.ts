@@ -7,7 +7,7 @@ import type { GroupFigures, Report } from './run-figures.ts';
 
 type Entry = readonly [string, string];
 
-/** @param outcome whose distributions are drawn */
+/** @param outcome supplies the distributions */
 export function printReport(report: Report, outcome: Pick<Outcome, 'ttftUs' | 'tbtUs'>): void {
   printList(requestsTitle(report), requestEntries(report));
   printTable(

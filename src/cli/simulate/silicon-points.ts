@@ -13,14 +13,14 @@ const models: Readonly<Record<string, string>> = {
 const hardware: Readonly<Record<string, string>> = { h100_sxm: 'h100x8', h200_sxm: 'h200x8' };
 
 /**
- * What the file does not say. Points of the 70B model come from a harness that draws lengths from 0.8 to 1 of the nominal ones; those of the
- * others are nominal, and a spread of 1 % stands for all that keeps real clients from staying in step. The 70B servers on H200 admitted as
+ * Facts that the file does not contain. The harness of the 70B points draws lengths from 0.8 to 1 of the nominal ones; those of the
+ * others are nominal, with a spread of 1 % for the jitter of real clients. The 70B servers on H200 admitted as
  * many requests at once as fit with KV in fp8, those on H100 as fit in bf16.
  */
 const drawnSpread = 0.2;
 const nominalSpread = 0.01;
 
-/** @throws UsageError when the file is missing, or a line of it is broken */
+/** @throws UsageError if the file is missing or has an invalid line */
 export function readServingPoints(directory: string): readonly ServingPoint[] {
   const path = ['silicon_sample.csv', 'silicon_sample.csv.gz']
     .map((name) => join(directory, name))

@@ -1,4 +1,4 @@
-// One simulated run from options, as `kvasir simulate` replays it and `kvasir plan` tries it.
+// One simulated run from options, for `kvasir simulate` and `kvasir plan`.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { placementKinds } from '../../core/router/placement/placement.ts';
@@ -41,7 +41,7 @@ export const simulationSchema = z.object({
 
 export type SimulationOptions = z.infer<typeof simulationSchema>;
 
-/** Of flags with a `--no-...` commander says true where nothing was said: a config file may still say otherwise. */
+/** Drops defaults: commander sets a `--no-...` flag that is not given to `true`, which would override the config file. */
 export function withoutUnsaid(flags: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const said = Object.entries(flags).filter(([name, value]) => value !== true || !negatable.includes(name));
   return Object.fromEntries(said);
@@ -49,7 +49,7 @@ export function withoutUnsaid(flags: Readonly<Record<string, unknown>>): Record<
 
 const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
 
-/** What comes, who gets it, and what it may wait; not the cluster. */
+/** Flags of workload, placement, SLOs, faults and lending, without those of the cluster. */
 export function addRunFlags(command: Command): Command {
   command
     .optionsGroup(groups.workload)
@@ -70,7 +70,7 @@ export function addRunFlags(command: Command): Command {
   return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
 }
 
-/** The same at the highest rate of a made-up workload, or speed of a trace, that keeps `share` of the requests within SLO; the outcome is that at it. */
+/** Runs at the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO. */
 export async function runAtHighestRate(options: SimulationOptions, share: number) {
   const knob = options.trace === undefined ? 'rate' : 'speed';
   if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
@@ -82,7 +82,7 @@ export async function runAtHighestRate(options: SimulationOptions, share: number
   return { found, knob, simulation: await runSimulation({ ...options, [knob]: found.rate }) };
 }
 
-/** From the first request until nothing is left to happen. @throws UsageError */
+/** Runs from the first request until no event is left. @throws UsageError */
 export async function runSimulation(options: SimulationOptions): Promise<Simulation> {
   const workload = openWorkload(options);
   const admission = admissionSettings(options);

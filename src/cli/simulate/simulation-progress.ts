@@ -1,9 +1,9 @@
-// A simulated run as people watch it: a line that moves on a terminal, a line now and then elsewhere.
+// Progress of a simulated run: a moving line on a terminal, and occasional lines elsewhere.
 import type { ProgressOutput } from '../serve/model/pull-progress.ts';
 
 const redrawMs = 200;
 const lineMs = 10_000;
-/** Runs that are over by then say nothing. */
+/** Shorter runs print nothing. */
 const quietMs = 1_000;
 
 export interface Progressing {
@@ -26,7 +26,7 @@ export class SimulationProgress {
     this.#shownMs = this.#startedMs;
   }
 
-  /** `share` of the workload has come. */
+  /** @param share of the workload that has arrived */
   show(share: number, run: Progressing): void {
     const nowMs = this.#clock();
     const terminal = this.#output.isTTY === true;
@@ -38,7 +38,7 @@ export class SimulationProgress {
     this.#drawn = terminal;
   }
 
-  /** Takes its line back. */
+  /** Clears the progress line. */
   close(): void {
     if (this.#drawn) this.#output.write('\r\x1b[K');
     this.#drawn = false;
@@ -47,7 +47,7 @@ export class SimulationProgress {
 
 function describe(share: number, { nowUs, live, outcome }: Progressing, elapsedMs: number): string {
   const done = `${duration(nowUs / 1e6)} simulated, ${outcome.requests.toLocaleString('en')} requests ended, ${live.toLocaleString('en')} under way`;
-  if (share >= 1) return `Simulating: all requests came, ${done}`;
+  if (share >= 1) return `Simulating: all requests arrived, ${done}`;
   const left = share > 0 ? `, ${duration((elapsedMs / 1000) * (1 / share - 1))} left` : '';
   return `Simulating: ${Math.floor(100 * share)} %, ${done}${left}`;
 }

@@ -5,7 +5,7 @@ import { StepTimeline } from '../../sim/engine/step-timeline.ts';
 import { timelineEnd, timelineStart } from '../../trace/timeline.ts';
 import type { Span } from '../../trace/transform.ts';
 
-/** What viewers still open with ease. */
+/** A number of events that viewers handle well. */
 const eventsMax = 1_000_000;
 
 export class TimelineFile {
@@ -19,7 +19,7 @@ export class TimelineFile {
     this.#steps = new StepTimeline(window, eventsMax);
   }
 
-  /** Rows are instances. */
+  /** @param rows names of instances */
   static async create(path: string, window: Span, rows: readonly string[]): Promise<TimelineFile> {
     const file = await open(path, 'w').catch((error: Error) => {
       throw new Error(`Cannot write ${path}: ${error.message.split('\n')[0]}`);
@@ -32,13 +32,13 @@ export class TimelineFile {
     return this.#steps.watch;
   }
 
-  /** Writes what came since the last time. */
+  /** Writes the steps since the last flush. */
   async flush(): Promise<void> {
     const text = this.#steps.take();
     if (text !== '') await this.#file.write(text);
   }
 
-  /** @returns a line about what does not fit, if so */
+  /** @returns a line about omitted steps, if any */
   async close(): Promise<string | undefined> {
     await this.flush();
     await this.#file.write(timelineEnd);

@@ -9,11 +9,11 @@ const gzipMagic = 0x1f8b;
 
 export interface TracePiece {
   readonly requests: readonly TraceRequest[];
-  /** Of the whole that has been read, this piece included: 0..1. */
+  /** Share of the file that has been read, this piece included: 0..1. */
   readonly share: number;
 }
 
-/** Requests in the order of the file, in groups as they are read. @throws Error in one line naming file, and line, field and value */
+/** Requests in file order, in groups as they are read. @throws Error in one line naming file, line, field and value */
 export async function* readTrace(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
   const parser = new TraceParser(options);
   try {

@@ -1,4 +1,4 @@
-// Requests of a workload as they stream by, from a file or made up, cut, repeated and sped up.
+// The request stream of a workload, from a file or synthetic, after slicing, tiling and speed-up.
 import { Labels } from '../../trace/labels.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { faster, Slice, type Span, Tiling } from '../../trace/transform.ts';
@@ -25,18 +25,18 @@ export interface SourceOptions extends WorkloadOptions, TransformOptions {
 }
 
 /**
- * In constant memory: a file is read again for every tile.
- * @throws UsageError at once, unless there is one source
+ * Uses constant memory: a file is read again for every tile.
+ * @throws UsageError at once, unless there is exactly one source
  */
 export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> {
   if (options.trace === undefined && options.workload === undefined) {
-    throw new UsageError('Cannot tell the workload: give --trace FILE or --workload NAME');
+    throw new UsageError('Cannot choose a workload: use --trace FILE or --workload NAME');
   }
   if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
   const { trace, blockTokens } = options;
   const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
   const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
-  if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file says what comes`);
+  if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
   return tiled(options, () => readTrace(trace, { blockTokens }));
 }
 

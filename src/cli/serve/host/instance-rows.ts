@@ -1,4 +1,4 @@
-// What a server says of its instances as rows for people: gauges as they are, counters as rates since the last look.
+// Rows of `kvasir top`: gauges as they are, counters as rates since the last update.
 import { z } from 'zod';
 
 const count = z.number();
@@ -38,7 +38,7 @@ export const clusterViewSchema = z.looseObject({
 export type ClusterView = z.infer<typeof clusterViewSchema>;
 type InstanceView = ClusterView['instances'][number];
 
-/** @param before undefined: there are no rates */
+/** @param before the last view; undefined: no rates */
 export function topRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
   const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
   const lends = view.instances.some(({ lending }) => lending !== null);
@@ -82,7 +82,7 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
   });
 }
 
-/** Stores keep what the others compute, and serve nobody. */
+/** "2 of 3 instances serve, 1 of 1 stores keep": stores do not serve requests. */
 export function whoServes({ instances }: ClusterView): string {
   const counted = (those: readonly InstanceView[]) => `${those.filter(({ ready }) => ready).length} of ${those.length}`;
   const stores = instances.filter(({ role }) => role === 'store');

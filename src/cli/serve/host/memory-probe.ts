@@ -1,11 +1,11 @@
-// Lets a parent process that started this one with `--expose-gc` ask what memory is left after a collection: there is no HTTP route for it.
+// Reports the memory after a garbage collection to a parent process that started this one with `--expose-gc`.
 import type { ServerMemory } from '../../../bench/soak/settle.ts';
 import { loadNative } from '../../../kernel/native/native.ts';
 import { collectEverywhere } from '../../../runtime/threads/collection.ts';
 
 export const memoryQuestion = 'kvasir: memory';
 
-/** @param workers threads of instances; the tokenizer's lives only where long texts come */
+/** @param workers threads of instances; the tokenizer thread exists only after a long text */
 export function answerMemoryQuestions(workers: number): void {
   if (process.send === undefined || globalThis.gc === undefined) return;
   process.on('message', (message) => {
@@ -16,6 +16,6 @@ export function answerMemoryQuestions(workers: number): void {
       process.send?.(memory);
     });
   });
-  // A parent that listens must not keep this process alive.
+  // The channel to the parent must not keep this process alive.
   process.channel?.unref();
 }

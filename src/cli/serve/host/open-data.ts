@@ -1,4 +1,4 @@
-// The folder in which a gateway keeps what outlives it: one process at a time.
+// Opens the data folder of a gateway for one process at a time.
 import { DataFolder } from '../../../gateway/http/data-folder.ts';
 import { FolderLock } from '../../../weights/hub/lock.ts';
 import { UsageError } from '../../usage-error.ts';
@@ -9,13 +9,13 @@ export interface OpenData {
   release(): Promise<void>;
 }
 
-/** @throws UsageError where it cannot be made or written, Error in one line where another process has it */
+/** @throws UsageError if it cannot be created or written, Error in one line if another process uses it */
 export async function openData(path: string, log: (message: string) => void): Promise<OpenData> {
   makeFolder(path, 'data');
   const folder = new DataFolder(path, log);
   const lock = await FolderLock.tryAcquire(path).catch((error: unknown) => {
     throw new UsageError(`Cannot keep data at ${path}: it cannot be written: ${codeOf(error)}`);
   });
-  if (typeof lock === 'string') throw new Error(`Cannot keep data at ${path}: ${lock} has it`);
+  if (typeof lock === 'string') throw new Error(`Cannot keep data at ${path}: ${lock} uses it`);
   return { folder, release: () => lock.release() };
 }

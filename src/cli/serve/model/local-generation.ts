@@ -1,4 +1,4 @@
-// One generation on an instance of this process: what `generate` and `chat` do.
+// One generation on an instance of this process, for `generate` and `chat`.
 import { randomUUID } from 'node:crypto';
 import type { GenerationEvent, GenerationRequest } from '../../../core/protocol/ports.ts';
 import { choiceSeed } from '../../../gateway/openai/params.ts';
@@ -22,7 +22,7 @@ export interface LocalAnswer {
   readonly finishReason: 'stop' | 'length';
 }
 
-/** Streams the answer's text to `onText`. @throws Error when the prompt does not fit or the instance fails */
+/** Streams the output text to `onText`. @throws Error if the prompt does not fit or the instance fails */
 export async function ask(
   serving: Serving,
   input: LocalInput,

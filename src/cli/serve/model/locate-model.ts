@@ -1,4 +1,4 @@
-// What `--model` names as a path on this machine: a path as it is, a model of the hub downloaded first.
+// Resolves `--model` to a local path. Models of the hub are downloaded first.
 import { existsSync } from 'node:fs';
 import { HubClient } from '../../../weights/hub/client.ts';
 import { HubError } from '../../../weights/hub/errors.ts';
@@ -10,11 +10,11 @@ import { PullProgress } from './pull-progress.ts';
 
 export interface LocatedModel {
   readonly path: string;
-  /** Id for clients where the path says none: of a model of the hub, what it was asked for by. */
+  /** Model id for clients: the reference of a hub model; undefined for a path. */
   readonly name: string | undefined;
 }
 
-/** @throws HubError when a model of the hub can be had neither from there nor from the cache */
+/** @throws HubError if the model is available neither from the hub nor from the cache */
 export async function locateModel(model: string | undefined): Promise<LocatedModel> {
   if (model === undefined) return { path: embeddedModel, name: undefined };
   const reference = hubReferenceOf(model);
@@ -22,7 +22,7 @@ export async function locateModel(model: string | undefined): Promise<LocatedMod
   return { path: (await pull(reference)).path, name: model };
 }
 
-/** The same from what is on this machine: nothing is downloaded. @throws HubError */
+/** The same without downloads. @throws HubError */
 export function locateCached(model: string): string {
   const reference = hubReferenceOf(model);
   if (reference === undefined) return model;
@@ -31,17 +31,17 @@ export function locateCached(model: string): string {
   if (cached === undefined)
     throw new HubError(
       'missing',
-      `Cannot read ${model}: it is not in ${cacheFolder}: get it with kvasir models pull ${model}`,
+      `Cannot read ${model}: it is not in ${cacheFolder}: download it with kvasir models pull ${model}`,
     );
   return cached.path;
 }
 
-/** A path that exists is never taken for a name of the hub. */
+/** An existing path takes precedence over a reference of the hub. */
 function hubReferenceOf(model: string): HubReference | undefined {
   return existsSync(model) ? undefined : parseHubReference(model);
 }
 
-/** Downloads what is missing; shows how it goes on stderr; stops on a signal so that it can be resumed. @throws HubError */
+/** Downloads missing files with progress on stderr. A signal stops it, and a later call resumes. @throws HubError */
 export async function pull(reference: HubReference): Promise<PulledModel> {
   const stop = new AbortController();
   const abort = (): void => stop.abort();

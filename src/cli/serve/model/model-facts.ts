@@ -7,7 +7,7 @@ export function tensorBytes(files: ModelFiles): number {
   return bytes;
 }
 
-/** Values in all tensors, also in those of a type that cannot be read. */
+/** Values in all tensors, also in those of unreadable types. */
 export function parameterCount(files: ModelFiles): number {
   let count = 0;
   for (const { shape } of files.tensors()) count += elementCount(shape);
@@ -15,7 +15,7 @@ export function parameterCount(files: ModelFiles): number {
   return count;
 }
 
-/** Stored bytes of each type; of a type that cannot be read, its name alone. */
+/** Stored bytes of each type; undefined for an unreadable type. */
 export function bytesByType(files: ModelFiles): Record<string, number | undefined> {
   const bytes: Record<string, number | undefined> = {};
   for (const { type, byteLength } of files.tensors()) bytes[type] = (bytes[type] ?? 0) + byteLength;
@@ -23,7 +23,7 @@ export function bytesByType(files: ModelFiles): Record<string, number | undefine
   return bytes;
 }
 
-/** KV memory of a token in bf16, all layers. */
+/** KV bytes per token in bf16, all layers. */
 export function kvBytesPerToken({ config }: ModelFiles): number {
   return config.layers * 2 * config.kvHeads * config.headDim * 2;
 }

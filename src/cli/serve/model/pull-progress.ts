@@ -1,7 +1,7 @@
-// A pull as people watch it: a bar on a terminal, a line now and then elsewhere.
+// Progress of a download: a bar on a terminal, and occasional lines elsewhere.
 import type { PullEvent } from '../../../weights/hub/pull.ts';
 
-/** What is needed of stderr. */
+/** The members of stderr in use. */
 export interface ProgressOutput {
   readonly isTTY?: boolean;
   readonly columns?: number;
@@ -11,7 +11,7 @@ export interface ProgressOutput {
 const barCells = 24;
 const redrawMs = 100;
 const lineMs = 15_000;
-/** The rate is that of so long past. */
+/** The rate covers this time. */
 const rateMs = 10_000;
 
 export class PullProgress {
@@ -86,7 +86,7 @@ export class PullProgress {
     const done = `${size(this.#bytes)} of ${size(this.#bytesTotal)} (${Math.floor(100 * this.#share())} %)`;
     const first = this.#samples[0] ?? { ms: this.#startedMs, bytes: 0 };
     const rate = (this.#bytes - first.bytes) / (nowMs - first.ms);
-    // Nothing came for a while, or a file began anew.
+    // No bytes arrived for a while, or a file restarted.
     if (!(rate > 0) || !Number.isFinite(rate)) return done;
     return `${done}, ${size(1000 * rate)}/s, ${seconds((this.#bytesTotal - this.#bytes) / rate)} left`;
   }

@@ -1,4 +1,4 @@
-// The text side of a model and its limits, as the gateway wants them.
+// The served model of the gateway: tokenizer, template and limits.
 import { statSync } from 'node:fs';
 import { capacityTokens } from '../../../core/kvcache/layer-groups.ts';
 import { textOf } from '../../../engine/model-text.ts';
@@ -11,12 +11,12 @@ import { UsageError } from '../../usage-error.ts';
 
 type ContextOptions = Pick<ModelOptions, 'context' | 'kvMemory' | 'inputs'>;
 
-/** Contexts longer than this are asked for by name, because their KV memory is. */
+/** Longer contexts need an explicit --context, because of their KV memory. */
 const contextTokensDefaultMax = 8192;
 
 /**
- * Prompt plus output that a request may have: never more than the KV memory holds.
- * @throws UsageError when more is asked for than the model's positions or the memory given
+ * Limit of prompt plus output: at most the capacity of the KV memory.
+ * @throws UsageError if the options exceed the positions of the model or the KV memory
  */
 export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: ContextOptions): number {
   const { config } = files;
@@ -44,7 +44,7 @@ function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] 
   ].filter((group) => group.layers > 0);
 }
 
-/** @param name the id clients use; undefined: the file's or folder's stem */
+/** @param name model id for clients; undefined: the file or folder name */
 export function createServedModel(files: ModelFiles, context: number, name: string | undefined): ServedModel {
   const text = textOf(files);
   const { config, generationDefaults: defaults } = files;

@@ -1,4 +1,4 @@
-// The text side of a model as a gateway needs it: what clients are told of it, and a tokenizer that long texts do not hold up.
+// The text side of a model for a gateway: its description, and a tokenizer that long texts do not block.
 
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';
@@ -6,7 +6,7 @@ import { TokenizerThread } from '../../../runtime/threads/tokenizer-thread.ts';
 import type { ModelFiles } from '../../../weights/types.ts';
 import { createServedModel } from './served-model.ts';
 
-/** Longer texts are tokenised on another thread: this many take about a millisecond. */
+/** Longer texts are tokenised on another thread; this length takes about a millisecond. */
 const inlineCharacters = 8192;
 
 export interface TextSide {
@@ -15,7 +15,7 @@ export interface TextSide {
   close(): Promise<void>;
 }
 
-/** @param files may be closed afterwards; @param path of them; @param name the id clients use, where it is not the files' own */
+/** @param files may be closed afterwards @param path of the files @param name model id for clients, if it is not that of the files */
 export function openTextSide(files: ModelFiles, path: string, context: number, name: string | undefined): TextSide {
   const model = createServedModel(files, context, name);
   const { tokenizer } = model;

@@ -1,4 +1,4 @@
-// Entry of the tokenizer's thread: the model's tokenizer, answering call after call.
+// Entry of the tokenizer thread: answers calls with the tokenizer of the model.
 import { parentPort, workerData } from 'node:worker_threads';
 import { textOf } from '../../../engine/model-text.ts';
 import type { TokenizeAnswer, TokenizeCall } from '../../../runtime/threads/tokenizer-thread.ts';
