@@ -1,4 +1,4 @@
-// `kvasir bench accuracy`: forms of a model against its float32 form, over the beginning of a text.
+// `kvasir bench accuracy`: forms of a model against its float32 form, on the beginning of a text.
 import { type AccuracyForm, type AccuracyRow, measureAccuracy } from '../engine/accuracy.ts';
 import type { Backend } from '../kernel/backend.ts';
 import type { Tokenizer } from '../text/tokenizer.ts';
@@ -8,7 +8,7 @@ export interface AccuracyBenchOptions {
   readonly files: ModelFiles;
   readonly tokenizer: Tokenizer;
   readonly text: string;
-  /** The text's first tokens, special ones included; fewer when the text is shorter. */
+  /** The first tokens of the text, special ones included; fewer for a shorter text. */
   readonly tokens: number;
   readonly forms: readonly AccuracyForm[];
 }

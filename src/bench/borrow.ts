@@ -1,4 +1,4 @@
-// What borrowed memory costs and saves: speed against one big instance, bytes with and without settlements, and time lost against moving to a bigger one.
+// Borrowed memory: speed against one large instance, bytes with and without settlements, and stalls against a move to a larger instance.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { pageTokens } from '../util/step.ts';
@@ -12,7 +12,7 @@ interface Run {
 
 let requests = 0;
 
-/** Resolves with its end; fails when the request does. */
+/** Resolves at the end of the request; rejects if it fails. */
 export function run(port: InferencePort, prompt: Int32Array, maxTokens: number, onToken?: (count: number) => void) {
   return new Promise<Run>((resolve, reject) => {
     const startMs = performance.now();
@@ -39,12 +39,12 @@ function requestOf(prompt: Int32Array, maxTokens: number): GenerationRequest {
   return { id, prompt, maxTokens, sampling, stopTokenIds: [], priority: 0, salt: id };
 }
 
-/** Tokens that no one chose; another walk for each `kind`. */
+/** Pseudo-random tokens, different for each `kind`. */
 export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
   return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
 }
 
-/** Resolves when nobody has anything to do and nothing is lent. */
+/** Resolves when all instances are idle and nothing is lent. */
 async function atRest(port: InferencePort): Promise<void> {
   const isBusy = () =>
     port.instances().some(({ waiting, running, pages, lending }) => {
@@ -53,7 +53,7 @@ async function atRest(port: InferencePort): Promise<void> {
   while (isBusy()) await sleep(5);
 }
 
-/** Of all instances: query rows out and partials in, and how long steps waited for these. */
+/** Sums over instances: query rows sent, partials received, and time that steps waited for these. */
 function remoteOf(port: InferencePort): { readonly bytes: number; readonly waitMs: number; readonly guestMs: number } {
   let [bytes, waitMs, guestMs] = [0, 0, 0];
   for (const { lending } of port.instances()) {
@@ -65,7 +65,7 @@ function remoteOf(port: InferencePort): { readonly bytes: number; readonly waitM
 }
 
 export interface SpeedOptions {
-  /** Instances whose pools hold a part of the context each, and one that holds all of it. */
+  /** Instances with pools for a part of the context each, and one with a pool for all of it. */
   readonly borrowing: InferencePort;
   readonly alone: InferencePort;
   readonly context: number;
@@ -75,7 +75,7 @@ export interface SpeedOptions {
   readonly onProgress: (line: string) => void;
 }
 
-/** One request that ends at the context given: medians of runs that take turns, `generate` tokens each. */
+/** One request that ends at the given context: medians of alternating runs of `generate` tokens each. */
 export async function benchSpeed(options: SpeedOptions) {
   const { borrowing, alone, context, generate, repeats, vocabSize, onProgress } = options;
   const [own, borrowed]: [number[], number[]] = [[], []];
@@ -108,7 +108,7 @@ export async function benchSpeed(options: SpeedOptions) {
     speed: round(aloneMs / borrowingMs),
     alonePrefillMs: round(median(ownFirst)),
     borrowingPrefillMs: round(median(borrowedFirst)),
-    // A prompt's rows ask too: these are of the tokens that came after it.
+    // Prompt rows send queries too: these counts start after the prompt.
     waitMsPerToken: round(spent.waitMs / tokens),
     guestMsPerToken: round(spent.guestMs / tokens),
     remoteBytesPerToken: Math.round(spent.bytes / tokens),
@@ -120,18 +120,18 @@ function tbtMs({ tokenMs }: Run): number {
 }
 
 export interface SettleOptions {
-  /** Two instances that take requests in turn, with settlements and without. */
+  /** Two instances with round-robin placement, with settlements and without. */
   readonly on: InferencePort;
   readonly off: InferencePort;
-  /** Tokens that a pool holds. */
+  /** Capacity of a pool in tokens. */
   readonly pool: number;
   readonly vocabSize: number;
   readonly onProgress: (line: string) => void;
 }
 
 /**
- * First one instance runs short beside a long request, then the other: both have memory of the other's when what filled them is gone. Remote
- * bytes by the token of the long requests from then on.
+ * Each instance in turn runs short of memory beside a long request, so that both hold memory of the other. Measures remote
+ * bytes per token of the long requests from then on.
  */
 export async function benchSettle({ on, off, pool, vocabSize, onProgress }: SettleOptions) {
   const withIt = await mixed(on, pool, vocabSize);
@@ -147,7 +147,7 @@ export async function benchSettle({ on, off, pool, vocabSize, onProgress }: Sett
   };
 }
 
-/** Shares of a pool: a long prompt and its output, a short one that fills what is left but for some blocks, and what the other instance gets. */
+/** Shares of a pool: a long prompt and its output, a short one that nearly fills the rest, and the load of the other instance. */
 async function mixed(port: InferencePort, pool: number, vocabSize: number) {
   const part = (share: number) => Math.floor(pool * share);
   const tokens = [0, 0];
@@ -165,7 +165,7 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
   };
   const short = (kind: number, share: number) => run(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.1));
   const skip = () => run(port, newPrompt(8, vocabSize, 20 + lastCount++), 1);
-  // Requests go to the two in turn.
+  // Placement alternates between the two.
   const first = long(0);
   await skip();
   await first.decodes;
@@ -177,7 +177,7 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
   await skip();
   await second.decodes;
   await short(1, 0.1);
-  // Time for a cycle to be found and settled, with tokens still to come.
+  // Time to find and settle a cycle while tokens are generated.
   await sleep(400);
   const [bytes, at] = [remoteOf(port).bytes, tokens[0] + tokens[1]];
   const output = (await Promise.all([first.ended, second.ended])).flatMap((each) => each.tokens);
@@ -191,24 +191,24 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
 }
 
 export interface MoveOptions {
-  /** Instances that borrow, and one of the same size that does not. */
+  /** Borrowing instances, and one of the same size without borrowing. */
   readonly borrowing: InferencePort;
   readonly small: InferencePort;
-  /** Starts a bigger instance, weights and all; resolves when it serves. */
+  /** Starts a larger instance and loads its weights; resolves when it serves. */
   readonly openBigger: () => Promise<{ readonly port: InferencePort; readonly close: () => Promise<void> }>;
   readonly pool: number;
-  /** Of the prompt's length, what is generated. */
+  /** Output length as a share of the prompt length. */
   readonly shares: readonly number[];
   readonly vocabSize: number;
   readonly onProgress: (line: string) => void;
 }
 
-/** A request that outgrows its instance in the middle of its output: what borrowing loses then, what a move would, and when the request is done. */
+/** A request that outgrows its instance during its output: the stall of borrowing, that of a move, and the total times. */
 export async function benchMove(options: MoveOptions) {
   const { borrowing, small, openBigger, pool, shares, vocabSize, onProgress } = options;
   const rows = [];
   const fits = Math.floor(pool / pageTokens) * pageTokens;
-  // The shortest output runs over in its middle.
+  // The shortest output overflows in its middle.
   const length = Math.floor(fits / (1 + Math.min(...shares) / 2));
   for (const [i, share] of shares.entries()) {
     const output = Math.ceil(length * share);
@@ -232,7 +232,7 @@ export async function benchMove(options: MoveOptions) {
   return rows;
 }
 
-/** One request that borrows, against one that begins in an instance, waits until a bigger one has loaded, and goes on there. */
+/** One request that borrows, against one that waits for a larger instance to load and continues there. */
 function moveRow(spread: Run, own: Run, loadMs: number, goneOn: Run) {
   const gaps = spread.tokenMs.slice(1).map((ms, i) => ms - spread.tokenMs[i]);
   const usualMs = median(gaps) ?? 0;
@@ -242,7 +242,7 @@ function moveRow(spread: Run, own: Run, loadMs: number, goneOn: Run) {
   const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (goneOn.tokenMs.at(-1) ?? 0);
   return {
     ...{ usualTokenMs: round(usualMs), borrowLostMs: round(lostMs), loadMs: round(loadMs) },
-    // As if moving what was computed took no time.
+    // Assumes that the transfer of computed blocks takes no time.
     lostRatio: round(loadMs / lostMs),
     ...{ borrowingMs: round(borrowingMs), movedMs: round(movedMs), faster: round(movedMs / borrowingMs) },
     computeAgainMs: round(computeAgainMs),

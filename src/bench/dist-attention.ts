@@ -1,4 +1,4 @@
-// DistAttention's price: the attention phase of a decode row split over two instances against two threads of one, and queries against fetched pages.
+// Cost of DistAttention: attention of a decode row over two instances against two threads, and queries against fetched pages.
 import { plainPageTable, plainStep } from '../engine/plain-step.ts';
 import type { HeadShape, Program } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts';
@@ -15,11 +15,11 @@ export interface DistAttentionBench {
   readonly debtor: Backend;
   readonly creditor: Backend;
   readonly layers: number;
-  /** How queries and pages go: as inside a process, or as between two of them. */
+  /** Transport of queries and pages: inside a process, or between processes. */
   readonly transport: 'memory' | 'shared' | 'tcp';
-  /** Tokens, half of which lie at the creditor: for the split. */
+  /** Context lengths of the split, half of them at the creditor. */
   readonly contexts: readonly number[];
-  /** Tokens at the creditor: queried against fetched. */
+  /** Remote lengths for queries against fetches. */
   readonly remote: readonly number[];
   readonly repeats: number;
   readonly onProgress: (line: string) => void;
@@ -27,27 +27,27 @@ export interface DistAttentionBench {
 
 export interface SplitRow {
   readonly context: number;
-  /** Attention of all layers for one row: medians of runs that take turns. */
+  /** Attention of all layers for one row: medians of alternating runs. */
   readonly twoThreadsMs: number;
   readonly twoInstancesMs: number;
-  /** Median over turns of the second over the first, less 1, in percent. */
+  /** Median over rounds of the second over the first, less 1, in percent. */
   readonly morePercent: number;
-  /** Of the step: until the partials came, after the part at home was done. */
+  /** Wait for the partials after the local part of the step. */
   readonly waitMs: number;
   readonly sameBits: boolean;
 }
 
 export interface ShippingRow {
   readonly remote: number;
-  /** Of one step: queries out and partials in, against the pages. */
+  /** Bytes of one step: queries and partials, against the pages. */
   readonly shippedBytes: number;
   readonly fetchedBytes: number;
   readonly timesFewerBytes: number;
-  /** Attention of all layers with remote keys; copying the pages; attention over them at home. */
+  /** Attention of all layers with remote keys; copying the pages; local attention over them. */
   readonly shippedMs: number;
   readonly fetchMs: number;
   readonly homeMs: number;
-  /** (fetch + home) over shipped: median over turns. */
+  /** (fetch + local) over shipped: median over rounds. */
   readonly timesFaster: number;
 }
 
@@ -56,12 +56,12 @@ export interface DistAttentionReport {
   readonly shipping: readonly ShippingRow[];
 }
 
-/** Heads of a model of a billion parameters. */
+/** Heads of a model with a billion parameters. */
 const shape: HeadShape = { heads: 32, kvHeads: 8, headDim: 64 };
 const loan = 1;
 const [host, token] = ['127.0.0.1', 'bench'];
 
-/** @throws Error where the kernels are not compiled */
+/** @throws Error if the kernels are not compiled */
 export async function benchDistAttention(options: DistAttentionBench): Promise<DistAttentionReport> {
   if (loadNative() === undefined || options.two.isa === 'reference')
     throw new Error('Cannot measure attention over instances: the native kernels are not compiled');
@@ -78,7 +78,7 @@ export async function benchDistAttention(options: DistAttentionBench): Promise<D
   return { split, shipping };
 }
 
-/** One row of one sequence over a pool of a backend: a program of attention ops alone, block i on pages of its own. */
+/** One row of one sequence over the pool of a backend: a program of attention ops, block i on pages of its own. */
 class Phase {
   readonly backend: Backend;
   readonly pool: KvPoolHandle;
@@ -87,7 +87,7 @@ class Phase {
   readonly #program: ProgramHandle;
   readonly #abort = new Int32Array(1);
 
-  /** @param firstBlock of the sequence, that lies first in the pool: what a page holds depends on its place in the sequence */
+  /** @param firstBlock block of the sequence that is first in the pool; contents depend on the place in the sequence */
   constructor(backend: Backend, layers: number, tokens: number, firstBlock = 0) {
     this.backend = backend;
     this.#layers = layers;
@@ -111,7 +111,7 @@ class Phase {
     );
   }
 
-  /** The last row of `context` tokens, the first of which lie in a room where one is named. */
+  /** The last row of `context` tokens, the first of which are remote if a server is given. */
   step(context: number, remote: readonly RemoteKeys[]): Step {
     const count = Math.ceil(context / pageTokens);
     const gone = remote.reduce((sum, { blocks }) => sum + blocks.length, 0);
@@ -161,13 +161,13 @@ function attentionOf(layers: number): Program {
 
 const pageKinds = 7;
 
-/** What is read must not be subnormal, nor overflow. */
+/** Values that are neither subnormal nor overflow. */
 function pageValues(kind: number): Float32Array {
   const count = 2 * shape.kvHeads * pageTokens * shape.headDim;
   return Float32Array.from({ length: count }, (_, i) => Math.sin((1.3 + kind / 10) * i));
 }
 
-/** A room of the creditor with `tokens` lent, and the keys that name it, as the debtor reaches it. */
+/** A remote attention server of the creditor with `tokens` lent, and its keys for the debtor. */
 function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Phase, tokens: number) {
   const own = guest.backend.createGuestRoom(guest.pool);
   const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
@@ -257,13 +257,13 @@ async function measureShipping(options: DistAttentionBench, remote: number): Pro
   }
 }
 
-/** Copies all pages of one pool to the first ones of another, by the messenger that instances use. */
+/** Copies all pages of one pool to the first pages of another, over the transport of instances. */
 class Fetcher {
   readonly bytes: number;
   readonly #sender: NativeMessenger | NativeFarMessenger;
   readonly #receiver: NativeMessenger | NativeFarMessenger;
   readonly #pages: number;
-  // What wakes this thread does not keep it alive.
+  // The wake-up handle does not keep this thread alive.
   readonly #alive = setInterval(() => {}, 60_000);
   #landed = (): void => {};
 

@@ -1,4 +1,4 @@
-// What it is worth that requests start while the prefix that they fetch is still on its way: time to the first token against waiting for all of it.
+// Early start: time to first token with prefill during the fetch of a prefix, against waiting for all of it.
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest } from '../core/protocol/ports.ts';
@@ -9,11 +9,11 @@ import { median, round } from './statistics.ts';
 
 export interface EarlyStartBench {
   readonly entry: URL;
-  /** Settings of the one that has prefixes, of one that starts ahead and of one that waits for all of a prefix. */
+  /** Settings of the instance with the prefixes, of one that starts early and of one that waits for whole prefixes. */
   readonly settings: readonly [unknown, unknown, unknown];
   readonly vocabSize: number;
   readonly blockTokens: number;
-  /** Lengths: of the prefix that is fetched, whole blocks, and of what is computed behind it. */
+  /** Lengths of the fetched prefix, in whole blocks, and of the computed rest. */
   readonly prefix: number;
   readonly rest: number;
   readonly repeats: number;
@@ -23,21 +23,21 @@ export interface EarlyStartBench {
 export interface EarlyStartReport {
   readonly prefix: number;
   readonly rest: number;
-  /** Medians of times to the first token, of runs that take turns: the prefix is computed, is here, comes ahead of use, or is waited for. */
+  /** Median times to first token of alternating runs: prefix computed, local, fetched with early start, or awaited. */
   readonly computedMs: number;
   readonly hereMs: number;
   readonly aheadMs: number;
   readonly awaitedMs: number;
-  /** Ahead of use against waiting for all of it. */
+  /** Early start over waiting. */
   readonly ratio: number;
-  /** Of what is computed behind the prefix, or of its way where that is shorter: was hidden. */
+  /** Hidden share of the computation behind the prefix, or of the transfer if that is shorter. */
   readonly hidden: number;
   readonly bytes: number;
 }
 
 const patienceUs = 60e6;
 
-/** Over tcp, whatever the loopback interface carries. */
+/** TCP over the loopback interface without a limit. */
 export async function benchEarlyStart(options: EarlyStartBench): Promise<EarlyStartReport> {
   const bench = new Bench(options);
   try {
@@ -82,7 +82,7 @@ class Bench {
   readonly #heard = new Map<string, () => void>();
   readonly #ended = new Map<string, () => void>();
   #requests = 0;
-  /** As the last round measured it. */
+  /** Measured in the last round. */
   #transferUs = 0;
   bytes = 0;
 
@@ -159,7 +159,7 @@ class Bench {
     });
     this.#threads[instance]?.send({ kind: 'submit', request, prefix });
     await ended;
-    // The other side lets go of what it sent.
+    // The sender releases its pages.
     await sleep(20);
     return ms;
   }

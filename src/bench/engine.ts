@@ -12,16 +12,16 @@ export interface EngineBenchOptions {
   readonly model: string;
   readonly weights: WeightsForm;
   readonly inputs: InputForm;
-  /** Tokens of the prompt that is prefilled, in one step. */
+  /** Prompt tokens, prefilled in one step. */
   readonly prompt: number;
   /** Steps timed for each decode row. */
   readonly generate: number;
   readonly batch: readonly number[];
-  /** Tokens that every sequence of the batch has in its cache before the first timed step. */
+  /** Cached tokens of every sequence before the first timed step. */
   readonly depth: readonly number[];
   /** Prefills timed. */
   readonly repeats: number;
-  /** Called with a line for people as figures come. */
+  /** Receives progress lines. */
   readonly onProgress?: (line: string) => void;
 }
 
@@ -43,7 +43,7 @@ export interface EngineBenchReport {
   readonly decode: readonly DecodeRow[];
 }
 
-/** Medians of single steps. @throws Error when the model's positions do not hold a row, or memory its KV */
+/** Medians of single steps. @throws Error if a row exceeds the positions of the model or the memory */
 export function benchEngine(backend: Backend, options: EngineBenchOptions): EngineBenchReport {
   const { prompt, generate, repeats, onProgress } = options;
   const bench = new EngineBench(backend, options);
@@ -67,17 +67,17 @@ export function benchEngine(backend: Backend, options: EngineBenchOptions): Engi
 
 function medianOf(values: readonly number[]): number {
   const middle = median(values);
-  if (middle === undefined) throw new Error('Cannot bench: no steps were asked for');
+  if (middle === undefined) throw new Error('Cannot bench: no steps were requested');
   return middle;
 }
 
-/** What a step cannot do without: memory that it reads or writes once, multiplies and adds. */
+/** Minimal cost of a step: memory read or written once, multiplications and additions. */
 export interface StepCost {
   readonly bytes: number;
   readonly operations: number;
 }
 
-/** A loaded model whose steps can be timed, in any order. */
+/** A loaded model for timed steps in any order. */
 export class EngineBench {
   readonly #backend: Backend;
   readonly #model: LoadedModel;
@@ -103,12 +103,12 @@ export class EngineBench {
     return this.#withScene(batch, depth + steps + 1, batch, (scene) => scene.decode(batch, depth, steps));
   }
 
-  /** Of one prefill step: every weight once, and the keys and values it writes. */
+  /** Cost of a prefill step: every weight once, and the written keys and values. */
   prefillCost(tokens: number): StepCost {
     return this.#cost(tokens, 1, (tokens * (tokens + 1)) / 2, tokens);
   }
 
-  /** Of one decode step: every weight once, and the keys and values of every sequence. */
+  /** Cost of a decode step: every weight once, and the keys and values of every sequence. */
   decodeCost(batch: number, depth: number): StepCost {
     const keys = batch * (depth + 1);
     return this.#cost(batch, batch, keys, keys);
@@ -138,7 +138,7 @@ export class EngineBench {
     return { bytes, operations };
   }
 
-  /** @param positions of each of `sequences` sequences: the pool holds just these */
+  /** @param positions of each of `sequences` sequences, which fill the pool */
   #withScene<T>(sequences: number, positions: number, tokensMax: number, use: (scene: Scene) => T): T {
     const model = this.#model;
     if (positions > model.context) {
@@ -156,7 +156,7 @@ export class EngineBench {
   }
 }
 
-/** Sequences with pages of their own in an engine. The first step of each kind is not timed: it meets cold buffers. */
+/** Sequences with pages of their own in an engine. The first step of each kind warms buffers and is not timed. */
 class Scene {
   readonly #engine: Engine;
   readonly #blocks: number;
@@ -198,7 +198,7 @@ class Scene {
     return ms;
   }
 
-  /** Plausible values in every page: zeros would be memory that the system has not even given yet. */
+  /** Plausible values in every page: zero pages might not be backed by memory. */
   #fillPages(): void {
     const { kvHeads, headDim } = this.#engine.model.kv;
     const values = Float32Array.from({ length: 2 * kvHeads * pageTokens * headDim }, (_, i) => Math.sin(1.7 * i));

@@ -1,4 +1,4 @@
-// What handing a prompt over costs: time to the first token with prefill and decode apart against one instance, and what of the copy was hidden.
+// Cost of a hand-off: time to first token with separate prefill and decode against one instance, and the hidden share of the copy.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { median, round } from './statistics.ts';
@@ -6,7 +6,7 @@ import { median, round } from './statistics.ts';
 type BenchedPort = InferencePort & Pick<ClusterPort, 'account'>;
 
 export interface HandOffBench {
-  /** One instance, and pairs of which one prefills and the other decodes, with as many threads to prefill: pages leave layer by layer, or at the end. */
+  /** One mixed instance, and prefill-decode pairs with the same prefill threads: pages sent layer by layer, or at the end. */
   readonly alone: BenchedPort;
   readonly pair: BenchedPort;
   readonly atEnd: BenchedPort;
@@ -19,26 +19,26 @@ export interface HandOffBench {
 
 export interface HandOffRow {
   readonly prompt: number;
-  /** Medians, of runs that take turns. */
+  /** Medians of alternating runs. */
   readonly aloneMs: number;
   readonly apartMs: number;
   readonly atEndMs: number;
-  /** Copied by the messenger, by its own count. */
+  /** Bytes copied, by the counter of the transport. */
   readonly bytes: number;
   readonly copyMs: number;
-  /** Of the bytes: left while a step ran, so that nobody waited for them. */
+  /** Share of the bytes that left during a step, without a wait. */
   readonly early: number;
-  /** Of the prompt's pages: were computed when the first left. */
+  /** Share of the pages that were computed when the first one left. */
   readonly firstPageAt: number;
-  /** Of the time that sending at the end adds to that of one instance: was saved; the median of rounds, undefined where it adds none. */
+  /** Saved share of the time that sending at the end adds: median of rounds, undefined if it adds none. */
   readonly hidden: number | undefined;
-  /** From the end of the last step over the prompt to the first token, medians; undefined where steps are not recorded. */
+  /** Median time from the last prompt step to the first token; undefined without step records. */
   readonly aloneAfterMs: number | undefined;
   readonly apartAfterMs: number | undefined;
   readonly atEndAfterMs: number | undefined;
 }
 
-/** Not timed: a second prompt lands in other pages than the first, and touches them for the first time. */
+/** Untimed prompts: they touch receive pages for the first time. */
 const warmups = 2;
 
 /** Rows for each length of prompt. Every prompt is new to all caches. */
@@ -58,7 +58,7 @@ async function measure({ alone, pair, atEnd, vocabSize, repeats }: HandOffBench,
   const before = await sentBy(pair);
   const runs: FirstToken[][] = ports.map(() => []);
   for (let i = 0; i < repeats; i++) {
-    // To and fro, so that a machine that becomes slower or faster favours nobody.
+    // Alternating order, so that a drift of the machine speed favours no variant.
     const order = i % 2 === 0 ? [0, 1, 2] : [2, 1, 0];
     for (const p of order) runs[p].push(await firstToken(ports[p], newPrompt(prompt, vocabSize, i)));
   }
@@ -87,11 +87,11 @@ interface FirstToken {
   readonly afterMs: number | undefined;
 }
 
-/** Until the client hears the first token, and of that after the last step over the prompt. */
+/** Time to first token, and its part after the last prompt step. */
 async function firstToken(port: BenchedPort, prompt: Int32Array): Promise<FirstToken> {
   const request = requestOf(prompt);
   const { ms, atUs } = await answered(port, request);
-  // Its end may be heard before what its instances tell of its steps.
+  // The end may arrive before the step reports of its instances.
   await sleep(stepsToldMs);
   const steps = port.account(request.id)?.steps.filter(({ kind, rows }) => kind === 'step' && rows > 1) ?? [];
   const isWhole = steps.reduce((sum, { rows }) => sum + rows, 0) === prompt.length;
@@ -100,12 +100,12 @@ async function firstToken(port: BenchedPort, prompt: Int32Array): Promise<FirstT
 
 const stepsToldMs = 300;
 
-/** Until the client hears the first token; resolves when the request has ended. */
+/** Time to first token; resolves when the request has ended. */
 export async function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
   return (await answered(port, requestOf(prompt))).ms;
 }
 
-/** `atUs`: when the first token was heard, since 1970. */
+/** `atUs`: arrival of the first token, in microseconds since 1970. */
 function answered(port: InferencePort, request: GenerationRequest): Promise<{ ms: number; atUs: number }> {
   return new Promise((resolve, reject) => {
     const startMs = performance.now();
@@ -132,12 +132,12 @@ function requestOf(prompt: Int32Array): GenerationRequest {
   return { id, prompt, maxTokens: 2, sampling, stopTokenIds: [], priority: 0, salt: id };
 }
 
-/** Tokens that no one chose; another walk for each `kind`. */
+/** Pseudo-random tokens, different for each `kind`. */
 export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
   return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
 }
 
-/** What has been copied so far. The client of a request may hear its end before the instance that sent its prompt has told its count. */
+/** Copied bytes so far. A request may end before the sending instance has reported its counter. */
 async function sentBy(port: InferencePort) {
   while (port.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0)) await sleep(1);
   const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0, pages: 0, firstPages: 0 };

@@ -1,4 +1,4 @@
-// How fast pages come to another pool over tcp and over shared memory, against a bare socket loop over the same memory in the same run.
+// Transfer rate of pages over TCP and shared memory, against a bare socket loop over the same memory.
 import type { Backend } from '../kernel/backend.ts';
 import { loadNative, type NativeModule, type Transport } from '../kernel/native/addon.ts';
 import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
@@ -8,11 +8,11 @@ export interface MessengerBench {
   /** KiB of a page, and of a frame: multiples of 8. */
   readonly pages: readonly number[];
   readonly frames: readonly number[];
-  /** MiB that are brought each time. */
+  /** MiB per transfer. */
   readonly mebibytes: number;
-  /** Rounds: in each one the three ways take turns. */
+  /** Rounds, in each of which the three transports alternate. */
   readonly repeats: number;
-  /** Cores of senders and receivers: 2 keeps them apart, 1 has them share one, 0 leaves them to the scheduler. */
+  /** Cores of senders and receivers: 2 separates them, 1 makes them share one, 0 leaves them to the scheduler. */
   readonly cores: number;
   readonly onProgress: (line: string) => void;
 }
@@ -24,12 +24,12 @@ export interface MessengerRow {
   readonly tcpGBs: number;
   readonly sharedGBs: number;
   readonly socketsGBs: number;
-  /** Over sockets of the same round: medians, and of tcp the tenths of rounds that are below and above. */
+  /** Ratios to sockets of the same round: medians, and for TCP the 10th and 90th percentiles. */
   readonly tcpRatio: number;
   readonly tcpRatioLow: number;
   readonly tcpRatioHigh: number;
   readonly sharedRatio: number;
-  /** From sending one page until this thread hears that it is there: medians. */
+  /** Median latency from sending one page to its notification. */
   readonly tcpPageUs: number;
   readonly sharedPageUs: number;
 }
@@ -38,14 +38,14 @@ export interface MessengerRow {
 const headDim = 64;
 const headKiB = 8;
 
-/** @throws Error where the kernels are not compiled, or the system has not so many cores */
+/** @throws Error if the kernels are not compiled, or the system has too few cores */
 export async function benchMessenger(backend: Backend, options: MessengerBench): Promise<readonly MessengerRow[]> {
   const native = loadNative();
   if (native === undefined || backend.isa === 'reference')
     throw new Error('Cannot measure the messenger: the native kernels are not compiled');
   const all = Int32Array.from(native.allowedCores());
   if (all.length < options.cores)
-    throw new Error(`Cannot measure the messenger: --cores ${options.cores}, and the system gives ${all.length}`);
+    throw new Error(`Cannot measure the messenger: --cores ${options.cores}, and the system has ${all.length}`);
   const [of, to] =
     options.cores === 0 ? [all, all] : [all.subarray(0, 1), all.subarray(options.cores - 1, options.cores)];
   const rows: MessengerRow[] = [];
@@ -67,7 +67,7 @@ export async function benchMessenger(backend: Backend, options: MessengerBench):
 interface Measure extends Pick<MessengerBench, 'repeats'> {
   readonly pageKiB: number;
   readonly frameKiB: number;
-  /** Pages that are brought. */
+  /** Pages of a transfer. */
   readonly count: number;
   /** Cores. */
   readonly senders: Int32Array;
@@ -79,21 +79,21 @@ async function measure(backend: Backend, native: NativeModule, run: Measure): Pr
   const frameBytes = frameKiB * 1024;
   const spec = { type: 'bf16', kvHeads: pageKiB / headKiB, headDim, pages: count } as const;
   const [from, to] = [backend.createKvPool(spec), backend.createKvPool(spec)];
-  // What wakes this thread does not keep it alive.
+  // The wake-up handle does not keep this thread alive.
   const alive = setInterval(() => {}, 60_000);
   const open = (transport: Transport) => new Way(native, { from, to, transport, frameBytes, senders, receivers });
   const [tcp, shared] = [open('tcp'), open('shared')];
   try {
     const gigabytes = (count * pageKiB * 1024) / 1e9;
     const sockets = () => native.benchSockets(from, to, frameBytes, count, receivers);
-    // Untimed: memory is touched, as steps touch what they write, and connections are made.
+    // Untimed warm-up: touches memory, as steps do, and opens connections.
     tcp.expectUse(count);
     for (const way of [tcp, shared]) await way.bring(count);
     sockets();
     const rates: { tcp: number; shared: number; sockets: number }[] = [];
     const pageUs: { tcp: number; shared: number }[] = [];
     for (let i = 0; i < repeats; i++) {
-      // Whoever comes first in one round comes last in the next: it may find memory in the cache that the others do not.
+      // The order reverses each round: the first transport may find a different cache state.
       const rate = { tcp: 0, sockets: 0, shared: 0 };
       const turns = [
         async () => Object.assign(rate, { tcp: gigabytes / (await tcp.bring(count)) }),
@@ -130,7 +130,7 @@ interface WayOptions extends Pick<Measure, 'senders' | 'receivers'> {
 
 const firstPages = (count: number) => Int32Array.from({ length: count }, (_, i) => i);
 
-/** From one pool to the other. Threads stay where the one was that started them. */
+/** Transfers between the pools. Threads inherit the core of their starting thread. */
 class Way {
   readonly #sender: NativeFarMessenger;
   readonly #receiver: NativeFarMessenger;
@@ -140,17 +140,17 @@ class Way {
     const options = { host: '127.0.0.1', token: 'bench', transport, frameBytes };
     native.stayOn(receivers);
     this.#receiver = new NativeFarMessenger(to, options, () => this.#woken());
-    // It is this thread that starts the sender's when it first sends, and that writes to the bare socket.
+    // This thread starts the sender thread at the first transfer, and writes to the bare socket.
     native.stayOn(senders);
     this.#sender = new NativeFarMessenger(from, options, () => {});
   }
 
-  /** So many pages of the sender's pool get the memory that they have once they were written or landed in: huge pages, where the system has them. */
+  /** Touches this number of pages, so that they have their final memory: huge pages, if available. */
   expectUse(count: number): void {
     this.#sender.close(this.#sender.open(firstPages(count)));
   }
 
-  /** Seconds until so many pages are there. */
+  /** Seconds until this number of pages has arrived. */
   async bring(count: number): Promise<number> {
     const landing = this.#receiver.open(firstPages(count));
     const landed = new Promise<void>((resolve) => {

@@ -1,14 +1,14 @@
-// What computing a prompt in a group brings: time to the first token from several instances, each a range of the layers, against one of them alone.
+// Pipeline groups: time to first token of a group with a layer range per instance, against one instance alone.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { InferencePort } from '../core/protocol/ports.ts';
 import { firstTokenMs, newPrompt } from './hand-off.ts';
 import { median, round } from './statistics.ts';
 
 export interface PipelineBench {
-  /** One instance that prefills and one that decodes; and a group of such instead of the first. */
+  /** A prefill and a decode instance; and the same with a group instead of the prefill instance. */
   readonly alone: InferencePort;
   readonly group: InferencePort;
-  /** Counts of chunks are so old at most. */
+  /** Maximal age of chunk counters. */
   readonly countedMs: number;
   readonly vocabSize: number;
   /** Lengths of prompts. */
@@ -19,16 +19,16 @@ export interface PipelineBench {
 
 export interface PipelineRow {
   readonly prompt: number;
-  /** Medians, of runs that take turns. */
+  /** Medians of alternating runs. */
   readonly aloneMs: number;
   readonly groupMs: number;
   /** The first over the second. */
   readonly faster: number;
-  /** Of a prompt, at each member; 0: it was computed by one. */
+  /** Chunks of a prompt on each member; 0: computed by one instance. */
   readonly chunks: number;
 }
 
-/** Rows for each length of prompt, after some of it that are not timed. Every prompt is new to all caches. */
+/** Rows for each prompt length, after untimed prompts. Every prompt is new to all caches. */
 export async function benchPipeline(options: PipelineBench): Promise<readonly PipelineRow[]> {
   const rows: PipelineRow[] = [];
   for (const prompt of options.prompts) {
@@ -56,7 +56,7 @@ async function measure(options: PipelineBench, prompt: number): Promise<Pipeline
   };
 }
 
-/** That first members have run. */
+/** Chunks that first members have computed. */
 function chunksOf(port: InferencePort): number {
   return port.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[0] ?? 0), 0);
 }

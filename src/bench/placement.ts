@@ -1,4 +1,4 @@
-// How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
+// Time of a placement decision: a full prefix index of many instances, and the prompts of a trace.
 
 import type { BlockChain } from '../core/protocol/kv-events.ts';
 import type { PlacedPrompt } from '../core/router/placement/placed-prompt.ts';
@@ -13,7 +13,7 @@ export interface PlacementBenchOptions {
   readonly prompts: readonly TraceRequest[];
   readonly blockTokens: number;
   readonly instances: number;
-  /** Different blocks in the index, and on how many instances a prompt's blocks are. */
+  /** Distinct blocks in the index, and replicas of the blocks of a prompt. */
   readonly blocks: number;
   readonly replicas: number;
   /** Passes over the prompts; the one with the smallest median counts. */
@@ -24,10 +24,10 @@ export interface PlacementBenchOptions {
 export interface PlacementBenchReport {
   readonly instances: number;
   readonly blocks: number;
-  /** Holders of a block, in the mean: what many prompts begin with has more. */
+  /** Mean holders of a block: shared beginnings have more. */
   readonly replicas: number;
   readonly indexMebibytes: number;
-  /** A block stored, one journal for each prompt and instance. */
+  /** Time to store a block, with one event log per prompt and instance. */
   readonly storeUs: number;
   readonly prompts: number;
   readonly blocksOfPrompt: number;
@@ -35,9 +35,9 @@ export interface PlacementBenchReport {
   readonly decisionUs: { readonly p50: number; readonly p99: number; readonly max: number };
 }
 
-/** Requests under way at once, for each instance. */
+/** Concurrent requests per instance. */
 const underWay = 8;
-/** Two microseconds for a token: the numbers do not matter here, the work does. */
+/** Two microseconds per token: the values do not matter here. */
 const predictor = { prefillUs: (tokens: number, cachedTokens: number) => 2 * (tokens - cachedTokens) };
 
 export function benchPlacement(options: PlacementBenchOptions): PlacementBenchReport {
@@ -92,7 +92,7 @@ interface Filled {
   readonly storeUs: number;
 }
 
-/** The prompts' own blocks first, then those of strangers of the same lengths, each prompt on `replicas` instances. */
+/** Blocks of the prompts first, then those of unrelated prompts of the same lengths, each on `replicas` instances. */
 function fill(
   placer: Placer<LengthRequest>,
   requests: readonly LengthRequest[],

@@ -1,4 +1,4 @@
-// Writes a Llama of any shape with random Q4_0 weights and no vocabulary: what benches of speed and bytes need no trained model for.
+// Writes a Llama of any shape with random Q4_0 weights and no vocabulary, for benches of speed and bytes.
 import { closeSync, openSync, writeSync } from 'node:fs';
 
 export interface LlamaShape {
@@ -12,7 +12,7 @@ export interface LlamaShape {
   readonly positions: number;
 }
 
-/** A billion parameters, as Llama 3.2 shapes them, with a small vocabulary. */
+/** A billion parameters in the shape of Llama 3.2, with a small vocabulary. */
 export const oneBillion: LlamaShape = {
   ...{ layers: 16, hidden: 2048, intermediate: 8192, heads: 32, kvHeads: 8, headDim: 64 },
   ...{ vocabulary: 32_768, positions: 16_384 },
@@ -147,7 +147,7 @@ function padding(bytes: number): number {
   return (alignment - (bytes % alignment)) % alignment;
 }
 
-/** A prime number of blocks is drawn once for each tensor, and written until it is full: rows differ. */
+/** A prime number of random blocks per tensor, repeated until it is full, so that rows differ. */
 const drawnBlocks = 32_749;
 
 function writeData(file: number, tensor: Tensor): void {

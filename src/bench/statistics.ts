@@ -1,6 +1,6 @@
 // Medians and percentiles of measured values.
 
-/** Nearest-rank percentile, 0 < p <= 100; undefined of nothing. */
+/** Nearest-rank percentile, 0 < p <= 100; undefined for an empty list. */
 export function percentile(values: readonly number[], p: number): number | undefined {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.ceil((p / 100) * sorted.length) - 1)];

@@ -1,10 +1,10 @@
-// What lower tiers are worth: time to the first token of a prompt that the pool has, host memory, SSD, or nobody.
+// Lower tiers: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { median, round } from './statistics.ts';
 
 export interface TiersBench {
-  /** One instance: its pool holds one prompt, its host memory two and not four, its SSD all. */
+  /** One instance: its pool holds one prompt, its host memory two but not four, its SSD all. */
   readonly port: InferencePort;
   readonly vocabSize: number;
   /** Length of the prompts. */
@@ -19,15 +19,15 @@ const places = ['nowhere', 'pool', 'host memory', 'SSD'] as const;
 
 export interface TiersRow {
   readonly prompt: number;
-  /** Where the prompt was. */
+  /** The tier of the prompt. */
   readonly from: (typeof places)[number];
-  /** Medians, of runs that take turns. */
+  /** Medians of alternating runs. */
   readonly ttftMs: number;
-  /** Of that of one that was nowhere. */
+  /** Ratio to the time of an uncached prompt. */
   readonly ratio: number;
-  /** Tokens of a prompt that were found. */
+  /** Cached tokens of a prompt. */
   readonly cachedTokens: number;
-  /** Blocks of a prompt that came from host memory, and those of SSD. */
+  /** Blocks of a prompt from host memory and from SSD. */
   readonly hostBlocks: number;
   readonly ssdBlocks: number;
 }
@@ -39,7 +39,7 @@ interface Timed {
   readonly ssdBlocks: number;
 }
 
-/** Prompts computed in between push the one that is timed out of the pool, then out of host memory. */
+/** Prompts in between evict the timed one from the pool, then from host memory. */
 export async function benchTiers(options: TiersBench): Promise<readonly TiersRow[]> {
   const bench = new Bench(options);
   await bench.fill(2);
@@ -82,14 +82,14 @@ class Bench {
     this.#options = options;
   }
 
-  /** Tokens that no one chose; another walk each time. */
+  /** Pseudo-random tokens, different each time. */
   newPrompt(): Int32Array {
     const { prompt, vocabSize } = this.#options;
     const kind = this.#prompts++;
     return Int32Array.from({ length: prompt }, (_, i) => ((i + 1) * (2 * kind + 7919) + kind) % vocabSize);
   }
 
-  /** So many prompts are computed, and written. */
+  /** Waits until this number of prompts is computed and written. */
   async fill(prompts: number): Promise<void> {
     for (let i = 0; i < prompts; i++) {
       await this.time(this.newPrompt());
@@ -97,7 +97,7 @@ class Bench {
     }
   }
 
-  /** So many more prompts are on SSD. */
+  /** Waits until this number of further prompts is on SSD. */
   async written(prompts: number): Promise<void> {
     const { port, prompt, blockTokens, blockBytes } = this.#options;
     this.#computed += prompts;
@@ -113,7 +113,7 @@ class Bench {
     return { ms, cachedTokens, hostBlocks: read('host'), ssdBlocks: read('ssd') };
   }
 
-  /** Until the client hears the first token; resolves when the request has ended. */
+  /** Time to first token; resolves when the request has ended. */
   #firstToken(prompt: Int32Array): Promise<{ readonly ms: number; readonly cachedTokens: number }> {
     return new Promise((resolve, reject) => {
       const startMs = performance.now();

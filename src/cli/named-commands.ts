@@ -9,8 +9,8 @@ export async function addNamed(
   commands: Named,
   [named = '', ...rest]: readonly string[],
 ): Promise<void> {
-  const wanted = Object.hasOwn(commands, named) ? [named] : Object.keys(commands);
-  for (const name of wanted) {
+  const selected = Object.hasOwn(commands, named) ? [named] : Object.keys(commands);
+  for (const name of selected) {
     const command = await commands[name]?.(rest);
     if (command === undefined) continue;
     command.copyInheritedSettings(parent);

@@ -1,4 +1,4 @@
-// The bench of borrowed memory over real instances: a request longer than any pool, and one that outgrows its instance in the middle of its output.
+// The bench of borrowed memory over real instances: a request longer than any pool, and one that outgrows its instance.
 import { expect, it } from 'vitest';
 import { benchMove, benchSpeed } from '../../src/bench/borrow.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
@@ -17,7 +17,7 @@ async function withAll(clusters: readonly LiveCluster[], use: () => Promise<void
   }
 }
 
-it.skipIf(native === undefined)('asks other instances for every token beyond what one holds', async () => {
+it.skipIf(native === undefined)('queries other instances for every token beyond the local capacity', async () => {
   const borrowing = borrowingCluster([40, 40, 40]);
   const alone = liveCluster([{ contextTokens: 8192 }]);
   await withAll([borrowing, alone], async () => {
@@ -29,7 +29,7 @@ it.skipIf(native === undefined)('asks other instances for every token beyond wha
   });
 });
 
-it.skipIf(native === undefined)('compares an overflow with a bigger instance that is started for it', async () => {
+it.skipIf(native === undefined)('compares an overflow with a larger instance that is started for it', async () => {
   const borrowing = borrowingCluster([40, 40, 40]);
   const small = liveCluster([{ contextTokens: 8192, kvBytes: 40 * 32 * 3072 }]);
   const openBigger = async () => {

@@ -21,7 +21,7 @@ function bench(...args: string[]): {
 
 const smallEngine = ['--prompt', '4', '--generate', '1', '--batch', '1,2', '--depth', '0,3', '--repeats', '1'];
 
-test('engine: the report that the issue names, of the embedded model', () => {
+test('engine: the full report for the embedded model', () => {
   const { code, json, err } = bench('engine', ...smallEngine, '--threads', '1', '--json');
   expect(err).toContain('prefill of 4 tokens');
   expect(code).toBe(0);
@@ -74,20 +74,20 @@ test.each([
   expect(out).toBe('');
 });
 
-test('placement: prompts that are made up find the blocks of a small index', () => {
+test('placement: synthetic prompts find the blocks of a small index', () => {
   const { code, json } = bench('placement', '--instances', '5', '--blocks', '2000', '--prompts', '30', '--json');
   expect(code).toBe(0);
   expect(json()).toMatchObject({ instances: 5, prompts: 30, decisionUs: { p50: expect.any(Number) } });
 });
 
-test('soak: every request has its answer, and nothing is held afterwards', () => {
+test('soak: every request has an answer, and nothing is held afterwards', () => {
   const { code, json, err } = bench('soak', '--minutes', '0.06', '--lanes', '12', '--burst', '90', '--json');
   expect(code).toBe(0);
   expect(err).toMatch(/^\d+ s: \d+ requests, \d+ pages used, resident \d/m);
   const report = json();
   expect(report).toMatchObject({ minutes: 0.06, lost: 0, pagesUsedEnd: 0, growth: expect.any(Number) });
   const { requests, completed, cancelled, refused, rejected } = report as Record<string, number>;
-  // A burst larger than the queue is refused in part; whoever is not refused is served.
+  // A burst larger than the queue is refused in part, and the rest is served.
   expect(refused).toBeGreaterThan(0);
   expect(completed).toBeGreaterThan(20);
   expect(requests).toBe((completed ?? 0) + (cancelled ?? 0) + (refused ?? 0) + (rejected ?? 0));

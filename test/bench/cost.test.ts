@@ -1,4 +1,4 @@
-// The cost models against measured servers, and the search for their constants on errors that are known.
+// The cost models against measured servers, and the search for constants on known errors.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -29,12 +29,12 @@ function point(model: string, tensorParallel: number, concurrency: number): Serv
 }
 
 const points = [point('a', 1, 8), point('a', 2, 64), point('b', 1, 8), point('b', 2, 64)];
-/** Each point's TPOT that many times too long, its TTFT right. */
+/** Each point with a TPOT too long by this factor, and a correct TTFT. */
 const errors = (...factors: readonly number[]) =>
   points.map((each, i) => errorsOf(each, { ttftMs: 100, tpotMs: 10 * (factors[i] ?? 1) }));
 
 describe('errors', () => {
-  it('are relative, medians of what they are in size and with their sign; TTFT of few clients apart', () => {
+  it('are relative: medians of absolute and signed values, with TTFT of few clients apart', () => {
     const measured = [point('a', 1, 8), point('a', 1, 16), point('a', 1, 32)];
     const some = measured.map((each, i) => errorsOf(each, { ttftMs: 100 + 20 * (i + 1), tpotMs: [9, 12, 7][i] ?? 0 }));
     expect(groupErrors('all', some)).toEqual({
@@ -58,7 +58,7 @@ describe('errors', () => {
 });
 
 describe('the search for constants', () => {
-  /** A server that takes a tenth longer for model b, and has the decode factor for its only constant. */
+  /** A server that is a tenth slower for model b; the decode factor is its only constant. */
   const measure = ({ overheads }: Constants, some: readonly ServingPoint[]): readonly PointErrors[] =>
     some.map((each) => {
       const tpotMs = 10 * (overheads.decodeFactor / (each.model === 'a' ? 1 : 1.1));
@@ -67,11 +67,11 @@ describe('the search for constants', () => {
   const search = (isSearched: Search['isSearched'] = () => true) =>
     searchConstants(points, { measure, isSearched, draws: 30, steps: 15 });
 
-  it('judges each model and parallel size by what was found without it', () => {
+  it('evaluates each model and parallel size with constants fitted without it', () => {
     const { folds } = search();
     expect(folds.map(({ leftOut }) => leftOut)).toEqual(['a', 'b', 'tp1', 'tp2']);
     const [a, b] = folds;
-    // Without a, b decides, and the other way round.
+    // Without a, b determines the constants, and the reverse.
     expect(a?.constants.overheads.decodeFactor).toBeCloseTo(1.1, 1);
     expect(b?.constants.overheads.decodeFactor).toBeCloseTo(1, 1);
     for (const { leftOut, constants, errors: judged } of folds) {
@@ -80,7 +80,7 @@ describe('the search for constants', () => {
     }
   });
 
-  it('judges points that it does not search on', () => {
+  it('evaluates points outside the search', () => {
     const { found, folds } = search(({ model }) => model === 'a');
     expect(found.overheads.decodeFactor).toBeCloseTo(1, 1);
     expect(folds[1]?.errors).toHaveLength(2);
@@ -93,7 +93,7 @@ describe('the search for constants', () => {
 });
 
 describe('the plot', () => {
-  it('has a dot for each point in either half, inside the page, and nothing from elsewhere', () => {
+  it('has a dot for each point in each half, inside the page, and no external content', () => {
     const svg = scatterSvg(errors(1, 2, 0.5, 1));
     const dots = [...svg.matchAll(/<circle cx="([\d.]+)" cy="([\d.]+)" r="3.5"/g)];
     expect(dots).toHaveLength(8);
@@ -106,7 +106,7 @@ describe('the plot', () => {
 });
 
 describe.skipIf(!existsSync(tables))('measured servers (need ../shared/traces)', () => {
-  it('are met: TPOT within 10 %, TTFT of at most 16 clients within 20 %, by the median', () => {
+  it('match: median TPOT within 10 %, median TTFT of at most 16 clients within 20 %', () => {
     const args = ['bench', 'cost', '--tables', tables, '--cost', 'table', '--json'];
     const { stdout } = spawnSync(process.execPath, [command, ...args], { encoding: 'utf8', maxBuffer: 2 ** 26 });
     const report = JSON.parse(stdout) as { models: { cost: string; groups: GroupErrors[] }[]; rows: unknown[] };

@@ -1,4 +1,4 @@
-// The bench of attention over two instances: bytes as the formulas say, and the bits of one.
+// The bench of attention over two instances: bytes by the formulas, and the bits of one instance.
 import { expect, it } from 'vitest';
 import { benchDistAttention } from '../../src/bench/dist-attention.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';

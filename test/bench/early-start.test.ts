@@ -1,11 +1,11 @@
-// The bench of prefixes that come ahead of use, over real instances: both ways bring every page once.
+// The bench of early starts over real instances: both ways transfer every page once.
 import { expect, it } from 'vitest';
 import { benchEarlyStart } from '../../src/bench/early-start.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
 import { dyingWorker, liveSettings } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)(
-  'times requests behind a prefix that is computed, here, coming, or waited for',
+  'times requests behind a prefix that is computed, local, in transfer, or awaited',
   async () => {
     const report = await benchEarlyStart({
       entry: dyingWorker,

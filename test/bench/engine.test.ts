@@ -1,4 +1,4 @@
-// The engine bench and the accuracy bench on small models and the oracle: what they report, not how fast.
+// The engine and accuracy benches on small models and the reference backend: their reports, not their speed.
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { benchAccuracy } from '../../src/bench/accuracy.ts';
 import { benchEngine, EngineBench } from '../../src/bench/engine.ts';
@@ -46,7 +46,7 @@ test('a row for each depth and batch, in order, with rates that follow from the 
   expect(lines).toHaveLength(5);
 });
 
-test('one time for each step asked for', () => {
+test('one time for each requested step', () => {
   const bench = new EngineBench(backend, { model, weights: 'f32', inputs: 'f32' });
   expect(bench.prefill(3, 4)).toHaveLength(4);
   expect(bench.decode(2, 5, 3)).toHaveLength(3);
@@ -59,7 +59,7 @@ test('a depth past the model is refused with both figures', () => {
   bench.close();
 });
 
-test('what a step costs: weights once, the head for rows with logits, keys and values of every sequence', () => {
+test('costs of a step: weights once, the head for rows with logits, keys and values of every sequence', () => {
   const bench = new EngineBench(backend, { model, weights: 'f32', inputs: 'f32' });
   const { hiddenSize, heads, kvHeads, headDim, intermediateSize, layers, vocabSize } = oddSpec;
   const layer = hiddenSize * ((2 * heads + 2 * kvHeads) * headDim + 3 * intermediateSize);
@@ -76,7 +76,7 @@ test('what a step costs: weights once, the head for rows with logits, keys and v
   bench.close();
 });
 
-test('accuracy: the float32 form is at no distance from itself, and rounded inputs are at some', () => {
+test('accuracy: the float32 form has no divergence from itself, and rounded inputs have some', () => {
   const files = openModel(tiny);
   if (files.tokenizer === undefined) throw new Error('the embedded model has a tokenizer');
   const report = benchAccuracy(backend, {

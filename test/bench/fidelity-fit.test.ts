@@ -1,4 +1,4 @@
-// What a calibration makes of a record of steps and of what clients saw.
+// Calibration from a record of steps and from client observations.
 import { expect, it } from 'vitest';
 import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
@@ -10,12 +10,12 @@ function step(startedUs: number, us: number, rows = 1, logitRows = 1): RecordedS
   return { startedUs, us, shape: { rows, keyRows: rows * 100, decodeRows, decodeKeys: decodeRows * 100, logitRows } };
 }
 
-it('counts what is done between steps with the next one, and the usual where an instance waited', () => {
+it('counts the time between steps with the next step, and the usual time after a wait', () => {
   const steps = [step(0, 1000), step(1100, 1000), step(2400, 1000), step(13_400, 1000), step(14_500, 900)];
   expect(withGaps(steps).map(({ us }) => us)).toEqual([1100, 1100, 1300, 1100, 1000]);
 });
 
-it('tells steps that shared the machine for most of their time', () => {
+it('identifies steps that shared the machine for most of their time', () => {
   const records = [[step(0, 1000), step(1000, 1000)], [step(1400, 1000)]];
   const { steps } = measure(records, []);
   expect(steps.map(({ beside }) => beside)).toEqual([false, true, true]);
@@ -32,24 +32,24 @@ const lone: Served = {
   ...{ ttftUs: 2250, gapUs: Float64Array.of(1030, 970, 1000) },
 };
 
-it('takes steps to end when clients have their tokens: one that is late makes the next one shorter', () => {
+it('ends steps when clients have their tokens: a late one makes the next one shorter', () => {
   const { steps, admitUs, toldUs } = measure([[], record], [lone]);
-  // The first chunk gives none: it ends the usual 50 us late.
+  // The first chunk gives no token: it ends the usual 50 us late.
   expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
   expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
   expect(admitUs).toEqual([300]);
   expect(toldUs).toBe(50);
 });
 
-it('takes the last token of a step, and steps themselves where tokens are missing', () => {
+it('uses the last token of a step, and the step itself if tokens are missing', () => {
   const pair = [step(0, 900, 1, 2), step(1000, 900, 1, 2)];
   expect(asSeen(pair, [1950, 930, 1990, 910])).toEqual([930, 1060]);
   expect(asSeen(pair, [1950, 930, 910])).toEqual([1000, 1000]);
-  // Both came together: what the first one lacked was paid there.
+  // Both arrived together: the second step contains the delay of the first.
   expect(asSeen(pair, [1950, 1950, 1950, 1950])).toEqual([1950, 1]);
 });
 
-it('joins graded steps with rehearsals, of which the ratios are, and how late tokens are heard of', () => {
+it('joins graded steps with rehearsals, which give the ratios and the delay of tokens', () => {
   const shapes = [1, 2, 4, 8].flatMap((n) => [50, 900].map((keys) => ({ n, keys })));
   const steps = (slow: number) =>
     [

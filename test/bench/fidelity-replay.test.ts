@@ -1,4 +1,4 @@
-// A run replayed from what was written down of it: the same decisions come from the same inputs, and from them alone.
+// A run replayed from its records: equal inputs alone give equal decisions.
 import { expect, it } from 'vitest';
 import type { Calibration } from '../../src/bench/fidelity/fit.ts';
 import type { HeardStep, Past } from '../../src/bench/fidelity/history.ts';
@@ -22,7 +22,7 @@ const times = { stepUs: 400, rowUs: 100, keyUs: 0.05, decodeRowUs: 0, logitRowUs
 const sizes = { layers: 6, kvBytesPerToken, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
 const [admitUs, toldUs] = [300, 90];
 
-/** Steps vary by half and more, each in its own way. */
+/** Steps that vary by half and more, independently. */
 class Uneven extends LinearCost {
   #steps = 0;
 
@@ -48,7 +48,7 @@ function load(requests: number): readonly TraceRequest[] {
   return Array.from({ length: requests }, () => ({ ...generator.next(), outputBlocks: new Int32Array(0) }));
 }
 
-/** A cluster whose conductor hears after times that no message is told. */
+/** A cluster with random message delays to the conductor. */
 function record(requests: readonly TraceRequest[]) {
   const steps: HeardStep[][] = capacityTokens.map(() => []);
   const startedUs = new Map<string, number>();
@@ -104,7 +104,7 @@ const cluster: SimulatedCluster = {
   ...{ capacityTokens, kvBytesPerToken, layers: 6, startsAhead: true, bytesPerSecond, calibration },
 };
 
-it('places every request where it was placed, behind what came before it', () => {
+it('repeats every placement, after the same history', () => {
   const { past, placed, cachedTokens } = record(load(200));
   const fetched = [...placed.values()].filter(({ fetchedTokens }) => fetchedTokens > 0).length;
   expect(fetched).toBeGreaterThan(5);
@@ -120,7 +120,7 @@ it('places every request where it was placed, behind what came before it', () =>
   expect(matchedSteps).toBeGreaterThan(0.98 * steps.length);
 });
 
-it('goes another way where steps took other times: nothing that decides is replayed', () => {
+it('decides differently with other step times: decisions are not replayed', () => {
   const { past, placed } = record(load(200));
   const steps = past.steps.map((all) => all.map((step) => ({ ...step, shape: { ...step.shape, rows: 0 } })));
   const slow = { ...kind, times: { ...times, rowUs: 1000 } };

@@ -1,4 +1,4 @@
-// One load served live and simulated: what does not depend on the machine's mood agrees, and every step is in the record.
+// One load served live and simulated: figures independent of machine speed agree, and every step is recorded.
 import { expect, it } from 'vitest';
 import { benchFidelity } from '../../src/bench/fidelity/fidelity.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
@@ -33,13 +33,13 @@ it.skipIf(loadNative() === undefined)('serves one load live and simulated', asyn
     });
     expect(report.requests).toBe(requests.length);
     expect(report.calibration.steps).toBeGreaterThan(200);
-    // All but the first of each family on each instance find its three blocks, wherever they go.
+    // All requests but the first of each family per instance find its three blocks.
     for (const { hitRatioTokens, ttftMs, tbtMs } of [report.live, report.simulated, report.replayed]) {
       expect(hitRatioTokens).toBeGreaterThanOrEqual((20 * 96) / (24 * 128));
       expect(hitRatioTokens).toBeLessThanOrEqual((22 * 96) / (24 * 128));
       expect(Math.min(ttftMs, tbtMs)).toBeGreaterThan(0);
     }
-    // Where they run beside one another, a step is of several.
+    // Concurrent requests share steps.
     expect(report.steps).toBeGreaterThan(6);
     expect(report.matchedSteps).toBeLessThanOrEqual(report.steps);
     expect(report.matchedSteps).toBeGreaterThan(0);

@@ -22,7 +22,7 @@ it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async
     expect(short).toBeGreaterThan(0);
     // 1 and 7 blocks of 32 tokens.
     expect(long).toBe(7 * (short ?? 0));
-    // Nobody was asked to record steps.
+    // No instance records steps.
     for (const row of rows) expect(row).toMatchObject({ aloneAfterMs: undefined, atEndAfterMs: undefined });
     for (const { aloneMs, apartMs, atEndMs, early, firstPageAt } of rows) {
       expect(Math.min(aloneMs, apartMs, atEndMs)).toBeGreaterThan(0);

@@ -1,9 +1,8 @@
-// The HTTP bench against a server by script: what it times, counts and survives.
+// The HTTP bench against a scripted server: times, counts and faults.
 import { afterEach, describe, expect, test } from 'vitest';
-import { firstModel, timedCompletion, timedGet } from '../../src/bench/http/client.ts';
+import { firstModel, SseLines, timedCompletion, timedGet } from '../../src/bench/http/client.ts';
 import type { RowSizes } from '../../src/bench/http/rows.ts';
 import { benchHttp, type HttpBenchOptions, httpRowNames } from '../../src/bench/http/run.ts';
-import { SseLines } from '../../src/bench/http/sse-lines.ts';
 import { answerAtOnce, event, type Scripted, ScriptedClock, scriptedServer, token, usage } from './scripted-server.ts';
 
 const tiny: RowSizes = {
@@ -75,7 +74,7 @@ describe('one timed completion', () => {
   const broken: readonly (readonly [string, number | undefined, () => string | undefined])[] = [
     ['the connection breaks before the status', undefined, () => undefined],
     ['the stream breaks in the middle', 200, () => token()],
-    ['a chunk is no JSON', 200, (): string => `${token()}data: {oops\n\n${event('[DONE]')}`],
+    ['a chunk is not JSON', 200, (): string => `${token()}data: {oops\n\n${event('[DONE]')}`],
     ['the stream ends without its last line', 200, () => token() + usage(1, 1)],
   ];
   test.each(broken)('incomplete when %s', async (name, status, text) => {
@@ -96,7 +95,7 @@ describe('one timed completion', () => {
     expect(answer.complete).toBe(false);
   });
 
-  test('a GET that is not answered with 200 has no time', async () => {
+  test('a GET without a 200 response has no time', async () => {
     await serve(() => undefined);
     const endpoint = { url: `${server?.url}/v1/`, model: 'm', apiKey: undefined, now: () => 0 };
     expect(await timedGet(endpoint, '/health')).toBe(0);
@@ -104,7 +103,7 @@ describe('one timed completion', () => {
     expect(await firstModel(endpoint)).toBe('scripted');
   });
 
-  test('events are put together from pieces', () => {
+  test('events are assembled from pieces', () => {
     const lines = new SseLines();
     expect(lines.push('data: {"a"')).toEqual([]);
     expect(lines.push(':1}\r\n\r\n: comment\ndata:[DO')).toEqual(['{"a":1}']);
@@ -146,7 +145,7 @@ describe('rows', () => {
     expect(new Set(server?.asked.map(({ prompt }) => prompt.join()))).toHaveLength(81);
   });
 
-  test('prefix: seven share the first prompt but for their own tokens, and start after its first token', async () => {
+  test('prefix: seven share the first prompt except their own tokens, and start after its first token', async () => {
     const release: (() => void)[] = [];
     await serve(async (response, asked, n) => {
       if (n === 0) return answerAtOnce(response, asked);
@@ -194,17 +193,15 @@ describe('rows', () => {
     expect(server?.asked.at(-1)).toMatchObject({ max_tokens: 1 });
   });
 
-  test('long: a refused prompt is an error that says so', async () => {
+  test('long: a refused prompt is an error with its status', async () => {
     await serve((response, asked) => {
       if (asked.max_tokens === 1) response.writeHead(400).end();
       else answerAtOnce(response, asked);
     });
-    await expect(bench(['long'])).rejects.toThrow(
-      'Cannot bench long: a prompt of 7 tokens brought no token: status 400',
-    );
+    await expect(bench(['long'])).rejects.toThrow('Cannot bench long: a prompt of 7 tokens gave no token: status 400');
   });
 
-  test('overload: served, refused and lost are told apart', async () => {
+  test('overload: distinguishes served, refused and lost requests', async () => {
     await serve((response, asked, n) => {
       if (n === 0 || n > 4) return answerAtOnce(response, asked);
       if (n === 1) response.destroy();
@@ -223,7 +220,7 @@ describe('rows', () => {
 });
 
 describe('bad usage', () => {
-  test('an unknown row is named with those there are', async () => {
+  test('an unknown row is named with the known ones', async () => {
     await serve(answerAtOnce);
     await expect(bench(['fast'])).rejects.toThrow(`Cannot bench row 'fast': the rows are ${httpRowNames.join(', ')}`);
   });
@@ -233,12 +230,12 @@ describe('bad usage', () => {
     await expect(bench(['single'])).rejects.toThrow(/Cannot bench http.*status 401/);
   });
 
-  test('a server that is not there', async () => {
+  test('an unreachable server', async () => {
     await serve(answerAtOnce);
     const url = server?.url ?? '';
     await server?.close();
     await expect(benchHttp({ url, rows: ['single'], sizes: tiny })).rejects.toThrow(
-      /it does not answer: .*ECONNREFUSED/,
+      /the server does not answer: .*ECONNREFUSED/,
     );
   });
 });

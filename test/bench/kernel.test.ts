@@ -1,4 +1,4 @@
-// The kernel benches with tiny parameters: arithmetic of rows and floors, and that every row comes.
+// The kernel benches with tiny parameters: arithmetic of rows and floors, and completeness of rows.
 import { describe, expect, test } from 'vitest';
 import { benchAttention } from '../../src/bench/kernel/attention.ts';
 import { benchGemm, gemmShapes } from '../../src/bench/kernel/gemm.ts';
@@ -15,7 +15,7 @@ describe('gemm', () => {
   const roofGbPerSecond = 1e-3;
   const peaks = { bf16: 1e-6, int8: 1e6, f32: 1e6 };
 
-  test('int8 inputs take quantised weights only; every other pair has a row for each number of rows', () => {
+  test('int8 inputs need quantised weights; every other pair has a row for each number of rows', () => {
     const report = benchGemm(new ReferenceBackend(), {
       shapes,
       types: ['q4_0', 'bf16'],
@@ -62,12 +62,12 @@ describe('gemm', () => {
       limits: { roofGbPerSecond, peakGflopPerSecond: peaks },
     });
     const operations = 2 * 2 * 48 * 64;
-    // At a thousandth of a GFLOP/s arithmetic decides, at a million memory does: 48 x 64 floats at a MB/s.
+    // At a thousandth of a GFLOP/s arithmetic is the limit, at a million memory is: 48 x 64 floats at a MB/s.
     expect(rows[0]).toMatchObject({ inputs: 'bf16', bound: 'compute', floorMs: operations });
     expect(rows[1]).toMatchObject({ inputs: 'f32', bound: 'memory', floorMs: 48 * 64 * 4e-3 });
   });
 
-  test('copies fill the bytes asked for', () => {
+  test('copies fill the requested bytes', () => {
     const stack = new LayerStack(new ReferenceBackend(), { rows: 32, columns: 32 }, 'f32', 'f32', 10_000);
     expect(stack.layerBytes).toBe(4096);
     expect(stack.copies).toBe(3);

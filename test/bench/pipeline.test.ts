@@ -1,4 +1,4 @@
-// The bench of groups over real instances: the first token comes, and the chunks of its prompt are counted.
+// The bench of pipeline groups over real instances: the first token arrives, and prompt chunks are counted.
 import { expect, it } from 'vitest';
 import { benchPipeline } from '../../src/bench/pipeline.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';

@@ -1,10 +1,10 @@
-// The placement bench on a few instances: what it fills the index with, and that its prompts find it.
+// The placement bench on a few instances: the contents of its index, and the hits of its prompts.
 import { expect, test } from 'vitest';
 import { benchPlacement } from '../../src/bench/placement.ts';
 import { WorkloadGenerator } from '../../src/trace/workload/generator.ts';
 import { presets } from '../../src/trace/workload/presets.ts';
 
-test('fills the index to the blocks that were asked for, each on so many instances, and times every prompt', () => {
+test('fills the index to the requested blocks and replicas, and times every prompt', () => {
   const generator = new WorkloadGenerator(presets.real, { seed: 1, blockTokens: 512 });
   const prompts = Array.from({ length: 40 }, () => generator.next());
   const lines: string[] = [];

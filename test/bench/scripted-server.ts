@@ -1,8 +1,8 @@
-// A tiny server that speaks the streaming protocol by a script, on a clock that only the script moves.
+// A scripted server of the streaming protocol, on a clock that the script controls.
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
-/** Time that stands still until it is told to pass; every look at it can be waited for. */
+/** A clock that advances on request; callers can await every read of it. */
 export class ScriptedClock {
   #nowMs = 0;
   #looks = 0;
@@ -20,7 +20,7 @@ export class ScriptedClock {
     this.#nowMs += ms;
   }
 
-  /** Does something that makes someone look, and waits until that has happened. */
+  /** Runs an action that makes a caller read the clock, and waits for that read. */
   async seen(act: () => void, looks = 1): Promise<void> {
     const looked = new Promise<void>((go) => this.#waiting.push({ looks: this.#looks + looks, go }));
     act();
@@ -41,7 +41,7 @@ export interface Scripted {
   close(): Promise<void>;
 }
 
-/** @param answer the n-th completion's answer, n from 0 */
+/** @param answer response to the n-th completion, n from 0 */
 export async function scriptedServer(
   answer: (response: ServerResponse, asked: AskedCompletion, n: number) => void | Promise<void>,
 ): Promise<Scripted> {
@@ -83,7 +83,7 @@ export function usage(promptTokens: number, completionTokens: number, cachedToke
   });
 }
 
-/** The whole answer at once, as a server that takes no time would give it. */
+/** The whole response at once, as from an infinitely fast server. */
 export function answerAtOnce(response: ServerResponse, asked: AskedCompletion, cachedTokens = 0): void {
   const tokens = Array.from({ length: asked.max_tokens }, () => token()).join('');
   const end = token('', 'length') + usage(asked.prompt.length, asked.max_tokens, cachedTokens) + event('[DONE]');

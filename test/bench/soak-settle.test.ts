@@ -1,10 +1,10 @@
-// When the soak bench takes a process at rest as settled.
+// The soak bench's test of whether the memory of an idle process has settled.
 import { expect, test } from 'vitest';
 import { settled } from '../../src/bench/soak/settle.ts';
 
 const [leftAlone, stillUnchanged] = [1000, 6];
 
-/** Resident bytes one after another, the last for ever. */
+/** Resident bytes in sequence; the last value repeats. */
 function serverOf(...resident: readonly number[]) {
   const pauses: number[] = [];
   let measured = 0;
@@ -22,18 +22,18 @@ test('waits through a plateau until the allocators have given back everything', 
   expect(server.pauses).toEqual(Array(6 + stillUnchanged).fill(leftAlone));
 });
 
-test('a process that gives nothing back has what it holds now, not its lowest', async () => {
+test('a process that releases nothing is measured by its current value, not its lowest', async () => {
   const server = serverOf(200_000, 200_400, 200_800, 201_200, 201_600, 202_000, 202_400);
   expect(await server.run()).toMatchObject({ residentBytes: 202_400 });
   expect(server.pauses).toHaveLength(stillUnchanged);
 });
 
-test('one that never settles is measured all the same', async () => {
+test('a process that never settles is measured too', async () => {
   const falling = Array.from({ length: 100 }, (_, at) => 1e6 - at * 5000);
   const server = serverOf(...falling);
   expect(await server.run()).toMatchObject({ residentBytes: 1e6 - 39 * 5000 });
 });
 
-test('a server elsewhere has no memory that can be measured', async () => {
+test('a remote server has no measurable memory', async () => {
   expect(await settled(undefined, leftAlone)).toBeUndefined();
 });

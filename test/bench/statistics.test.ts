@@ -14,7 +14,7 @@ test('the median of an even count is the lower of the two in the middle', () => 
   expect(median([9, 1, 5])).toBe(5);
 });
 
-test('nothing has no percentiles', () => {
+test('an empty list has no percentiles', () => {
   expect(median([])).toBeUndefined();
   expect(summary([])).toEqual({ p50: undefined, p95: undefined, p99: undefined });
 });

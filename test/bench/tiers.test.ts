@@ -1,4 +1,4 @@
-// The bench of tiers over a real instance: each row's blocks come from where it says.
+// The bench of tiers over a real instance: the blocks of each row come from its tier.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { benchTiers } from '../../src/bench/tiers.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
 import { liveCluster } from '../runtime/threads/instances.ts';
 
-it.skipIf(loadNative() === undefined)('times prompts from where they are', async () => {
+it.skipIf(loadNative() === undefined)('times prompts by the tier of their blocks', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-bench-tiers-'));
   // Of kvasir-tiny; 4 blocks of a prompt are full, a fifth one is not.
   const blockBytes = 6 * 2 ** 14;

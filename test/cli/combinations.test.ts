@@ -1,4 +1,4 @@
-// Features together: every machine checks itself after every event, and equal steps run one by one come to the same.
+// Combinations of features with all checks on: coalesced and single steps have the same outcome.
 import { expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';

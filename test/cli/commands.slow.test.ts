@@ -45,21 +45,17 @@ describe('kvasir', () => {
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is not a size/],
     ['a capacity of nothing', ['trace', 'stats', 'x', '--capacity', '10,0'], /Cannot use --capacity 10,0/],
     [
-      'a model of no spec',
+      'an unknown model',
       ['simulate', '--trace', 'x', '--model', 'gpt9'],
       /Cannot find gpt9 among models: known are llama2-7b/,
     ],
-    ['a fault of no kind', ['simulate', '--faults', 'flood:at=1s'], /^Cannot inject flood: there are loss, /],
+    ['an unknown fault', ['simulate', '--faults', 'flood:at=1s'], /^Cannot inject flood: there are loss, /],
     [
-      'no whole number of machines',
+      'a fraction of several machines',
       ['simulate', '--trace', 'x', '--tp', '12'],
       /Cannot use --tp 12 with --pp 1: an instance beyond one machine must fill whole machines: a800x8 has 8 devices/,
     ],
-    [
-      'arithmetic of other devices',
-      ['simulate', '--trace', 'x', '--precision', 'fp8'],
-      /a800x8 has no such arithmetic/,
-    ],
+    ['unsupported precision', ['simulate', '--trace', 'x', '--precision', 'fp8'], /a800x8 has no such arithmetic/],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [
       'too little memory',
@@ -71,12 +67,24 @@ describe('kvasir', () => {
       ['serve', '--context', '1000000'],
       /Cannot use --context 1000000: the model has 8192 positions/,
     ],
-    ['a cluster without its server', ['join'], /^Cannot join a cluster: --nats nats:\/\/HOST:PORT is missing/],
-    ['a secret that is too short', ['join', '--token', 'short'], /^Cannot use --token: a token has at least 16 characters/],
+    ['a cluster without a NATS server', ['join'], /^Cannot join a cluster: --nats nats:\/\/HOST:PORT is missing/],
+    [
+      'a secret that is too short',
+      ['join', '--token', 'short'],
+      /^Cannot use --token: a token has at least 16 characters/,
+    ],
     ['a password', ['join', '--nats', 'x://me:secret@host'], /^Cannot use --nats x:\/\/host: /],
-    ['data where no folder can be made', ['serve', '--data', '/proc/x'], /^Cannot keep data at \/proc\/x: no folder/],
-    ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
-    ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
+    [
+      'a data folder that cannot be created',
+      ['serve', '--data', '/proc/x'],
+      /^Cannot keep data at \/proc\/x: no folder/,
+    ],
+    [
+      'a server of another protocol',
+      ['join', '--nats', 'http://x'],
+      /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/,
+    ],
+    ['a cluster name without NATS', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
     [
       'a transport of instances of one process',
       ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2', '--transport', 'memory'],
@@ -93,7 +101,11 @@ describe('kvasir', () => {
       ['join', '--nats', 'nats://127.0.0.1:1', '--lend-share', '0.4'],
       /Cannot use --lend-share: it needs --borrow/,
     ],
-    ['inline prefill where all are mixed', ['serve', '--inline-tokens', '40'], /Cannot use --inline-tokens: it needs/],
+    [
+      'inline prefill with mixed instances only',
+      ['serve', '--inline-tokens', '40'],
+      /Cannot use --inline-tokens: it needs/,
+    ],
     [
       'a forecast without predictive admission',
       ['serve', '--td', '3'],
@@ -108,7 +120,7 @@ describe('kvasir', () => {
     expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
   });
 
-  it('refuses a folder for blocks where there can be none', () => {
+  it('refuses a folder for blocks that cannot be created', () => {
     const file = join(folder, 'file');
     writeFileSync(file, '');
     expect(kvasir('serve', '--ssd', file)).toMatchObject({
@@ -117,7 +129,7 @@ describe('kvasir', () => {
     });
   });
 
-  it('reads a config file of the same names; flags win; unknown names are refused', () => {
+  it('reads a config file of the same names; flags take precedence; unknown names are refused', () => {
     const config = join(folder, 'kvasir.yaml');
     writeFileSync(config, 'max-tokens: 3\ntemperature: 0\nseed: 1\n');
     const three = JSON.parse(kvasir('generate', 'Once upon a time', '--json', '--config', config).stdout.trim());
@@ -133,7 +145,7 @@ describe('kvasir', () => {
     expect(stderr).toContain("unknown option 'wings'");
   });
 
-  it('fails with one line for a file that is no model', () => {
+  it('fails with one line for a file that is not a model', () => {
     const path = join(folder, 'noise.gguf');
     writeFileSync(path, 'not a model');
     const { status, stderr } = kvasir('generate', 'x', '--model', path);
@@ -142,7 +154,7 @@ describe('kvasir', () => {
     expect(stderr).toContain('noise.gguf');
   });
 
-  it('ends with one line when the weights turn out unservable after the port is open', () => {
+  it('ends with one line when the weights are unservable after the port is open', () => {
     const path = join(folder, 'holey.gguf');
     const [, ...rest] = ggufTensors(tinySpec, 'f32');
     writeFileSync(path, writeGguf({ metadata: ggufMetadata(tinySpec), tensors: rest }));
@@ -162,7 +174,7 @@ describe('kvasir', () => {
     expect(stderr.trim()).toMatch(new RegExp(`^Cannot listen on 127.0.0.1:${port}: .*EADDRINUSE`));
   });
 
-  it('simulates an experiment of a file; flags win', () => {
+  it('simulates an experiment of a file; flags take precedence', () => {
     const flags = ['--requests', '20', '--check', '--json'];
     const simulate = (...more: string[]) =>
       JSON.parse(kvasir('simulate', 'experiments/disaggregation.yaml', ...flags, ...more).stdout.trim());
@@ -175,7 +187,7 @@ describe('kvasir', () => {
     expect(coupled.tbtMs.p99).toBeGreaterThan(2 * apart.tbtMs.p99);
   });
 
-  it('fails when chaos left a fault or a handler out; one seed is a replay', () => {
+  it('fails when chaos missed a fault or a handler; one seed is a replay', () => {
     const chaos = (seeds: string) => {
       const { status, stdout } = kvasir('simulate', '--chaos', '--seeds', seeds, '--json');
       return { status, report: JSON.parse(stdout.trim().split('\n').at(-1) ?? '') };
@@ -216,7 +228,7 @@ describe('kvasir', () => {
       Buffer.from('1f8b0800ffff', 'hex'),
       /^Cannot read .*bad.jsonl.gz: unexpected end/,
     ],
-  ])('says in one line why a trace cannot be read: %s', (_, name, content, message) => {
+  ])('reports an unreadable trace in one line: %s', (_, name, content, message) => {
     const path = join(folder, name);
     if (content !== undefined) writeFileSync(path, content);
     const { status, stdout, stderr } = kvasir('trace', 'stats', path);
@@ -225,7 +237,7 @@ describe('kvasir', () => {
     expect(stderr).toMatch(message);
   });
 
-  it('ends quietly when its reader has seen enough', async () => {
+  it('ends quietly when its reader closes the output', async () => {
     const child = spawn(process.execPath, [command, 'generate', 'Once upon a time', '--seed', '1'], {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
@@ -238,7 +250,7 @@ describe('kvasir', () => {
     expect([status, stderr]).toEqual([0, '']);
   });
 
-  it('ends with one line when the tokenizer cannot be built, whatever the weights', () => {
+  it('ends with one line when the tokenizer cannot be built', () => {
     const model = join(folder, 'mute');
     writeHuggingFaceModel(model, tinySpec, 'bf16');
     writeFileSync(join(model, 'tokenizer.json'), '{"oops"');

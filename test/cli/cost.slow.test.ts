@@ -1,4 +1,4 @@
-// `kvasir simulate --cost table`: tables from a directory, and one clear line where they do not serve.
+// `kvasir simulate --cost table`: tables from a directory, and one clear line for unusable ones.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -29,7 +29,7 @@ function simulate(...args: string[]): { status: number | null; stdout: string; s
 }
 
 describe('steps by measured tables', () => {
-  it('take other times than by roofline, the same every time', () => {
+  it('differ from roofline times, and are deterministic', () => {
     const run = (...args: string[]) => JSON.parse(simulate('--hardware', 'h100', ...args).stdout);
     const byTable = run('--cost', 'table', '--tables', tables);
     expect(byTable).toMatchObject({ requests: 50, completed: 50 });
@@ -39,15 +39,15 @@ describe('steps by measured tables', () => {
 
   it.each([
     ['no directory', ['--hardware', 'h100'], 'Cannot use --cost table: name a directory with --tables'],
-    ['no such device', ['--hardware', 'h20', '--tables', tables], 'none are of h20: known are a100, h100, h200'],
+    ['no such device', ['--hardware', 'h20', '--tables', tables], 'there are none for h20: known are a100, h100, h200'],
     [
       'no such arithmetic',
       ['--hardware', 'a100-80', '--precision', 'fp8', '--tables', tables],
       'has no such arithmetic',
     ],
-    ['no file of it', ['--hardware', 'h200', '--tables', tables], 'has no h200_sxm_vllm*_gemm_perf.csv'],
+    ['a missing file', ['--hardware', 'h200', '--tables', tables], 'has no h200_sxm_vllm*_gemm_perf.csv'],
     ['no such number of devices', ['--hardware', 'h100x8', '--tp', '8', '--tables', tables], 'Cannot time'],
-  ])('say what is missing: %s', (_, args, message) => {
+  ])('report missing input: %s', (_, args, message) => {
     const { status, stderr } = simulate('--cost', 'table', ...args);
     expect(status).toBe(2);
     expect(stderr.trim().split('\n')).toHaveLength(1);

@@ -1,4 +1,4 @@
-// The highest rate that a cluster keeps, against a cluster whose limit is known.
+// The search for the highest rate, against a cluster with a known limit.
 import { describe, expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { findRate } from '../../src/cli/simulate/find-rate.ts';
@@ -23,12 +23,12 @@ describe('the highest rate', () => {
     expect(tried).toBeLessThan(24);
   });
 
-  it('that is none, or has no end, is said so', async () => {
+  it('is an error if there is none or no upper limit', async () => {
     await expect(findRate(1, async () => false)).rejects.toThrow('Cannot find a rate: none is kept from 1 to');
     await expect(findRate(1, async () => true)).rejects.toThrow('Cannot find a rate: every one is kept from 1 to');
   });
 
-  it('of a workload keeps the share, and a little more does not', async () => {
+  it('of a workload meets the share, and a slightly higher rate does not', async () => {
     const flags = { workload: 'arxiv', requests: '60', mixed: '2', ttftSlo: '5s', tbtSlo: '100ms', seed: '4' };
     const options = readOptions(simulationSchema, flags);
     const { found, knob, simulation } = await runAtHighestRate(options, 0.9);
@@ -39,7 +39,7 @@ describe('the highest rate', () => {
     expect(outcome.withinSlo / outcome.requests).toBeLessThan(0.9);
   });
 
-  it('needs something to keep', async () => {
+  it('requires an SLO', async () => {
     const options = readOptions(simulationSchema, { workload: 'arxiv' });
     await expect(runAtHighestRate(options, 0.9)).rejects.toThrow('Cannot find a rate without --ttft-slo');
   });

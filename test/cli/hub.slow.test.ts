@@ -53,7 +53,7 @@ const kvasir = (args: readonly string[], env?: Record<string, string>): Promise<
 const contentsOf = (id: string): number => hub.fetched().filter((path) => path.includes(id)).length;
 
 describe('models of the hub', () => {
-  it('are pulled by what they are named, generate, and are served from the cache when the hub is not asked', async () => {
+  it('are pulled by reference, generate, and are served from the cache without the hub', async () => {
     const args = ['generate', 'Once upon a time', '--temperature', '0', '--max-tokens', '8', '--json'];
     const here = await kvasir([...args, '--model', 'models/kvasir-tiny/kvasir-tiny-q8_0.gguf'.replace(/^/, root)]);
     const pulled = await kvasir([...args, '--model', 'org/tiny:Q8_0']);
@@ -66,7 +66,7 @@ describe('models of the hub', () => {
     expect(contentsOf('org/tiny')).toBe(1);
   });
 
-  it('are served under the name that was written', async () => {
+  it('are served under the given reference', async () => {
     const env = { HF_HOME: home, HF_ENDPOINT: hub.url, HF_HUB_OFFLINE: '1' };
     const server = await startServer(['--model', 'org/tiny'], env);
     const { id } = (await (await fetch(`${server.url}/v1/models/org/tiny`)).json()) as { id: string };
@@ -141,7 +141,7 @@ describe('models of the hub', () => {
     hub.misbehave = () => false;
   });
 
-  it('killed in the middle are resumed by the next process, which waits for nobody', async () => {
+  it('killed in the middle are resumed by the next process without a wait', async () => {
     await kvasir(['models', 'remove', 'org/two']);
     const half = Math.floor(tiny.byteLength / 2);
     hub.misbehave = (request, response, _sent, content) => {

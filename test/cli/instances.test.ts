@@ -16,7 +16,7 @@ function read(yaml: string) {
 
 const mixed = { role: 'mixed' };
 
-test('instances are a number of equal ones, or a list of what sets each apart', () => {
+test('instances are a number of equal ones, or a list of settings', () => {
   expect(readOptions(serveOptionsSchema, {}).instances).toBeUndefined();
   expect(readOptions(serveOptionsSchema, { instances: '3' }).instances).toEqual([mixed, mixed, mixed]);
   expect(read('instances: 2')).toEqual([mixed, mixed]);
@@ -44,12 +44,12 @@ test.each([
 test.each([
   ['instances: [{role: prefil}, {}]', '[0].role: Invalid option: expected one of "mixed"|"prefill"|"decode"'],
   ['instances: [{}, {rol: prefill}]', '[1]: Unrecognized key: "rol"'],
-  ['instances: [{kv-memory: 2q}]', "[0].kv-memory: '2q' is no size: write 512m or 2g"],
+  ['instances: [{kv-memory: 2q}]', "[0].kv-memory: '2q' is not a size: write 512m or 2g"],
   ['instances: 65', '--instances 65: write a number from 1 to 64, or a list of {role, threads, kv-memory, '],
   ['slo-classes: {chat: {ttft: soon, tbt: 1s}}', 'chat.ttft: write 250ms, 30s, or 10x'],
   ['slo-classes: {chat: {completion: 1s, priority: high}}', 'chat.priority: Invalid input: expected number'],
   ['slo-classes: {chat: {ttft: 1s}}', '{"chat":{"ttft":"1s"}}: chat: write name=TTFT/TBT or name=COMPLETION, in YAML'],
   ['kv-memory: {a: 1}', '--kv-memory {"a":1}: write 512m or 2g'],
-])('what is wrong is named: %s', (yaml, says) => {
+])('names the invalid part: %s', (yaml, says) => {
   expect(() => read(yaml)).toThrow(says);
 });

@@ -1,4 +1,4 @@
-// `kvasir plan` against simulating every cluster, the line that it prints, and what it says where nothing serves.
+// `kvasir plan` against simulations of every cluster, its printed command, and its errors.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -36,7 +36,7 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
   return spawnSync(process.execPath, [command, ...args, '--machines', machines], { encoding: 'utf8' });
 }
 
-/** What every shape of so many instances keeps. */
+/** The share within the SLO of every shape with this number of instances. */
 async function sharesOf(flags: Record<string, unknown>, hardware: string, tp: number, instances: number) {
   const shapes = [
     { mixed: instances },
@@ -52,7 +52,7 @@ async function sharesOf(flags: Record<string, unknown>, hardware: string, tp: nu
   return shares;
 }
 
-/** Of every cluster that prefills on one hardware and decodes on other, those below `belowPrice`. */
+/** The cheapest cluster with prefill and decode on different hardware, below `belowPrice`. */
 async function cheapestApart(
   flags: Record<string, unknown>,
   { instancesMax, within }: { readonly instancesMax: number; readonly within: number },
@@ -96,8 +96,8 @@ describe('the cheapest cluster', () => {
   it.each([
     ['few requests', '1', '4s', '60ms'],
     ['many', '4', '4s', '60ms'],
-    ['gaps that prefill beside decode breaks', '3', '4s', '25ms'],
-  ])('is that of simulating every one: %s', async (_, rate, ttftSlo, tbtSlo) => {
+    ['a TBT SLO that mixed steps miss', '3', '4s', '25ms'],
+  ])('equals that of simulating every cluster: %s', async (_, rate, ttftSlo, tbtSlo) => {
     const flags = { workload: 'real', requests: 150, seed: 3, rate, model: 'llama3-8b', machines, ttftSlo, tbtSlo };
     const limits = { instancesMax: 4, within: 0.99 };
     let cheapest = Number.POSITIVE_INFINITY;
@@ -121,7 +121,7 @@ describe('the cheapest cluster', () => {
     expect(runs).toHaveLength(tried);
   });
 
-  it('is printed as the line that replays it, with its frontier', () => {
+  it('is printed as the command that replays it, with its frontier', () => {
     const flags = [...workload, '--rate', '2', ...slo, '--instances-max', '4', '--no-stream'];
     const plan = JSON.parse(kvasir('plan', '--hardware', 'single,pair', ...flags, '--json').stdout);
     expect(plan.command).toMatch(/^kvasir simulate /);
@@ -133,11 +133,11 @@ describe('the cheapest cluster', () => {
     expect([status, stderr]).toEqual([0, '']);
     expect(stdout.trim().split('\n').at(-1)).toBe(plan.command);
     expect(stdout).toContain('cheapest');
-    // Steps beside prefill take what a gap may.
+    // The TBT SLO limits mixed steps.
     expect(plan.command).toContain('--step-ms 60');
   });
 
-  it('may be of an experiment, whose cluster does not count', () => {
+  it('ignores the cluster of an experiment', () => {
     const experiment = join(folder, 'experiment.yaml');
     writeFileSync(
       experiment,
@@ -154,7 +154,7 @@ describe('the cheapest cluster', () => {
     expect(replayed).toMatchObject({ requests: 60, ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
   });
 
-  it('leaves out hardware that does not hold the model, and says so', () => {
+  it('leaves out hardware that does not hold the model, and reports it', () => {
     const flags = [
       '--workload',
       'plain',
@@ -184,7 +184,7 @@ describe('the cheapest cluster', () => {
       /^Cannot plan llama2-70b on single, rtx4090: single: Cannot hold the model: its weights are larger/,
     ],
     [
-      'devices that are no whole number of machines',
+      'a fraction of several machines',
       2,
       ['--hardware', 'pair', '--pp', '3', ...slo],
       /^Cannot plan llama3-8b on pair: pair: Cannot use --tp 1 with --pp 3: beyond one machine they take whole ones: pair has 2 devices/,

@@ -1,4 +1,4 @@
-// What a pull looks like: a bar that is redrawn on a terminal, a line now and then in a log.
+// The progress of a pull: a redrawn bar on a terminal, and occasional lines in a log.
 import { describe, expect, it } from 'vitest';
 import { PullProgress } from '../../src/cli/serve/model/pull-progress.ts';
 
@@ -45,7 +45,7 @@ describe('the progress of a pull', () => {
     expect(written().endsWith('\r\u001b[KDownloaded org/tiny in 1.0 s\n')).toBe(true);
   });
 
-  it('of a file that begins anew, or stands still, promises no time', () => {
+  it('of a restarted or stalled file shows no remaining time', () => {
     const { progress, at, written } = watched({});
     progress.show({ kind: 'started', files: 1, bytesTotal: 1e9 });
     at(100, 5e8);

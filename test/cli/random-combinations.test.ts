@@ -1,4 +1,4 @@
-// Any features together, with every check on: whatever a cluster is made of, no rule of its machines, loans, network and requests is broken.
+// Random combinations of features with every check on: no invariant of schedulers, loans, network or requests breaks.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
@@ -75,7 +75,7 @@ const features: readonly fc.Arbitrary<Flags>[] = [
   }),
 ];
 
-/** What outgrows a mixed instance moves or borrows, and instances do not start under faults. */
+/** Migration excludes borrowing and faults. */
 function compatible(flags: Flags): Flags {
   const { standby, mixed } = flags;
   if (standby === undefined) return flags;
@@ -86,7 +86,7 @@ const combinations = fc
   .tuple(roles, workload, machine, maybe(slos), ...features.map(maybe))
   .map((parts) => compatible(Object.assign({ ttftSlo: '60s', tbtSlo: '200ms' }, ...parts) as Flags));
 
-it('breaks no rule', async () => {
+it('breaks no invariant', async () => {
   await fc.assert(
     fc.asyncProperty(combinations, async (flags) => {
       const { outcome, checks } = await runSimulation(readOptions(simulationSchema, { ...flags, check: true }));

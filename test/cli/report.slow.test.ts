@@ -38,7 +38,7 @@ function simulate(...flags: string[]): { stateHash: string; steps: number; refus
 }
 
 describe('files of a run', () => {
-  it('change nothing in it', () => {
+  it('do not change the run', () => {
     const plain = simulate();
     const watched = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
     expect(watched.stateHash).toBe(plain.stateHash);
@@ -95,7 +95,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
     await context.close();
   }
 
-  it.each(['light', 'dark'] as const)('draws every plot and asks for nothing: %s', async (scheme) => {
+  it.each(['light', 'dark'] as const)('draws every plot and loads nothing: %s', async (scheme) => {
     await opened(scheme, async (tab) => {
       expect(await tab.locator('.uplot canvas').count()).toBe(12);
       for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
@@ -104,7 +104,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
     });
   });
 
-  it('tells what is under the pointer, and shows other figures when asked', async () => {
+  it('describes the cell under the pointer, and switches figures on request', async () => {
     await opened('light', async (tab) => {
       const heat = tab.locator('#heat');
       await heat.scrollIntoViewIfNeeded();
@@ -121,7 +121,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
     });
   });
 
-  it('shows who owes whom at the time that the slider says, and who sent to whom', async () => {
+  it('shows debts at the time of the slider, and transfers between instances', async () => {
     const lending = [
       ...['simulate', '--borrow', '--model', 'llama2-13b', '--hardware', 'a100-80', '--mixed', '3', '--requests', '25'],
       ...['--workload', 'plain', '--input', '1000..20000', '--output', '200..1000', '--rate', '3'],
@@ -141,7 +141,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
   });
 });
 
-/** What is used of the browser's canvas: tests compile without its types. */
+/** The members of the canvas in use: tests compile without types of browsers. */
 interface Canvas {
   readonly width: number;
   readonly height: number;
@@ -156,7 +156,7 @@ interface Canvas {
   };
 }
 
-/** How many different colours a canvas shows. */
+/** The number of different colours on a canvas. */
 async function coloursOf(canvas: ReturnType<Page['locator']>): Promise<number> {
   return canvas.evaluate((element) => {
     const canvas = element as unknown as Canvas;

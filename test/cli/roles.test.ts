@@ -1,4 +1,4 @@
-// Instances of one role that are made of something else than the others, and instances over several machines.
+// Instances of one role with hardware of their own, and instances over several machines.
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/options/cluster-options.ts';
@@ -15,33 +15,33 @@ async function simulate(flags: Record<string, unknown>) {
 
 const clusterOf = (flags: Record<string, unknown>) => readOptions(z.object(clusterFields), flags);
 
-describe('what instances of a role are made of', () => {
-  it('is what all are made of, unless the role says otherwise', async () => {
+describe('the hardware of a role', () => {
+  it('is that of all instances, unless the role overrides it', async () => {
     const all = await simulate({ hardware: 'h100x8', tp: '4' });
     const each = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h100x8', prefillTp: '4', decodeTp: '4' });
     expect(each.stateHash).toBe(all.stateHash);
   });
 
-  it('is seen in its own part: prompts at the speed of one, tokens at that of the other', async () => {
+  it('sets prefill and decode speed separately', async () => {
     const fast = await simulate({ hardware: 'h100x8' });
     const slow = await simulate({ hardware: 'h20x8' });
     const parted = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h20x8' });
     expect(parted.tbtUs.mean).toBe(slow.tbtUs.mean);
-    // What computing does not hide of the hand-off is the same: their NICs are.
+    // The exposed part of the hand-off is equal, as their NICs are.
     expect(Math.abs(parted.ttftUs.mean - fast.ttftUs.mean)).toBeLessThan(0.02 * fast.ttftUs.mean);
     expect(slow.ttftUs.mean).toBeGreaterThan(3 * fast.ttftUs.mean);
     const narrow = await simulate({ hardware: 'h100x8', decodeNicGbps: '10' });
     expect(narrow.ttftUs.mean).toBeGreaterThan(fast.ttftUs.mean + 500_000);
   });
 
-  it('is paid for by machine', () => {
+  it('is priced by machine', () => {
     const price = (flags: Record<string, unknown>) => pricePerHourOf(clusterOf(flags));
     expect(price({ prefill: '2', decode: '3', hardware: 'h100x8', decodeHardware: 'h20x8' })).toBe(2 * 55 + 3 * 24);
     expect(price({ prefill: '2', decode: '3', hardware: 'h100x8', decodeTp: '4' })).toBe(2 * 55 + 2 * 55);
     expect(price({ mixed: '2', tp: '16', mixedPricePerHour: '10' })).toBe(40);
   });
 
-  it('is not there yet where it is on standby: it starts, loads its weights, and is not paid for until then', async () => {
+  it('of standby instances starts on demand, loads its weights, and has no price before', async () => {
     const flags = {
       mixed: '1',
       hardware: 'a100-80',
@@ -63,7 +63,7 @@ describe('what instances of a role are made of', () => {
     await expect(simulate({ ...mixedOnly, faults: ['loss:ratio=0.1'] })).rejects.toThrow('--standby with --faults');
   });
 
-  it('over two machines has the memory, NICs and host memory of both, and all-reduces that are slower', () => {
+  it('over two machines has the memory, NICs and host memory of both, and slower all-reduces', () => {
     const [one] = instanceSpecs(clusterOf({ mixed: '1' }), false);
     const [two] = instanceSpecs(clusterOf({ mixed: '1', tp: '16' }), false);
     const [stages] = instanceSpecs(clusterOf({ mixed: '1', tp: '8', pp: '2' }), false);
@@ -84,7 +84,7 @@ describe('what instances of a role are made of', () => {
 });
 
 describe('the cheapest cluster', () => {
-  it('may prefill on other hardware than it decodes on, and its line replays it', async () => {
+  it('may prefill and decode on different hardware, and its command replays it', async () => {
     const flags = { workload: 'simulated-16k', requests: '60', rate: '1.5', seed: '3', ttftSlo: '8s', tbtSlo: '60ms' };
     const settings = { instancesMax: 6, within: 0.95, flags, hardware: ['h100x8', 'h20x8'] };
     const runs: string[] = [];

@@ -18,11 +18,11 @@ function shown(isTTY: boolean, times: readonly (readonly [number, number])[]): r
 }
 
 describe('progress', () => {
-  it('says nothing of a short run', () => {
+  it('prints nothing for a short run', () => {
     expect(shown(true, [[900, 0.9]])).toEqual([]);
   });
 
-  it('moves one line on a terminal, a few times a second, and takes it back', () => {
+  it('updates one line on a terminal a few times a second, and clears it', () => {
     const line = 'Simulating: 25 %, 1 h 2 min simulated, 1,234 requests ended, 12 under way, 30 s left';
     expect(
       shown(true, [
@@ -32,7 +32,7 @@ describe('progress', () => {
     ).toEqual([`\r${line}\x1b[K`, '\r\x1b[K']);
   });
 
-  it('writes a line now and then elsewhere, also when every request has come', () => {
+  it('prints occasional lines elsewhere, also after the last arrival', () => {
     const lines = shown(false, [
       [5_000, 0.1],
       [10_000, 0.5],
@@ -40,6 +40,8 @@ describe('progress', () => {
       [90_000, 1],
     ]);
     expect(lines).toHaveLength(2);
-    expect(lines[1]).toBe('Simulating: all requests arrived, 1 h 2 min simulated, 1,234 requests ended, 12 under way\n');
+    expect(lines[1]).toBe(
+      'Simulating: all requests arrived, 1 h 2 min simulated, 1,234 requests ended, 12 under way\n',
+    );
   });
 });

@@ -1,4 +1,4 @@
-// What `kvasir top` makes of what a server says: pages and requests as they are, rates between two looks, who owes whom how much.
+// The rows of `kvasir top`: gauges as they are, rates between two views, and debts.
 import { expect, it } from 'vitest';
 import { clusterViewSchema, topRows } from '../../src/cli/serve/host/instance-rows.ts';
 import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/ports.ts';
@@ -7,7 +7,7 @@ import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
 import { noAccounts } from '../gateway/world.ts';
 
-/** Of two that lend: the first one, at place 4, owes the other one, at place 9, three blocks. */
+/** Two lending instances: the first, at place 4, owes three blocks to the other, at place 9. */
 function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
   const nothing = { movedBlocks: 0, hostBlocks: 0, ownHostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   const counts = { ...nothing, copiedBytes: 0, earlyBytes: 0, stalls: 1, stallUs: 20 };
@@ -73,7 +73,7 @@ it('shows instances, pages, debts and load', () => {
       ...{ 'guest q/s': 70, 'guest MB/s': 2 },
     },
   ]);
-  // One look tells no rates.
+  // A single view has no rates.
   expect(topRows(viewAfter(1), undefined)).toMatchObject([
     { 'load%': undefined, owes: '1:3' },
     { 'output/s': undefined },

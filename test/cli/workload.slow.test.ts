@@ -1,4 +1,4 @@
-// Workloads from the command line: made up, written, simulated, cut and repeated.
+// Workloads from the command line: generated, written, simulated, sliced and repeated.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -19,7 +19,7 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
 }
 
 describe('workloads', () => {
-  it('are the same from a file and made up', () => {
+  it('are the same from a file and generated', () => {
     const flags = ['--requests', '1500', '--seed', '5', '--rate', '2'];
     const path = join(folder, 'real.jsonl');
     writeFileSync(path, kvasir('trace', 'generate', 'real', ...flags).stdout);
@@ -38,7 +38,7 @@ describe('workloads', () => {
     expect(from('--workload', 'real', ...flags, '--seed', '6').stateHash).not.toBe(read.stateHash);
   });
 
-  it('are cut, then repeated, then sped up', () => {
+  it('are sliced, then repeated, then sped up', () => {
     const lines = (...flags: string[]) =>
       kvasir('trace', 'generate', '--arrivals', 'constant', '--shared', '0.5', '--families', '1', ...flags)
         .stdout.trim()
@@ -55,7 +55,7 @@ describe('workloads', () => {
     ['no source', ['simulate'], /Cannot choose a workload: give --trace FILE or --workload NAME/],
     ['two sources', ['simulate', '--trace', 'x', '--workload', 'real'], /Cannot use --workload with --trace/],
     [
-      'a trace that is to be otherwise',
+      'a trace with generator options',
       ['simulate', '--trace', 'x', '--new-tokens', '5'],
       /Cannot use --new-tokens with --trace/,
     ],

@@ -63,7 +63,7 @@ function sceneOf({ shape, kvType, window, softcap, alibi, sequences, seed, stats
 }
 
 /** The scene without the blocks that its windows left behind, and with NaN in every key that no row sees. */
-function leftBehind(scene: Scene, window: number | undefined, keptBlocks: number): Scene {
+function leftoverTiers(scene: Scene, window: number | undefined, keptBlocks: number): Scene {
   const { step } = scene;
   const [group] = step.groups;
   const pages = (scene.pages ?? []).map((page) => page.slice());
@@ -109,7 +109,7 @@ export function testWindows(backend: Backend): void {
       fc.property(cases, fc.integer({ min: 0, max: 2 }), (given, keptBlocks) => {
         const scene = sceneOf(given);
         const wanted = play(oracle, scene, { buffers: given.stats ? [1, 2, 3] : [1] }).buffers;
-        const poor = leftBehind(scene, given.window, keptBlocks);
+        const poor = leftoverTiers(scene, given.window, keptBlocks);
         const got = play(backend, poor, { buffers: given.stats ? [1, 2, 3] : [1] }).buffers;
         // A cap adds the roundings of tanh to the scores.
         const bound = attentionBound(backend, given.kvType) * (given.softcap === undefined ? 1 : 2);
@@ -134,7 +134,7 @@ export function testWindows(backend: Backend): void {
         for (let row = scene.step.rowStart[s]; row < end; row += chunk) {
           const rows = Math.min(chunk, end - row);
           const first = Math.floor(firstSeen(scene.step.positions[row], given.window) / pageTokens);
-          const some = bufferOf(backend, leftBehind(rowsAlone(scene, s, row, rows, 0), given.window, row % 2));
+          const some = bufferOf(backend, leftoverTiers(rowsAlone(scene, s, row, rows, 0), given.window, row % 2));
           const listed = bufferOf(backend, rowsAlone(scene, s, row, rows, first));
           expectSameBits(some, all.slice(row * columns, (row + rows) * columns), `rows from ${row}`);
           expectSameBits(listed, some, `rows from ${row}, every block its window needs`);

@@ -1,4 +1,4 @@
-// Batches through the official client: a file of requests in, a file of answers out, while others are served first.
+// Batches through the official client: a file of requests in, a file of answers out, behind interactive requests.
 import OpenAI, { toFile } from 'openai';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer, until } from './server.ts';
@@ -39,7 +39,7 @@ async function linesOf(fileId: string | null | undefined): Promise<Record<string
 const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
 
 describe('/v1/batches', () => {
-  it('answers every line as the endpoint would, and says which ones it could not', async () => {
+  it('answers every line as the endpoint does, and reports the failed ones', async () => {
     const greedy = { max_tokens: 6, temperature: 0 };
     const prompts = Array.from({ length: 20 }, (_, i) => promptOf(i, 30 + 5 * i));
     const expected = await Promise.all(
@@ -90,7 +90,7 @@ describe('/v1/batches', () => {
     await until(free);
   });
 
-  it('refuses what it cannot read, line by line or by name', async () => {
+  it('refuses unreadable input, by line or by name', async () => {
     const chat = { messages: [{ role: 'user', content: 'hi' }] };
     const bad = await upload([
       line(0, chat, '/v1/chat/completions'),

@@ -1,4 +1,4 @@
-// Benches that start processes of their own: what they started ends with them, however that comes about.
+// Benches that start processes: those end with the bench, for any end of it.
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +12,7 @@ import { until } from './server.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
-/** Those that live, by the process that started them. */
+/** Running processes by parent. */
 function processes(): readonly (readonly [pid: number, parent: number])[] {
   const { stdout } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,stat='], { encoding: 'utf8' });
   const rows = stdout.trim().split('\n');
@@ -30,12 +30,12 @@ describe.skipIf(!runs)('what a bench starts (needs nats-server)', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-benches-'));
   afterAll(() => rmSync(folder, { recursive: true }));
 
-  it.each(['SIGTERM', 'SIGINT'] as const)('ends with it, also when it is ended by %s', async (signal) => {
+  it.each(['SIGTERM', 'SIGINT'] as const)('ends with it, also on %s', async (signal) => {
     const flags = ['bench', 'pipeline', '--processes', '--prompts', '256', '--repeats', '100000'];
     const env = { ...process.env, TMPDIR: folder };
     const bench = leftToUs(spawn(process.execPath, [command, ...flags], { stdio: 'ignore', env }));
     const ended = new Promise<unknown>((resolve) => bench.once('exit', (_code, by) => resolve(by)));
-    // The NATS server, and two instances that have hardly begun.
+    // The NATS server, and two starting instances.
     let started: readonly number[] = [];
     await until(async () => {
       started = childrenOf(bench.pid ?? 0);

@@ -1,4 +1,4 @@
-// The clients that people use, unmodified, against a real server of the embedded model.
+// Common clients, unmodified, against a real server of the embedded model.
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, streamText } from 'ai';
 import OpenAI from 'openai';
@@ -22,7 +22,7 @@ describe('openai client', () => {
     expect(ids).toEqual([model]);
   });
 
-  it('chats, and recalls what it was told', async () => {
+  it('chats, and recalls a fact of the prompt', async () => {
     const answer = await client().chat.completions.create({
       model,
       temperature: 0,

@@ -39,7 +39,7 @@ const cachedOf = async (prompt: readonly number[]) =>
   (await complete(prompt)).body.usage.prompt_tokens_details.cached_tokens;
 
 describe('/v1/contexts', () => {
-  it('keep a prefix while everything else is evicted, until they are deleted', async () => {
+  it('pin a prefix while all other blocks are evicted, until they are deleted', async () => {
     const prefix = promptOf(1, 100);
     const created = await ask('POST', '/v1/contexts', { model, prompt: prefix, ttl: 600 });
     expect(created).toMatchObject({
@@ -62,7 +62,7 @@ describe('/v1/contexts', () => {
     expect(await cachedOf([...prefix, 9, 9])).toBe(0);
   });
 
-  it('pass with their time, and are those of their tenant alone', async () => {
+  it('expire, and belong to their tenant alone', async () => {
     const { body } = await ask('POST', '/v1/contexts', {
       model,
       messages: [{ role: 'user', content: 'fox '.repeat(40) }],
@@ -75,7 +75,7 @@ describe('/v1/contexts', () => {
     await until(async () => (await ask('GET', path)).status === 404);
   });
 
-  it('are refused by name, or with figures', async () => {
+  it('are refused with the field name or with figures', async () => {
     const wrong = await Promise.all([
       ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 10) }),
       ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 40), ttl: 0 }),

@@ -1,4 +1,4 @@
-// Instances that are killed under overload: every answer is right or says that it failed, and nothing is left behind.
+// Instances killed under overload: every answer is correct or a failure, and nothing is left behind.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { benchKills } from '../../src/bench/kills/kills.ts';
 import { ProcessCluster } from '../../src/cli/bench/process-cluster.ts';
@@ -14,7 +14,7 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
     });
     afterAll(() => cluster?.close());
 
-    it('gives right answers, refusals and clear failures only', async () => {
+    it('gives only correct answers, refusals and clear failures', async () => {
       if (cluster === undefined) throw new Error('there is no cluster');
       const windows = { seconds: 4, windowSeconds: 4, everySeconds: 3, overload: 2 };
       const report = await benchKills({ cluster, ...windows, onProgress: () => {} });

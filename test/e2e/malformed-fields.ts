@@ -1,7 +1,7 @@
-// What each field of a request may hold that it must not: wrong types, out of range, too many, too long.
+// Invalid values of every request field: wrong types, out of range, too many, too long.
 import type { Prng } from '../fuzz/prng.ts';
 
-/** What the server under test says of itself. */
+/** Limits that the server under test reports. */
 export interface ServedFacts {
   readonly model: string;
   readonly vocabSize: number;
@@ -195,7 +195,7 @@ export const completionFaults: Readonly<Record<string, Fault>> = {
   echo: among(...noFlag),
 };
 
-/** Known fields that ask for what is not served. */
+/** Known fields with unsupported values. */
 export const unsupported: Readonly<Record<string, readonly string[]>> = {
   tools: [
     '[{"type":"function","function":{"name":"f","parameters":{}}}]',

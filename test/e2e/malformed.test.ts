@@ -74,7 +74,7 @@ function check(asked: Malformed, answer: Answer): void {
   expect(code).toMatch(asked.code);
   if (asked.field === undefined) return;
   const inMessages = asked.code.test('context_length_exceeded');
-  // Of a long prompt and few output tokens either may be named; an unknown name that is long is shown cut.
+  // For a long prompt with few output tokens either field may be named; long unknown names are cut.
   if (inMessages) expect(['max_tokens', 'messages']).toContain(param);
   else expect(`${param}.`.startsWith(`${asked.field}.`)).toBe(true);
   const shown = asked.status === 404 || inMessages ? /model|context/ : asked.field;
@@ -98,7 +98,7 @@ async function goodAnswer(): Promise<string> {
 }
 
 describe('malformed requests', () => {
-  it('are each a 4xx that names the field, and the server serves on with its memory steady', async () => {
+  it('are each a 4xx that names the field, and the server continues with steady memory', async () => {
     const before = await goodAnswer();
     const requests = malformedRequests(2000, seed, facts);
     const faults: string[] = [];
@@ -171,14 +171,18 @@ const broken: readonly (readonly [what: string, bytes: string, status: number])[
   ['a length in words', `${head('', 'ten')}\r\n${good}`, 400],
   ['two lengths', `${head('Content-Length: 3\r\n')}\r\n${good}`, 400],
   ['a length and chunks', `${head('Transfer-Encoding: chunked\r\n')}\r\n0\r\n\r\n`, 400],
-  ['a chunk of no size', 'POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n', 400],
+  [
+    'a chunk with an invalid size',
+    'POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n',
+    400,
+  ],
   ['headers without an end', `GET /health HTTP/1.1\r\nHost: x\r\nx-a: ${'a'.repeat(70_000)}\r\n\r\n`, 431],
   ['an expectation', `${head('Expect: a miracle\r\n')}\r\n${good}`, 417],
   ['a tunnel', 'CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n', 405],
-  ['an address that is none', 'GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n', 400],
+  ['an invalid address', 'GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n', 400],
 ];
 
-/** Sends bytes and reads until a whole answer is there, or the server closes. */
+/** Sends bytes and reads until the response is complete or the server closes. */
 function sendBytes(bytes: string): Promise<Answer> {
   const { hostname, port } = new URL(server.url);
   return new Promise((resolve, reject) => {

@@ -1,15 +1,15 @@
-// Malformed requests by grammar: each has exactly one fault, which its answer has to name.
+// Malformed requests by grammar: each has exactly one fault, which its response must name.
 import { Prng } from '../fuzz/prng.ts';
 import { chatFaults, completionFaults, type ServedFacts, unsupported, word } from './malformed-fields.ts';
 
-/** A request with one fault, and what its refusal must say. */
+/** A request with one fault, and the content of its refusal. */
 export interface Malformed {
   readonly method: string;
   readonly path: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: Uint8Array | string;
   readonly status: number;
-  /** The field at fault, or the beginning of its path; undefined: the fault is in no field. */
+  /** The invalid field, or a prefix of its path; undefined: the fault is in no field. */
   readonly field: string | undefined;
   readonly code: RegExp;
 }
@@ -18,7 +18,7 @@ const chatPath = '/v1/chat/completions';
 const completionPath = '/v1/completions';
 type Endpoint = 'chat' | 'completion';
 
-/** Values are JSON text, so that they may be what JSON.stringify never writes. */
+/** Values are JSON text, so that they may be values that JSON.stringify never writes. */
 type Fields = Map<string, string>;
 
 const strangeNames = [
@@ -33,7 +33,7 @@ const strangeNames = [
   'n ',
 ];
 
-/** What any request may have beside its fault. */
+/** Valid members of any request besides its fault. */
 const harmless: Readonly<Record<string, (prng: Prng) => string>> = {
   temperature: (prng) => String(prng.real(0, 2)),
   top_p: (prng) => String(prng.real(0.001, 1)),
@@ -178,7 +178,7 @@ const unknownModel: Kind = (prng, facts) => {
   return { ...post(endpoint, body), status: 404, field: 'model', code: /^model_not_found$/ };
 };
 
-/** Bytes that are no JSON object in UTF-8. */
+/** Bytes that are not a JSON object in UTF-8. */
 const noObject: Kind = (prng, facts) => {
   const endpoint = endpointOf(prng);
   const good = Buffer.from(spell(goodFields(endpoint, prng, facts), prng));
@@ -292,7 +292,7 @@ const unknownPath: Kind = (prng) => {
   return { method, path, headers: {}, body: method === 'POST' ? '{}' : '', status: 404, field: undefined, code: /_/ };
 };
 
-/** Kinds by how often they come. */
+/** Kinds by frequency. */
 const kinds: readonly (readonly [number, Kind])[] = [
   [46, fieldFault],
   [3, missingField],

@@ -1,4 +1,4 @@
-// A link of its own between this host and a network namespace, which can be cut and made slow. Needs the right to make some.
+// A link between this host and a network namespace, which can be cut and slowed. Needs the right to create one.
 import { spawnSync } from 'node:child_process';
 
 function run(command: string): boolean {
@@ -12,10 +12,10 @@ export class NetworkLink {
   /** Addresses of this host, and of the process inside. */
   readonly here: string;
   readonly there: string;
-  /** Stands before a command that is to run inside. */
+  /** Command prefix that runs a command in the namespace. */
   readonly within: readonly string[];
 
-  /** Undefined where that is not permitted, or `ip` and `tc` are not installed. */
+  /** Undefined if it is not permitted, or `ip` and `tc` are not installed. */
   static open(): NetworkLink | undefined {
     const link = new NetworkLink();
     if (link.#make()) return link;
@@ -46,7 +46,7 @@ export class NetworkLink {
     ].every(run);
   }
 
-  /** What goes there, by a token bucket. */
+  /** Limits the rate towards the namespace with a token bucket. */
   limit(rate: string): void {
     if (!run(`tc qdisc replace dev ${this.#device} root tbf rate ${rate} burst 64kb latency 200ms`))
       throw new Error(`Cannot limit ${this.#device} to ${rate}`);

@@ -1,4 +1,4 @@
-// What the server says of its requests, asked over HTTP: where each went and why, what was predicted, and what came of it.
+// Request accounts over HTTP: placements with reasons, predictions and outcomes.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer } from './server.ts';
 
@@ -27,7 +27,7 @@ async function explain(id: string): Promise<{ id: string; choices: Record<string
 const prompt = Array.from({ length: 70 }, (_, i) => 5 + i);
 
 describe('GET /api/requests/ID', () => {
-  it('says where a request went, what was predicted of it, and what it found', async () => {
+  it('reports the placement, the predictions and the cache hits of a request', async () => {
     const first = await complete({ prompt });
     const answer = (await first.json()) as { id: string };
     const told = await explain(first.headers.get('x-request-id') ?? '');
@@ -54,7 +54,7 @@ describe('GET /api/requests/ID', () => {
     );
   });
 
-  it('knows each choice of a request, while it runs too', async () => {
+  it('reports each choice of a request, also while it runs', async () => {
     const response = await complete({ prompt: 'Once', n: 2, max_tokens: 200, ignore_eos: true, stream: true });
     const id = response.headers.get('x-request-id') ?? '';
     expect((await explain(id)).choices).toHaveLength(2);
@@ -65,7 +65,7 @@ describe('GET /api/requests/ID', () => {
     }
   });
 
-  it('is behind the API key, and knows nothing of what never was', async () => {
+  it('requires the API key, and answers 404 for unknown ids', async () => {
     const path = `${server.url}/api/requests/req-0`;
     expect((await fetch(path)).status).toBe(401);
     const unknown = await fetch(path, { headers: { authorization } });

@@ -16,19 +16,19 @@ export interface RunningServer extends RunningProcess {
   readonly url: string;
 }
 
-/** @throws Error with the server's output when it ends before it serves */
+/** @throws Error with the output of the server if it exits before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
   const args = ['serve', '--port', '0', ...flags];
   const { said: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
   return { url, ...running };
 }
 
-/** An instance that has joined a cluster. @param within stands before the command @throws Error with its output when it ends before */
+/** An instance that has joined a cluster. @param within prefix of the command @throws Error with its output if it exits before */
 export function startInstance(flags: readonly string[], within: readonly string[] = []): Promise<RunningProcess> {
   return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {}, within);
 }
 
-/** One that keeps what others compute. */
+/** A store for the blocks of other instances. */
 export function startStore(flags: readonly string[]): Promise<RunningProcess> {
   return startCommand(['join', '--role', 'store', ...flags], /Joined as (\S+)/, {});
 }
@@ -51,7 +51,7 @@ async function startCommand(
     };
     child.stdout.on('data', listen);
     child.stderr.on('data', listen);
-    void exited.then((code) => reject(new Error(`it ended with ${code}: ${output}`)));
+    void exited.then((code) => reject(new Error(`it exited with ${code}: ${output}`)));
   });
   const stop = (): Promise<number | null> => {
     child.kill('SIGTERM');
@@ -75,10 +75,10 @@ export async function metricSum(server: RunningServer, name: string): Promise<nu
   return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
 }
 
-/** Each question is a page that a gateway draws up: asked without a pause they would take as much of a core as what is waited for. */
+/** Pause between polls: polls without one would use as much of a core as the awaited work. */
 const pauseMs = 25;
 
-/** Asks again until the condition holds; the test's own time-out bounds it. */
+/** Polls until the condition holds, bounded by the time-out of the test. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
   while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, pauseMs));
 }

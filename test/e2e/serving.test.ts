@@ -1,4 +1,4 @@
-// A real server under what clients do to it: leaving, stalling, crowding, and a stop in mid-stream.
+// A real server with clients that disconnect, stall and crowd it, and a stop in mid-stream.
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -42,7 +42,7 @@ async function nothingHeld(server: RunningServer): Promise<boolean> {
 }
 
 describe('serving', () => {
-  it('frees everything when clients leave, in mid-stream or before the answer', async () => {
+  it('frees everything when clients disconnect, in mid-stream or before the response', async () => {
     const server = await serve();
     for (const stream of [true, false]) {
       const leaving = new AbortController();
@@ -68,7 +68,7 @@ describe('serving', () => {
     stalled.destroy();
   });
 
-  it('refuses what is over its queue with 429 at once, and serves the rest', async () => {
+  it('refuses requests over its queue with 429 at once, and serves the rest', async () => {
     const server = await serve('--queue', '4');
     const leaving = new AbortController();
     const running = Array.from({ length: 4 }, () =>
@@ -86,7 +86,7 @@ describe('serving', () => {
     expect((await post(server, story({ max_tokens: 5 }))).status).toBe(200);
   });
 
-  it('gives the same tokens alone and in a crowd', async () => {
+  it('gives the same tokens alone and in a batch', async () => {
     const server = await serve();
     const ask = async (seed: number) => {
       const answer = await post(server, story({ seed, max_tokens: 40, temperature: 1.2, return_token_ids: true }));
@@ -98,7 +98,7 @@ describe('serving', () => {
     expect(crowd.slice(0, 3)).toEqual(alone);
   });
 
-  it('tokenises a long text as a short one: its own thread gives the same ids', async () => {
+  it('tokenises a long text in another thread with the same ids', async () => {
     const server = await serve();
     const ids = async (prompt: string) => {
       const answer = await post(server, { model, prompt, max_tokens: 1, return_token_ids: true });
@@ -134,7 +134,7 @@ describe('serving', () => {
 
   it('drains on SIGTERM: running requests finish, then it exits with 0', async () => {
     const server = await serve();
-    // Long enough to be running still when its first event has come.
+    // Long enough to be running when its first event arrives.
     const answer = await post(server, story({ stream: true, max_tokens: 3000 }));
     const reader = (answer.body as ReadableStream<Uint8Array>).pipeThrough(new TextDecoderStream()).getReader();
     let text = (await reader.read()).value ?? '';

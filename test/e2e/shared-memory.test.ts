@@ -1,4 +1,4 @@
-// Pages from one process to another over shared memory: one that is stopped holds up the sender alone, and one that is killed is given up.
+// KV pages between processes over shared memory: a stopped receiver blocks its sender only, and a killed one is given up.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
@@ -10,7 +10,7 @@ import { createNativeBackend, loadNative } from '../../src/kernel/native/native.
 const spec = { type: 'bf16', kvHeads: 8, headDim: 64, pages: 64 } as const;
 const options = { host: '127.0.0.1', token: 'a secret', transport: 'shared', giveUpMs: 300 } as const;
 
-/** For each line that it reads: opens a landing on all its pages and says its name; says when one is complete. */
+/** For each input line, opens a receive buffer on all pages and prints its name; prints completed buffers. */
 const receiver = `
 import { createInterface } from 'node:readline';
 const dist = new URL('dist/kernel/native/', 'file://' + process.cwd() + '/');
@@ -37,7 +37,7 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
     child.stdin?.write('\n');
     return (await said()).replace('open ', '');
   };
-  /** Resolves when some of what is sent has left. */
+  /** Resolves when some of the sent bytes have left. */
   const begun = async (before: number): Promise<void> => {
     while (messenger.counts.bytes === before) await pass(1);
   };
@@ -53,21 +53,21 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
     backend.close();
   });
 
-  it('come when a process that was stopped goes on', async () => {
+  it('arrive when a stopped process continues', async () => {
     const landing = await open();
     messenger.send(landing, 0, parcels, true);
     await begun(0);
     child.kill('SIGSTOP');
-    // Until the rings are full, or all had come before.
+    // Until the rings are full, or all pages have arrived.
     for (let sent = 0; sent !== messenger.counts.bytes; await pass(20)) sent = messenger.counts.bytes;
     child.kill('SIGCONT');
     expect(await said()).toBe(`landed ${landing}`);
-    // What has not been acknowledged would be given up with the process.
+    // Unacknowledged pages would be given up with the process.
     while (messenger.pending(landing) > 0) await pass(1);
     expect(messenger.counts).toMatchObject({ bytes: total, faults: 0 });
   });
 
-  it('are given up when a process is killed while they come', async () => {
+  it('are given up when the receiving process is killed during the transfer', async () => {
     const landing = await open();
     messenger.send(landing, 0, parcels, true);
     await begun(total);

@@ -1,4 +1,4 @@
-// What requests may wait: classes by header and body, refusals with figures, short prompts where they decode, roles that change under load.
+// SLOs: classes by header and body, refusals with figures, inline prefill, and role switches under load.
 import { afterEach, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer } from './server.ts';
 
@@ -65,7 +65,7 @@ describe('SLO classes', () => {
     expect((await complete(server, { prompt: promptOf(4, 40) })).status).toBe(200);
   });
 
-  it('that there are not, or that contradict each other, are a 400 that names the field', async () => {
+  it('that are unknown or contradict each other are a 400 that names the field', async () => {
     const server = await start(['--slo-classes', 'chat=60s/10s']);
     const answers = await Promise.all([
       complete(server, { prompt: [5], slo_class: 'other' }),
@@ -82,7 +82,7 @@ describe('SLO classes', () => {
 });
 
 describe('instances that prefill and decode', () => {
-  it('compute short prompts where they decode', async () => {
+  it('prefill short prompts on their decode instance', async () => {
     const server = await start(['--config', 'test/e2e/apart.yaml', '--inline-tokens', '40']);
     const short = await explain(server, await complete(server, { prompt: promptOf(1, 30) }));
     const long = await explain(server, await complete(server, { prompt: promptOf(2, 200) }));
@@ -118,7 +118,7 @@ describe('instances that prefill and decode', () => {
     expect(wrong.map(({ status }) => status)).toEqual([404, 400, 200]);
   });
 
-  it('refuse where they decode what would be late there', async () => {
+  it('refuse received prompts that would miss their decode SLO', async () => {
     const server = await start([
       ...['--config', 'test/e2e/apart.yaml', '--admission', 'stage', '--slo-classes', 'never=60s/0.001ms'],
     ]);

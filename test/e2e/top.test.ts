@@ -1,4 +1,4 @@
-// What operators see of instances: /api/cluster, metrics of links and of predictors, and `kvasir top`.
+// The operator's view of instances: /api/cluster, metrics of links and predictions, and `kvasir top`.
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
@@ -37,10 +37,10 @@ async function metrics(): Promise<string> {
 }
 
 describe('a cluster at work', () => {
-  it('is told instance by instance, and link by link', async () => {
+  it('is reported by instance and by link', async () => {
     const view = async () =>
       (await (await fetch(`${server.url}/api/cluster`, { headers: { authorization } })).json()) as View;
-    // Counts come with an instance's next turn.
+    // Counters are updated with the next step of an instance.
     await until(async () => (await view()).instances[0]?.links[0]?.backlog_bytes === 0);
     const { instances } = await view();
     expect(instances.map(({ role }) => role)).toEqual(['prefill', 'decode', 'mixed']);
@@ -55,7 +55,7 @@ describe('a cluster at work', () => {
     expect((await fetch(`${server.url}/api/cluster`)).status).toBe(401);
   });
 
-  it('has its predictors audited', async () => {
+  it('exports the accuracy of its predictions', async () => {
     const text = await metrics();
     for (const name of ['ttft', 'tbt']) {
       expect(text).toContain(`kvasir_${name}_actual_to_predicted_count 1\n`);
@@ -77,7 +77,7 @@ describe('a cluster at work', () => {
     expect(JSON.parse(json.stdout)).toMatchObject({ object: 'kvasir.cluster', ready: true });
   });
 
-  it('says in one line why it cannot look', async () => {
+  it('reports in one line why it cannot query the server', async () => {
     const gone = run(process.execPath, [command, 'top', '--once', '--url', 'http://127.0.0.1:1']);
     await expect(gone).rejects.toMatchObject({
       code: 1,

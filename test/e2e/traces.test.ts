@@ -1,4 +1,4 @@
-// Traces: every request leaves its spans at a collector, under the caller's trace, and serving does not depend on it.
+// Traces: every request exports spans under the trace of its caller, and serving does not depend on the collector.
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -82,7 +82,7 @@ it('has one span for the request under its caller, and one for each phase, chunk
   expect(tokensOf('step')).toEqual([1, 1, 1, 1]);
 });
 
-it('tells of refusals and cancels, and of choices in one trace', async () => {
+it('exports refusals, cancels, and choices in one trace', async () => {
   const own = 'a'.repeat(32);
   const response = await complete(
     { prompt, max_tokens: 200, n: 2, stream: true },
@@ -97,7 +97,7 @@ it('tells of refusals and cancels, and of choices in one trace', async () => {
   ]);
 });
 
-it('leaves nothing of what its caller does not want kept, and begins a trace where there is none', async () => {
+it('exports no unsampled requests, and starts a trace if there is none', async () => {
   const unwanted = 'b'.repeat(32);
   await complete({ prompt: [5, 6, 7], max_tokens: 1 }, { traceparent: `00-${unwanted}-${parentId}-00` });
   await complete({ prompt: [5, 6, 7], max_tokens: 1 }, { traceparent: 'nonsense' });

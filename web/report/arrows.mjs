@@ -79,7 +79,7 @@ function point(i, count, away = radius) {
   return [centreX + away * Math.cos(angle), centreY + away * Math.sin(angle)];
 }
 
-/** Bent, so that the way there and the way back are two lines; ends with a head. @param share of the strongest */
+/** A curve with a head, so that both directions are separate lines. @param share of the strongest */
 function arrow([fromX, fromY], [toX, toY], share) {
   const [dx, dy] = [toX - fromX, toY - fromY];
   const length = Math.hypot(dx, dy);

@@ -1,4 +1,4 @@
-// Numbers, times and colours as the report shows them.
+// Formats numbers, times and colours for the report.
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 export const wash = (name, share) => `color-mix(in srgb, ${colour(name)} ${share}%, transparent)`;

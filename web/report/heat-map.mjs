@@ -1,4 +1,4 @@
-// Every instance of a run over time: a row of colours each.
+// A heat map of a run: one row of colours per instance.
 import { clock, colour, element, most, percent, whole } from './format.mjs';
 import { onDraw } from './plots.mjs';
 
@@ -46,7 +46,7 @@ export function instances(section, load, names) {
   onDraw(redraw);
 }
 
-/** What instances send and receive, where they do. */
+/** Bytes that instances send and receive, if any. */
 function nics(load) {
   if (load.links.length === 0 && most(load.nicSent.map(most)) === 0) return [];
   return [
@@ -55,7 +55,7 @@ function nics(load) {
   ];
 }
 
-/** Draws rows of values from 0 to `highest`; returns what tells the cell under a point. */
+/** Draws rows of values from 0 to `highest`; returns a function from a point to its cell. */
 function drawHeat(canvas, { seconds, rows, highest, names }) {
   const [left, bottom, ratio] = [76, 24, devicePixelRatio];
   const rowHeight = Math.max(1, Math.min(22, Math.floor(560 / rows.length)));

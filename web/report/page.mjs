@@ -8,7 +8,7 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const { load, counts } = report;
 const setting = new Map(report.settings);
 
-/** Per second between one sample and the next; the first has none before it. */
+/** Rates between samples; the first sample has none. */
 function rate(values) {
   const at = load.seconds;
   return values.map((value, i) => {
@@ -31,12 +31,12 @@ function tiles() {
     [latency(report.ttftMs.p50), `TTFT, median; ${latency(report.ttftMs.p99)} at p99`],
     [latency(report.tbtMs.p50), `TBT, median; ${latency(report.tbtMs.p99)} at p99`],
     [percent(counts.hitRatioTokens), 'of prompt tokens from cache'],
-    [compact(counts.outputTokens / seconds), 'output tokens a second'],
+    [compact(counts.outputTokens / seconds), 'output tokens per second'],
     [duration(seconds), `simulated; ${compact(counts.steps)} steps`],
   ];
   if (setting.has('ttft-slo')) {
     const kept = counts.withinSlo / Math.max(1, counts.completed);
-    figures.splice(2, 0, [percent(kept), 'of completed ones within SLO', kept < 0.99]);
+    figures.splice(2, 0, [percent(kept), 'of completed requests within SLO', kept < 0.99]);
   }
   const place = document.getElementById('tiles');
   for (const [figure, name, bad] of figures) {
@@ -57,7 +57,7 @@ function settings() {
     .append(...rows.map(([name, value]) => element('tr', {}, element('td', {}, name), element('td', {}, value))));
 }
 
-/** Where the blocks of prompts came from, as parts of one bar. */
+/** The sources of prompt blocks as parts of one bar. */
 function blocks() {
   const { missReasons } = counts;
   const parts = [
@@ -95,7 +95,7 @@ function network(plot) {
   const moved = Object.entries(hues).filter(([kind]) => load.bytesMoved[kind].at(-1) > 0);
   if (moved.length === 0) return;
   const series = moved.map(([kind, hue]) => ({ label: kind, hue, values: rate(load.bytesMoved[kind]) }));
-  plot('Network', 'bytes a second between instances, by what they are for', series);
+  plot('Network', 'bytes per second between instances, by purpose', series);
   const line = { fill: 0, width: 1 };
   const nics = [
     { label: 'sends, mean', hue: 'blue', values: over(load.nicSent, mean) },
@@ -103,10 +103,10 @@ function network(plot) {
     { label: 'receives, mean', hue: 'green', values: over(load.nicReceived, mean), ...line },
     { label: 'receives, most', hue: 'amber', values: over(load.nicReceived, most), ...line },
   ];
-  plot('NICs', 'share of what each carries in one direction', nics, { format: percent });
+  plot('NICs', 'share of the capacity in one direction', nics, { format: percent });
 }
 
-/** Where instances lend. */
+/** Blocks lent, if instances lend. */
 function lending(plot) {
   if (load.debts.length === 0) return;
   const lent = load.debts.map((edges) => sum(edges.map(([, , blocks]) => blocks)));
@@ -115,20 +115,20 @@ function lending(plot) {
   ]);
 }
 
-/** How full each one is, where there is more than device memory. */
+/** Fill of each tier, if there are any below device memory. */
 function tiers(plot) {
   const hues = { device: 'blue', host: 'green', ssd: 'amber' };
   const names = { device: 'device', host: 'host memory', ssd: 'SSD' };
   const present = Object.entries(hues).filter(([tier]) => load.tiers[tier].length > 0);
   if (present.length < 2) return;
   const series = present.map(([tier, hue]) => ({ label: names[tier], hue, values: load.tiers[tier], fill: 0 }));
-  plot('Tiers', 'share of each that blocks fill, used or cached, over all instances', series, {
+  plot('Tiers', 'share of each tier in use or cached, over all instances', series, {
     format: percent,
     most: 1,
   });
 }
 
-/** What is predicted over the SLO, where requests have one: above 100 % admission refuses. */
+/** Predictions over the SLO, if requests have one; admission refuses above 100 %. */
 function pools(plot) {
   if (load.poolLoads.length === 0) return;
   const series = [
@@ -160,7 +160,7 @@ function plotsOverTime() {
     { label: 'least', hue: 'soft', values: over(load.kvUsed, least), ...line },
     { label: 'most', hue: 'amber', values: over(load.kvUsed, most), ...line },
   ];
-  plot('KV memory in use', 'share of an instance that requests hold; the rest is free or cached', used, {
+  plot('KV memory in use', 'share of an instance held by requests; the rest is free or cached', used, {
     format: percent,
     most: 1,
   });

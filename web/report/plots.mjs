@@ -9,7 +9,7 @@ function card(place, title, note) {
   return plot;
 }
 
-/** Draws each plot: first when all have their place, anew when the width or the theme changes. */
+/** Draws each plot after the layout, and again when the width or the theme changes. */
 const plots = [];
 
 export const onDraw = (redraw) => plots.push(redraw);
@@ -45,7 +45,7 @@ const timeAxis = () =>
     size: 30,
   });
 
-/** Round numbers of every power of ten between two numbers: as many of each power as leaves each its place. */
+/** Round numbers between two numbers, with as many per power of ten as labels fit. */
 function logSplits(min, max, width) {
   const choices = [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]].map((digits) => {
     const splits = [];
@@ -77,7 +77,7 @@ export function overTime(place, seconds, { title, note, series, format = compact
   }));
 }
 
-/** A distribution over a logarithmic axis: share of requests in each bin, and of those up to it. */
+/** A distribution over a logarithmic axis: share of requests per bin, and cumulative. */
 export function distribution(place, title, note, { bins, count, p50, p90, p99 }, hue) {
   const target = card(place, title, note);
   if (count === 0) return target.append('No request had one.');
@@ -136,7 +136,7 @@ export function distribution(place, title, note, { bins, count, p50, p90, p99 },
   }));
 }
 
-/** Dashed lines with their names, each in a row of its own where they would touch. */
+/** Dashed lines with names, on separate rows if they would overlap. */
 function percentileMarks(marks) {
   return {
     hooks: {

@@ -1,4 +1,4 @@
-// How far simulated points are from measured ones: point by point, and by groups.
+// Errors of simulated points against measured ones, by point and by group.
 import { median, round } from '../statistics.ts';
 import type { Served, ServingPoint } from './points.ts';
 
@@ -16,7 +16,7 @@ export interface GroupErrors {
   readonly points: number;
   readonly tpotError: number | undefined;
   readonly tpotBias: number | undefined;
-  /** Of points of at most 16 clients: beyond, TTFT is mostly how requests queue behind each other. */
+  /** Points of at most 16 clients: beyond, TTFT is mostly queueing. */
   readonly pointsTo16: number;
   readonly ttftErrorTo16: number | undefined;
   readonly ttftBiasTo16: number | undefined;

@@ -1,4 +1,4 @@
-// Constants of the measured cost model by search, each time without some of the points, which then judge what was found.
+// Fits constants of the measured cost model by search with cross-validation.
 import type { StepOverheads } from '../../core/cost/table-cost.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { hasFewClients, type PointErrors } from './errors.ts';
@@ -11,12 +11,12 @@ export interface Constants {
 
 export interface Fold {
   readonly leftOut: string;
-  /** Found on all other points. */
+  /** Fitted on all other points. */
   readonly constants: Constants;
   readonly errors: readonly PointErrors[];
 }
 
-/** From where to where each constant is looked for, evenly. */
+/** Search range of each constant, sampled evenly. */
 const ranges = {
   stepUs: [500, 4000],
   sequenceUs: [0, 40],
@@ -32,10 +32,10 @@ const ranges = {
 type Name = keyof typeof ranges;
 const names = Object.keys(ranges) as Name[];
 
-/** Of a range, how far a step of the search goes either way. */
+/** Largest search step in each direction, as a share of the range. */
 const stepShare = 0.15;
 
-/** Candidate `index` of those drawn before any point was seen; with `near`, one around those constants. */
+/** Random candidate `index`; with `near`, one around those constants. */
 export function candidateConstants(index: number, near?: Constants): Constants {
   const known: Partial<Record<Name, number>> = { ...near?.overheads, ...near?.front };
   const at = (name: Name): number => {
@@ -59,14 +59,14 @@ export function candidateConstants(index: number, near?: Constants): Constants {
   };
 }
 
-/** An error larger than this counts as this: a point that cannot be met is to pull no constant. */
+/** Errors are clipped here, so that unreachable points do not distort the constants. */
 const errorMax = 0.5;
 
 function twoDigits(value: number): number {
   return Math.round(value * 100) / 100;
 }
 
-/** Mean errors of TPOT, and of TTFT with few clients, against what is asked of each: 10 % and 20 %. */
+/** Mean errors of TPOT, and of TTFT with few clients, over their targets of 10 % and 20 %. */
 function badness(errors: readonly PointErrors[]): number {
   const mean = (values: readonly number[]) =>
     values.reduce((sum, value) => sum + Math.min(errorMax, Math.abs(value)), 0) / Math.max(1, values.length);
@@ -78,14 +78,14 @@ type Measure = (constants: Constants, points: readonly ServingPoint[]) => readon
 
 export interface Search {
   readonly measure: Measure;
-  /** Points that are searched on: others are only judged. */
+  /** Points in the search; the others are only evaluated. */
   readonly isSearched: (point: ServingPoint) => boolean;
-  /** Candidates drawn for all folds alike, then steps from the best of them for each fold. */
+  /** Random candidates shared by all folds, then search steps from the best of them per fold. */
   readonly draws: number;
   readonly steps: number;
 }
 
-/** Found on all points first, then without each model, then without each tensor-parallel size. */
+/** Fits on all points, then without each model, then without each tensor-parallel size. */
 export function searchConstants(
   points: readonly ServingPoint[],
   search: Search,

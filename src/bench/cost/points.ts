@@ -1,4 +1,4 @@
-// Serving points that somebody measured, and one of them simulated: the same clients, lengths and batching rules.
+// Measured serving points, and their simulation with the same clients, lengths and batching rules.
 
 import type { StepCostModel } from '../../core/cost/roofline.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
@@ -8,7 +8,7 @@ import { counterUniform } from '../../util/counter-random.ts';
 /** A server under closed-loop load. */
 export interface ServingPoint {
   readonly id: string;
-  /** Names of the model's entry and of the hardware's. */
+  /** Names of the model and hardware entries. */
   readonly model: string;
   readonly hardware: string;
   readonly precision: 'bf16' | 'fp8';
@@ -23,13 +23,13 @@ export interface ServingPoint {
   readonly tpotMs: number;
 }
 
-/** What a request takes before the engine hears of it, and each token of its prompt. */
+/** Time of a request before it reaches the engine: fixed, and per prompt token. */
 export interface FrontTimes {
   readonly requestUs: number;
   readonly tokenUs: number;
 }
 
-/** Found with `fittedOverheads`. */
+/** Fitted together with `fittedOverheads`. */
 export const fittedFront: FrontTimes = { requestUs: 1111, tokenUs: 0.79 };
 
 export interface Deployment {
@@ -38,13 +38,13 @@ export interface Deployment {
   readonly weightBytes: number;
 }
 
-/** Larger than a server's own (16), so that equal steps run longer in one go: a request holds a hundred tokens more. */
+/** Larger than that of a server (16), so that more equal steps coalesce: a request holds up to a hundred tokens more. */
 const blockTokens = 128;
-/** Rows of a step at most: vLLM's default for a server on devices of this size (max_num_batched_tokens). */
+/** Tokens of a step at most: vLLM's default for devices of this size (max_num_batched_tokens). */
 const stepRowsMax = 8192;
-/** Requests of a run for each client; the first ones all come at once, and count. */
+/** Requests of a run per client; the first ones arrive at once, and count. */
 const rounds = 10;
-/** vLLM's default share of memory (gpu_memory_utilization); what a device needs of it beside weights and KV. */
+/** vLLM's default share of memory (gpu_memory_utilization), and its part besides weights and KV. */
 const memoryShare = 0.9;
 const reservedBytes = 3e9;
 

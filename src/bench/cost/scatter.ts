@@ -4,7 +4,7 @@ import type { PointErrors } from './errors.ts';
 const size = 420;
 const margin = { left: 64, top: 36, bottom: 48, right: 16 };
 const colours = ['#1f6feb', '#d1242f', '#1a7f37', '#9a6700', '#8250df', '#bf3989'];
-/** Dotted lines at this error either way. */
+/** Dotted lines at this error in both directions. */
 const band = 1.2;
 
 interface Dot {
@@ -82,7 +82,7 @@ function plot(name: string, dots: readonly Dot[], left: number): string {
   ].join('\n');
 }
 
-/** 1, 2 and 5 times powers of ten; powers of ten alone where those are many. */
+/** 1, 2 and 5 times powers of ten, or only powers of ten over a wide range. */
 function ticksBetween(least: number, most: number): readonly number[] {
   const wide = most / least > 300;
   const ticks: number[] = [];

@@ -1,23 +1,23 @@
-// Graded prompts and decodes, served to learn what a machine takes for them: one at a time, and on all instances at once.
+// Calibration load: prompts and decodes of graded sizes, one at a time and on all instances at once.
 import type { TraceRequest } from '../../trace/request.ts';
 import { type Measurements, measure } from './fit.ts';
 import type { Chapter, History } from './history.ts';
 
 const prompts = [48, 128, 256, 512, 1024];
 const batches = [2, 4, 8];
-/** Short, so that many sequences have no more keys than one long prompt: rows and keys are told apart. */
+/** Short, so that many sequences have few keys: this separates the costs of rows and keys. */
 const batchPrompt = 64;
 const decoded = 24;
-/** Rounds of all that: so many at least, and more while they are short. */
+/** Rounds at least, and more while they are short. */
 const roundsMin = 2;
 const roundsMax = 8;
 
-/** The longest prompt that is tried. */
+/** The longest calibration prompt. */
 export const calibrationContext = Math.max(...prompts) + decoded;
 
 export interface CalibrationOptions {
   readonly contextTokens: number;
-  /** Rounds begin for so long. */
+  /** Time during which rounds start. */
   readonly calibrationMs: number;
 }
 
@@ -31,7 +31,7 @@ export async function calibrate(
     const chapter = await history.serve(Array.from({ length: requests }, (_, index) => alone(index, inputTokens)));
     chapters.push(chapter);
   };
-  // What comes first finds cold caches: its steps are not counted.
+  // The first steps find cold caches and are not counted.
   await run(instances, batchPrompt);
   chapters.length = 0;
   const start = performance.now();
@@ -49,7 +49,7 @@ export async function calibrate(
   );
 }
 
-/** Nobody shares its blocks. */
+/** Blocks that no other request shares. */
 function alone(index: number, inputTokens: number): TraceRequest {
   return { index, arrivalUs: 0, inputTokens, outputTokens: decoded, blocks: new Int32Array(0) };
 }

@@ -1,4 +1,4 @@
-// How true the simulator is: a load served live on this machine, and the same load simulated with the same configuration.
+// Fidelity of the simulator: a load served live on this machine, and simulated with the same configuration.
 
 import type { LinearTimes } from '../../core/cost/linear-cost.ts';
 import type { MeasuredKind, ObservedSteps } from '../../core/cost/measured-cost.ts';
@@ -16,19 +16,19 @@ import { replayTrace, type SimulatedCluster, simulateTrace } from './simulated-r
 export interface FidelityBench
   extends Pick<SimulatedCluster, 'capacityTokens' | 'kvBytesPerToken' | 'layers' | 'startsAhead'> {
   readonly cluster: InferencePort & ClusterPort;
-  /** (instances): where steps are written down. */
+  /** (instances): step records. */
   readonly records: readonly SharedArrayBuffer[];
   readonly vocabSize: number;
   readonly contextTokens: number;
   readonly requests: readonly TraceRequest[];
-  /** Loads of the same kind: one before it and one behind it, so that a machine whose speed drifts is met in the middle. */
+  /** Loads of the same kind before and after it, so that a drift of the machine speed averages out. */
   readonly rehearsals: readonly [readonly TraceRequest[], readonly TraceRequest[]];
-  /** How long to calibrate, first of all. */
+  /** Duration of the calibration at the start. */
   readonly calibrationMs: number;
   readonly onProgress: (line: string) => void;
 }
 
-/** Medians over requests, and the share of prompt tokens that was found in caches. */
+/** Medians over requests, and the share of prompt tokens found in caches. */
 interface Figures {
   readonly ttftMs: number;
   readonly tbtMs: number;
@@ -39,19 +39,19 @@ interface CalibrationFigures {
   readonly steps: number;
   readonly decode: KindFigures;
   readonly prompt: KindFigures;
-  /** From a request's submission until its instance hears of it, and from the end of a step until its tokens are heard of. */
+  /** Delay from submission to the instance, and from the end of a step to the client. */
   readonly admitUs: number;
   readonly toldUs: number;
 }
 
 interface KindFigures {
   readonly times: LinearTimes;
-  /** Steps that had the machine to themselves and those that shared it: how many, and the quartiles of taken over fitted. */
+  /** Steps alone on the machine and steps that shared it: counts, and quartiles of actual over fitted time. */
   readonly alone: readonly (number | undefined)[];
   readonly beside: readonly (number | undefined)[];
 }
 
-/** A request that the replay placed elsewhere, and what the two conductors saw. */
+/** A request with different placements live and in the replay, and both accounts. */
 export interface Parting {
   readonly index: number;
   readonly live: PlacementTrace | undefined;
@@ -62,26 +62,26 @@ export interface FidelityReport {
   readonly requests: number;
   readonly calibration: CalibrationFigures;
   readonly live: Figures;
-  /** By fitted times, from the requests as they were meant to come. */
+  /** Simulated with fitted times and planned arrivals. */
   readonly simulated: Figures;
   /** Simulated over live. */
   readonly ttftRatio: number;
   readonly tbtRatio: number;
-  /** With the arrivals and step times of the live run. */
+  /** Replayed with the arrivals and step times of the live run. */
   readonly replayed: Figures;
   readonly samePlacement: number;
   readonly hitRatioDifference: number;
-  /** The first requests that went elsewhere, in the order in which they came: one parting brings on others. */
+  /** The first requests with different placements, in order of arrival; each difference causes others. */
   readonly partings: readonly Parting[];
-  /** Steps of the live run, and those that had the same rows in the replay. */
+  /** Steps of the live run, and those with the same rows in the replay. */
   readonly steps: number;
   readonly matchedSteps: number;
 }
 
-/** With a seed of its own each: medians are over them together, so that they do not hang on one draw of how steps vary. */
+/** Runs with different seeds: medians over all runs do not depend on one draw of step variation. */
 const simulatedRuns = 5;
 
-/** So many partings are told. */
+/** Differences reported at most. */
 const partingsMax = 10;
 
 export async function benchFidelity(options: FidelityBench): Promise<FidelityReport> {
@@ -114,12 +114,12 @@ export async function benchFidelity(options: FidelityBench): Promise<FidelityRep
   };
 }
 
-/** Another load of the kind that is to be simulated tells how steps vary that follow one another as they do there. */
+/** Another load of the same kind shows how consecutive steps vary. */
 function measured({ steps, served }: Chapter): Measurements {
   return measure(steps, served);
 }
 
-/** As fast as pages have gone; undefined: none have. */
+/** Measured transfer rate of pages; undefined without transfers. */
 function bytesPerSecond(cluster: InferencePort): number | undefined {
   const sent = cluster.instances().flatMap((instance) => instance.sent ?? []);
   const bytes = sent.reduce((sum, each) => sum + each.bytes, 0);
@@ -149,7 +149,7 @@ function figuresOf(served: readonly Served[]): Figures {
   };
 }
 
-/** Requests that did not go to the same instance, in the order in which they came. */
+/** Requests with different placements, in order of arrival. */
 function partingsOf(live: readonly Served[], replayed: readonly Served[]): readonly Parting[] {
   const there = new Map(replayed.map(({ index, placed }) => [index, placed]));
   return live

@@ -1,4 +1,4 @@
-// From served requests and the record of their steps to what a simulation needs: times of steps, how they vary, and what comes before and behind them.
+// Fits a simulation to served requests and step records: step times, their variation, and delays around them.
 
 import type { TimedStep } from '../../core/cost/linear-cost.ts';
 import { type MeasuredStep, type MeasuredSteps, measureSteps } from '../../core/cost/measured-cost.ts';
@@ -6,12 +6,12 @@ import type { RecordedStep } from '../../runtime/threads/step-record.ts';
 import { median } from '../statistics.ts';
 import type { Served } from './live-run.ts';
 
-/** What was seen of some requests. */
+/** Observations of some requests. */
 export interface Measurements {
   readonly steps: readonly MeasuredStep[];
-  /** From submission to the start of a request's first step, where its instance was idle. */
+  /** Delay from submission to the first step on an idle instance. */
   readonly admitUs: readonly number[];
-  /** From the end of a step to when its tokens are heard of, as usual; undefined: none was. */
+  /** Typical delay from the end of a step to the client; undefined without observations. */
   readonly toldUs: number | undefined;
 }
 
@@ -22,11 +22,11 @@ export interface Calibration {
   readonly steps: number;
 }
 
-/** Gaps that are longer are waits for requests. */
+/** Longer gaps are waits for requests. */
 const gapUsMax = 2000;
 
 /**
- * @param records (instances): all steps meanwhile
+ * @param records (instances): all steps of that time
  */
 export function measure(records: readonly (readonly RecordedStep[])[], served: readonly Served[]): Measurements {
   const late: number[] = [];
@@ -41,7 +41,7 @@ export function measure(records: readonly (readonly RecordedStep[])[], served: r
   return { steps, admitUs, toldUs: median(late) };
 }
 
-/** Until the first step behind a request's submission, where its instance had nothing to do and nothing was to come first; else undefined. */
+/** Delay from submission to the first step; undefined if the instance was busy. */
 function admitUsOf({ clockUs, placed }: Served, steps: readonly RecordedStep[]): number | undefined {
   const first = steps.findIndex(({ startedUs }) => startedUs >= clockUs);
   const before = first > 0 ? steps[first - 1] : undefined;
@@ -49,7 +49,7 @@ function admitUsOf({ clockUs, placed }: Served, steps: readonly RecordedStep[]):
   return isIdle && placed?.fetchedFrom === undefined ? steps[first].startedUs - clockUs : undefined;
 }
 
-/** When each token from an instance came to its client, by the clock of step records. */
+/** Arrival of each token at its client, by the clock of step records. */
 export function tokensAt(instance: number, served: readonly Served[]): readonly number[] {
   return served.filter(({ placed }) => placed?.instance === instance).flatMap(tokensOf);
 }
@@ -61,9 +61,9 @@ function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
 }
 
 /**
- * How long steps take as clients see them: one that gives tokens ends when its last token comes, which may be late where the step was not and makes the next one
- * shorter; another one the usual delay after its end.
- * @param tokensUs of all sequences, in any order; where they are not as many as rows of logits, steps end when they end
+ * Step times as clients see them: a step with tokens ends when its last token arrives, so that a late arrival makes the next step
+ * shorter. A step without tokens ends the typical delay after its recorded end.
+ * @param tokensUs of all sequences, in any order; if their count differs from the rows of logits, recorded ends are used
  */
 export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly number[] {
   const lateUs = latenessUs(steps, tokensUs);
@@ -74,7 +74,7 @@ export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number
   return steps.map(({ startedUs }, i) => Math.max(1, endsUs[i] - (gaps[i] === undefined ? startedUs : endsUs[i - 1])));
 }
 
-/** (steps): from the end of each to its last token; undefined where it gives none. Empty where tokens are not as many as rows of logits. */
+/** (steps): delay from the end to the last token; undefined without tokens. Empty if token and logit counts differ. */
 export function latenessUs(
   steps: readonly RecordedStep[],
   tokensUs: readonly number[],
@@ -89,7 +89,7 @@ export function latenessUs(
   });
 }
 
-/** @throws RangeError where no steps of a kind were seen */
+/** @throws RangeError if no steps of a kind were observed */
 export function fitCalibration(graded: Measurements, rehearsed: readonly Measurements[]): Calibration {
   const typical = rehearsed.flatMap(({ steps }) => steps);
   const asUnderLoad = rehearsed.flatMap(({ admitUs }) => admitUs);
@@ -101,14 +101,14 @@ export function fitCalibration(graded: Measurements, rehearsed: readonly Measure
   };
 }
 
-/** What an instance does between two steps counts with the second one: as much as is usual where it waited. */
+/** The time between two steps counts with the second one; after a wait, the typical time counts. */
 export function withGaps(steps: readonly RecordedStep[]): readonly TimedStep[] {
   const gaps = gapsUs(steps);
   const usual = usualGapUs(steps);
   return steps.map(({ us, shape }, i) => ({ shape, us: us + (gaps[i] ?? usual) }));
 }
 
-/** From the end of the step before to the start of each; undefined where it waited. */
+/** Gap before each step; undefined after a wait. */
 function gapsUs(steps: readonly RecordedStep[]): readonly (number | undefined)[] {
   return steps.map(({ startedUs }, i) => {
     const gap = i === 0 ? -1 : startedUs - steps[i - 1].startedUs - steps[i - 1].us;
@@ -120,7 +120,7 @@ function usualGapUs(steps: readonly RecordedStep[]): number {
   return median(gapsUs(steps).filter((us) => us !== undefined)) ?? 0;
 }
 
-/** Did others compute for the most of it? */
+/** True if other instances computed during most of the step. */
 function isBeside({ startedUs, us }: RecordedStep, others: readonly RecordedStep[]): boolean {
   let sharedUs = 0;
   for (const other of others) {

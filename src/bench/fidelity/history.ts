@@ -1,4 +1,4 @@
-// All that a live cluster has served since it began, so that a simulated one can live through the same.
+// The history of a live cluster since its start, for a simulated cluster to repeat.
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { type RecordedStep, readStepRecord } from '../../runtime/threads/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
@@ -6,17 +6,17 @@ import { pageTokens } from '../../util/step.ts';
 import { latenessUs, tokensAt } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
 
-/** A step, and when its last token came to a client; undefined: it gave none. */
+/** A step, and the arrival of its last token at a client; undefined without tokens. */
 export interface HeardStep extends RecordedStep {
   readonly heardUs: number | undefined;
 }
 
-/** A request, and when its client heard that it had started. */
+/** A request, and the time at which its client received the start. */
 export interface HeardRequest extends TraceRequest {
   readonly startedUs: number;
 }
 
-/** What came, how long steps took, and when that was heard of, from the start of the history. */
+/** Arrivals, step times and delivery times, from the start of the history. */
 export interface Past {
   readonly requests: readonly HeardRequest[];
   /** (instances) */
@@ -27,12 +27,12 @@ export interface Past {
 export interface Chapter {
   /** In the order of their ends. */
   readonly served: readonly Served[];
-  /** (instances): all of them meanwhile, by the clock of step records. */
+  /** (instances): all steps of that time, by the clock of step records. */
   readonly steps: readonly (readonly RecordedStep[])[];
   /** Places of its requests in the history. */
   readonly from: number;
   readonly to: number;
-  /** When it began, from the start of the history. */
+  /** Its start, from the start of the history. */
   readonly beganUs: number;
 }
 
@@ -47,7 +47,7 @@ export class History {
   /** By the clock of step records. */
   #originUs: number | undefined;
 
-  /** @param records (instances): where steps are written down */
+  /** @param records (instances): step records */
   constructor(cluster: InferencePort & ClusterPort, records: readonly SharedArrayBuffer[], vocabSize: number) {
     this.#cluster = cluster;
     this.#records = records;
@@ -59,7 +59,7 @@ export class History {
     return this.#records.length;
   }
 
-  /** Nobody shares blocks with requests of another chapter. */
+  /** Requests of different chapters share no blocks. */
   async serve(requests: readonly TraceRequest[]): Promise<Chapter> {
     const from = this.#requests.length;
     const before = this.#steps.map(({ length }) => length);
@@ -74,14 +74,14 @@ export class History {
     return { served, steps, from, to: this.#requests.length, beganUs };
   }
 
-  /** As they came; blocks have names that no other chapter has. */
+  /** Requests as they arrived, with block ids of this chapter alone. */
   #write(requests: readonly TraceRequest[], served: readonly Served[], originUs: number): void {
     const inOrder = [...served].sort((a, b) => a.index - b.index);
     const name = this.#namer();
     for (const [i, { inputTokens, outputTokens, blocks }] of requests.entries()) {
       const arrivalUs = inOrder[i].clockUs - originUs;
       const full = Math.floor(inputTokens / pageTokens);
-      // The last token's keys and values are never computed.
+      // Keys and values of the last token are never computed.
       const whole = Math.floor((inputTokens + outputTokens - 1) / pageTokens);
       this.#requests.push({
         ...{ index: this.#requests.length, arrivalUs, inputTokens, outputTokens },
@@ -92,7 +92,7 @@ export class History {
     }
   }
 
-  /** Of a chapter: the same for equal ids, another one each time for none. */
+  /** A block id of a chapter: equal for equal ids, unique without one. */
   #namer(): (id: number | undefined) => number {
     const known = new Map<number, number>();
     return (id) => {
@@ -111,7 +111,7 @@ export class History {
     }
   }
 
-  /** All before the request at this place came, and the steps that began before that. */
+  /** The history before the request at this index, with the steps that started before it. */
   until(place: number): Past {
     const endUs = this.#requests.at(place)?.arrivalUs ?? Number.POSITIVE_INFINITY;
     const steps = this.#steps.map((all) => all.filter(({ startedUs }) => startedUs < endUs));

@@ -1,4 +1,4 @@
-// A trace served live: its requests come when the trace says, and what their clients see is written down.
+// A trace served live: requests arrive by the trace, and client observations are recorded.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../../core/protocol/ports.ts';
 import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
@@ -13,14 +13,14 @@ export interface Served {
   readonly clockUs: number;
   readonly inputTokens: number;
   readonly cachedTokens: number;
-  /** Where its prompt went, and why. */
+  /** The account of its placement. */
   readonly placed: PlacementTrace | undefined;
   readonly startedUs: number;
   readonly ttftUs: number;
   readonly gapUs: Float64Array;
 }
 
-/** Requests in the order of their ends. @throws Error where one fails */
+/** Requests in the order of their ends. @throws Error if one fails */
 export async function serveTrace(
   port: InferencePort & ClusterPort,
   requests: readonly TraceRequest[],

@@ -1,4 +1,4 @@
-// The same trace simulated, behind all that the live cluster had served before: by fitted times, or by the times that steps took live.
+// The same trace simulated after the history of the live cluster, with fitted or recorded step times.
 
 import { MeasuredCost, type Variation } from '../../core/cost/measured-cost.ts';
 import { RecordedSteps } from '../../core/cost/recorded-steps.ts';
@@ -16,34 +16,34 @@ import type { HeardRequest, HeardStep, Past } from './history.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
-  /** (instances): tokens whose keys and values each has room for. */
+  /** (instances): KV capacity in tokens. */
   readonly capacityTokens: readonly number[];
   readonly kvBytesPerToken: number;
   readonly layers: number;
-  /** Requests start while their prefixes are on their way. */
+  /** Requests start while their prefixes are in transfer. */
   readonly startsAhead: boolean;
-  /** How fast pages go from one instance to another; undefined: none have gone. */
+  /** Transfer rate of pages between instances; undefined without transfers. */
   readonly bytesPerSecond: number | undefined;
   readonly calibration: Calibration;
 }
 
 export interface SimulatedRun {
   readonly served: readonly Served[];
-  /** Of the recorded steps, those that had the same rows here. */
+  /** Recorded steps with the same rows here. */
   readonly matchedSteps: number;
 }
 
 type Recorded = RecordedSteps<HeardStep>;
 
-/** What comes behind the past, how long its steps take, and when it begins. */
+/** The requests after the history, their step times, and their start. */
 interface Load {
   readonly requests: readonly HeardRequest[];
   readonly costOf: (instance: number, past: Recorded, simulation: () => Simulation) => StepCostModel;
-  /** From then on steps end when clients have their tokens; undefined: never. */
+  /** From this time on, steps end when clients have their tokens; undefined: never. */
   readonly drawnFromUs: number;
 }
 
-/** What comes of the requests from `from` on, had they come when they were meant to, and steps varied as they were seen to. @param seed of how steps vary */
+/** Simulates the requests from `from` on with planned arrivals and observed step variation. @param seed of the variation */
 export function simulateTrace(
   cluster: SimulatedCluster,
   { requests, steps }: Past,
@@ -63,7 +63,7 @@ export function simulateTrace(
   });
 }
 
-/** What came of the requests from `from` on, which came as they came, and whose steps took as long as they took. */
+/** Replays the requests from `from` on with recorded arrivals and step times. */
 export function replayTrace(cluster: SimulatedCluster, { requests, steps }: Past, from: number): SimulatedRun {
   return run(
     cluster,
@@ -123,7 +123,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
   return { served, matchedSteps: matched() - before };
 }
 
-/** What is said when a step ends, or a request starts, is heard when that was heard live; of steps that had the rows of a recorded one. */
+/** Delivers step ends and request starts at their recorded times, for steps with the rows of a recorded one. */
 function heardUs(
   nowUs: number,
   { latest, previous, beganUs }: Recorded,
@@ -135,7 +135,7 @@ function heardUs(
   return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + toldUs;
 }
 
-/** As the live conductor takes it until some have gone. */
+/** The assumption of the live conductor before the first transfer. */
 const bytesPerSecondGuess = 2e9;
 
 function modelOf(cluster: SimulatedCluster, instance: number, variation?: Variation): MeasuredCost {
@@ -144,7 +144,7 @@ function modelOf(cluster: SimulatedCluster, instance: number, variation?: Variat
   return new MeasuredCost(calibration.measured, sizes, variation);
 }
 
-/** One cost model, and from some time on another. */
+/** A cost model that changes at a given time. */
 class Since implements StepCostModel {
   readonly layers: number;
   readonly kvBytesPerToken: number;

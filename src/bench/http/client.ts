@@ -1,7 +1,6 @@
 // A streaming client that times one completion against any OpenAI endpoint.
 import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
-import { SseLines } from './sse-lines.ts';
 
 export interface Endpoint {
   /** With or without a closing `/v1`. */
@@ -21,7 +20,7 @@ export interface TimedRequest {
 
 /** Times in milliseconds since the request was sent. */
 export interface TimedAnswer {
-  /** undefined: no status line came. */
+  /** Undefined: no status line arrived. */
   readonly status: number | undefined;
   /** Since the request was sent whole. */
   readonly statusMs: number;
@@ -30,11 +29,11 @@ export interface TimedAnswer {
   readonly decodeMs: number;
   /** Gaps between chunks that bring tokens. */
   readonly gapsMs: readonly number[];
-  /** As the server counts them; of a server that does not, the chunks that brought text. */
+  /** Counted by the server, or else chunks with text. */
   readonly outputTokens: number;
   readonly promptTokens: number;
   readonly cachedTokens: number;
-  /** Status 200, and the stream ended as the protocol says. */
+  /** Status 200, and a stream that ended by the protocol. */
   readonly complete: boolean;
 }
 
@@ -49,7 +48,7 @@ interface ChunkBody {
   readonly usage?: UsageBody | null;
 }
 
-/** What has come of one stream so far. */
+/** The state of one stream. */
 class Progress {
   firstMs: number | undefined;
   lastMs = 0;
@@ -57,7 +56,7 @@ class Progress {
   done = false;
   readonly gapsMs: number[] = [];
 
-  /** Takes one `data:` line. @throws SyntaxError when it is no JSON */
+  /** Reads one `data:` line. @throws SyntaxError if it is not JSON */
   take(data: string, nowMs: number): void {
     if (data === '[DONE]') {
       this.done = true;
@@ -66,7 +65,7 @@ class Progress {
     const chunk = JSON.parse(data) as ChunkBody;
     if (chunk.usage) this.usage = chunk.usage;
     const choice = chunk.choices?.[0];
-    // The chunk that only says why it ended brings no token; an empty text without a reason may (half a character).
+    // A chunk with only a finish reason has no token; an empty text without a reason may have one (half a character).
     if (choice === undefined || (choice.finish_reason && !choice.text)) return;
     if (this.firstMs === undefined) this.firstMs = nowMs;
     else this.gapsMs.push(nowMs - this.lastMs);
@@ -105,7 +104,7 @@ export async function timedCompletion(endpoint: Endpoint, asked: TimedRequest): 
   };
 }
 
-/** Sends a completion; resolves when the answer has ended, however it did. */
+/** Sends a completion; resolves when the response has ended in any way. */
 function stream(
   endpoint: Endpoint,
   body: string,
@@ -119,7 +118,7 @@ function stream(
   };
   return new Promise((resolve) => {
     let answered = { status: undefined as number | undefined, statusMs: 0 };
-    // A connection of its own: one kept open may be closed by the server just as it is used again, which would count as lost.
+    // A new connection: the server may close a kept one just as it is reused, which would count as lost.
     const send = isSecure(endpoint) ? httpsRequest : httpRequest;
     let sentMs = startMs;
     const outgoing = send(at(endpoint, '/v1/completions'), { method: 'POST', agent: false, headers }, (incoming) => {
@@ -127,7 +126,7 @@ function stream(
       readLines(incoming, onData);
       incoming.on('close', () => resolve(answered));
     });
-    // A burst of hundreds takes this client a while to send: that is not the server's time.
+    // Sending a burst of hundreds takes this client a while, which is not time of the server.
     outgoing.on('finish', () => {
       sentMs = endpoint.now();
     });
@@ -143,7 +142,7 @@ function readLines(incoming: IncomingMessage, onData: (data: string) => void): v
     try {
       for (const data of lines.push(text)) onData(data);
     } catch {
-      // A chunk that is no JSON: the stream is broken, and counts as incomplete.
+      // A chunk that is not JSON breaks the stream, which counts as incomplete.
       incoming.destroy();
     }
   });
@@ -151,7 +150,7 @@ function readLines(incoming: IncomingMessage, onData: (data: string) => void): v
 
 const agents = [new HttpAgent({ keepAlive: true }), new HttpsAgent({ keepAlive: true })] as const;
 
-/** Milliseconds of one GET over a connection that stays open, or undefined when it did not answer 200. */
+/** Milliseconds of one GET over a persistent connection; undefined without a 200 response. */
 export async function timedGet(endpoint: Endpoint, path: string): Promise<number | undefined> {
   const startMs = endpoint.now();
   const secure = isSecure(endpoint);
@@ -174,13 +173,13 @@ export async function firstModel(endpoint: Pick<Endpoint, 'url' | 'apiKey'>): Pr
   const response = await fetch(at(endpoint, '/v1/models'), { headers: authorization(endpoint.apiKey) }).catch(
     (error: unknown) => {
       const cause = error instanceof Error && error.cause instanceof Error ? error.cause.message : String(error);
-      throw new Error(`Cannot bench ${url}: it does not answer: ${cause}`);
+      throw new Error(`Cannot bench ${url}: the server does not answer: ${cause}`);
     },
   );
   if (!response.ok) throw new Error(`Cannot bench ${url}: /v1/models answered ${response.status}`);
   const { data } = (await response.json()) as { data?: { id: string }[] };
   const id = data?.[0]?.id;
-  if (id === undefined) throw new Error(`Cannot bench ${url}: it lists no model`);
+  if (id === undefined) throw new Error(`Cannot bench ${url}: the server lists no model`);
   return id;
 }
 
@@ -194,4 +193,16 @@ function isSecure({ url }: Pick<Endpoint, 'url'>): boolean {
 
 function at({ url }: Pick<Endpoint, 'url'>, path: string): URL {
   return new URL(url.replace(/\/+(v1\/*)?$/, '') + path);
+}
+
+/** Splits server-sent events into the payloads of their `data:` lines. */
+export class SseLines {
+  #rest = '';
+
+  /** The payloads completed by this piece. */
+  push(text: string): string[] {
+    const lines = (this.#rest + text).split('\n');
+    this.#rest = lines.pop() ?? '';
+    return lines.filter((line) => line.startsWith('data:')).map((line) => line.slice('data:'.length).trim());
+  }
 }

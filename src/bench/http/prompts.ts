@@ -1,8 +1,8 @@
-// Random prompts of exact lengths: token ids, so that every server computes as many tokens.
+// Random prompts of exact lengths, as token ids, so that every server computes the same number of tokens.
 import { randomInt } from 'node:crypto';
 
 export interface PromptSource {
-  /** A prompt that was never sent before. */
+  /** A new prompt. */
   take(tokens: number): number[];
 }
 

@@ -143,7 +143,7 @@ async function together({ endpoint, prompts, sizes }: RowContext): Promise<objec
   };
 }
 
-/** Prefill of a long prompt alone; then with health checks one after another beside it, until there are enough of them. */
+/** Prefill of a long prompt alone, then with consecutive health checks beside it until there are enough. */
 async function long({ endpoint, prompts, sizes }: RowContext): Promise<object> {
   const prefill = (): Promise<TimedAnswer> =>
     timedCompletion(endpoint, { prompt: prompts.take(sizes.longTokens), maxTokens: 1 });
@@ -233,10 +233,10 @@ function countComplete(answers: readonly TimedAnswer[]): number {
   return answers.filter(({ complete }) => complete).length;
 }
 
-/** A row that is about one figure cannot do without it. */
+/** Requires the figure that a row measures. */
 function expectTtft(row: string, { ttftMs, status, promptTokens }: TimedAnswer): number {
   if (ttftMs !== undefined) return ttftMs;
   throw new Error(
-    `Cannot bench ${row}: a prompt of ${promptTokens} tokens brought no token: status ${status ?? 'never came'}`,
+    `Cannot bench ${row}: a prompt of ${promptTokens} tokens gave no token: status ${status ?? 'missing'}`,
   );
 }

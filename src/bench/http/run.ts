@@ -5,7 +5,7 @@ import { type RowSizes, rows } from './rows.ts';
 
 export interface HttpBenchOptions {
   readonly url: string;
-  /** undefined: the first model that the endpoint lists. */
+  /** Undefined: the first model that the endpoint lists. */
   readonly model?: string | undefined;
   readonly apiKey?: string | undefined;
   readonly rows: readonly string[];
@@ -32,7 +32,7 @@ const warmUpOutputTokens = 2;
 
 export const httpRowNames: readonly string[] = Object.keys(rows);
 
-/** @throws Error naming the row or the endpoint at fault */
+/** @throws Error naming the failing row or endpoint */
 export async function benchHttp(options: HttpBenchOptions): Promise<HttpBenchReport> {
   const { url, apiKey, sizes } = options;
   const model = options.model ?? (await firstModel({ url, apiKey }));
@@ -49,12 +49,12 @@ export async function benchHttp(options: HttpBenchOptions): Promise<HttpBenchRep
   return { url, model, sizes, rows: results };
 }
 
-/** The first request of a process pays for code that was never run; a server that refuses it would refuse every row. */
+/** Warms up: the first request of a process is slower, and a server that refuses it would refuse every row. */
 async function warmUp(endpoint: Endpoint, prompt: readonly number[]): Promise<void> {
   const { complete, status } = await timedCompletion(endpoint, { prompt, maxTokens: warmUpOutputTokens });
   if (!complete) {
     throw new Error(
-      `Cannot bench ${endpoint.url}: a completion of ${warmUpOutputTokens} tokens did not end well: status ${status ?? 'never came'}`,
+      `Cannot bench ${endpoint.url}: a completion of ${warmUpOutputTokens} tokens failed: status ${status ?? 'missing'}`,
     );
   }
 }

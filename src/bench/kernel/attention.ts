@@ -12,13 +12,13 @@ export interface AttentionBenchOptions {
   readonly contexts: readonly number[];
   /** Rows of a prefill chunk. */
   readonly queries: number;
-  /** Memory of the roof and of the decode rows; below 1024 they may come from a cache. */
+  /** Memory of the roof and of the decode rows; below 1024 it may fit a cache. */
   readonly mebibytes: number;
   readonly repeats: number;
   readonly onProgress?: (line: string) => void;
 }
 
-/** How the work of a row was shared out. Tiles and groups never change bits. */
+/** The split of the work of a row. Tiles and groups never change bits. */
 export interface SplitReport {
   readonly tileTokens: number;
   readonly groupRanges: number;
@@ -31,7 +31,7 @@ export interface AttentionDecodeRow {
   readonly threads: number;
   readonly sequences: number;
   readonly ms: number;
-  /** K and V that one call reads, over its time. */
+  /** K and V bytes of one call over its time. */
   readonly gbPerSecond: number;
   readonly gflopPerSecond: number;
   readonly roofGbPerSecond: number;
@@ -59,13 +59,13 @@ export interface AttentionBenchReport {
   readonly mebibytes: number;
   readonly roofGbPerSecond: { readonly oneThread: number; readonly allThreads: number };
   readonly peakGflopPerSecond: number;
-  /** Decode at the first context on one thread: the case that is compared with the roof of one thread. */
+  /** Decode at the first context on one thread, for comparison with the roof of one thread. */
   readonly oneThread: AttentionDecodeRow;
   readonly decode: readonly AttentionDecodeRow[];
   readonly prefill: readonly AttentionPrefillRow[];
 }
 
-/** @throws Error where the kernels are not compiled or memory does not hold the pages */
+/** @throws Error if the kernels are not compiled or the pages exceed the memory */
 export function benchAttention(options: AttentionBenchOptions): AttentionBenchReport {
   const one = withLab(1, (lab) => ({ isa: lab.isa, row: decodeRow(lab, options, options.contexts[0] ?? pageTokens) }));
   return withLab(options.threads, (lab) => {
@@ -98,7 +98,7 @@ function withLab<T>(threads: number, use: (lab: KernelLab) => T): T {
   }
 }
 
-/** Roof and peak are the better of one measured before and one after: a machine that others use gives less at times. */
+/** Roof and peak are the better of two measurements, before and after, on a shared machine. */
 function decodeRow(lab: KernelLab, options: AttentionBenchOptions, context: number): AttentionDecodeRow {
   const { kv, shape, mebibytes, repeats } = options;
   const before = lab.readRoof(mebibytes);

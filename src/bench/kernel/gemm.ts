@@ -35,7 +35,7 @@ export interface GemmBenchOptions {
   /** Weights that one timed run reads at least, in copies of the layer. */
   readonly mebibytes: number;
   readonly repeats: number;
-  /** What nothing on this machine exceeds; undefined where there is no measure of it. */
+  /** Upper limits of this machine; undefined without a measurement. */
   readonly limits: GemmLimits | undefined;
   readonly onProgress?: (line: string) => void;
 }
@@ -55,7 +55,7 @@ export interface GemmRow {
   /** Packed weights over time. */
   readonly gbPerSecond: number;
   readonly gflopPerSecond: number;
-  /** The larger of bytes over the roof and operations over the peak; what it is of them. */
+  /** The larger of bytes over the roof and operations over the peak, and which one it is. */
   readonly floorMs?: number;
   readonly bound?: 'memory' | 'compute';
   readonly percentOfFloor?: number;
@@ -69,17 +69,17 @@ export interface GemmBenchReport {
   readonly rows: readonly GemmRow[];
 }
 
-/** Operations of a timed run at most, unless one layer has more: many rows need no cold weights to be honest. */
+/** Operations of a timed run at most, unless one layer has more: many rows do not depend on cold weights. */
 const operationsMax = 2e10;
 
 const floats: readonly WeightType[] = ['f32', 'f16', 'bf16'];
 
-/** @throws Error when none of the layers can be of any of the types with any of the inputs */
+/** @throws Error if no layer supports any of the types with any of the inputs */
 export function benchGemm(backend: Backend, options: GemmBenchOptions): GemmBenchReport {
   const rows: GemmRow[] = [];
   for (const shape of options.shapes) {
     for (const type of options.types) {
-      // K types have blocks of 256, which no model stores rows of 576 in.
+      // K types have blocks of 256, which rows of 576 do not fill.
       if (shape.columns % tensorLayouts[type].blockElements !== 0) continue;
       for (const inputs of options.inputs) {
         if (inputs === 'int8' && floats.includes(type)) continue;

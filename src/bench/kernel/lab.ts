@@ -1,4 +1,4 @@
-// The native kernels as the kernel benches use them: a team of threads, and what the machine could do at best.
+// The native kernels for kernel benches: a thread team, and the limits of the machine.
 import type { InputForm, KvType } from '../../graph/program.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas } from '../../kernel/codes.ts';
 import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native/addon.ts';
@@ -13,7 +13,7 @@ export interface HeadsShape {
 
 const roofRepeats = 5;
 
-/** @throws Error where the kernels are not compiled: the oracle's speed says nothing of a machine */
+/** @throws Error if the kernels are not compiled: the speed of the reference backend is meaningless */
 export class KernelLab {
   readonly isa: NativeIsa;
   readonly threads: number;

@@ -13,13 +13,13 @@ export interface LayerShape {
   readonly columns: number;
 }
 
-/** Rows of weights that are made once and packed again and again. */
+/** Weight rows that are generated once and packed repeatedly. */
 const madeRows = 16;
 
-/** As many packed copies of a layer as take `bytes` at least, so that none waits in a cache when its turn comes again. */
+/** Enough packed copies of a layer for at least `bytes`, so that none remains in a cache. */
 export class LayerStack {
   readonly copies: number;
-  /** Of one packed copy. */
+  /** Bytes of one packed copy. */
   readonly layerBytes: number;
   readonly #backend: Backend;
   readonly #shape: LayerShape;
@@ -102,7 +102,7 @@ function storedRows(type: WeightType, columns: number): Uint8Array {
   return quantise(type, values);
 }
 
-/** A step of `tokens` rows that touches no pages and wants no logits. */
+/** A step of `tokens` rows without pages and logits. */
 function rowsOnly(tokens: number): Step {
   return {
     tokens: new Int32Array(tokens),

@@ -1,20 +1,20 @@
-// Streamed completions over HTTP whose text is known beforehand, and what became of each.
+// Streamed completions over HTTP with known texts, and their outcomes.
 
 export type Fate =
-  /** All of the text that it should be. */
+  /** The complete expected text. */
   | 'right'
-  /** Another text, or too little of it, without a word. */
+  /** A different or truncated text without an error. */
   | 'wrong'
   /** 429 */
   | 'refused'
-  /** It says that it failed. */
+  /** A reported failure. */
   | 'failed';
 
 export interface Outcome {
   readonly fate: Fate;
-  /** Tokens of a right answer. */
+  /** Tokens of a correct answer. */
   readonly tokens: number;
-  /** What a failure, or an unexpected status, said. */
+  /** The message of a failure or unexpected status. */
   readonly why?: string | undefined;
 }
 
@@ -35,13 +35,13 @@ interface Answer {
   readonly error: string | undefined;
 }
 
-/** A server, and what it calls its model. */
+/** A server and its model id. */
 export interface Asked {
   readonly url: string;
   readonly model: string;
 }
 
-/** The same question has the same answer wherever it is computed: its draws are counted by its seed. */
+/** A request has the same answer on every instance: its random numbers depend on its seed alone. */
 export async function ask({ url, model }: Asked, { kind, maxTokens }: Question): Promise<Answer> {
   const prompt =
     `Story ${kind}: once upon a time, in a house by the sea, there lived somebody who counted to ${kind * kind}. `.repeat(
@@ -76,7 +76,7 @@ export async function ask({ url, model }: Asked, { kind, maxTokens }: Question):
 
 export function judge({ status, text, finished, error }: Answer, expected: string, { maxTokens }: Question): Outcome {
   if (status === 429) return { fate: 'refused', tokens: 0 };
-  // What came before a failure must be right too.
+  // The text before a failure must be correct too.
   if (!expected.startsWith(text)) return { fate: 'wrong', tokens: 0, why: `'${text.slice(0, 60)}'` };
   if (status !== 200 || error !== undefined) return { fate: 'failed', tokens: 0, why: `${status}: ${error}` };
   return finished && text === expected

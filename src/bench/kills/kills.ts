@@ -1,14 +1,14 @@
-// `kvasir bench kills`: more load than a cluster can serve, in windows with and without instances that are killed, by turns.
+// `kvasir bench kills`: an overloaded cluster in alternating windows with and without killed instances.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { firstModel } from '../http/client.ts';
 import { median, round } from '../statistics.ts';
 import { type Asked, ask, type Fate, judge, type Question } from './answers.ts';
 
-/** A cluster whose instances are processes. */
+/** A cluster with instances as processes. */
 export interface KillableCluster {
   readonly url: string;
   readonly instances: number;
-  /** As `kill -9` does, and starts another in its place. */
+  /** Kills the instance as `kill -9` does, and starts another in its place. */
   replace(instance: number): Promise<void>;
   /** Memory of the gateway, resident. */
   residentBytes(): number | undefined;
@@ -16,12 +16,12 @@ export interface KillableCluster {
 
 export interface KillsBench {
   readonly cluster: KillableCluster;
-  /** Of windows of each kind together, and of one. */
+  /** Duration of all windows of each kind together, and of one window. */
   readonly seconds: number;
   readonly windowSeconds: number;
   /** Between two kills. */
   readonly everySeconds: number;
-  /** Load over what the cluster serves of itself. */
+  /** Load over the capacity of the cluster. */
   readonly overload: number;
   readonly onProgress: (line: string) => void;
 }
@@ -37,12 +37,12 @@ export interface KillsReport {
   readonly requestsPerSecond: number;
   readonly calm: WindowFigures;
   readonly killed: WindowFigures;
-  /** Tokens of right answers, with kills over without; and the median over pairs of windows. */
+  /** Tokens of correct answers with kills over without, and the median over pairs of windows. */
   readonly goodputRatio: number;
   readonly medianRatio: number;
-  /** What failures said, each once. */
+  /** Distinct failure messages. */
   readonly failures: readonly string[];
-  /** With nothing under way. */
+  /** While idle. */
   readonly pagesUsedEnd: number;
   readonly residentGrowth: number | undefined;
 }
@@ -51,7 +51,7 @@ const kinds = 48;
 const capacitySeconds = 5;
 const lanes = 32;
 
-/** @throws Error where the cluster does not come to rest */
+/** @throws Error if the cluster does not become idle */
 export async function benchKills(options: KillsBench): Promise<KillsReport> {
   const { url } = options.cluster;
   const bench = new Kills(options, { url, model: await firstModel({ url, apiKey: undefined }) });
@@ -97,16 +97,16 @@ class Kills {
     this.#server = asked;
   }
 
-  /** What each question is answered while nothing goes wrong. */
+  /** The answer to each question without faults. */
   async learn(): Promise<void> {
     for (let kind = 0; kind < kinds; kind++) {
       const { status, text, finished, error } = await ask(this.#server, question(kind));
-      if (!finished) throw new Error(`Cannot begin: question ${kind} has no answer: ${status}: ${error}`);
+      if (!finished) throw new Error(`Cannot start: question ${kind} has no answer: ${status}: ${error}`);
       this.#expected.push(text);
     }
   }
 
-  /** Requests a second that lanes which ask one after another are answered. */
+  /** Request rate of closed-loop lanes. */
   async capacity(): Promise<number> {
     const end = performance.now() + 1000 * capacitySeconds;
     let answered = 0;
@@ -117,7 +117,7 @@ class Kills {
     return answered / capacitySeconds;
   }
 
-  /** What is answered within the window counts, whenever it was asked. */
+  /** Answers within the window count, for requests of any time. */
   async window(requestsPerSecond: number, kills: boolean): Promise<WindowFigures> {
     const { windowSeconds, everySeconds } = this.#options;
     const start = performance.now();
@@ -157,7 +157,7 @@ class Kills {
     return outcome;
   }
 
-  /** Waits until all instances serve and nobody holds anything. @returns pages used then */
+  /** Waits until all instances serve and are idle. @returns used pages */
   async rest(): Promise<number> {
     const { url, instances } = this.#options.cluster;
     for (let tries = 0; tries < 300; tries++) {
@@ -169,7 +169,7 @@ class Kills {
       await sleep(100);
     }
     throw new Error(
-      'Cannot go on: the cluster does not come to rest: requests or pages are held for half a minute after the last answer',
+      'Cannot continue: the cluster does not become idle: requests or pages are held for half a minute after the last answer',
     );
   }
 }

@@ -1,4 +1,4 @@
-// `kvasir bench soak`: mixed traffic for minutes, then quiet; what the server still holds shows what it leaks.
+// `kvasir bench soak`: minutes of mixed traffic, then idle time; memory that remains in use is a leak.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { firstModel } from '../http/client.ts';
 import { type Fate, send } from './send.ts';
@@ -9,12 +9,12 @@ export interface SoakOptions {
   readonly url: string;
   readonly apiKey?: string | undefined;
   readonly minutes: number;
-  /** Requests under way beside one another. */
+  /** Concurrent requests. */
   readonly lanes: number;
-  /** Requests of a burst, once in each `burstMs`; more than the server's queue holds. */
+  /** Requests of a burst, once per `burstMs`; more than the queue of the server holds. */
   readonly burst: number;
   readonly seed: number;
-  /** Forces a collection, trims the native heap and measures; undefined for a server that was not started here. */
+  /** Forces a collection, trims the native heap and measures; undefined for a server elsewhere. */
   readonly measure: (() => Promise<ServerMemory>) | undefined;
   readonly onSample?: (sample: SoakSample) => void;
 }
@@ -23,9 +23,9 @@ export interface SoakSample {
   readonly seconds: number;
   readonly requests: number;
   readonly pagesUsed: number;
-  /** With requests under way, litter of the threads that compute included; undefined for a server elsewhere. */
+  /** With running requests, garbage of compute threads included; undefined for a server elsewhere. */
   readonly residentBytes: number | undefined;
-  /** Of the threads that found time to collect: not the instance's, as long as it has steps to run. */
+  /** Heaps of the threads that could collect: not that of a busy instance. */
   readonly heapBytes: number | undefined;
 }
 
@@ -33,7 +33,7 @@ export interface SoakReport extends Readonly<Record<Fate, number>> {
   readonly url: string;
   readonly minutes: number;
   readonly requests: number;
-  /** After the first minute (the first fifth of a shorter run), with nothing under way, collected and settled. */
+  /** After the first minute (the first fifth of a shorter run): idle, collected and settled. */
   readonly residentMinuteOneBytes: number | undefined;
   readonly residentEndBytes: number | undefined;
   /** End over minute one, less 1. */
@@ -48,10 +48,10 @@ const burstMs = 20_000;
 const sampleMs = 10_000;
 const refusedPauseMs = 200;
 const firstPartMsMax = 60_000;
-/** Between two measurements at rest. */
+/** Time between two idle measurements. */
 const quietMsMax = 1000;
 
-/** @throws Error when the server does not answer, or does not come to rest */
+/** @throws Error if the server does not answer, or does not become idle */
 export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
   const { url, apiKey, minutes, measure } = options;
   const model = await firstModel({ url, apiKey });
@@ -93,13 +93,13 @@ class Soak {
     this.#traffic = traffic;
   }
 
-  /** Traffic for so long; resolves when every request has its answer. */
+  /** Sends traffic for a time; resolves when every request has its answer. */
   async play(ms: number): Promise<void> {
     const endMs = performance.now() + ms;
     const going = (): boolean => performance.now() < endMs;
     const lane = async (): Promise<void> => {
       while (going()) {
-        // Who is refused comes back later, as clients do.
+        // A refused lane waits before its next request, as clients do.
         if ((await this.#send(this.#traffic.next())) === 'refused') await sleep(refusedPauseMs);
       }
     };
@@ -114,7 +114,7 @@ class Soak {
     await Promise.all([...Array.from({ length: this.#options.lanes }, lane), bursts(), samples()]);
   }
 
-  /** Waits until the server holds nothing for anybody. @returns pages used then */
+  /** Waits until the server is idle. @returns used pages */
   async rest(): Promise<number> {
     for (let tries = 0; tries < 200; tries++) {
       const [running, waiting, used] = await this.#gauges();

@@ -1,16 +1,16 @@
-// One request of the soak bench, and what became of it.
+// One request of the soak bench and its outcome.
 import { request } from 'node:http';
 import type { SoakRequest } from './traffic.ts';
 
 export type Fate =
   | 'completed'
-  /** By this client, on purpose. */
+  /** Cancelled by this client on purpose. */
   | 'cancelled'
   /** 429: the queue was full. */
   | 'refused'
-  /** 4xx, as a bad request deserves. */
+  /** 4xx for a bad request. */
   | 'rejected'
-  /** No answer, a broken one, or another than it should be. */
+  /** No answer, a broken one, or an unexpected one. */
   | 'lost';
 
 /** Never rejects. */

@@ -1,19 +1,19 @@
-// What a process at rest holds: measured again and again until its allocators have given back what nobody uses.
+// The memory of an idle process, measured repeatedly until its allocators have released unused memory.
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Of the server process, after a forced collection in its threads and a trim of its native heap. */
+/** Memory of the server process, after a forced collection in its threads and a trim of its native heap. */
 export interface ServerMemory {
   readonly residentBytes: number;
   readonly heapBytes: number;
 }
 
-/** V8 shrinks a young generation only at a collection that follows seconds of few allocations, so one collection is not enough. */
+/** One collection is not enough: V8 shrinks its young generation only after seconds of few allocations. */
 const unchangedTimes = 6;
 const triesMax = 40;
-/** Less than this share is no change. */
+/** Smaller relative changes are ignored. */
 const noise = 0.001;
 
-/** @returns the last of measurements `quietMs` apart, once `unchangedTimes` of them brought no new low; undefined without `measure` */
+/** @returns the last measurement, once `unchangedTimes` consecutive ones gave no new minimum; undefined without `measure` */
 export async function settled(
   measure: (() => Promise<ServerMemory>) | undefined,
   quietMs: number,

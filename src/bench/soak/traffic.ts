@@ -1,19 +1,19 @@
-// What the soak bench sends: requests of many kinds, drawn from a seed.
+// The traffic of the soak bench: requests of many kinds, drawn from a seed.
 import { counterUniform } from '../../util/counter-random.ts';
 
-/** How the client behaves while it is answered. */
+/** The behaviour of the client during the response. */
 export type Manner =
   | { readonly kind: 'reads' }
-  /** Closes its connection after so many milliseconds, answered or not. */
+  /** Closes its connection after this number of milliseconds. */
   | { readonly kind: 'leaves'; readonly afterMs: number }
-  /** Waits so long before each piece that it reads. */
+  /** Waits this long before each read. */
   | { readonly kind: 'dawdles'; readonly pauseMs: number };
 
 export interface SoakRequest {
   readonly path: string;
   readonly body: string;
   readonly manner: Manner;
-  /** Whether the request is one that has to be refused as bad. */
+  /** True if the request must be refused as malformed. */
   readonly bad: boolean;
 }
 
@@ -36,7 +36,7 @@ const badFields: readonly object[] = [
   { model: 'another' },
 ];
 
-/** Numbers and requests that follow from the seed, one after another. */
+/** Random numbers and requests from a seed. */
 export class Traffic {
   readonly #seed: number;
   readonly #model: string;
@@ -66,7 +66,7 @@ export class Traffic {
     return this.#completion(this.#output(30));
   }
 
-  /** A short request, of which hundreds come at once. */
+  /** A short request for bursts of hundreds. */
   short(): SoakRequest {
     return this.#completion({ max_tokens: 8, prompt: this.#prompt(16) });
   }
@@ -108,7 +108,7 @@ export class Traffic {
     return Array.from({ length: tokens }, () => firstTokenId + this.#below(tokenIds));
   }
 
-  /** One of a few long beginnings, and an end of its own. */
+  /** One of a few long prefixes, and a random end. */
   #sharedPrompt(): number[] {
     const which = this.#below(sharedPrefixes);
     const prefix = Array.from({ length: sharedTokens }, (_, at) => firstTokenId + ((at * 31 + which * 977) % tokenIds));

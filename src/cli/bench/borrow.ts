@@ -5,7 +5,7 @@ import { z } from 'zod';
 import { benchMove, benchSettle, benchSpeed } from '../../bench/borrow.ts';
 import { hundredMillion, type LlamaShape, oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
 import { openModel } from '../../weights/open-model.ts';
-import type { BorrowOptions } from '../options/borrow-options.ts';
+import type { BorrowOptions } from '../options/lending-rules.ts';
 import { addFormFlags, readOptions } from '../options/options.ts';
 import { temporaryFolder } from '../serve/exit-cleanup.ts';
 import { locateModel } from '../serve/model/locate-model.ts';
@@ -82,7 +82,7 @@ async function measure(folder: string, { model, ...options }: Options) {
   };
 }
 
-interface Wanted {
+interface PoolSettings {
   readonly instances?: number;
   readonly tokens: number;
   readonly threads?: number;
@@ -91,8 +91,8 @@ interface Wanted {
   readonly inTurn?: boolean;
 }
 
-async function open(path: string, { weights, inputs }: Options, wanted: Wanted): Promise<Serving> {
-  const { instances = 1, tokens, threads = 1, lending, context, inTurn } = wanted;
+async function open(path: string, { weights, inputs }: Options, pool: PoolSettings): Promise<Serving> {
+  const { instances = 1, tokens, threads = 1, lending, context, inTurn } = pool;
   const kvMemory = (await kvBytesPerToken(path, inputs)) * tokens;
   const options = { ...{ model: path, weights, inputs, threads, context, kvMemory }, eviction: 'lru' } as const;
   const serving = await openServing(options, {

@@ -1,14 +1,25 @@
 // `kvasir bench pipeline`: long prompts computed by a pipeline group against one instance, as threads or as processes.
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchPipeline, type PipelineBench } from '../../bench/pipeline.ts';
-import { addFormFlags, processTransports, readOptions } from '../options/options.ts';
+import type { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
+import {
+  addFormFlags,
+  type InstanceOptions,
+  processTransports,
+  readOptions,
+  type ServeOptions,
+  serveOptionsSchema,
+} from '../options/options.ts';
+import { ChildInstances } from '../serve/child-instances.ts';
+import type { TextSide } from '../serve/model/text-side.ts';
+import { openClusterGateway } from '../serve/open-cluster.ts';
 import { openServing } from '../serve/open-serving.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { LocalNats } from './local-nats.ts';
 import { benchModelSchema, count, counts, progress } from './options.ts';
-import { openProcesses } from './process-serving.ts';
 
 const schema = benchModelSchema.extend({
   threads: count(1),
@@ -110,6 +121,39 @@ async function openApart(options: Options): Promise<Opened> {
     const group = await openProcesses(nats, 'group', together, instancesOf(members, options));
     closing.push(group);
     return { alone: alone.cluster, group: group.cluster, countedMs: reportMs, model: alone.model, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** A cluster: the gateway is this process, and instances are child processes. */
+interface ProcessServing extends Pick<TextSide, 'model'> {
+  readonly cluster: ClusterGateway;
+  close(): Promise<void>;
+}
+
+type Given = Partial<Omit<ServeOptions, 'nats' | 'cluster' | 'instances'>>;
+
+/** Resolves when all instances serve. @param name of the cluster; several may share the server @throws Error if an instance fails */
+async function openProcesses(
+  { url }: Pick<LocalNats, 'url'>,
+  name: string,
+  given: Given,
+  instances: readonly InstanceOptions[],
+): Promise<ProcessServing> {
+  const quiet = { log: () => {}, traces: false };
+  const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
+  const options = serveOptionsSchema.parse(unparsed);
+  const children = new ChildInstances(url, options, instances, { log: quiet.log, died: () => {} });
+  const gateway = await openClusterGateway(url, options, quiet);
+  const close = async (): Promise<void> => {
+    await Promise.all([gateway.close(), children.close()]);
+  };
+  try {
+    await children.joined();
+    while (gateway.cluster.instances().filter(({ ready }) => ready).length < instances.length) await sleep(10);
+    return { model: gateway.model, cluster: gateway.cluster, close };
   } catch (error) {
     await close();
     throw error;

@@ -100,10 +100,10 @@ export class ProcessCluster implements KillableCluster {
 
 function addressOf(gateway: ChildProcess): Promise<string> {
   return new Promise((resolve, reject) => {
-    let said = '';
+    let output = '';
     gateway.stdout?.setEncoding('utf8').on('data', (text: string) => {
-      said += text;
-      const url = /Serving on (\S+)/.exec(said)?.[1];
+      output += text;
+      const url = /Serving on (\S+)/.exec(output)?.[1];
       if (url !== undefined) resolve(url);
     });
     gateway.once('exit', (code) => reject(new Error(`Cannot start the cluster: the gateway ended with ${code}`)));

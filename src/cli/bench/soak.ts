@@ -44,7 +44,7 @@ export function soakCommand(): Command {
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { url, model, ...options } = readOptions(soakSchema, flags);
       if (url !== undefined && model !== undefined)
-        throw new UsageError("Cannot use --model with --url: the server has its own model");
+        throw new UsageError('Cannot use --model with --url: the server has its own model');
       const report =
         url === undefined
           ? await soakOwnServer(model, options)
@@ -74,10 +74,10 @@ async function soakOwnServer(model: string | undefined, options: Options): Promi
 
 function addressOf(server: ChildProcess): Promise<string> {
   return new Promise((resolve, reject) => {
-    let said = '';
+    let output = '';
     server.stdout?.setEncoding('utf8').on('data', (text: string) => {
-      said += text;
-      const url = /Serving on (\S+)/.exec(said)?.[1];
+      output += text;
+      const url = /Serving on (\S+)/.exec(output)?.[1];
       if (url !== undefined) resolve(url);
     });
     server.once('exit', (code) => reject(new Error(`Cannot soak: the server ended with ${code} before it served`)));

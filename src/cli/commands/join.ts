@@ -1,7 +1,7 @@
 // `kvasir join`: adds an instance on this or another machine to a cluster, until it is stopped.
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { refuseIdle } from '../options/ineffective-options.ts';
+import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addLogFlags,
@@ -14,12 +14,12 @@ import {
   processTransports,
   readOptions,
 } from '../options/options.ts';
-import { refuseIdleStore } from '../options/store-flags.ts';
+import { refuseStoreOptions } from '../options/store-flags.ts';
 import type { JoinedMessage } from '../serve/child-instances.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
 import { makeFolder } from '../serve/host/make-folder.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
-import { endSoon, stopSignal } from '../serve/stop-signal.ts';
+import { exitAfterWrites, stopSignal } from '../serve/stop-signal.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -63,8 +63,12 @@ export function joinCommand(): Command {
     async (flags: Record<string, unknown>) => {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
-      refuseIdle(givenOptions(given), { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
-      if (options.role === 'store') refuseIdleStore(givenOptions(given), options);
+      refuseIneffective(givenOptions(given), {
+        borrow: options.borrow,
+        admission: 'none',
+        roleSwitch: options.roleSwitch,
+      });
+      if (options.role === 'store') refuseStoreOptions(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       if (options.borrow && options.pagesPort > 65_533)
         throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
@@ -93,6 +97,6 @@ async function serveAsMember(nats: string, options: JoinOptions): Promise<void> 
     log('Leaving: running requests continue on other instances');
   } finally {
     await member.close();
-    endSoon();
+    exitAfterWrites();
   }
 }

@@ -5,8 +5,8 @@ import { parseSloBound } from '../../core/router/admission/slo.ts';
 import { addInstanceFlags } from '../options/cluster-options.ts';
 import { readConfig, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { type PlanTrial, type PlanWatch, planClusters } from '../simulate/plan-clusters.ts';
-import { addRunFlags, withoutUnsaid } from '../simulate/simulated-run.ts';
+import { type PlanObserver, type PlanTrial, planClusters } from '../simulate/plan-clusters.ts';
+import { addRunFlags, givenFlags } from '../simulate/simulated-run.ts';
 import { bar } from '../terminal/bars.ts';
 import { percent, readable } from '../terminal/fields.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -38,17 +38,17 @@ export function planCommand(): Command {
       config: string | undefined,
       { json, hardware, within, instancesMax, ...given }: { json?: boolean } & Record<string, unknown>,
     ) => {
-      const flags = withoutUnsaid(given);
+      const flags = givenFlags(given);
       if (config !== undefined) flags.config = config;
-      const said = config === undefined ? flags : { ...readConfig(config), ...flags };
+      const options = config === undefined ? flags : { ...readConfig(config), ...flags };
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: use --hardware NAME,NAME...');
-      if (said.ttftSlo === undefined || said.tbtSlo === undefined)
+      if (options.ttftSlo === undefined || options.tbtSlo === undefined)
         throw new UsageError('Cannot plan without an SLO: use --ttft-slo and --tbt-slo');
       const settings = readOptions(schema, { hardware, within, instancesMax });
-      const stepMs = said.stepMs ?? stepMsOf(said.tbtSlo);
+      const stepMs = options.stepMs ?? stepMsOf(options.tbtSlo);
       if (stepMs !== undefined) flags.stepMs = stepMs;
       const progress = new PlanProgress();
-      const plan = planClusters({ ...settings, flags }, progress.watch).finally(() => progress.close());
+      const plan = planClusters({ ...settings, flags }, progress.observer).finally(() => progress.close());
       const { winner, command: line, frontier, tried, leftOut } = await plan;
       if (json === true) {
         const rows = frontier.map(figuresOf);
@@ -80,7 +80,7 @@ class PlanProgress {
   readonly #output = process.stderr;
   #shownMs = performance.now();
 
-  readonly watch: PlanWatch = (tried, next) => {
+  readonly observer: PlanObserver = (tried, next) => {
     const text = `Planning: ${tried} simulated, next ${next}`;
     if (this.#output.isTTY === true) {
       this.#output.write(`\r${text.slice(0, (this.#output.columns ?? 80) - 1)}\x1b[K`);

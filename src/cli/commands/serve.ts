@@ -1,7 +1,7 @@
 // `kvasir serve`: refuses options that contradict each other, then serves a model until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
-import { refuseIdle } from '../options/ineffective-options.ts';
+import { refuseIneffective } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addLogFlags,
@@ -18,7 +18,7 @@ import {
 } from '../options/options.ts';
 import { addLiveCppFlags } from '../options/pipeline-options.ts';
 import { addServedSloFlags } from '../options/slo-options.ts';
-import { refuseIdleStore } from '../options/store-flags.ts';
+import { refuseStoreOptions } from '../options/store-flags.ts';
 import { refuseSharedFolders } from '../serve/instance-tiers.ts';
 import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
@@ -72,8 +72,8 @@ export function serveCommand(): Command {
   return addHelpAll(command, ...rare).action(async (given: Record<string, unknown>) => {
     const flags = withoutDefaults(given);
     const options = readOptions(serveOptionsSchema, flags);
-    refuseIdle(givenOptions(flags), options);
-    for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
+    refuseIneffective(givenOptions(flags), options);
+    for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
     if (options.nats === undefined || options.instances !== undefined)
       refuseTooMuchMemory(options, options.instances ?? [oneInstance]);

@@ -9,10 +9,10 @@ import { addOutputFlags } from '../simulate/run-outputs.ts';
 import { printReport } from '../simulate/run-summary.ts';
 import {
   addRunFlags,
+  givenFlags,
   runAtHighestRate,
   runSimulation,
   simulationSchema,
-  withoutUnsaid,
 } from '../simulate/simulated-run.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
 
@@ -37,7 +37,7 @@ export function simulateCommand(): Command {
   ];
   return addHelpAll(addOutputFlags(command), ...rare).action(
     async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
-      const flags = withoutUnsaid(given);
+      const flags = givenFlags(given);
       if (experiment !== undefined) flags.config = experiment;
       const options = readOptions(simulationSchema, flags);
       if (options.chaos) {

@@ -4,7 +4,7 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { type ClusterView, clusterViewSchema, topRows, whoServes } from '../serve/host/instance-rows.ts';
+import { type ClusterView, clusterViewSchema, servingSummary, topRows } from '../serve/host/instance-rows.ts';
 import { stopSignal } from '../serve/stop-signal.ts';
 import { tableLines } from '../terminal/table.ts';
 
@@ -38,7 +38,7 @@ async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>
   void stopSignal().then(() => stopped.abort());
   let before: ClusterView | undefined;
   while (!stopped.signal.aborted) {
-    const view = await look(url, apiKey);
+    const view = await query(url, apiKey);
     if (json) console.log(JSON.stringify(view));
     else show(view, before);
     if (once) return;
@@ -48,7 +48,7 @@ async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>
 }
 
 /** @throws Error in one line when the server does not answer */
-async function look(url: string, apiKey: string | undefined): Promise<ClusterView> {
+async function query(url: string, apiKey: string | undefined): Promise<ClusterView> {
   const headers: Record<string, string> = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
   const path = `${url.replace(/\/+$/, '')}/api/cluster`;
   const response = await fetch(path, { headers, signal: AbortSignal.timeout(answerMsMax) }).catch((error: unknown) => {
@@ -61,7 +61,7 @@ async function look(url: string, apiKey: string | undefined): Promise<ClusterVie
 
 function show(view: ClusterView, before: ClusterView | undefined): void {
   if (process.stdout.isTTY) process.stdout.write(clearScreen);
-  console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${whoServes(view)}`);
+  console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${servingSummary(view)}`);
   const width = process.stdout.columns ?? Number.POSITIVE_INFINITY;
   for (const line of tableLines(topRows(view, before), width)) console.log(line);
 }

@@ -7,7 +7,7 @@ import type { InstanceSpec, SimulationConfig } from '../../sim/engine/simulation
 import { rangeTokens } from '../../util/step.ts';
 import { groups, olderName } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import { type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
+import { type BorrowOptions, type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
 import { numeric } from './schema-parts.ts';
 import { modelSpec } from './specs.ts';
 
@@ -34,9 +34,6 @@ export const liveBorrowFields = {
   leaseMs: positive.default(liveLeaseMs),
   lendHost: share.default(0),
 };
-
-const borrowSchema = z.object(borrowFields);
-export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
 
 interface LiveOptions extends BorrowOptions {
   readonly lendHost: number;

@@ -59,7 +59,9 @@ export function faultPlan(
     if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: it needs --borrow');
     for (const index of named ?? [])
       if (index >= instances)
-        throw new UsageError(`Cannot inject ${kind}: there is no instance ${index}: the ${instances} instances are numbered from 0`);
+        throw new UsageError(
+          `Cannot inject ${kind}: there is no instance ${index}: the ${instances} instances are numbered from 0`,
+        );
   }
   const silentUs = Math.round(heartbeatTimeoutMs * 1000);
   const times = {

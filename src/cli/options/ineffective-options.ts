@@ -21,7 +21,7 @@ const ofForecasts = ['forecast', 'td', 'refusalProbabilityMax'];
  * @param given options of flags and config file
  * @throws UsageError
  */
-export function refuseIdle(
+export function refuseIneffective(
   given: Readonly<Record<string, unknown>>,
   {
     borrow,
@@ -42,8 +42,8 @@ export function refuseIdle(
     [cppGroup !== undefined, ['cppTokens'], '--cpp-group'],
   ] as const;
   for (const [inUse, names, needed] of rules) {
-    const idle = inUse ? undefined : names.find((name) => given[name] !== undefined);
-    if (idle !== undefined) throw new UsageError(`Cannot use --${flagFor(idle)}: it needs ${needed}`);
+    const ineffective = inUse ? undefined : names.find((name) => given[name] !== undefined);
+    if (ineffective !== undefined) throw new UsageError(`Cannot use --${flagFor(ineffective)}: it needs ${needed}`);
   }
 }
 

@@ -2,7 +2,20 @@
 
 import type { LendingPolicy } from '../../core/lending/lending-policy.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
-import type { BorrowOptions } from './borrow-options.ts';
+
+/** The lending options, as `borrowFields` of borrow-options.ts parses them. */
+export interface BorrowOptions {
+  readonly borrow: boolean;
+  readonly lendShare: number;
+  readonly lowWater: number;
+  readonly remoteAttentionShare: number;
+  readonly lookAheadMs: number;
+  readonly leaseMs: number;
+  readonly borrowAhead: boolean;
+  readonly settle: boolean;
+  readonly settleMs: number;
+  readonly remoteCacheMs: number;
+}
 
 /** Rules of live instances. */
 export interface LendingRules extends BorrowOptions {

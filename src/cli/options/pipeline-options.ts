@@ -4,7 +4,6 @@ import { z } from 'zod';
 import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
-import type { InstanceOptions } from './options.ts';
 import { numeric } from './schema-parts.ts';
 
 /** The options of `simulate`, with a smaller default for live prompts. */
@@ -16,7 +15,7 @@ export const liveCppFields = {
 interface CppOptions {
   readonly cppGroup?: number | undefined;
   readonly cppTokens: number;
-  readonly instances?: readonly InstanceOptions[] | undefined;
+  readonly instances?: readonly { readonly role: string }[] | undefined;
   readonly borrow: boolean;
   readonly nats?: string | undefined;
 }

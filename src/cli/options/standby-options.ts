@@ -48,9 +48,13 @@ export function withStandby(options: StandbyOptions, instances: readonly Instanc
   const standbys = instances.filter((spec) => spec.startUs !== undefined);
   if (standbys.length === 0) return instances;
   if (instances.every(({ role }) => role !== 'mixed'))
-    throw new UsageError(`Cannot use --standby ${standbys.length}: it needs mixed instances, from which requests migrate`);
+    throw new UsageError(
+      `Cannot use --standby ${standbys.length}: it needs mixed instances, from which requests migrate`,
+    );
   if (options.borrow)
-    throw new UsageError('Cannot use --standby with --borrow: a request that outgrows its instance either migrates or borrows');
+    throw new UsageError(
+      'Cannot use --standby with --borrow: a request that outgrows its instance either migrates or borrows',
+    );
   if (options.faults.length > 0)
     throw new UsageError('Cannot use --standby with --faults: instance starts are not simulated with faults');
   const capacities = standbys.map(

@@ -7,9 +7,10 @@ import { toFlag } from './options.ts';
 const ofComputing = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow', 'roleSwitch'] as const;
 
 /** @param given options of the store by name @param tiers its tiers, own or of all instances @throws UsageError */
-export function refuseIdleStore(given: Readonly<Record<string, unknown>>, tiers: TierOptions): void {
-  const idle = ofComputing.find((name) => given[name] !== undefined);
-  if (idle !== undefined) throw new UsageError(`Cannot use --${toFlag(idle)} for a store: it computes nothing`);
+export function refuseStoreOptions(given: Readonly<Record<string, unknown>>, tiers: TierOptions): void {
+  const unsupported = ofComputing.find((name) => given[name] !== undefined);
+  if (unsupported !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(unsupported)} for a store: it computes nothing`);
   if (tiers.hostMemory === undefined && tiers.ssd === undefined)
     throw new UsageError('Cannot start a store: it needs --host-memory or --ssd');
 }

@@ -18,7 +18,7 @@ export interface JoinedMessage {
   readonly incarnation: number;
 }
 
-interface Watcher {
+interface ChildObserver {
   readonly log: (line: string) => void;
   /** Called when a joined instance has exited. */
   readonly died: (name: string, incarnation: number) => void;
@@ -27,7 +27,7 @@ interface Watcher {
 export class ChildInstances {
   readonly #children: Child[];
 
-  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], watcher: Watcher) {
+  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], observer: ChildObserver) {
     this.#children = instances.map((own, i) => {
       const name = `${hostname()
         .replace(/[^\w-]/g, '-')
@@ -37,7 +37,7 @@ export class ChildInstances {
         ...tierFlags(options, own, i, instances.length),
         ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
       ];
-      return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
+      return new Child(name, flags, { KVASIR_NATS: nats }, observer);
     });
   }
 
@@ -100,17 +100,17 @@ class Child {
   readonly #name: string;
   readonly #flags: readonly string[];
   readonly #env: Readonly<Record<string, string>>;
-  readonly #watcher: Watcher;
+  readonly #observer: ChildObserver;
   #process: ChildProcess | undefined;
   readonly #backoff = new Backoff();
   #timer: NodeJS.Timeout | undefined;
   #closing = false;
 
-  constructor(name: string, flags: readonly string[], env: Readonly<Record<string, string>>, watcher: Watcher) {
+  constructor(name: string, flags: readonly string[], env: Readonly<Record<string, string>>, observer: ChildObserver) {
     this.#name = name;
     this.#flags = flags;
     this.#env = env;
-    this.#watcher = watcher;
+    this.#observer = observer;
     this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
     // Without a caller that awaits it, a rejection must not end the process.
     this.joined.catch(() => {});
@@ -142,12 +142,12 @@ class Child {
     this.#process = child;
     child.once('message', (message: JoinedMessage) => {
       incarnation = message.incarnation;
-      this.#watcher.log(`Instance ${this.#name} has joined as process ${child.pid}`);
+      this.#observer.log(`Instance ${this.#name} has joined as process ${child.pid}`);
       joined(message.joined);
     });
     child.once('exit', (code, signal) => {
       this.#process = undefined;
-      if (incarnation !== undefined) this.#watcher.died(this.#name, incarnation);
+      if (incarnation !== undefined) this.#observer.died(this.#name, incarnation);
       if (this.#closing) return;
       const end = `Instance ${this.#name} exited with ${signal ?? `code ${code}`}`;
       if (incarnation === undefined && failed !== undefined)
@@ -158,7 +158,7 @@ class Child {
 
   #startLater(end: string, livedMs: number): void {
     const delayMs = this.#backoff.next(livedMs);
-    this.#watcher.log(`${end}: it is restarted in ${delayMs / 1000} s`);
+    this.#observer.log(`${end}: it is restarted in ${delayMs / 1000} s`);
     this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
   }
 }

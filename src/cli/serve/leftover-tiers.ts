@@ -6,7 +6,7 @@ import { join } from 'node:path';
 const statBlockBytes = 512;
 
 /** One line, or undefined without leftover tiers. @param instances of this run */
-export function leftBehind(ssd: string, instances: number): string | undefined {
+export function leftoverTiers(ssd: string, instances: number): string | undefined {
   const left = namesIn(ssd).filter((name) => {
     const index = /^instance-(\d+)(\.\w+)?$/.exec(name)?.[1];
     return index !== undefined && Number(index) >= instances;

@@ -50,7 +50,7 @@ function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
 }
 
 /** KV memory for a request on the smallest instance: its own, and that which all others lend in whole ranges. */
-export function reachBytes(
+export function requestKvBytes(
   lenders: readonly { readonly kvBytes: number; readonly hostBytes: number }[],
   blockBytes: number,
   rules: LendingRules,
@@ -72,7 +72,7 @@ function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): nu
 }
 
 /** Settings of a gManager that may run in any of several processes. */
-export function officeSettings(
+export function clusterManagerSettings(
   rules: LendingRules,
 ): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
   return { ...bureauSettings(rules), blocksMax: stagingBlocks };

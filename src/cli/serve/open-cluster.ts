@@ -16,7 +16,7 @@ import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { blockRoot } from './block-root.ts';
 import { tierSettings } from './instance-tiers.ts';
-import { officeSettings } from './live-borrowing.ts';
+import { clusterManagerSettings } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
@@ -99,7 +99,7 @@ export function openClusterInstance(
       ...{ bus, name, incarnation },
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
-      lending: rules && officeSettings(rules),
+      lending: rules && clusterManagerSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
       root: blockRoot(files, options),

@@ -11,7 +11,7 @@ import { type LendingRules, lentBytes, withHostMemory } from '../options/lending
 import { computes, type InstanceOptions, type ModelOptions, oneInstance } from '../options/options.ts';
 import { blockKeyOf } from './block-key.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
-import { bureauSettings, reachBytes } from './live-borrowing.ts';
+import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
 import { locateModel } from './model/locate-model.ts';
 import { contextTokens } from './model/served-model.ts';
 import { openTextSide, type TextSide } from './model/text-side.ts';
@@ -99,7 +99,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       queueMax: queue,
       placement: serving.placement,
       pipeline: serving.pipeline,
-      lending: lending && bureauSettings(lending),
+      lending: lending && localManagerSettings(lending),
       log: serving.log ?? console.error,
     });
     const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
@@ -160,7 +160,7 @@ function withLoans(
   if (given.length < instances.length) return undefined;
   const valueBytes = inputs === 'f32' ? 4 : 2;
   const blockBytes = 2 * config.layers * config.kvHeads * config.headDim * valueBytes * pageTokens;
-  return reachBytes(given, blockBytes, lending);
+  return requestKvBytes(given, blockBytes, lending);
 }
 
 /** Host memory of an instance for blocks of sequences. */

@@ -1,10 +1,11 @@
 // Runs `kvasir serve` after its options are checked: an endpoint over instances of this process or of a cluster.
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
-import type { DataFolder } from '../../gateway/http/data-folder.ts';
+import { DataFolder } from '../../gateway/http/data-folder.ts';
 import type { ServedModel } from '../../gateway/http/served-model.ts';
 import { type Gateway, listen } from '../../gateway/http/server.ts';
 import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
+import { FolderLock } from '../../weights/hub/lock.ts';
 import { servedLending } from '../options/borrow-options.ts';
 import type { ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
@@ -12,13 +13,13 @@ import { admissionSettings } from '../options/slo-options.ts';
 import { UsageError } from '../usage-error.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
+import { codeOf, makeFolder } from './host/make-folder.ts';
 import { answerMemoryQuestions } from './host/memory-probe.ts';
-import { openData } from './host/open-data.ts';
 import { openLog, type ServerLog } from './host/server-log.ts';
-import { leftBehind } from './leftover-tiers.ts';
+import { leftoverTiers } from './leftover-tiers.ts';
 import type { TextSide } from './model/text-side.ts';
 import { openServing } from './open-serving.ts';
-import { endSoon, stopSignal } from './stop-signal.ts';
+import { exitAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
@@ -30,7 +31,7 @@ interface Surface extends ServerLog {
 /** Serves until SIGTERM or SIGINT. @throws Error in one line if it cannot */
 export async function serveModel(options: ServeOptions): Promise<void> {
   const log = openLog(options);
-  const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
+  const left = options.ssd && leftoverTiers(options.ssd, options.instances?.length ?? 1);
   if (left) log.logger.warn(left);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
   try {
@@ -97,7 +98,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
     }
   } finally {
     await member.close();
-    endSoon();
+    exitAfterWrites();
   }
 }
 
@@ -163,4 +164,21 @@ async function served(ended: Promise<string>, { log }: ServerLog): Promise<void>
   const end = await Promise.race([stopSignal(), ended]);
   if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
   log('Draining: running requests finish, new ones are refused');
+}
+
+/** The data folder, locked for this process. */
+interface OpenData {
+  readonly folder: DataFolder;
+  release(): Promise<void>;
+}
+
+/** @throws UsageError if it cannot be created or written, Error in one line if another process uses it */
+async function openData(path: string, log: (message: string) => void): Promise<OpenData> {
+  makeFolder(path, 'data');
+  const folder = new DataFolder(path, log);
+  const lock = await FolderLock.tryAcquire(path).catch((error: unknown) => {
+    throw new UsageError(`Cannot keep data at ${path}: it cannot be written: ${codeOf(error)}`);
+  });
+  if (typeof lock === 'string') throw new Error(`Cannot keep data at ${path}: ${lock} uses it`);
+  return { folder, release: () => lock.release() };
 }

@@ -18,6 +18,6 @@ export function stopSignal(): Promise<'stop'> {
 }
 
 /** Exits after all is closed. The NATS client would keep the process alive with a pending connection to a hanging server. */
-export function endSoon(): void {
+export function exitAfterWrites(): void {
   setTimeout(() => process.exit(), endMs).unref();
 }

@@ -1,7 +1,7 @@
 // The settings of an instance thread.
 
+import type { LendingRules } from '../options/lending-rules.ts';
 import type { ModelOptions } from '../options/options.ts';
-import type { LendingSettings } from './live-borrowing.ts';
 
 export interface InstanceSettings {
   readonly model: string;
@@ -35,4 +35,18 @@ export interface InstanceSettings {
     | undefined;
   /** Memory lending with other instances; undefined: none. */
   readonly lending?: LendingSettings | undefined;
+}
+
+/** The memory of an instance that lends. */
+interface LenderMemory {
+  /** Configured KV memory; undefined: by the context. */
+  readonly kvBytes: number | undefined;
+  /** Host memory for blocks of sequences. */
+  readonly hostBytes: number;
+}
+
+export interface LendingSettings {
+  /** (instances). `others`: they join later from other processes. */
+  readonly lenders: readonly LenderMemory[] | 'others';
+  readonly rules: LendingRules;
 }

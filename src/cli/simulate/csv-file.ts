@@ -29,8 +29,8 @@ export class CsvTable {
 
   /** The rows with these texts in their columns. */
   where(texts: Readonly<Record<string, string>>): CsvTable {
-    const wanted = Object.entries(texts).map(([name, text]) => [this.#place(name), text] as const);
-    const rows = this.#rows.filter(({ cells }) => wanted.every(([place, text]) => cells[place] === text));
+    const conditions = Object.entries(texts).map(([name, text]) => [this.#place(name), text] as const);
+    const rows = this.#rows.filter(({ cells }) => conditions.every(([place, text]) => cells[place] === text));
     return new CsvTable(this.path, this.#columns, rows);
   }
 

@@ -29,7 +29,9 @@ const dtypes = { bf16: 'bfloat16', fp8: 'fp8' };
 export function readMeasuredTables(directory: string, { hardware, precision, kv }: TablesWanted): MeasuredTables {
   const system = systems[hardware.split(/[-x]/)[0] ?? ''];
   if (system === undefined) {
-    throw new UsageError(`Cannot use --tables: there are none for ${hardware}: known are ${Object.keys(systems).join(', ')}`);
+    throw new UsageError(
+      `Cannot use --tables: there are none for ${hardware}: known are ${Object.keys(systems).join(', ')}`,
+    );
   }
   const kernel = (name: string) => readCsv(findFile(directory, `${system}_vllm`, `_${name}_perf`));
   const products = kernel('gemm');
@@ -65,8 +67,8 @@ function findFile(directory: string, start: string, middle: string): string {
 function some(table: CsvTable, texts: Readonly<Record<string, string>>): CsvTable {
   const rows = table.where(texts);
   if (rows.length > 0) return rows;
-  const wanted = Object.entries(texts).map(([name, text]) => `${name} ${text}`);
-  throw new UsageError(`Cannot use ${table.path}: it has no rows of ${wanted.join(', ')}`);
+  const conditions = Object.entries(texts).map(([name, text]) => `${name} ${text}`);
+  throw new UsageError(`Cannot use ${table.path}: it has no rows of ${conditions.join(', ')}`);
 }
 
 function gemmTable(table: CsvTable, precision: 'bf16' | 'fp8'): GemmTable {

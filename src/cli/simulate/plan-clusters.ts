@@ -43,15 +43,15 @@ export interface PlanSettings extends SearchLimits {
 }
 
 /** Called before every simulation. */
-export type PlanWatch = (tried: number, next: string) => void;
+export type PlanObserver = (tried: number, next: string) => void;
 
 /** @throws UsageError if no hardware holds the model; Error if no cluster meets the share */
-export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
+export async function planClusters(settings: PlanSettings, observer: PlanObserver) {
   const { units, leftOut } = unitsOf(settings);
   let tried = 0;
   const attempt = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
     const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
-    watch(tried++, describe(unit, shape, decodeUnit));
+    observer(tried++, describe(unit, shape, decodeUnit));
     const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
     if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
     const { requests, withinSlo, ttftUs, tbtUs } = outcome;
@@ -66,7 +66,9 @@ export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
 function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
   const best = frontierOf(trials).at(-1);
   const most =
-    best === undefined ? '' : `: ${describe(best.unit, best, best.decodeUnit)} has the highest share, ${percent(best.share)}`;
+    best === undefined
+      ? ''
+      : `: ${describe(best.unit, best, best.decodeUnit)} has the highest share, ${percent(best.share)}`;
   return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
 }
 

@@ -96,8 +96,8 @@ const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 
 /** The title of a plot. */
 function titleOf(options: OutputOptions): string {
-  const told = settingsOf(options).filter(([name]) => inTitles.includes(name));
-  return told.map(([name, value]) => `${name} ${value}`).join(', ');
+  const titleSettings = settingsOf(options).filter(([name]) => inTitles.includes(name));
+  return titleSettings.map(([name, value]) => `${name} ${value}`).join(', ');
 }
 
 function writeOutput(path: string, text: string): void {

@@ -2,7 +2,9 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { placementKinds } from '../../core/router/placement/placement.ts';
+import type { StepWatch } from '../../sim/engine/executor.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
+import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from '../options/cluster-options.ts';
@@ -14,8 +16,8 @@ import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } 
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { findRate } from './find-rate.ts';
-import { replay } from './replay.ts';
-import { outputFields } from './run-outputs.ts';
+import { type OutputOptions, outputFields, RunOutputs } from './run-outputs.ts';
+import type { TracePiece } from './trace-file.ts';
 import { openWorkload } from './workload-source.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
@@ -42,9 +44,9 @@ export const simulationSchema = z.object({
 export type SimulationOptions = z.infer<typeof simulationSchema>;
 
 /** Drops defaults: commander sets a `--no-...` flag that is not given to `true`, which would override the config file. */
-export function withoutUnsaid(flags: Readonly<Record<string, unknown>>): Record<string, unknown> {
-  const said = Object.entries(flags).filter(([name, value]) => value !== true || !negatable.includes(name));
-  return Object.fromEntries(said);
+export function givenFlags(flags: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const given = Object.entries(flags).filter(([name, value]) => value !== true || !negatable.includes(name));
+  return Object.fromEntries(given);
 }
 
 const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
@@ -103,4 +105,37 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       watch,
     });
   });
+}
+
+/** After the last arrival, events between two progress updates. */
+const eventsBetweenLooks = 10_000;
+
+/** @param names of the instances */
+async function replay(
+  workload: AsyncIterable<TracePiece>,
+  names: readonly string[],
+  options: OutputOptions,
+  labels: Labels,
+  create: (watch: StepWatch | undefined) => Simulation,
+): Promise<Simulation> {
+  const outputs = await RunOutputs.open(options, names);
+  const simulation = create(outputs.watch);
+  const recorder = outputs.recorderOf(simulation);
+  for await (const { requests, share } of workload) {
+    for (const request of requests) {
+      recorder?.advance(request.arrivalUs);
+      simulation.arrive(labels.take(request));
+    }
+    await outputs.progressed(share, simulation);
+  }
+  while (!simulation.isOver) {
+    for (let i = 0; i < eventsBetweenLooks && !simulation.isOver; i++) {
+      recorder?.advance(simulation.nextUs);
+      simulation.advance(simulation.nextUs);
+    }
+    await outputs.progressed(1, simulation);
+  }
+  simulation.finish();
+  await outputs.close(simulation);
+  return simulation;
 }

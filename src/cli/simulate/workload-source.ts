@@ -36,7 +36,8 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
   const { trace, blockTokens } = options;
   const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
   const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
-  if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
+  if (flag !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
   return tiled(options, () => readTrace(trace, { blockTokens }));
 }
 

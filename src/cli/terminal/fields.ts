@@ -2,7 +2,7 @@
 
 export interface FieldText {
   readonly label: string;
-  /** Empty where the field has no unit, and for bytes, whose unit depends on the value. */
+  /** Empty for a field without unit, and for bytes: their unit depends on the value. */
   readonly unit: string;
   readonly isBytes: boolean;
 }

@@ -2,6 +2,7 @@
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
+import { z } from 'zod';
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { addBatchRoutes } from '../batches/batch-routes.ts';
 import { GatewayMetrics } from '../metrics/metrics.ts';
@@ -9,6 +10,7 @@ import { chatCompletions } from '../openai/chat.ts';
 import { completions } from '../openai/completions.ts';
 import { Contexts } from '../openai/contexts.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
+import { parseBody } from '../openai/fields.ts';
 import type { Encode } from '../openai/prompt.ts';
 import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
 import { describeRequest } from '../tracing/request-trace.ts';
@@ -19,7 +21,6 @@ import { readJson } from './body.ts';
 import { countInstances, describeCluster } from './cluster-view.ts';
 import type { DataFolder } from './data-folder.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
-import { switchRole } from './instance-roles.ts';
 import { callOf, type Env, refuseMethod } from './route-context.ts';
 import type { ServedModel } from './served-model.ts';
 
@@ -180,4 +181,24 @@ function answerError(c: Context<Env>, error: unknown, logger: Logger): Response 
     status: apiError.status,
     headers: errorHeaders(apiError, requestId),
   });
+}
+
+const roleSchema = z.object({ role: z.enum(['mixed', 'prefill', 'decode']) });
+
+/** Changes the role of an instance. @throws ApiError 404 for an unknown instance, 400 for an unknown role, 409 if the instance cannot take the role */
+function switchRole(number: string, json: unknown, cluster: ClusterPort): object {
+  const instance = /^\d{1,4}$/.test(number) ? Number(number) : undefined;
+  const { length } = cluster.roles();
+  if (instance === undefined || instance >= length)
+    throw new ApiError(404, `Cannot find instance '${number.slice(0, 64)}': there are ${length}, numbered from 0`, {
+      code: 'instance_not_found',
+    });
+  const { role } = parseBody(roleSchema, json);
+  const why = cluster.switchRole(instance, role);
+  if (why !== undefined)
+    throw new ApiError(409, `Cannot make instance ${instance} ${role}: ${why}`, {
+      code: 'role_conflict',
+      param: 'role',
+    });
+  return { instance, role };
 }

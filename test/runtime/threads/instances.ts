@@ -2,8 +2,8 @@
 import { fileURLToPath } from 'node:url';
 import type { LendingRules } from '../../../src/cli/options/lending-rules.ts';
 import { blockRoot } from '../../../src/cli/serve/block-root.ts';
-import { bureauSettings, type LendingSettings } from '../../../src/cli/serve/live-borrowing.ts';
-import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import { localManagerSettings } from '../../../src/cli/serve/live-borrowing.ts';
+import type { InstanceSettings, LendingSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../../src/core/protocol/ports.ts';
 import type { AdmissionSettings } from '../../../src/core/router/admission/length-admission.ts';
@@ -97,7 +97,7 @@ export function borrowingCluster(
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
     ...{ transport, restarts, admission: everyone },
-    lending: bureauSettings(rules),
+    lending: localManagerSettings(rules),
     queueMax: 64,
     log: () => {},
   });

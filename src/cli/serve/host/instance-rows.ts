@@ -83,7 +83,7 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
 }
 
 /** "2 of 3 instances serve, 1 of 1 stores keep": stores do not serve requests. */
-export function whoServes({ instances }: ClusterView): string {
+export function servingSummary({ instances }: ClusterView): string {
   const counted = (those: readonly InstanceView[]) => `${those.filter(({ ready }) => ready).length} of ${those.length}`;
   const stores = instances.filter(({ role }) => role === 'store');
   const kept = stores.length === 0 ? '' : `, ${counted(stores)} stores keep`;

@@ -32,8 +32,8 @@ export async function ask(
   const { model, cluster } = serving;
   if (model.tokenizer === undefined) throw new Error(`Cannot generate: model '${model.id}' has no tokenizer`);
   const prompt = await promptTokens(serving, input);
-  const room = model.contextTokens - prompt.length;
-  if (room < 1)
+  const capacity = model.contextTokens - prompt.length;
+  if (capacity < 1)
     throw new Error(`Cannot generate: the prompt has ${prompt.length} tokens, the context ${model.contextTokens}`);
   const detokenizer = new Detokenizer(model.tokenizer, { atStart: 'messages' in input });
   const ends = new Set(model.eosIds);
@@ -43,7 +43,7 @@ export async function ask(
     text += piece;
     onText(piece);
   };
-  const request = localRequest(serving, prompt, Math.min(room, settings.maxTokens ?? room), settings);
+  const request = localRequest(serving, prompt, Math.min(capacity, settings.maxTokens ?? capacity), settings);
   return new Promise((resolve, reject) => {
     cluster.submit(request, (event: GenerationEvent) => {
       if (event.kind === 'tokens') {

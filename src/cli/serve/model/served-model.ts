@@ -23,14 +23,14 @@ export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: 
   if (context !== undefined && context > config.maxPositions) {
     throw new UsageError(`Cannot use --context ${context}: the model has ${config.maxPositions} positions`);
   }
-  const wanted = context ?? Math.min(config.maxPositions, contextTokensDefaultMax);
-  if (kvMemory === undefined) return wanted;
+  const requested = context ?? Math.min(config.maxPositions, contextTokensDefaultMax);
+  if (kvMemory === undefined) return requested;
   const valueBytes = inputs === 'f32' ? 4 : 2;
   const pageBytes = 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
   const capacity = capacityTokens(layerGroups(config), Math.floor(kvMemory / pageBytes), pageTokens);
-  if (context === undefined && capacity > 0) return Math.min(wanted, capacity);
-  if (capacity >= wanted) return wanted;
-  throw new UsageError(`Cannot use --kv-memory ${kvMemory}: it holds ${capacity} tokens, the context is ${wanted}`);
+  if (context === undefined && capacity > 0) return Math.min(requested, capacity);
+  if (capacity >= requested) return requested;
+  throw new UsageError(`Cannot use --kv-memory ${kvMemory}: it holds ${capacity} tokens, the context is ${requested}`);
 }
 
 /** Layers without and with a window. */
