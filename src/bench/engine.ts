@@ -118,7 +118,7 @@ export class EngineBench {
     freeModel(this.#model, this.#backend);
   }
 
-  /** @param pairs (row, key) pairs of one layer. @param cached tokens whose K and V move */
+  /** @param pairs (row, key) pairs of one layer @param cached tokens with moved keys and values */
   #cost(rows: number, logitRows: number, pairs: number, cached: number): StepCost {
     const { compiled, linears, kv } = this.#model;
     const { ops, logits } = compiled.program;
