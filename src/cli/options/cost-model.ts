@@ -55,7 +55,8 @@ export function createCostModel(options: CostOptions): StepCostModel {
 /** @throws UsageError if a kernel of the model was not measured, or the devices cannot hold its weights */
 export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
   const { device, machine, shape } = instanceShape(options);
-  if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: there are no measurements');
+  if (machine !== undefined)
+    throw new UsageError('Cannot use --cost table over several machines: there are no measurements');
   return rangeErrorsAsUsage(() => prepareKernels({ ...shape, device, tables }));
 }
 

@@ -75,11 +75,11 @@ function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): nu
 export function clusterManagerSettings(
   rules: LendingRules,
 ): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
-  return { ...bureauSettings(rules), blocksMax: stagingBlocks };
+  return { ...localManagerSettings(rules), blocksMax: stagingBlocks };
 }
 
 /** Settings of the gManager. */
-export function bureauSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
+export function localManagerSettings(rules: LendingRules): Omit<LendingManagerSettings, 'instances'> {
   const times = liveTimes(rules);
   const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
   return {
