@@ -1,4 +1,4 @@
-// What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
+// Effects: what an instance or a conductor has its driver do, as plain data.
 
 import type { Step } from '../../util/step.ts';
 import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
@@ -17,7 +17,7 @@ interface Emit {
   readonly event: GenerationEvent;
 }
 
-/** For the log: an event came late, twice or about nothing known; it changed nothing. */
+/** For the log: the event was late, doubled or unknown, and changed nothing. */
 interface Ignored {
   readonly kind: 'ignored';
   readonly message: string;
@@ -29,8 +29,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | BorrowerEffect
   | Outgrows
   /**
-   * Run it, or up to `stepsMax` steps of its rows one after another, each a token further; answer with stepDone, stepAborted or stepFailed.
-   * The arrays of `plan` are reused: valid until that answer.
+   * Run the step, or up to `stepsMax` steps with the same rows, each one token further. Answer with stepDone, stepAborted or stepFailed.
+   * The arrays of `plan` are valid until that answer.
    */
   | {
       readonly kind: 'runStep';
@@ -39,67 +39,67 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly predictedUs: number;
       readonly shape: StepShape;
       readonly stepsMax: number;
-      /** All its rows are those of batch jobs: it stops for whoever waits for an answer. */
+      /** All rows are those of batch jobs: the step yields to interactive requests. */
       readonly background: boolean;
-      /** Tokens whose keys and values come from host memory for it, and those of its own that go there: none of a step that only decodes. */
+      /** Tokens whose keys and values it loads from host memory, and stores there: none of a step that only decodes. */
       readonly loadTokens: number;
       readonly storeTokens: number;
-      /** Of the layers it runs these alone; undefined: all. */
+      /** The layers that it runs; undefined: all. */
       readonly range: LayerRange | undefined;
-      /** Where what these make of a chunk goes if the step counts, as `pass` says then: so that it may leave at once. */
+      /** Where the activations of a range go if the step counts: the driver may send them before `sendActivations` says so. */
       readonly passes: { readonly to: InstanceIndex; readonly chunk: Activations } | undefined;
-      /** Attention over keys that lie with other instances; undefined: there are none. */
+      /** Attention over keys at other instances; undefined: none. */
       readonly remote: readonly RemoteWork[] | undefined;
     }
-  /** Answer stepDone when the step of the run ends that runs now. */
+  /** The run ends with its current step: answer stepDone then. */
   | { readonly kind: 'endRun'; readonly step: StepNumber }
-  /** Set the abort word of this step, if it still runs. It may end as stepDone all the same. */
+  /** Set the abort word of the step, if it still runs. It may still end as stepDone. */
   | { readonly kind: 'abortStep'; readonly step: StepNumber }
   | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
   /**
-   * Keys and values of `tokens` more prompt tokens go to another instance: at once, or layer by layer as `step` computes them. With `held` they
-   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`. Those of a `range` of the layers, or of all.
+   * Send keys and values of `tokens` prompt tokens from `from` on: now, or layer by layer as `step` computes them. With `held` they are the last
+   * ones: when all have arrived, the other instance gets `promptReceived` with `held`. `range`: of these layers; undefined: of all.
    */
   | {
       readonly kind: 'stream';
       readonly id: RequestId;
       readonly to: InstanceIndex;
-      /** The first of them, of how many the prompt has. */
+      /** The first token, and the number of prompt tokens. */
       readonly from: number;
       readonly promptTokens: number;
       readonly tokens: number;
-      /** The prompt's blocks, as they are until the machine's next step. */
+      /** Blocks of the prompt, valid until the machine's next step. */
       readonly table: BlockTableView;
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
       readonly range: LayerRange | undefined;
     }
-  /** Chunks of a prompt will come from the member that runs the layers before these: before the `enlisted` that says so is sent. */
+  /** Activations of a prompt will arrive from the member that runs the layers before these. Precedes the `joinedPipeline` that announces it. */
   | { readonly kind: 'expectActivations'; readonly id: RequestId; readonly from: InstanceIndex }
-  /** What a range of the layers made of a chunk goes to the member of a group that runs the next, unless it has left with the step: tell it `activations`. */
+  /** Send the activations of a chunk to the member that runs the next layers, unless the step has sent them: it gets `activations`. */
   | {
       readonly kind: 'sendActivations';
       readonly id: RequestId;
       readonly to: InstanceIndex;
       readonly chunk: Activations;
     }
-  /** The other instance of a hand-off may write to these pages, in the order of `LandingLayout`: before the `reserved` that tells it so is sent. */
+  /** The sender of a hand-off may write to these pages, in the order of `ReceiveLayout`. Precedes the `reserved` that grants them. */
   | { readonly kind: 'openReceiveBuffer'; readonly id: RequestId; readonly pages: Int32Array }
-  /** It may write no more, and is not writing any more when this has been carried out. */
+  /** It may not write any more. Carried out once no write is in progress. */
   | { readonly kind: 'closeReceiveBuffer'; readonly id: RequestId }
-  /** Cached keys and values go to another instance, which has a request that starts behind them. When they have left, tell this one `prefixSent`; when they have arrived, the other one `loaded` to `blocks`. */
+  /** Send a cached prefix to another instance. When it has left, this instance gets `prefixSent`; when it has arrived, the other one gets `loaded` to `blocks`. */
   | {
       readonly kind: 'streamPrefix';
       readonly id: RequestId;
       readonly to: InstanceIndex;
       readonly tokens: number;
       readonly blocks: number;
-      /** Of these layers alone; undefined: of all. */
+      /** Of these layers; undefined: of all. */
       readonly range: LayerRange | undefined;
-      /** Where contents are real: (blocks, layers, or those of the range) pages of the pool where they are. */
+      /** Where contents are real: (blocks, layers of the range) pages of the pool that hold it. */
       readonly pages?: Int32Array;
     }
-  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers, or those of the range that is asked for). `ahead`: of which block they begin, where steps may run meanwhile: tell `arriving` too. */
+  /** Where contents are real: another instance may write the prefix that is fetched next to these pages, (blocks, layers of the range). `ahead`: their first block, where steps may run before all is here: `arriving` is then due as well. */
   | {
       readonly kind: 'expectPrefix';
       readonly id: RequestId;
@@ -107,11 +107,11 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly pages: Int32Array;
       readonly ahead?: number | undefined;
     }
-  /** Where contents are real: copy pages of the pool, or of host memory, one by one, before anything that comes after: what a member of a group has of a prompt goes to the room of its layers. */
+  /** Where contents are real: copy pages of the pool or of host memory, one by one, before any later effect: a cached prefix into the blocks of a member's layers. */
   | { readonly kind: 'copyPrefix'; readonly from: Int32Array; readonly to: Int32Array }
-  /** It may write no more, and is not writing any more when this has been carried out. */
+  /** It may not write any more. Carried out once no write is in progress. */
   | { readonly kind: 'closePrefix'; readonly id: RequestId }
-  /** Read `blocks` blocks of SSD into host memory, or layer by layer to `pages` of the pool, (blocks, layers): then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
+  /** Read `blocks` blocks of SSD into host memory, or layer by layer into `pages` of the pool, (blocks, layers): the prompt before block `to` is then here. Answer with `loaded`. `what`: the blocks, where contents are real. */
   | {
       readonly kind: 'readSsd';
       readonly id: RequestId;
@@ -120,17 +120,17 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly what?: readonly SsdBlock[];
       readonly pages?: Int32Array | undefined;
     }
-  /** Where contents are real: nothing is written to host memory or the pool for this read any more when this has been carried out. */
+  /** Where contents are real: cancel the read. Carried out once none of it is written any more. */
   | { readonly kind: 'stopRead'; readonly id: RequestId }
-  /** Write so many blocks that host memory had no room for, in the order in which they were told. Answer with `ssdWritten`. `what`: which, where contents are real. */
+  /** Write so many blocks that host memory has no room for, in order. Answer with `ssdWritten`. `what`: the blocks, where contents are real. */
   | { readonly kind: 'writeSsd'; readonly blocks: number; readonly what?: readonly SsdBlock[] }
-  /** Where contents are real: a slot of SSD is to hold nothing any more. */
+  /** Where contents are real: erase a slot of SSD. */
   | { readonly kind: 'eraseSsd'; readonly slot: SlotId }
-  /** Where contents are real: copy pages of the pool, (blocks, layers) both: before anything that comes after, but layer by layer while the step runs that this is followed by. */
+  /** Where contents are real: copy pages of the pool, (blocks, layers) both, before any later effect; a step that follows may run meanwhile, layer by layer. */
   | { readonly kind: 'loadPages'; readonly from: Int32Array; readonly to: Int32Array }
-  /** Where contents are real: copy pages of the pool, before anything that comes after. */
+  /** Where contents are real: copy pages of the pool before any later effect. */
   | { readonly kind: 'copyPages'; readonly from: Int32Array; readonly to: Int32Array }
-  /** What is under way of this stream may be dropped: nobody wants it any more. */
+  /** Drop what is left of the stream. */
   | {
       readonly kind: 'stopStream';
       readonly id: RequestId;
@@ -138,30 +138,30 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly of: 'handoff' | 'prefix';
     }
   /**
-   * Nothing is read any more for the stream of a prompt once this has been carried out: its tokens from `from` on lie elsewhere, or are computed
-   * again. Those before stay where they are. The next `stream` begins with the first token that is not known to have arrived, or with `from`.
+   * The stream of a prompt reads no page from token `from` on once this is carried out: those tokens move, or are computed again. The next
+   * `stream` begins with the first token that is not acknowledged, or with `from`.
    */
   | { readonly kind: 'haltStream'; readonly id: RequestId; readonly to: InstanceIndex; readonly from: number }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
-  /** For the conductor: a request that outgrew another instance goes on here. Lost: a report names it. */
+  /** For the conductor: a request that outgrew another instance continues here. Lost: a report names it. */
   | { readonly kind: 'migrated'; readonly id: RequestId }
-  /** For the conductor: it could be gone on with elsewhere; here nothing is left of it. */
+  /** For the conductor: the request was released here and can continue elsewhere. */
   | { readonly kind: 'released'; readonly id: RequestId; readonly why: string }
-  /** For conductors: what is here. */
+  /** For conductors: the heartbeat. */
   | { readonly kind: 'report'; readonly report: InstanceReport }
-  /** For the conductor: what became of a pin. */
+  /** For the conductor: the state of a pin. */
   | { readonly kind: 'pinUpdated'; readonly id: PinId; readonly state: PinState }
-  /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
+  /** For conductors: KV events of the block cache. The arrays are valid until the machine's next step. */
   | { readonly kind: 'journal'; readonly journal: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly snapshot: KvSnapshot }
-  /** For the log: a step failed and took its requests with it. */
+  /** For the log: a step failed, and with it its requests. */
   | { readonly kind: 'fault'; readonly message: string };
 
 export type ConductorEffect<Request = GenerationRequest> =
   | Emit
   | Ignored
-  /** A try of the request `id` begins: `request` goes to an instance under the name that it has there. Lives: which starts are meant, where they are known. */
+  /** An attempt at the request `id` begins: submit `request` to an instance, under its name there. Incarnations are those meant, where they are known. */
   | {
       readonly kind: 'forward';
       readonly id: RequestId;
@@ -174,23 +174,23 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly decodeIncarnation?: number | undefined;
       readonly group: PipelineGroup | undefined;
     }
-  /** For whoever keeps accounts: where a try was to go, and what its instance found of the prompt. */
+  /** For the request log: where an attempt was placed, and what its instance found of the prompt. */
   | { readonly kind: 'placed'; readonly id: RequestId; readonly account: PlacementTrace }
   | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: PromptBlockCounts }
-  /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
+  /** With `interrupt`, set the abort word as well: the running step is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly instance: InstanceIndex; readonly id: PinId }
   /** For the log. */
   | { readonly kind: 'roleSwitched'; readonly instance: InstanceIndex; readonly role: InstanceRole }
-  /** For whoever pinned it. */
+  /** For the client that pinned it. */
   | {
       readonly kind: 'pinUpdated';
       readonly id: PinId;
       readonly instance: InstanceIndex | undefined;
       readonly state: PinState;
     }
-  /** Journals of the instance are missing: have it tell all blocks that it holds. */
+  /** KV events of the instance are missing: request a snapshot. */
   | { readonly kind: 'requestSnapshot'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };
 
@@ -207,8 +207,7 @@ export type StandbyEffect =
   /** Start the instance and load the model. Answer with `instanceJoined` when it serves. */
   | { readonly kind: 'startInstance'; readonly instance: InstanceIndex };
 
-/** For the conductor: the request may come to so many tokens, more than fit here. Lost: said again with every report. */
-
+/** For the conductor: the request may reach so many tokens, more than fit here. Lost: repeated with every report. */
 export interface Outgrows {
   readonly kind: 'outgrows';
   readonly id: RequestId;

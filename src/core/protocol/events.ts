@@ -1,4 +1,4 @@
-// What the machines hear: every event that an instance or a conductor reacts to, as plain data.
+// Events that an instance or a conductor reacts to, and messages between instances, as plain data.
 
 import type { StepResult } from '../../util/step.ts';
 import type { InstanceIndex, MoveNumber, PinId, RequestId, SlotId, StepNumber } from './ids.ts';
@@ -9,72 +9,72 @@ import type { PinOrder, PinState } from './pin-order.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 import type { LayerRange } from './step-shape.ts';
 
-/** What instances tell each other. Every message may come late or twice. */
+/** Messages between instances. Each may arrive late or twice. */
 export type PeerMessage<Request = GenerationRequest> =
   | HandOffMessage<Request>
   | PrefixMessage
   | PipelineMessage<Request>;
 
-/** Of a request that starts behind a prefix which another instance has. */
+/** Messages about a prefix that another instance has cached. */
 export type PrefixMessage =
-  /** To that one: send the chain's blocks from `from` on. Doubled: one is sent. After `unwanted`: sent for nobody, and dropped there. Lost: the one that asked loses patience. */
+  /** Send the blocks of the chain from `from` on. Doubled: sent once. After `unwanted`: sent, and dropped by the receiver. Lost: the requester's patience ends. */
   | {
       readonly kind: 'fetch';
       readonly id: RequestId;
       readonly chain: BlockChain;
       readonly from: number;
-      /** Of these layers alone; undefined: of all. */
+      /** Of these layers; undefined: of all. */
       readonly range?: LayerRange | undefined;
     }
-  /** To a store: this prefix is here; the store fetches what it lacks of it. Doubled: nothing is lacking the second time. Lost or late: it is not kept there, or later. */
+  /** To a store: the sender has this prefix; the store fetches what it lacks. Doubled: nothing is lacking. Lost or late: it is stored later, or not at all. */
   | { readonly kind: 'offer'; readonly id: RequestId; readonly chain: BlockChain }
-  /** To the one that asked: they are not here, or not any more. Doubled or unknown: nothing to do. Lost: as for `fetch`. */
+  /** Answer to `fetch`: the blocks are not cached. Doubled or unknown: ignored. Lost: as `fetch`. */
   | { readonly kind: 'missing'; readonly id: RequestId }
-  /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
+  /** To the sender: stop. Unknown: it has been sent. Lost: it is sent in vain. */
   | { readonly kind: 'unwanted'; readonly id: RequestId };
 
-/** A prefix, `blocks` long, that another instance has and that is worth moving. */
+/** A prefix of `blocks` blocks that is fetched from another instance. */
 export interface PrefixFetch {
   readonly from: InstanceIndex;
   readonly blocks: number;
-  /** From when it is asked for: what takes longer is computed. */
+  /** From the request on: what takes longer is computed. */
   readonly patienceUs: number;
-  /** How long it is predicted to take. */
+  /** Predicted time of the transfer. */
   readonly transferUs?: number | undefined;
 }
 
-/** A prefix, `blocks` long, of which each member of a group gets its layers. */
+/** A prefix of `blocks` blocks; each member of a pipeline group gets its layers of it. */
 export interface GroupPrefix {
   readonly blocks: number;
-  /** Who has it; undefined: members use what they have themselves. */
+  /** The instance that has it; undefined: members use what they have themselves. */
   readonly from: InstanceIndex | undefined;
-  /** From when a member asks for it: what takes longer is computed. */
+  /** From the request of a member on: what takes longer is computed. */
   readonly patienceUs: number;
 }
 
-/** What a range of the layers made of a chunk. */
+/** Tokens `from..tokens` of a prompt, computed by a range of the layers; the first `cachedTokens` are not computed. */
 export interface Activations {
   readonly from: number;
   readonly tokens: number;
   readonly cachedTokens: number;
 }
 
-/** Who computes a prompt together, each a range of the layers, in the order of these; what comes then happens at `decodeAt`. */
+/** Instances that compute a prompt together, in the order of their layers; `decodeAt` decodes it. */
 export interface PipelineGroup {
   readonly members: readonly InstanceIndex[];
-  /** (members): how many layers each runs; undefined: as many. */
+  /** (members): layers that each one runs; undefined: equal shares. */
   readonly layers?: readonly number[] | undefined;
   readonly chunkTokens: number;
   readonly decodeAt: InstanceIndex;
   /** Undefined: the whole prompt is computed. */
   readonly prefix?: GroupPrefix | undefined;
-  /** Which start of that one is meant, where it is known. */
+  /** Incarnation of `decodeAt`, where it is known. */
   readonly decodeIncarnation?: number | undefined;
 }
 
-/** Of a prompt that a group computes. */
+/** Messages about a prompt that a pipeline group computes. */
 export type PipelineMessage<Request = GenerationRequest> =
-  /** To the member at `index`, from the first one: keep memory for your layers. Doubled: answered as before. Of a request that is gone: `unable`. Lost: said again. */
+  /** To the member at `index`, from the first one: allocate memory for its layers. Doubled: answered alike. Of an ended request: `declinePipeline`. Lost: repeated. */
   | {
       readonly kind: 'joinPipeline';
       readonly id: RequestId;
@@ -82,44 +82,44 @@ export type PipelineMessage<Request = GenerationRequest> =
       readonly group: PipelineGroup;
       readonly index: number;
     }
-  /** To the first member: memory is kept, and so many leading tokens need not be computed. When all have said so, it begins behind the least of these. Doubled or late: nothing to do. Lost: as for `enlist`. */
+  /** To the first member: memory is allocated, and so many leading tokens are cached. Once all members have joined, the prompt starts behind the least of these. Doubled or late: ignored. Lost: as `joinPipeline`. */
   | { readonly kind: 'joinedPipeline'; readonly id: RequestId; readonly cachedTokens: number }
-  /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: nothing to do. Lost: as for `enlist`. */
+  /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: ignored. Lost: as `joinPipeline`. */
   | { readonly kind: 'declinePipeline'; readonly id: RequestId }
-  /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the prompt is where it decodes, or over. */
+  /** To the other members: release the memory. Unknown: a later `joinPipeline` is declined. Lost: memory is held until the prompt is handed off or ends. */
   | { readonly kind: 'leavePipeline'; readonly id: RequestId };
 
-/** Of a request that one prefills and another decodes. */
+/** Messages about a request that one instance prefills and another decodes. */
 export type HandOffMessage<Request = GenerationRequest> =
-  /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: said again. `life`: which start of the other side is meant; another one has nothing to do with it. */
+  /** To the receiver, when prefill starts: reserve memory for the prompt. Doubled: answered alike, or with `received` where the prompt is there. Lost: repeated. Another incarnation ignores it. */
   | {
       readonly kind: 'reserve';
       readonly id: RequestId;
       readonly request: Request;
       readonly incarnation?: number | undefined;
-      /** Of one that has decoded already: its prompt and output; undefined: the prompt. */
+      /** Of a request that has decoded before: prompt and output; undefined: the prompt. */
       readonly tokens?: number | undefined;
-      /** Who sends, each a part; undefined: the one who asks. All hear `reserved`, and each `taken` when its part is here. */
+      /** Instances that each send a part; undefined: the requester. All get `reserved`, and each gets `received` when its part is here. */
       readonly senders?: readonly InstanceIndex[] | undefined;
-      /** How often memory was asked for and given up before: a later asking takes the place of an earlier one. Undefined: never. */
+      /** Number of the attempt: how often memory was requested and given up before. A later attempt replaces an earlier one. Undefined: the first. */
       readonly asking?: number | undefined;
     }
-  /** To the prefilling one: send. Of a request that is gone it is answered with `release`, of an asking that was given up with `withdraw`, so that no memory stays kept for nobody. */
+  /** To the sender: memory is granted. Of a request that has left it is answered with `release`, of an earlier attempt with `withdraw`, so that no memory stays reserved in vain. */
   | { readonly kind: 'reserved'; readonly id: RequestId; readonly asking?: number | undefined }
-  /** To the prefilling one: there will never be memory for it; the request fails. */
+  /** To the sender: the prompt exceeds the receive buffer; the request fails. */
   | { readonly kind: 'declined'; readonly id: RequestId }
-  /** To the prefilling one: all of it is here, let go. Unknown: the request was cancelled; nothing to do. */
+  /** To the sender: all of it is here, its blocks may be freed. Unknown: the request was cancelled. */
   | { readonly kind: 'received'; readonly id: RequestId }
-  /** To the decoding one: nothing will come, let go. Unknown or late: nothing to do. */
+  /** To the receiver: nothing is sent, the memory may be freed. Unknown or late: ignored. */
   | { readonly kind: 'release'; readonly id: RequestId }
-  /** To the decoding one: nothing will come for that asking, and another may follow. Unknown: a `reserve` of that asking comes too late. Doubled or late: nothing to do. Lost: said again. */
+  /** To the receiver: nothing is sent for that attempt; another may follow. Unknown: a later `reserve` of that attempt is ignored. Doubled or late: ignored. Lost: repeated. */
   | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number };
 
-/** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
+/** Events of an instance. One about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /**
-   * With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come, with `group` others help with it. `life`, `decodeLife`: which starts of the two are meant;
-   * another one does not take it. Doubled or late: of a request that was here before; nothing changes.
+   * With `decodeAt`, only the prompt is computed here, and `decodeAt` decodes it. With `prefix` the request waits for that prefix, with `group`
+   * a pipeline computes the prompt. Another incarnation than the one meant ignores it. Doubled or late: ignored.
    */
   | {
       readonly kind: 'submit';
@@ -132,79 +132,79 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
-  /** A stream from another instance has ended: all keys and values of a prompt are here. `held` is what its client is to hear first. */
+  /** A stream from another instance has ended: keys and values of a prompt are here. Its client receives `held` first. */
   | {
       readonly kind: 'promptReceived';
       readonly from: InstanceIndex;
       readonly id: RequestId;
       readonly held: readonly GenerationEvent[];
     }
-  /** A source has begun: the blocks of the request's prompt before `to` come from it. Late, doubled, unknown or lost: nothing to do. */
+  /** A source has begun to send the blocks of the request's prompt before `to`. Late, doubled, unknown or lost: ignored. */
   | { readonly kind: 'arriving'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
-  /** A source has done its part: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: nothing to do. */
+  /** A source has finished: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: ignored. */
   | {
       readonly kind: 'loaded';
       readonly id: RequestId;
       readonly source: LoadSource;
       readonly to: number;
-      /** A slot of SSD that did not hold what it should. */
+      /** A slot of SSD whose content is corrupt. */
       readonly bad?: SlotId | undefined;
     }
-  /** The oldest `blocks` of the blocks that `writeSsd` told are on SSD. More than were told: those that were. */
+  /** The oldest `blocks` blocks of the `writeSsd` effects are on SSD; at most as many as those named. */
   | {
       readonly kind: 'ssdWritten';
       readonly blocks: number;
-      /** Which of them, by number, could not be written. */
+      /** Those of them, by number, that could not be written. */
       readonly failed?: readonly number[];
     }
-  /** These keep what others have computed, and no others do. Lost: nothing new is offered to whom is not named. */
+  /** The stores of the cluster. Lost: new stores get no offers. */
   | { readonly kind: 'stores'; readonly stores: readonly Store[] }
-  /** What `streamPrefix` was to send has left, or never will. */
+  /** The prefix of `streamPrefix` has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
-  /** The stream of a hand-off broke before all had left. */
+  /** The stream of a hand-off broke before all of it was sent. */
   | {
       readonly kind: 'streamBroken';
       readonly id: RequestId;
       readonly to: InstanceIndex;
-      /** Of what one member of a group passed on to another: both hear of it, since either may be cut off or have nothing left of the prompt. */
+      /** The stream carried activations: both members get the event, since either may be cut off or have released the prompt. */
       readonly passes?: boolean;
     }
-  /** Keep a prefix for a time: answered with `pinTold`. Doubled: its time is renewed. */
+  /** Pin a prefix for a time: answered with `pinUpdated`. Doubled: the time is renewed. */
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
-  /** Unknown: nothing to do. */
+  /** Unknown: ignored. */
   | { readonly kind: 'unpin'; readonly id: PinId }
-  /** About memory that instances lend to one another. */
+  /** A message about memory that instances lend. */
   | { readonly kind: 'lending'; readonly envelope: Envelope }
-  /** Blocks of this part of a move have arrived. */
+  /** Blocks of a move have arrived. */
   | { readonly kind: 'moved'; readonly move: MoveNumber }
-  /** They never will: the connection that they came over broke. */
+  /** They never will: the connection broke. */
   | { readonly kind: 'moveBroken'; readonly move: MoveNumber }
-  /** The connection to a creditor broke, or another life answers there: the step that waits for its partials is in vain, and what lies there is out of reach. */
+  /** The connection to a creditor broke, or another incarnation answers: a step that waits for it is in vain, and the blocks there are out of reach. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
-  /** Guests' work for us took this share of a creditor's steps. */
+  /** Share of a creditor's steps that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
-  /** Another instance is gone with all it had. Doubled: nothing to do. Lost: what it lent and borrowed ends with its leases. */
+  /** Another instance failed, and what it held is lost. Doubled: ignored. Lost: its loans end with their leases. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
-  /** So many blocks may all others together lend that are there now, or were a moment ago. */
+  /** Blocks that all other instances together may lend. */
   | { readonly kind: 'lenders'; readonly lendableBlocks: number }
-  /** It is `nextUs`. */
+  /** The time is `nextUs`. */
   | { readonly kind: 'wake' }
-  /** The member before this one in a group has done its layers for the prompt's tokens `from..tokens`; the first `cachedTokens` of all it does not compute. Late, doubled or unknown: nothing to do. */
+  /** The activations of a chunk are here: the member before has computed its layers. Late, doubled or unknown: ignored. */
   | ({ readonly kind: 'activations'; readonly id: RequestId } & Activations)
-  /** That member computes this chunk now, and its rows come by themselves: a step over them may begin, and waits. Late, doubled, lost or unknown: nothing to do. */
+  /** The member before computes this chunk now: a step over it may begin, and waits. Late, doubled, lost or unknown: ignored. */
   | ({ readonly kind: 'activationsPending'; readonly id: RequestId } & Activations)
-  /** A request that outgrows this instance's memory goes on at `to`, whose start `life` is meant: send all of it. Doubled: nothing more. Ended or preempted: nothing to do. Lost: `outgrows` is said again. */
+  /** A request that outgrows this instance continues at `to`: send all of it. Doubled, ended or preempted: ignored. Lost: `outgrows` is repeated. */
   | {
       readonly kind: 'migrate';
       readonly id: RequestId;
       readonly to: InstanceIndex;
       readonly incarnation: number | undefined;
     }
-  /** Tell all blocks that are held: answered with a `snapshot` effect. */
+  /** Answered with a `snapshot` effect: all cached blocks. */
   | { readonly kind: 'requestSnapshot' }
   /**
-   * `result` is read before `step` returns and may be reused then. `stepUs`, where the executor knows how long each step of a run took
-   * (one entry for each that ran): else one step ran, and ended now.
+   * `result` is read before `step` returns and may be reused then. `stepUs`: the time of each step that ran; undefined: one step ran, and
+   * ended now.
    */
   | {
       readonly kind: 'stepDone';
@@ -212,32 +212,32 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly result: Result;
       readonly stepUs?: ArrayLike<number>;
     }
-  /** The abort word was seen: nothing of the step counts. Cancels that arrived while it ran are to be told first, or it is planned again with them. */
+  /** The step was aborted, and nothing of it counts. Cancels that arrived while it ran precede this event, or their requests are planned again. */
   | { readonly kind: 'stepAborted'; readonly step: StepNumber }
-  /** `message` is for the log alone. */
+  /** `message` is for the log only. */
   | { readonly kind: 'stepFailed'; readonly step: StepNumber; readonly message: string };
 
-/** To a conductor. */
+/** Events of a conductor. */
 export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'submit'; readonly request: Request }
   | { readonly kind: 'cancel'; readonly id: RequestId }
-  /** An instance speaks about a request that was forwarded to it. */
+  /** An instance reports an event of a request that was forwarded to it. */
   | {
       readonly kind: 'generationEvent';
       readonly instance: InstanceIndex;
       readonly id: RequestId;
       readonly event: GenerationEvent;
     }
-  /** The prompt is computed and goes to the instance that decodes it. */
+  /** The prompt is computed, and is handed off to the instance that decodes it. */
   | { readonly kind: 'prefilled'; readonly instance: InstanceIndex; readonly id: RequestId }
-  /** What an instance's cache stored and dropped. Late and doubled ones change nothing; after a lost one a snapshot is asked for. */
+  /** KV events of an instance's cache. Late or doubled: ignored. After a lost one, a snapshot is requested. */
   | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
-  /** An instance is gone with all it had. */
+  /** An instance failed, and what it held is lost. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /**
-   * It is there, or there again, and has nothing yet. `life` counts its starts. With `capacityTokens` and `role` it is another one than was
-   * there: so many fit at once, and it does that.
+   * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens` and `role` are given where
+   * they differ from those before.
    */
   | {
       readonly kind: 'instanceJoined';
@@ -246,32 +246,32 @@ export type ConductorEvent<Request = GenerationRequest> =
       readonly capacityTokens?: number;
       readonly role?: InstanceRole;
     }
-  /** What an instance has. Late and doubled ones change nothing; after a lost one the next says all. */
+  /** The heartbeat of an instance. Late or doubled: ignored. After a lost one, the next says all. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
-  /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
+  /** An instance has released a request, which can continue elsewhere. Lost: no report names the request any more. */
   | { readonly kind: 'released'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
-  /** A request may come to so many tokens, more than its instance holds: find it another. Doubled: answered again once that is there. Of one that is over: ignored. */
+  /** A request may reach so many tokens, more than its instance holds: it needs a bigger one. Doubled: answered again once that is known. Of an ended request: ignored. */
   | { readonly kind: 'outgrows'; readonly instance: InstanceIndex; readonly id: RequestId; readonly tokens: number }
-  /** It goes on there, and nobody else has anything of it. Late or doubled: nothing changes. */
+  /** The request continues there; no other instance holds anything of it. Late or doubled: ignored. */
   | { readonly kind: 'migrated'; readonly instance: InstanceIndex; readonly id: RequestId }
-  /** New requests go to it in that role; what it has ends there. Ignored where a role would be left with nobody. */
+  /** The instance takes new requests in that role, and ends the ones that it has. Ignored where a role would be left without instances. */
   | { readonly kind: 'switchRole'; readonly instance: InstanceIndex; readonly role: InstanceRole }
-  /** Keep a prefix for a time where it is best kept: answered with `pinTold`. Of a pin that is known: its time is renewed. */
+  /** Pin a prefix for a time at the best instance: answered with `pinUpdated`. Of a known pin: the time is renewed. */
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly id: PinId }
-  /** What became of a pin at an instance. */
+  /** The state of a pin at an instance. */
   | { readonly kind: 'pinUpdated'; readonly instance: InstanceIndex; readonly id: PinId; readonly state: PinState }
-  /** It is `nextUs`. */
+  /** The time is `nextUs`. */
   | { readonly kind: 'wake' }
-  /** Take nothing more; say when all is done. */
+  /** Accept no more requests; `drained` follows when all have ended. */
   | { readonly kind: 'drain' };
+
 /** Where blocks are that are not in the instance's own memory. */
-
 export type LoadSource = InstanceIndex | 'ssd';
-/** An instance that keeps what others have computed. */
 
+/** An instance that keeps what others have computed. */
 export interface Store {
   readonly instance: InstanceIndex;
-  /** The same at all who offer to it: equal prefixes go to one store. */
+  /** The same at all instances that offer to it: equal prefixes go to one store. */
   readonly key: number;
 }

@@ -1,10 +1,10 @@
-// How often messages about requests met which fate and were dealt with: what a run with faults has shown of the handlers.
+// Counts the fates of messages about requests: which anomalies a run with faults has shown to the handlers.
 
 import type { InstanceEvent, PeerMessage } from './events.ts';
 import type { RequestId } from './ids.ts';
 import type { LendingMessageKind, MessageFate } from './lending-messages.ts';
 
-/** `ended`: the last word about a request. */
+/** `ended`: the last event of a request. */
 export type FatedMessage =
   | PeerMessage['kind']
   | (

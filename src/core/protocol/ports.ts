@@ -1,4 +1,5 @@
-// The outside world as the machines and the gateway see it: requests in, events out.
+// Ports between the gateway and the cluster: requests in, events and snapshots out.
+
 import type { GuestCounts, MessengerCounts, RemoteCounts } from '../../util/counts.ts';
 import type { PinId, RequestId } from './ids.ts';
 import type { InstanceRole } from './instance-report.ts';
@@ -38,23 +39,23 @@ export interface GenerationRequest {
   readonly stopTokenIds: readonly number[];
   /** Larger runs first; 0 is the default. */
   readonly priority: number;
-  /** A batch job: it runs in what others leave, below every priority. */
+  /** A batch job: it uses idle capacity, below every priority. */
   readonly batch?: boolean;
-  /** For whoever collects traces: as its gateway has it. */
+  /** Trace context of the gateway. */
   readonly trace?: string;
-  /** What it may wait, by the name of its class; undefined: what those may wait who name none. */
+  /** Name of its SLO class; undefined: the default class. */
   readonly sloClass?: string;
-  /** What it may wait for each token, as its conductor has worked out; undefined: as long as it takes. */
+  /** Its TBT objective, as the conductor derived it; undefined: none. */
   readonly tbtUsMax?: number;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
-  /** Whose it is: tenants of one priority share by tokens. */
+  /** Tenants of one priority share by tokens. */
   readonly tenant?: string;
-  /** It was under way before, on an instance that was lost: what its client has heard is not said again. */
+  /** Its client has output of an earlier attempt, which is not sent again. */
   readonly resumed?: ResumedFrom | undefined;
 }
 
-/** Tokens of output that a client has, and how many prompt tokens it has log-probabilities of. */
+/** Tokens of output that the client has, and the number of prompt tokens whose log-probabilities it has. */
 export interface ResumedFrom {
   readonly tokens: Int32Array;
   readonly scored: number;
@@ -68,35 +69,35 @@ export interface TokenLogprobs {
   readonly topLogprobs: Float32Array;
 }
 
-/** Keep the full blocks of a prompt for a time. */
+/** Pin the full blocks of a prompt for a time. */
 export type PinOrder = Order<GenerationRequest>;
-/** Hears what becomes of a pin, and which instance keeps it. */
+/** Receives the states of a pin, and the instance that keeps it. */
 export type PinListener = (state: PinState, instance: number | undefined) => void;
 
-/** What else those who serve can be asked. */
+/** Other requests to the cluster. */
 export interface ClusterPort {
-  /** `told` hears `pinned` or `refused`, later `unpinned`; of an order that comes again the time is renewed. */
-  pin(order: PinOrder, told: PinListener): void;
-  /** Unknown: nothing to do. */
+  /** `listener` receives `pinned` or `refused`, later `unpinned`. A repeated order renews the time. */
+  pin(order: PinOrder, listener: PinListener): void;
+  /** Unknown: ignored. */
   unpin(id: PinId): void;
-  /** Hears what came of each request when it has ended, however it did. */
+  /** The listener receives the account of each request when it has ended. */
   onEnded(listener: (account: RequestTrace) => void): void;
-  /** What is known of a request that is under way or has ended lately. */
+  /** The account of a request that is live, or has ended recently. */
   account(id: RequestId): RequestTrace | undefined;
   /** (instances) */
   roles(): readonly InstanceRole[];
-  /** New requests go to it in that role, what it has ends there. Undefined: it is so; else why it cannot be. */
+  /** The instance takes new requests in that role, and ends the ones that it has. Returns why that is impossible; undefined: it is done. */
   switchRole(instance: number, role: InstanceRole): string | undefined;
 }
 
 export type GenerationEvent =
-  /** The queue took the request: the first event unless it is refused. */
+  /** The request is accepted: the first event, unless it is refused. */
   | { readonly kind: 'accepted' }
   /** Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still on their way. */
   | { readonly kind: 'started'; readonly cachedTokens: number; readonly ahead?: true }
   /** Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the first output token. */
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
-  /** `at`: how many tokens came before these, where that may be in doubt. */
+  /** `at`: the number of tokens before these, where it may be in doubt. */
   | {
       readonly kind: 'tokens';
       readonly tokens: Int32Array;
@@ -109,24 +110,24 @@ export type GenerationEvent =
       readonly code: FailureCode;
       readonly message: string;
       readonly retryAfterMs: number | undefined;
-      /** Of requests that were refused. */
+      /** Of refused requests. */
       readonly cause?: RefusalCause;
     };
 
-/** To one other instance: bytes so far, and those of them that are not known to have arrived. */
+/** The link to one other instance: bytes sent, and bytes not yet acknowledged. */
 export interface LinkSnapshot {
   readonly to: number;
-  /** Where `to` is no instance's place: of the other, which is in another process. */
+  /** Name of the other instance, where it is in another process and `to` is no index. */
   readonly name?: string;
   readonly bytes: number;
   readonly backlogBytes: number;
-  /** The way that they take: copied inside a process, over memory that two processes share, or by tcp. Undefined until the other side has been reached. */
+  /** Copies inside a process, memory shared by two processes, or TCP. Undefined until the other side is reached. */
   readonly transport?: 'thread' | 'shared' | 'tcp';
 }
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {
-  /** Of an instance that joined as a process. */
+  /** Name of an instance that joined as a process. */
   readonly name?: string;
   readonly ready: boolean;
   readonly waiting: number;
@@ -140,38 +141,38 @@ export interface InstanceSnapshot {
   readonly steps: number;
   readonly stepMsTotal: number;
   readonly evictedBlocks: number;
-  /** What it has learned of the time of its steps (`StepCost`). */
+  /** Learned coefficients of the step time (`StepCost`). */
   readonly stepCost?: readonly number[];
-  /** Pages that sequences held, over time. */
+  /** Pages held by sequences, integrated over time. */
   readonly usedPageSeconds: number;
-  /** Of the prefix cache below device memory, where there are any. */
+  /** Tiers of the prefix cache below device memory. */
   readonly tiers?: TiersSnapshot | undefined;
-  /** Of an instance that keeps what others compute. */
+  /** Of a store. */
   readonly store?: StoreSnapshot | undefined;
-  /** Pages set aside for prompts of other instances, and those of them that wait for one. */
+  /** Pages of the receive buffers, and the free ones among them. */
   readonly landing?: { readonly total: number; readonly free: number };
-  /** Of memory that instances lend to one another, where they do. */
+  /** Memory that instances lend. */
   readonly lending?: LendingSnapshot | undefined;
-  /** (places in a group): chunks of prompts that it has run as the first of a group, the second... where groups compute prompts. */
+  /** (positions in a pipeline group): chunks that the instance has computed at each position. */
   readonly stageChunks?: readonly number[];
-  /** To the members of groups that ran the layers after its own: bytes of rows. */
+  /** Links to the next members of pipelines: bytes of activations. */
   readonly rowLinks?: readonly LinkSnapshot[];
-  /** To those that prompts have gone to: bytes of KV pages. */
+  /** Links to instances that prompts were handed off to: bytes of KV pages. */
   readonly links?: readonly LinkSnapshot[];
-  /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
+  /** Pages copied to other instances by hand-offs, their bytes, and the bytes copied while a step ran. */
   readonly sent?: MessengerCounts;
 }
 
-/** Between an instance and another that lends. */
+/** Figures of lending between two instances. */
 export interface LendingLink {
   readonly peer: number;
-  /** Blocks borrowed there, bytes of blocks that were moved there or came from there for this one, and loans refused there. */
+  /** Blocks borrowed there, bytes of blocks moved there or fetched from there, and loans refused there. */
   readonly borrowedBlocks: number;
   readonly movedBytes: number;
   readonly refusals: number;
-  /** The way that blocks take, as for other pages. */
+  /** The transport of blocks. */
   readonly transport?: LinkSnapshot['transport'];
-  /** Queries of the other's that were answered here, those that were not, and their bytes: rows in, partials out. */
+  /** Queries of the other instance that were answered or refused here, and their bytes: rows in, partials out. */
   readonly queries: number;
   readonly refusedQueries: number;
   readonly queryBytes: number;
@@ -179,60 +180,60 @@ export interface LendingLink {
 }
 
 export interface LendingSnapshot {
-  /** Across processes: its process is gManager. */
+  /** Across processes: its process runs the gManager. */
   readonly isManager?: boolean;
-  /** Blocks lent to others, held from others, and those of these with contents of sequences. */
+  /** Blocks lent, blocks borrowed, and borrowed blocks that hold contents of sequences. */
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
-  /** Of those, what no sequence has, but is kept as cache. */
+  /** Of those, blocks of the remote prefix cache. */
   readonly keptBlocks: number;
-  /** Bytes of blocks that its messenger copied, and those of them that left while a step ran. */
+  /** Bytes of blocks that the messenger copied, and those copied while a step ran. */
   readonly copiedBytes: number;
   readonly earlyBytes: number;
-  /** Blocks that went out, that were called back, that came home by settlements, and that were lost with whoever had them. */
+  /** Blocks moved to creditors, recalled, returned by settlements, and lost with failed creditors. */
   readonly movedBlocks: number;
-  /** Of those, to host memory, its own or a creditor's; and blocks that sequences have in its own now. */
+  /** Of the moved blocks, those to host memory; and blocks of sequences in the instance's own host memory. */
   readonly hostBlocks: number;
   readonly ownHostBlocks: number;
   readonly vacatedBlocks: number;
   readonly homeBlocks: number;
   readonly lostBlocks: number;
-  /** How often sequences waited for memory on its way, and how long. */
+  /** Stalls of sequences that waited for memory, and their time. */
   readonly stalls: number;
   readonly stallUs: number;
-  /** Its number among those that lend, which links name. */
+  /** Its number among the lenders, which links name. */
   readonly place: number;
   readonly links: readonly LendingLink[];
-  /** Attention computed for others over blocks of this instance: query rows in, partials out. */
+  /** Attention computed here for debtors: query rows in, partials out. */
   readonly guests: GuestCounts;
-  /** Asked of others: query rows out, partials in, and how long steps waited after their own part. */
+  /** Attention computed by creditors: query rows out, partials in, and how long steps waited for them after their own part. */
   readonly remote: RemoteCounts;
 }
 
 export interface TierSnapshot {
   readonly blocks: number;
-  /** What it may hold now. */
+  /** Its capacity. */
   readonly capacity: number;
 }
 
-/** Prefixes that came to a store and left it. */
+/** Prefixes that a store has fetched and sent. */
 export interface StoreSnapshot {
   readonly takenBlocks: number;
   readonly sentBlocks: number;
-  /** What was offered and not taken, for want of room or because too much else was. */
+  /** Offers declined for want of room or time. */
   readonly declinedOffers: number;
-  /** Of live ones: of the blocks that came. */
+  /** Of live instances: bytes of the fetched blocks. */
   readonly takenBytes?: number | undefined;
 }
 
 export interface TiersSnapshot {
   readonly host: TierSnapshot;
   readonly ssd: TierSnapshot;
-  /** Blocks loaded to the device, by where they had been. */
+  /** Blocks loaded to the device, by source. */
   readonly reads: Readonly<Record<'host' | 'ssd' | 'instance', number>>;
   readonly lostBlocks: number;
-  /** Of live instances: bytes between the pool and host memory, and of SSD, and blocks of SSD that were not whole. */
+  /** Of live instances: bytes copied between the pool and host memory, bytes of SSD, and corrupt blocks of SSD. */
   readonly moved?:
     | {
         readonly copiedBytes: number;
@@ -244,24 +245,24 @@ export interface TiersSnapshot {
     | undefined;
 }
 
-/** Can new requests be served? `message` says in a few words why not. */
+/** Whether new requests can be served; `message` is the reason why not. */
 export type Readiness =
   | { readonly kind: 'ready' }
-  /** `starting`: instances load; `incomplete`: those that are there cannot serve; `unreachable`: they cannot be spoken to. */
+  /** `starting`: instances load; `incomplete`: the instances present cannot serve; `unreachable`: there is no connection to them. */
   | { readonly kind: 'starting' | 'incomplete' | 'unreachable' | 'draining'; readonly message: string };
 
-/** What serves requests: instances behind a conductor. */
+/** Instances behind a conductor, as the gateway uses them. */
 export interface InferencePort {
-  /** `sink` hears `accepted` or `failed` at once, before submit returns, then the rest in order; `finished` or `failed` is last and comes exactly once unless the request is cancelled. */
+  /** `sink` receives `accepted` or `failed` before submit returns, then further events in order. The last one, `finished` or `failed`, comes exactly once unless the request is cancelled. */
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
-  /** The refusal that a request would meet now, were `ahead` others submitted before it; undefined while there is room. Cheap. */
+  /** The refusal of a request with `ahead` others submitted before it; undefined: there is room. Cheap. */
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
-  /** Frees everything the request holds; its sink hears nothing more. Unknown ids are ignored. */
+  /** Frees everything that the request holds; its sink receives no further event. Unknown ids are ignored. */
   cancel(id: RequestId): void;
   readiness(): Readiness;
   /** Of all instances together. */
   snapshot(): InstanceSnapshot;
   instances(): readonly InstanceSnapshot[];
-  /** Refuses new requests (SHUTTING_DOWN) and resolves when those accepted have ended. */
+  /** Refuses new requests (SHUTTING_DOWN), and resolves when all accepted ones have ended. */
   drain(): Promise<void>;
 }
