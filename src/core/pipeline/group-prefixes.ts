@@ -1,4 +1,4 @@
-// What the members of a group have of a prompt's beginning, and what it takes to send them the rest: each gets its layers.
+// Prefixes of a prompt that the members of a pipeline group have, and the transfer that gives each member its layers of a longer one.
 
 import type { TransferTimes } from '../cost/transfer-times.ts';
 import type { PrefixMatches } from '../kvcache/events/prefix-index.ts';
@@ -10,9 +10,9 @@ import type { KnownPrefix } from './group.ts';
 type Members = readonly InstanceIndex[];
 
 export class GroupPrefixes {
-  /** Of the prompt that was asked about last. */
+  /** Matches of the prompt of the last lookup. */
   readonly #matches: PrefixMatches;
-  /** Undefined: prefixes stay where they are. */
+  /** Undefined: prefixes are not transferred. */
   readonly #transfers: TransferTimes | undefined;
   readonly #blockTokens: number;
 
@@ -22,7 +22,7 @@ export class GroupPrefixes {
     this.#blockTokens = blockTokens;
   }
 
-  /** What all members have, and what the one that has most could send them. Valid until the next question. */
+  /** The prefix that all members have, and the longest one that an instance could send them. Valid until the next lookup. */
   known(nowUs: number): (members: Members) => readonly KnownPrefix[] {
     const transfers = this.#transfers;
     const longest = transfers && longestMatch(this.#matches, { backlogUs: (each) => transfers.backlogUs(nowUs, each) });
@@ -43,7 +43,7 @@ export class GroupPrefixes {
     return [{ blocks, tokens: blocks * this.#blockTokens, from: longest, transferUs }, ...known];
   }
 
-  /** The members are to have it. */
+  /** The prefix is sent to the members. */
   send(nowUs: number, members: Members, { from, blocks }: GroupPrefix): void {
     if (from === undefined) return;
     for (const member of members) {
@@ -52,7 +52,7 @@ export class GroupPrefixes {
     }
   }
 
-  /** Of the first `blocks` of the prompt, what the members have not, each. */
+  /** Blocks of the first `blocks` of the prompt that the members lack, summed. */
   #lackedBlocks(members: Members, blocks: number): number {
     return members.reduce((sum, i) => sum + Math.max(0, blocks - this.#matches.blocks[i]), 0);
   }

@@ -1,60 +1,60 @@
-// Whether a group of instances computes a prompt together, and which: chunked pipeline prefill (Mooncake, section 5.1).
+// Decides whether a group of instances computes a prompt as a pipeline, and which one (Mooncake, section 5.1).
 import type { ClusterView } from '../protocol/cluster-view.ts';
 import { type PipelinedPrefill, type PipelineMembers, type PipelinePlan, planTogether } from './pipelined-prefill.ts';
 import { splitLayers } from './split.ts';
 
 export interface PipelineSettings {
-  /** Of a group: 2 or more. */
+  /** Members of a group, at least 2. */
   readonly members: number;
-  /** Prompts with more tokens than this are looked at. */
+  /** Prompts with more tokens to compute than this are considered. */
   readonly tokensOver: number;
 }
 
 export interface GroupChoice extends PipelinePlan {
-  /** In the order of their layers; the first is free first. */
+  /** In the order of their layers; the member that is free first comes first. */
   readonly members: readonly number[];
-  /** (members): how many layers each runs; undefined: as many. */
+  /** (members): layers that each one runs; undefined: equal shares. */
   readonly layers: readonly number[] | undefined;
-  /** Until the last of them is free, and what they use of the prefix is there. */
+  /** Until the last member is free, and until the prefix is there. */
   readonly queueUs: number;
   readonly waitUs: number;
-  /** What they do not compute; undefined: all is computed. */
+  /** Prefix that is not computed; undefined: all is computed. */
   readonly prefix: KnownPrefix | undefined;
-  /** What that saves: after so much more than its time, computing would have been faster. */
+  /** Time that the prefix saves: when it is late by more, computing is faster. */
   readonly savedUs: number;
 }
 
-/** Of the prompt, what some have. */
+/** A cached prefix of the prompt. */
 export interface KnownPrefix {
   readonly tokens: number;
   readonly blocks: number;
-  /** Who sends what members lack of it; undefined: nobody. */
+  /** The instance that sends what members lack of it; undefined: none. */
   readonly from: number | undefined;
-  /** Until each of the members has its layers of it. */
+  /** Until each member has its layers of it. */
   readonly transferUs: number;
 }
 
-/** What the best single instance would do. */
+/** Prediction for the best single instance. */
 interface Alone {
   readonly waitUs: number;
   readonly prefillUs: number;
-  /** Of the prompt, by what it has or fetches. */
+  /** Prompt tokens that it has cached or fetches. */
   readonly cachedTokens: number;
 }
 
-/** What is known of those who could be members. */
+/** The instances that could be members. */
 export interface GroupView extends ClusterView {
-  /** (instances): prefills that were sent and have not ended. */
+  /** (instances): prefills in progress. */
   readonly pending: ArrayLike<number>;
-  /** (kinds): the pipelines of members that are alike. */
+  /** (kinds): predictions for members of one kind. */
   readonly prefills: readonly PipelinedPrefill[];
-  /** What such members have of the prompt, or could get. */
+  /** Prefixes of the prompt that these members have or can fetch. */
   readonly prefixes: (members: readonly number[]) => readonly KnownPrefix[];
 }
 
 /**
- * The members that are free first, of one kind or of any, if the first token comes sooner from them than from one instance alone. What they
- * work longer together than that one would (chunks are smaller) counts as often as there are others to wait for it.
+ * The members that are free first, of one kind or of any, if their first token comes earlier than that of one instance alone. The time that
+ * they work longer in all, because chunks are smaller, counts once for every prompt that waits for them.
  */
 export function chooseGroup(
   tokens: number,
@@ -89,7 +89,7 @@ interface Members extends PipelineMembers {
   readonly members: readonly number[];
 }
 
-/** Of each kind, and of all kinds together, those that are free first; of these the faster ones. */
+/** Of each kind, and of all kinds together, the instances that are free first; among equals, the faster ones. */
 function teams({ up, kind, queueUs, prefills }: GroupView, members: number): readonly Members[] {
   const all: number[] = [];
   for (let i = 0; i < up.length; i++) if (up[i] === 1) all.push(i);

@@ -20,7 +20,15 @@ import type { RunningRequest, StepRun } from '../scheduler/executor/executor.ts'
 import type { InFlight, PlannedStep, StepOwner } from '../scheduler/step-in-flight.ts';
 import { connectionBroke } from '../transfer/hand-off/hand-offs.ts';
 import { type DecodeLeg, type KvSender, startedEvent } from '../transfer/hand-off/kv-sender.ts';
-import { beginAt, comesTo, feedStage, type PipelineStage, passesOf, rangeOf, reach } from './pipeline-stage.ts';
+import {
+  advanceTo,
+  announceChunk,
+  nextMemberOf,
+  type PipelineStage,
+  rangeOf,
+  receiveChunk,
+  startBehind,
+} from './pipeline-stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 
 export interface PipelineConfig {
@@ -95,7 +103,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const stage = this.#stages.get(id);
     if (stage?.group.members[stage.index + 1] === to) {
       this.#sender.drop(id);
-      this.#context.handedOff(stage.served, false);
+      this.#context.handedOff(stage.running, false);
     } else if (passes !== true) {
       this.#context.ignore(event, `request ${id} does not leave here`);
       return;
@@ -121,13 +129,13 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   #isBeforeBatch(stage: PipelineStage<Request, S> | undefined): boolean {
     if (stage === undefined) return false;
     const own = this.#context.requests.firstPrefill;
-    return own === undefined || outranks(stage.served.sequence, own);
+    return own === undefined || outranks(stage.running.sequence, own);
   }
 
   /** The oldest prompt that has a chunk to compute. */
   get #ready(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
-      if (stage.ready > stage.served.sequence.computed && stage.awaited.size === 0 && !this.#isHeld(stage))
+      if (stage.ready > stage.running.sequence.computed && stage.joining.size === 0 && !this.#isHeld(stage))
         return stage;
     return undefined;
   }
@@ -140,7 +148,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   /** The oldest prompt whose next chunk is on its way: a step over it begins and waits. */
   get #pendingStage(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
-      if (stage.coming > stage.served.sequence.computed && stage.index > 0) return stage;
+      if (stage.announced > stage.running.sequence.computed && stage.index > 0) return stage;
     return undefined;
   }
 
@@ -159,15 +167,15 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   }
 
   #add(request: Request, group: PipelineGroup, index: number): PipelineStage<Request, S> {
-    const served = this.#context.create(request);
-    served.sequence.cachedTokens = 0;
-    this.#context.requests.addParked(served);
+    const running = this.#context.create(request);
+    running.sequence.cachedTokens = 0;
+    this.#context.requests.addParked(running);
     const stage = {
-      ...{ request, served, group, index, ready: 0, coming: 0, began: false },
-      came: new Map<number, number>(),
+      ...{ request, running, group, index, ready: 0, announced: 0, began: false },
+      chunks: new Map<number, number>(),
       cachedTokens: undefined,
-      awaited: new Set<InstanceIndex>(),
-      allHave: Number.MAX_SAFE_INTEGER,
+      joining: new Set<InstanceIndex>(),
+      commonTokens: Number.MAX_SAFE_INTEGER,
     };
     this.#stages.set(request.id, stage);
     return stage;
@@ -175,16 +183,16 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   /** Allocates blocks for a share of the layers; false when there is no room. */
   #begin(stage: PipelineStage<Request, S>): boolean {
-    const { request, served, group } = stage;
+    const { request, running, group } = stage;
     const range = rangeOf(stage);
     const { blockTokens, cost } = this.#context.config;
     // Pages are whole: what a layer has of the last block takes as much as of any other.
-    const whole = blocksFor(served.sequence.promptLength, blockTokens) * blockTokens;
+    const whole = blocksFor(running.sequence.promptLength, blockTokens) * blockTokens;
     const tokens = Math.ceil(whole * cost.layerShare(range));
     this.#prefixes.touch(stage);
-    if (!this.#context.requests.allocate(served, tokens)) return false;
+    if (!this.#context.requests.allocate(running, tokens)) return false;
     stage.began = true;
-    this.#sender.addRange(request, served, legOf(group), { senders: group.members, range });
+    this.#sender.addRange(request, running, legOf(group), { senders: group.members, range });
     if (stage.index > 0)
       this.#context.emit({ kind: 'expectActivations', id: request.id, from: group.members[stage.index - 1] });
     return true;
@@ -211,16 +219,16 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   }
 
   #enlistAll(stage: PipelineStage<Request, S>): void {
-    for (const member of stage.group.members) stage.awaited.add(member);
+    for (const member of stage.group.members) stage.joining.add(member);
     this.#enlist(stage);
-    this.#prefixes.want(stage);
+    this.#prefixes.fetch(stage);
   }
 
   /** @returns how many members were asked */
-  #enlist({ request, group, awaited }: PipelineStage<Request, S>): number {
+  #enlist({ request, group, joining }: PipelineStage<Request, S>): number {
     let asked = 0;
     for (const [index, member] of group.members.entries()) {
-      if (index === 0 || !awaited.has(member)) continue;
+      if (index === 0 || !joining.has(member)) continue;
       this.#send(member, { kind: 'joinPipeline', id: request.id, request, group, index });
       asked++;
     }
@@ -236,12 +244,12 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   /** A member has memory. Once all have some, the prompt is computed behind the prefix that all of them have. False when that was known. */
   #joined(stage: PipelineStage<Request, S>, member: InstanceIndex, tokens: number): boolean {
-    const { awaited, served } = stage;
-    if (!awaited.delete(member)) return false;
-    stage.allHave = Math.min(stage.allHave, tokens);
-    if (awaited.size > 0) return true;
-    beginAt(stage, stage.allHave);
-    stage.ready = served.sequence.promptLength;
+    const { joining, running } = stage;
+    if (!joining.delete(member)) return false;
+    stage.commonTokens = Math.min(stage.commonTokens, tokens);
+    if (joining.size > 0) return true;
+    startBehind(stage, stage.commonTokens);
+    stage.ready = running.sequence.promptLength;
     return true;
   }
 
@@ -263,7 +271,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
           ? undefined
           : `request ${id} does not wait for that`;
       case 'declinePipeline':
-        if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
+        if (stage?.joining.has(from) !== true) return `request ${id} does not wait for that`;
         for (const member of stage.group.members.slice(1))
           if (member !== from) this.#send(member, { kind: 'leavePipeline', id });
         this.#computeAlone(stage);
@@ -295,7 +303,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     }
     const stage = requests.hasLeft(id) ? undefined : this.#add(request, group, index);
     if (stage !== undefined && this.#begin(stage)) {
-      this.#prefixes.want(stage);
+      this.#prefixes.fetch(stage);
       return undefined;
     }
     if (stage !== undefined) this.#leave(id, stage);
@@ -305,75 +313,76 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   }
 
   /** Before anything was computed. */
-  #leave(id: RequestId, { served }: PipelineStage<Request, S>): void {
+  #leave(id: RequestId, { running }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
     this.#prefixes.drop(id);
     this.#sender.drop(id);
     this.#context.requests.close(id);
-    this.#context.requests.remove(served, false);
+    this.#context.requests.remove(running, false);
   }
 
   /** A chunk is here, or the member before computes it. False when no stage waits for it. */
   #feed(event: { readonly kind: 'activations' | 'activationsPending'; readonly id: RequestId } & Activations): boolean {
     const stage = this.#stages.get(event.id);
     return (
-      stage !== undefined && (event.kind === 'activationsPending' ? comesTo(stage, event) : feedStage(stage, event))
+      stage !== undefined &&
+      (event.kind === 'activationsPending' ? announceChunk(stage, event) : receiveChunk(stage, event))
     );
   }
 
   #planChunk(stage: PipelineStage<Request, S> | undefined): PlannedStep<S> | undefined {
     if (stage === undefined) return undefined;
-    const { served, group, index } = stage;
-    const ready = Math.max(stage.ready, stage.coming);
-    const { computed, promptLength } = served.sequence;
-    if (index === 0 && !served.started) this.#context.begin(served);
+    const { running, group, index } = stage;
+    const ready = Math.max(stage.ready, stage.announced);
+    const { computed, promptLength } = running.sequence;
+    if (index === 0 && !running.started) this.#context.begin(running);
     const rows = Math.min(group.chunkTokens, ready - computed);
-    served.sequence.planned = rows;
+    running.sequence.planned = rows;
     const range = rangeOf(stage);
     const logitRows = Number(index === range.stages - 1 && computed + rows === promptLength);
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#context.config.cost.predictStageUs(shape, range));
     this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
-    const passes = passesOf(stage, computed + rows);
-    return { owner: this, predictedUs, shape, requests: [served], stepsMax: 1, range, passes, background: false };
+    const passes = nextMemberOf(stage, computed + rows);
+    return { owner: this, predictedUs, shape, requests: [running], stepsMax: 1, range, passes, background: false };
   }
 
   /** The chunk in flight is computed: its activations go to the next member, or the first token to the instance that decodes. */
-  commit({ requests: [served], startedUs }: InFlight<S>, result: unknown, stepUs: ArrayLike<number>): void {
+  commit({ requests: [running], startedUs }: InFlight<S>, result: unknown, stepUs: ArrayLike<number>): void {
     const { executor, totals } = this.#context;
     totals.ran(stepUs);
-    const { id, sequence } = served;
+    const { id, sequence } = running;
     const stage = this.#stages.get(id);
     if (stage === undefined) return;
     if (executor.isUnanswered(result, 0)) {
       // The chunk that the step waited for did not come: the next step waits until it is here.
-      stage.coming = stage.ready;
+      stage.announced = stage.ready;
       return;
     }
     const { group, index } = stage;
     const last = index === group.members.length - 1;
-    const passes = passesOf(stage, sequence.computed + sequence.planned);
+    const passes = nextMemberOf(stage, sequence.computed + sequence.planned);
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
-    reach(stage, sequence.computed);
+    advanceTo(stage, sequence.computed);
     if (passes !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...passes });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
-    if (last && executor.failed(result, firstRow)) this.#context.failRows(served);
-    else this.#complete(served, result, { startedUs, stepUs }, last);
+    if (last && executor.failed(result, firstRow)) this.#context.failRows(running);
+    else this.#complete(running, result, { startedUs, stepUs }, last);
   }
 
-  #complete(served: S, result: unknown, run: StepRun, last: boolean): void {
+  #complete(running: S, result: unknown, run: StepRun, last: boolean): void {
     const { executor, totals } = this.#context;
-    const { id, relay } = served;
+    const { id, relay } = running;
     this.#drop(id);
     const events: GenerationEvent[] = [];
-    const reason = last ? executor.commit(served, result, firstRow, run, (_, event) => events.push(event)) : undefined;
+    const reason = last ? executor.commit(running, result, firstRow, run, (_, event) => events.push(event)) : undefined;
     if (last) totals.generated++;
     this.#context.emit({ kind: 'prefilled', id });
     if (reason === undefined) relay?.complete(events);
-    else this.#context.finish(served, [startedEvent(served), ...events], reason);
+    else this.#context.finish(running, [startedEvent(running), ...events], reason);
   }
 
   /** True while chunks of the request are expected, or not computed. */
@@ -410,9 +419,13 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   /** Throws unless no stage has computed more than arrived. */
   override check(): void {
-    for (const [id, { served, ready, coming }] of this.#stages) {
-      const { computed, planned, promptLength } = served.sequence;
-      if (computed > ready || computed + planned > Math.max(ready, coming) || Math.max(ready, coming) > promptLength)
+    for (const [id, { running, ready, announced }] of this.#stages) {
+      const { computed, planned, promptLength } = running.sequence;
+      if (
+        computed > ready ||
+        computed + planned > Math.max(ready, announced) ||
+        Math.max(ready, announced) > promptLength
+      )
         throw new Error(`Pipeline broken: request ${id} has computed ${computed} of ${ready} tokens that arrived`);
     }
   }

@@ -1,4 +1,4 @@
-// A prompt of which an instance runs a range of the layers.
+// One prompt at one member of a pipeline: which chunks have arrived, and how far the member has computed.
 
 import type { Activations, PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex } from '../protocol/ids.ts';
@@ -7,76 +7,76 @@ import type { RunningRequest } from '../scheduler/executor/executor.ts';
 
 export interface PipelineStage<Request, S> {
   readonly request: Request;
-  readonly served: S;
+  readonly running: S;
   readonly group: PipelineGroup;
-  /** Its place in the group. */
+  /** Position in the group. */
   readonly index: number;
-  /** Leading tokens whose inputs are here. */
+  /** Leading tokens whose activations are here. */
   ready: number;
-  /** Those whose inputs are here or on their way: a step waits for them. */
-  coming: number;
-  /** Chunks that have come before those before them: from, to. */
-  readonly came: Map<number, number>;
-  /** It keeps blocks. */
+  /** Leading tokens whose activations are here or on their way: a step over them waits. */
+  announced: number;
+  /** Chunks that arrived out of order: first token to end. */
+  readonly chunks: Map<number, number>;
+  /** Its blocks are allocated. */
   began: boolean;
-  /** Leading tokens whose keys and values are here, of its layers; undefined: they are on their way. */
+  /** Leading tokens whose keys and values of these layers are cached; undefined: they are on their way. */
   cachedTokens: number | undefined;
-  /** Of the first one: members (itself among them) that have not said yet what they have, and what all others have at least. */
-  readonly awaited: Set<InstanceIndex>;
-  allHave: number;
+  /** At the first member: members that have not joined, itself included, and the prefix that all others have. */
+  readonly joining: Set<InstanceIndex>;
+  commonTokens: number;
 }
 
-/** What is before that is not computed. */
-export function beginAt(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
-  const { sequence } = stage.served;
+/** Computation starts behind the first `tokens` tokens. */
+export function startBehind(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
+  const { sequence } = stage.running;
   sequence.computed = tokens;
   sequence.cachedTokens = tokens;
   stage.ready = tokens;
 }
 
-/** Inputs of a chunk are here; chunks may overtake one another. False: nobody waits for them. */
-export function feedStage(
+/** The activations of a chunk are here; chunks may arrive out of order. False: the stage does not need them. */
+export function receiveChunk(
   stage: PipelineStage<unknown, RunningRequest>,
   { from, tokens, cachedTokens }: Activations,
 ): boolean {
   if (stage.index === 0 || stage.ready >= tokens) return false;
-  beginOnce(stage, cachedTokens);
-  stage.came.set(from, tokens);
-  reach(stage, stage.ready);
+  startOnce(stage, cachedTokens);
+  stage.chunks.set(from, tokens);
+  advanceTo(stage, stage.ready);
   return true;
 }
 
-/** The member before this one computes that chunk now. False: it is here, or nobody waits for it, or for one before. */
-export function comesTo(
+/** The member before computes the chunk now. False: the chunk is here, is not needed, or an earlier one is missing. */
+export function announceChunk(
   stage: PipelineStage<unknown, RunningRequest>,
   { from, tokens, cachedTokens }: Activations,
 ): boolean {
   if (stage.index === 0) return false;
-  beginOnce(stage, cachedTokens);
-  const known = Math.max(stage.ready, stage.coming);
+  startOnce(stage, cachedTokens);
+  const known = Math.max(stage.ready, stage.announced);
   if (from > known || tokens <= known) return false;
-  stage.coming = tokens;
+  stage.announced = tokens;
   return true;
 }
 
-/** So much is computed, or has come, and what came before it. */
-export function reach(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
+/** The first `tokens` tokens are here, and the chunks that follow them without a gap. */
+export function advanceTo(stage: PipelineStage<unknown, RunningRequest>, tokens: number): void {
   stage.ready = Math.max(stage.ready, tokens);
-  for (let next = stage.came.get(stage.ready); next !== undefined; next = stage.came.get(stage.ready)) {
-    stage.came.delete(stage.ready);
+  for (let next = stage.chunks.get(stage.ready); next !== undefined; next = stage.chunks.get(stage.ready)) {
+    stage.chunks.delete(stage.ready);
     stage.ready = next;
   }
 }
 
-/** With the first chunk that is told of. */
-function beginOnce(stage: PipelineStage<unknown, RunningRequest>, cachedTokens: number): void {
-  if (stage.ready === 0 && stage.coming === 0 && stage.came.size === 0) beginAt(stage, cachedTokens);
+/** The first chunk that is announced or received says where computation starts. */
+function startOnce(stage: PipelineStage<unknown, RunningRequest>, cachedTokens: number): void {
+  if (stage.ready === 0 && stage.announced === 0 && stage.chunks.size === 0) startBehind(stage, cachedTokens);
 }
 
-/** Who is next, and what it hears of the chunk up to `tokens` that comes after what is computed; undefined: this is the last member. */
-export function passesOf({ group, index, served }: PipelineStage<unknown, RunningRequest>, tokens: number) {
+/** The next member, and the chunk up to `tokens` that it receives; undefined: this is the last member. */
+export function nextMemberOf({ group, index, running }: PipelineStage<unknown, RunningRequest>, tokens: number) {
   if (index === group.members.length - 1) return undefined;
-  const { computed: from, cachedTokens = 0 } = served.sequence;
+  const { computed: from, cachedTokens = 0 } = running.sequence;
   return { to: group.members[index + 1], chunk: { from, tokens, cachedTokens } };
 }
 

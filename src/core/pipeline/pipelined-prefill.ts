@@ -1,28 +1,29 @@
-// How long a group of instances takes for one prompt when each runs a range of the layers and passes chunks on (Mooncake, section 5.1).
+// Predicts the time of a pipelined prefill (Mooncake, section 5.1).
+
 import { type LayerRange, rangeAt, type StepPredictor } from '../protocol/step-shape.ts';
 
-/** Smallest chunk that is tried unless given: with fewer rows reading weights bounds a step. */
+/** Default of the smallest chunk: with fewer rows, reading the weights bounds a step. */
 const chunkTokensMinDefault = 512;
 
 export interface PipelinePlan {
   readonly chunkTokens: number;
-  /** Until the last stage has done the last chunk. */
+  /** Until the last member has computed the last chunk. */
   readonly prefillUs: number;
-  /** Of the member that works longest. */
+  /** Compute time of the busiest member. */
   readonly workUs: number;
 }
 
-/** Of a prompt that a group is to compute. */
+/** A prompt for a group. */
 export interface GroupPrompt {
   readonly tokens: number;
-  /** Leading ones whose keys and values all members will have. */
+  /** Leading tokens that all members have cached. */
   readonly cachedTokens: number;
   readonly members: number;
-  /** Prefills at all members together that wait besides. */
+  /** Other prefills that wait at the members. */
   readonly others: number;
 }
 
-/** Members, each with some of the layers. */
+/** Members with their layers. */
 export interface PipelineMembers {
   /** (members) */
   readonly prefills: readonly PipelinedPrefill[];
@@ -30,20 +31,20 @@ export interface PipelineMembers {
   readonly layers: readonly number[] | undefined;
 }
 
-/** How a pipeline predicts: steps of ranges of the layers, and the ways between. */
+/** Times of the steps of a range of layers, and of the transfers between members. */
 export interface PipelineTimes {
   readonly steps: Pick<StepPredictor, 'predictStageUs'>;
   /** Of the model. */
   readonly layers: number;
   readonly chunkTokensMax: number;
-  /** Until the outputs of a chunk's rows are at the next member. */
+  /** Until the activations of a chunk are at the next member. */
   readonly hopUs: (tokens: number) => number;
-  /** For how long a member runs a step of others that the first chunk finds there. */
+  /** Time of another step that the first chunk waits for at a member. */
   readonly othersUs: number;
   readonly chunkTokensMin?: number;
 }
 
-/** What instances of a kind do in groups. */
+/** Predictions for instances of one kind. */
 export class PipelinedPrefill {
   readonly #times: PipelineTimes;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
@@ -57,19 +58,19 @@ export class PipelinedPrefill {
     return this.#times.layers;
   }
 
-  /** What a layer takes for the longest chunk, which tells those that compute faster from others. */
+  /** Time of one layer for the longest chunk: it ranks instances by speed. */
   get layerUs(): number {
     const { chunkTokensMax: rows, layers } = this.#times;
     const shape = { rows, keyRows: (rows * (rows + 1)) / 2, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
     return this.#times.steps.predictStageUs(shape, { index: 0, stages: 1 }) / layers;
   }
 
-  /** With members that are alike. */
+  /** For members of this kind alone. */
   plan(prompt: GroupPrompt): PipelinePlan {
     return planTogether({ prefills: Array.from({ length: prompt.members }, () => this), layers: undefined }, prompt);
   }
 
-  /** With the chunks, halves of one another in size, that are done first; smaller chunks are more work, and others wait for that. */
+  /** Tries chunks of half the size each time. Smaller chunks end earlier, but are more work, for which others wait. */
   planFor(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
     const { chunkTokensMax, chunkTokensMin = chunkTokensMinDefault } = this.#times;
     const ranges = rangesOf(team);
@@ -82,7 +83,7 @@ export class PipelinedPrefill {
     return best;
   }
 
-  /** Chunk by chunk: a member begins one when it has done the one before, and the member before it this one. */
+  /** A member begins a chunk when it has computed the one before, and when the member before it has computed this one. */
   #with(
     chunkTokens: number,
     { tokens, cachedTokens, others }: GroupPrompt,
@@ -111,7 +112,7 @@ export class PipelinedPrefill {
   }
 }
 
-/** The first one says how long chunks may be, and what the ways between take. */
+/** The first member gives the maximum chunk and the transfer times. */
 export function planTogether(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
   return team.prefills[0].planFor(team, prompt);
 }

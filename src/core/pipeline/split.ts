@@ -1,12 +1,12 @@
-// How many layers each member of a group runs, where some compute faster than others.
+// Splits the layers between members of different speed.
 
-/** Times that differ by less than half of this are taken to be equal: what is learned of them varies by as much. */
+/** Speeds are rounded to this many steps per factor of two, because learned times vary by as much. */
 const stepsPerDoubling = 6;
 
 /**
- * (members): whole layers, one at least, so that the one that takes longest is done first; of those that compute alike the first have one
- * more where layers do not come out even. Undefined: all compute alike.
- * @param layerUs (members) what a layer takes each
+ * (members): whole layers, at least one, such that the slowest member ends earliest; among equals, the first members get the remainder.
+ * Undefined: all members are equally fast.
+ * @param layerUs (members) time of one layer
  */
 export function splitLayers(layers: number, layerUs: readonly number[]): readonly number[] | undefined {
   const least = Math.min(...layerUs);

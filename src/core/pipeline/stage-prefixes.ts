@@ -1,4 +1,4 @@
-// Prefixes of prompts that groups compute: each member gets the keys and values of its layers, from its own cache or from whoever has them.
+// Cached prefixes of pipelined prompts: each member gets the keys and values of its layers, from its own cache or from another instance.
 
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
@@ -14,7 +14,7 @@ interface Awaited {
   readonly source: InstanceIndex;
   /** Blocks that are here. */
   readonly own: number;
-  /** What has not come by then is computed. */
+  /** What has not arrived by then is computed. */
   readonly untilUs: number;
   readonly stage: Stage;
 }
@@ -26,7 +26,7 @@ interface PrefixTarget {
   prefixReady(stage: Stage, tokens: number): void;
 }
 
-/** They come into the room that the stage keeps for its layers: what is here is copied there, so nothing of the cache is held. */
+/** Prefixes are received in the blocks that the stage has allocated for its layers. Cached blocks are copied there, so that none of the cache is pinned. */
 export class StagePrefixes {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
@@ -43,7 +43,7 @@ export class StagePrefixes {
     return this.#context.config.contents !== undefined;
   }
 
-  /** When patience ends for something that is under way. */
+  /** When the patience for a prefix ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
     if (this.#awaited.size === 0) return nextUs;
@@ -51,16 +51,16 @@ export class StagePrefixes {
     return nextUs;
   }
 
-  /** The stage is about to keep room: what is here of its prefix is not what makes it. */
+  /** Blocks are about to be allocated for the stage: its cached prefix is evicted last. */
   touch(stage: Stage): void {
-    const { chain, blocks } = this.#wantedOf(stage);
+    const { chain, blocks } = this.#prefixOf(stage);
     if (blocks > 0) touchPrefix(this.#cache, chain, blocks);
   }
 
-  /** `prefixReady` is called immediately, or when the rest has come or will not. */
-  want(stage: Stage): void {
-    const { served, group, index } = stage;
-    const { chain, blocks } = this.#wantedOf(stage);
+  /** Gets the prefix of a stage. `prefixReady` is called immediately, or when the rest has arrived or will not. */
+  fetch(stage: Stage): void {
+    const { running, group, index } = stage;
+    const { chain, blocks } = this.#prefixOf(stage);
     const own = localPrefix(this.#cache, chain, blocks);
     if (this.#hasContents && own > 0) this.#copy(stage, chain, own);
     const { from: source, patienceUs = 0 } = group.prefix ?? {};
@@ -68,10 +68,10 @@ export class StagePrefixes {
       this.#target.prefixReady(stage, own * this.#cache.blockTokens);
       return;
     }
-    const { id } = served;
+    const { id } = running;
     this.#awaited.set(id, { source, own, untilUs: this.#context.nowUs + patienceUs, stage });
     if (this.#hasContents)
-      this.#context.emit({ kind: 'expectPrefix', id, from: source, pages: this.#room(stage).pages(own, blocks) });
+      this.#context.emit({ kind: 'expectPrefix', id, from: source, pages: this.#pagesOf(stage).pages(own, blocks) });
     this.#context.emit({
       kind: 'send',
       to: source,
@@ -79,7 +79,7 @@ export class StagePrefixes {
     });
   }
 
-  #wantedOf({ served: { sequence }, group: { prefix } }: Stage): {
+  #prefixOf({ running: { sequence }, group: { prefix } }: Stage): {
     readonly chain: BlockChain;
     readonly blocks: number;
   } {
@@ -88,18 +88,18 @@ export class StagePrefixes {
     return { blocks, chain: { blocks, words: chain.words.slice(0, blocks * digestWords) } };
   }
 
-  /** Models that groups compute have one layer group. */
-  #room(stage: Stage): StagePages {
-    return new StagePages(stage.served.sequence.table.groups[0], this.#cache.groups[0].pool, rangeOf(stage));
+  /** Models that pipelines compute have one layer group. */
+  #pagesOf(stage: Stage): StagePages {
+    return new StagePages(stage.running.sequence.table.groups[0], this.#cache.groups[0].pool, rangeOf(stage));
   }
 
   #copy(stage: Stage, chain: BlockChain, blocks: number): void {
-    const room = this.#room(stage);
-    const from = room.ofRange(localPages(this.#cache, chain, blocks));
-    this.#context.emit({ kind: 'copyPrefix', from, to: room.pages(0, blocks) });
+    const pages = this.#pagesOf(stage);
+    const from = pages.ofRange(localPages(this.#cache, chain, blocks));
+    this.#context.emit({ kind: 'copyPrefix', from, to: pages.pages(0, blocks) });
   }
 
-  /** The source has done its part: blocks before `to` are here. False when nobody waits for that. */
+  /** The source has finished: blocks before `to` are here. False when no stage waits for it. */
   arrived(id: RequestId, source: InstanceIndex | 'ssd', to: number): boolean {
     const awaited = this.#awaited.get(id);
     if (awaited?.source !== source) return false;
@@ -108,7 +108,7 @@ export class StagePrefixes {
     return true;
   }
 
-  /** Whoever waits for what takes too long goes on with what is here. */
+  /** Stages whose patience has ended continue with what is here. */
   advance(nowUs: number): void {
     if (this.#awaited.size === 0) return;
     for (const [id, { own, untilUs, stage }] of [...this.#awaited]) {
@@ -118,7 +118,7 @@ export class StagePrefixes {
     }
   }
 
-  /** It is not wanted any more. */
+  /** The stage does not need its prefix any more. */
   drop(id: RequestId): void {
     const awaited = this.#awaited.get(id);
     if (awaited === undefined) return;

@@ -1,4 +1,4 @@
-// Which pages a stream of a hand-off moves, and where in its landing each goes.
+// Pages that a stream of a hand-off sends, and their places in the receive buffer.
 
 import type { LayerGroup } from '../../../util/step.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -8,27 +8,28 @@ import type { InstanceEffect } from '../../protocol/effects.ts';
 
 export type Stream = Extract<InstanceEffect, { kind: 'stream' }>;
 
-/** A layer of the model: its group, and its place there. */
+/** A layer of the model: its group, and its index there. */
 export interface LayerPlace {
   readonly group: number;
   readonly index: number;
 }
 
-/** Pages of the blocks of a group, one for each layer: (blocks, layers). */
+/** (blocks, layers): pages of the blocks of a group. */
 interface PageTable {
   readonly layers: number;
   readonly pageTable: Int32Array;
 }
 
-/** What both ends know of the model. @param layers in the order of computation */
+/** The shape of the model, the same at both ends. `layers`: in the order of computation. */
 export interface PageShape {
   readonly groups: readonly LayerGroup[];
   readonly layers: readonly LayerPlace[];
 }
 
 /**
- * (parcels, 3): layer, in the order of computation; page of the sender; place in the landing. Layer after layer; whole pages, those that fill
- * later too. Of groups with a window only what the first token of output sees. Of a range of the layers, these are numbered from its first.
+ * (descriptors, 3): layer in the order of computation, page of the sender, place in the receive buffer. Layer after layer, in whole pages,
+ * those included that fill later. Of groups with a window only the blocks that the first output token attends to. Layers of a range are
+ * numbered from its first.
  */
 export function pageDescriptorsOf(
   { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
@@ -36,28 +37,28 @@ export function pageDescriptorsOf(
   pools: readonly PageTable[],
 ): Int32Array {
   const layout = new ReceiveLayout(groups, promptTokens, pageTokens);
-  // A page that is full, or as full as it will be, is not sent again.
+  // A page that is full, or the last of the prompt, is not sent again.
   const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
-  const parcels: number[] = [];
+  const descriptors: number[] = [];
   if (range !== undefined) {
     const pages = new StagePages(table.groups[0], pools[0], range);
     for (let layer = pages.from; layer < pages.to; layer++)
       for (let block = Math.floor(from / pageTokens); block < end; block++)
-        parcels.push(layer - pages.from, pages.page(block, layer), layout.indexOf(0, block, layer));
-    return Int32Array.from(parcels);
+        descriptors.push(layer - pages.from, pages.page(block, layer), layout.indexOf(0, block, layer));
+    return Int32Array.from(descriptors);
   }
   for (const [layer, { group, index }] of layers.entries()) {
     const { layers: width, pageTable } = pools[group];
     const { first, blocks } = table.groups[group];
     for (let block = Math.max(Math.floor(from / pageTokens), layout.first(group)); block < end; block++) {
       const page = pageTable[blocks.at(block - first) * width + index];
-      parcels.push(layer, page, layout.indexOf(group, block, index));
+      descriptors.push(layer, page, layout.indexOf(group, block, index));
     }
   }
-  return Int32Array.from(parcels);
+  return Int32Array.from(descriptors);
 }
 
-/** Of those pages the ones that are not full: they may be written while they are sent, and are sent again then. */
+/** Of those pages the ones that are not full: they may be written while they are sent, and are then sent again. */
 export function fillingPages(
   stream: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
   shape: PageShape,

@@ -1,19 +1,19 @@
-// Which sequences are to go on at a bigger instance: those that may outgrow the memory of their own, once they fill enough of it.
+// Selects the sequences that continue at a bigger instance: they may outgrow the memory here, and fill enough of it.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
 export interface MigrationPolicy {
-  /** Share of the instance's memory that a sequence holds when a bigger instance is asked for; 1: when it has no room to grow. */
+  /** Share of the memory that a sequence fills when a bigger instance is requested; 1: when it has no room to grow. */
   readonly mark: number;
 }
 
-/** No memory here can hold all that it may come to. */
+/** True if the memory here cannot hold the sequence at its maximum length. */
 export function mayOutgrow({ lengthMax }: Sequence, { blockTokens, blockPages, pages }: BlockCache): boolean {
   return Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
 }
 
-/** Those of a batch that fill more than the mark, and decode: what a prompt needs is known before it starts. */
+/** Running sequences that decode and fill more than the mark. Prompts are not considered: their memory is known before they start. */
 export function outgrowing(
   running: readonly Sequence[],
   cache: BlockCache,

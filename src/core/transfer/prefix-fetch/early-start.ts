@@ -18,7 +18,7 @@ export class EarlyStart {
    * True immediately for a request that is alone. Beside others, once its first chunk takes as long as the rest of its prefix: each layer then
    * arrives no later than the chunk needs it.
    */
-  may(sequence: Sequence, blocks: number, comesUs: number): boolean {
+  may(sequence: Sequence, blocks: number, arrivesUs: number): boolean {
     const { scheduler, config } = this.#context;
     const { running, waiting } = scheduler;
     const isAlone = running.length === 0 && waiting.every((other) => other === sequence || other.loading);
@@ -27,11 +27,11 @@ export class EarlyStart {
     const rows = Math.min(sequence.length - cached, config.limits.tokensMax);
     const keyRows = rows * cached + (rows * (rows + 1)) / 2;
     const chunkUs = config.cost.predictUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
-    return comesUs <= Math.min(chunkUs, config.limits.stepUsPrefill);
+    return arrivesUs <= Math.min(chunkUs, config.limits.stepUsPrefill);
   }
 
-  /** How long a step of so many requests waits for blocks that are predicted to arrive in `comesUs`, and are given up in `patienceUs`. */
-  withinUs(requests: number, comesUs: number, patienceUs: number): number {
-    return requests === 1 ? patienceUs : Math.min(patienceUs, 2 * comesUs + graceUs);
+  /** How long a step of so many requests waits for blocks that are predicted to arrive in `arrivesUs`, and are given up in `patienceUs`. */
+  withinUs(requests: number, arrivesUs: number, patienceUs: number): number {
+    return requests === 1 ? patienceUs : Math.min(patienceUs, 2 * arrivesUs + graceUs);
   }
 }

@@ -1,4 +1,4 @@
-// What an instance offers to stores of what it has computed: which prefixes, to whom, and when.
+// Offers of computed prefixes to stores: which prefixes, to which store, and when.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import { scramble } from '../../../util/scramble.ts';
@@ -11,19 +11,19 @@ import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixSends } from './prefix-sends.ts';
 import { ReplicationWorth } from './replication-worth.ts';
 
-/** While so many prefixes leave nothing more is offered: who computes is not to be held up. */
+/** While so many prefixes are being sent, nothing is offered, so that computation is not delayed. */
 const leavingMax = 4;
 
 /**
- * A prefix is offered when its prompt is computed, so that it outlives its instance, and when its request ends, for what output has added to
- * it. The store asks (`fetch`) for what it lacks of it; of an offer nothing is kept here, so none has to be answered.
+ * A prefix is offered when its prompt is computed, so that it survives its instance, and when its request ends, with the blocks of its output.
+ * The store fetches what it lacks. An offer leaves no state here, so it needs no answer.
  */
 export class PrefixOffers {
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #sends: Pick<PrefixSends, 'size'>;
   readonly #worth = new ReplicationWorth();
   #stores: readonly Store[] = [];
-  /** What a store has asked for, by store and name: since when. */
+  /** When a store has fetched a prefix, by store and name. */
   readonly #asked = new Map<string, number>();
 
   constructor(
@@ -36,12 +36,12 @@ export class PrefixOffers {
     this.#stores = stores;
   }
 
-  /** These are there from now on, and no others. */
+  /** The stores from now on. */
   set stores(stores: readonly Store[]) {
     this.#stores = stores;
   }
 
-  /** All of it that is computed is cache here. */
+  /** Offers the computed blocks of the request, which are cached here. */
   offer({ id, sequence }: RunningRequest): void {
     if (this.#stores.length === 0 || this.#sends.size >= leavingMax) return;
     const blocks = computedBlocks(sequence, this.#context.config.blockTokens);
@@ -62,12 +62,12 @@ export class PrefixOffers {
     });
   }
 
-  /** Somebody asks for a prefix: a store for one that it was offered, or an instance for a request. */
+  /** A store fetches a prefix that it was offered, or an instance one for a request. */
   asked(nowUs: number, to: InstanceIndex, name: RequestId): void {
     if (this.#stores.some(({ instance }) => instance === to)) this.#asked.set(keyOf(to, name), nowUs);
   }
 
-  /** So many blocks have left, or none. */
+  /** So many blocks have been sent, or none. */
   left(nowUs: number, to: InstanceIndex, name: RequestId, blocks: number): void {
     const key = keyOf(to, name);
     const askedUs = this.#asked.get(key);
@@ -81,12 +81,12 @@ function keyOf(to: InstanceIndex, name: RequestId): string {
   return `${to} ${name}`;
 }
 
-/** Full ones whose digests are known. */
+/** Full blocks whose digests are known. */
 function computedBlocks({ computed, chain }: Sequence, blockTokens: number): number {
   return Math.min(chain.blocks, Math.floor(computed / blockTokens));
 }
 
-/** Each store has a lot for each beginning of a prefix; the highest wins, so that few prefixes change stores when one comes or goes. */
+/** Rendezvous hashing by the first block: few prefixes change stores when a store joins or leaves. */
 function storeOf(stores: readonly Store[], { words }: BlockChain): InstanceIndex {
   const lotOf = ({ key }: Store): number => scramble(scramble(key) ^ words[0]) >>> 0;
   return stores.reduce((best, store) => (lotOf(store) > lotOf(best) ? store : best)).instance;

@@ -1,4 +1,4 @@
-// Prefixes on their way from an instance to others: their blocks are pinned until they have left.
+// Prefixes that are sent to other instances: their blocks are pinned until they have been sent.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
@@ -9,7 +9,7 @@ import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
-/** Blocks `from..` of the chain, of some layers or all. */
+/** The blocks of a chain from `from` on, of some layers or all. */
 export interface PrefixOrder {
   readonly chain: BlockChain;
   readonly from: number;
@@ -21,14 +21,14 @@ interface Sending {
   readonly blocks: number;
 }
 
-/** A prefix is sent as far as it is here. One that is here no further than where the other side has it, or for which nothing can be pinned, is `missing`. */
+/** A prefix is sent as far as it is cached. If nothing is cached beyond `from`, or nothing can be pinned, the answer is `missing`. */
 export class PrefixSends {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
   /** By receiver and request. */
   readonly #sending = new Map<string, Sending>();
 
-  /** That have left. */
+  /** Blocks that have been sent. */
   blocks = 0;
 
   constructor(context: InstanceContext<Identified, RunningRequest>) {
@@ -40,7 +40,7 @@ export class PrefixSends {
     return this.#sending.size;
   }
 
-  /** Blocks `from..` of the chain are wanted. False when they are being sent already. */
+  /** Sends a prefix. False when it is being sent already. */
   send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
@@ -57,7 +57,7 @@ export class PrefixSends {
     return true;
   }
 
-  /** Others, who may be anybody, say which layers they want. */
+  /** The range comes from another instance, so it is validated. */
   #has(range: LayerRange | undefined): boolean {
     if (range === undefined || this.#context.config.contents === undefined) return true;
     const { layers } = this.#cache.groups[0];
@@ -70,17 +70,17 @@ export class PrefixSends {
     return range === undefined ? pages : pagesOfRange(pages, layers, stageLayers(layers, range));
   }
 
-  /** Is it on its way there? */
+  /** True while the prefix is being sent there. */
   has(to: InstanceIndex, id: RequestId): boolean {
     return this.#sending.has(keyOf(to, id));
   }
 
-  /** Blocks that are on their way there; 0 when none are. */
+  /** Blocks that are being sent there. */
   blocksOf(to: InstanceIndex, id: RequestId): number {
     return this.#sending.get(keyOf(to, id))?.blocks ?? 0;
   }
 
-  /** It has left. False when it was not being sent. */
+  /** The prefix has been sent. False when it was not being sent. */
   sent(to: InstanceIndex, id: RequestId): boolean {
     const key = keyOf(to, id);
     const sending = this.#sending.get(key);
@@ -91,7 +91,7 @@ export class PrefixSends {
     return true;
   }
 
-  /** Nobody wants it any more. False when it was not being sent. */
+  /** The receiver does not need it any more. False when it was not being sent. */
   stop(to: InstanceIndex, id: RequestId): boolean {
     const blocks = this.blocksOf(to, id);
     if (!this.sent(to, id)) return false;

@@ -1,4 +1,5 @@
-// Prefixes that other instances ask for and SSD holds: read into host memory first.
+// Prefixes on SSD that other instances fetch: they are read into host memory first.
+
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PrefixReceiveBuffer, receivePrefix } from '../../kvcache/prefix-transfer.ts';
 import type { InstanceIndex, RequestId, SlotId } from '../../protocol/ids.ts';
@@ -8,8 +9,8 @@ import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixOrder, PrefixSends } from './prefix-sends.ts';
 
 interface Staging {
-  readonly landing: PrefixReceiveBuffer;
-  /** Blocks `from..to` of the chain come, these from SSD. */
+  readonly buffer: PrefixReceiveBuffer;
+  /** Blocks `from..to` of the chain are read, these from SSD. */
   readonly from: number;
   readonly to: number;
   readonly blocks: readonly SsdBlock[];
@@ -22,7 +23,7 @@ export class PrefixStagings {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #sends: PrefixSends;
-  /** By receiver and request: the name of the read. */
+  /** By the name of the read: receiver and request. */
   readonly #stagings = new Map<string, Staging>();
 
   constructor(context: InstanceContext<Identified, RunningRequest>, sends: PrefixSends) {
@@ -31,7 +32,7 @@ export class PrefixStagings {
     this.#sends = sends;
   }
 
-  /** Blocks `from..` of the chain are wanted. False when SSD holds no more of them than memory, or there is no room. */
+  /** Starts to read a prefix. False when SSD holds no more of it than memory, or when there is no room. */
   begin(to: InstanceIndex, id: RequestId, { chain: wanted, from, range }: PrefixOrder): boolean {
     const { lower } = this.#cache;
     if (lower?.ssd === undefined) return false;
@@ -41,11 +42,11 @@ export class PrefixStagings {
     const end = lower.inHostOrOnSsd(wanted, here, wanted.blocks);
     if (end <= Math.max(here, this.#cache.match(wanted, wanted.blocks))) return false;
     const chain = { blocks: end, words: wanted.words };
-    const landing = receivePrefix(this.#cache, chain, here, end, this.#context.scheduler);
-    if (landing === undefined) return false;
-    const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
+    const buffer = receivePrefix(this.#cache, chain, here, end, this.#context.scheduler);
+    if (buffer === undefined) return false;
+    const { blocks, to: readTo } = lower.readSsd(chain, here, end, buffer);
     const order = { chain, from, range };
-    this.#stagings.set(name, { landing, from: here, to: end, blocks, receiver: to, id, order });
+    this.#stagings.set(name, { buffer, from: here, to: end, blocks, receiver: to, id, order });
     this.#context.emit({
       kind: 'readSsd',
       id: name,
@@ -56,17 +57,17 @@ export class PrefixStagings {
     return true;
   }
 
-  /** Read, before block `to`: it leaves. False when it is not expected. `bad`: a slot of SSD that did not hold what it should. */
+  /** Blocks before `to` are read: the prefix is sent. False when it is not expected. `bad`: a slot of SSD whose content is corrupt. */
   read(name: string, to: number, bad?: SlotId): boolean {
     const staging = this.#stagings.get(name);
     if (staging === undefined) return false;
-    staging.landing.fill(staging.from, Math.min(to, staging.to), 'ssd');
+    staging.buffer.fill(staging.from, Math.min(to, staging.to), 'ssd');
     this.#close(name, staging, bad);
     this.#sends.send(staging.receiver, staging.id, staging.order);
     return true;
   }
 
-  /** Nobody wants it any more. False when it was not being read. */
+  /** The receiver does not need it any more. False when it was not being read. */
   stop(to: InstanceIndex, id: RequestId): boolean {
     const name = nameOf(to, id);
     const staging = this.#stagings.get(name);
@@ -76,14 +77,14 @@ export class PrefixStagings {
     return true;
   }
 
-  #close(name: string, { landing, blocks }: Staging, bad?: SlotId): void {
+  #close(name: string, { buffer, blocks }: Staging, bad?: SlotId): void {
     this.#stagings.delete(name);
     this.#cache.lower?.ssdReadEnded(blocks, bad);
-    landing.close();
+    buffer.close();
   }
 }
 
-/** No request is called like that: ids have no blanks. */
+/** Request ids have no blanks. */
 function nameOf(to: InstanceIndex, id: RequestId): string {
   return `${to} ${id}`;
 }

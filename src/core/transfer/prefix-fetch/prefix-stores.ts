@@ -1,4 +1,4 @@
-// What a store takes of the prefixes that instances offer it: each is fetched, as far as the store lacks it, and kept.
+// Prefixes that a store fetches from the instances that offer them, as far as it lacks them.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
@@ -12,25 +12,25 @@ import type { LoadPart } from './prefix-loads.ts';
 interface Offer {
   readonly from: InstanceIndex;
   readonly chain: BlockChain;
-  /** What has been taken of it; if that is here no more there is no room for all of it. */
+  /** Blocks that have been fetched of it: if they are evicted, there is no room for all of it. */
   readonly taken: number;
 }
 
-/** Blocks `own..to` of the chain are on their way. */
+/** Blocks `own..to` of the chain are being fetched. */
 interface Take extends Offer {
-  readonly landing: PrefixReceiveBuffer;
+  readonly buffer: PrefixReceiveBuffer;
   readonly own: number;
   readonly to: number;
   readonly untilUs: number;
 }
 
-/** At once, at most; and offers that wait. */
+/** Maximum number of fetches at once, and of waiting offers. */
 const takesMax = 4;
 const offersMax = 64;
-/** One take asks for so many blocks at most, and so much of host memory; the rest of a longer prefix comes after. */
+/** Maximum blocks of one fetch, and its share of host memory; the rest of a longer prefix follows. */
 const takeBlocksMax = 32;
 const takeShare = 1 / 8;
-/** From when it is asked for. Who takes longer has lost it, or is slow: then more patience is had with the next, up to the most. */
+/** Patience from the start of a fetch on. After a fetch that took longer, the patience doubles, up to the maximum. */
 const patienceUsMin = 10_000_000;
 const patienceUsMax = 120_000_000;
 
@@ -54,7 +54,7 @@ export class PrefixStore {
   readonly #takes = new Map<RequestId, Take>();
   #names = 0;
   #patienceUs = patienceUsMin;
-  /** Blocks that have come, and offers that nothing was taken of for want of room or time. */
+  /** Blocks fetched, and offers declined for want of room or time. */
   blocks = 0;
   declined = 0;
 
@@ -64,23 +64,23 @@ export class PrefixStore {
     this.#sources = sources;
   }
 
-  /** Prefixes that are on their way. */
+  /** Prefixes that are being fetched. */
   get size(): number {
     return this.#takes.size;
   }
 
-  /** When patience ends for something that is under way. */
+  /** When the patience for a fetch ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
     for (const { untilUs } of this.#takes.values()) nextUs = Math.min(nextUs, untilUs);
     return nextUs;
   }
 
-  /** Returns why nothing comes of it, where nothing does. */
+  /** Returns why the offer is ignored. */
   offered(from: InstanceIndex, { blocks, words }: BlockChain): string | undefined {
     const { lower } = this.#cache;
     if (lower === undefined) return 'there is no memory for what others have';
-    // Whoever has it wants it kept: it is used again.
+    // The offer shows that the prefix is in use.
     lower.touch({ blocks, words }, blocks);
     if (this.#offers.length >= offersMax) {
       this.declined++;
@@ -90,7 +90,7 @@ export class PrefixStore {
     return undefined;
   }
 
-  /** Gives up what takes too long, and begins with what was offered, as far as there is room. */
+  /** Gives up fetches that take too long, and starts those of waiting offers, as far as there is room. */
   advance(nowUs: number): void {
     if (this.#takes.size > 0)
       for (const [name, take] of [...this.#takes]) if (take.untilUs <= nowUs) this.#giveUp(name, take);
@@ -98,7 +98,7 @@ export class PrefixStore {
       this.#offers = this.#offers.filter((offer) => this.#takes.size >= takesMax || !this.#begin(nowUs, offer));
   }
 
-  /** False: another brings what it begins with. */
+  /** False: another fetch brings its first block. */
   #begin(nowUs: number, { from, chain, taken }: Offer): boolean {
     const { lower } = this.#cache;
     const own = lower?.inHostOrOnSsd(chain, 0, chain.blocks) ?? chain.blocks;
@@ -106,25 +106,25 @@ export class PrefixStore {
     if (lower.host.contains(chain.words, own * digestWords)) return false;
     const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
     const to = Math.min(chain.blocks, own + most);
-    const landing = receivePrefix(this.#cache, chain, own, to, this.#context.scheduler);
-    if (landing === undefined) {
+    const buffer = receivePrefix(this.#cache, chain, own, to, this.#context.scheduler);
+    if (buffer === undefined) {
       this.declined++;
       return true;
     }
     // Request ids have no blanks. The incarnation tells takes apart from those of the store before it restarted.
     const name = `take ${this.#context.config.journalIncarnation ?? 0}.${++this.#names}`;
-    this.#takes.set(name, { from, chain, taken, landing, own, to, untilUs: nowUs + this.#patienceUs });
-    this.#sources.fetchFrom(name, chain, { source: from, from: own, to }, landing);
+    this.#takes.set(name, { from, chain, taken, buffer, own, to, untilUs: nowUs + this.#patienceUs });
+    this.#sources.fetchFrom(name, chain, { source: from, from: own, to }, buffer);
     return true;
   }
 
-  /** Blocks before `to` are here, or will never be. False when it was not expected. */
+  /** The fetch has ended, with the blocks before `to`. False when it was not expected. */
   arrive(name: RequestId, source: InstanceIndex, to: number): boolean {
     const take = this.#takes.get(name);
     if (take === undefined || take.from !== source) return false;
     const arrivedTo = Math.min(to, take.to);
     if (arrivedTo > take.own) {
-      take.landing.fill(take.own, arrivedTo, 'instance');
+      take.buffer.fill(take.own, arrivedTo, 'instance');
       this.blocks += arrivedTo - take.own;
     }
     this.#close(name, take);
@@ -141,16 +141,16 @@ export class PrefixStore {
     this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
   }
 
-  #close(name: RequestId, { landing }: Take): void {
+  #close(name: RequestId, { buffer }: Take): void {
     this.#takes.delete(name);
-    landing.close();
+    buffer.close();
   }
 
-  /** Throws unless every take has room for what it expects. */
+  /** Throws unless every fetch has a buffer for its blocks. */
   check(): void {
     if (this.#takes.size > takesMax) throw new Error(`Store broken: ${this.#takes.size} prefixes come at once`);
-    for (const [name, { landing, own, to }] of this.#takes)
-      if (landing.blocks !== to || own >= to)
-        throw new Error(`Store broken: ${name} has ${own} of ${to} blocks, room for ${landing.blocks}`);
+    for (const [name, { buffer, own, to }] of this.#takes)
+      if (buffer.blocks !== to || own >= to)
+        throw new Error(`Store broken: ${name} has ${own} of ${to} blocks, room for ${buffer.blocks}`);
   }
 }

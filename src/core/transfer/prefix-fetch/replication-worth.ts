@@ -1,23 +1,23 @@
-// Whether a prefix is worth copying to a store: where computing it again takes longer than having it sent from there.
+// Decides whether a prefix is worth copying to a store: computing it again must take longer than fetching it.
 
-/** What is new of how long copies take counts so much. */
+/** Weight of the newest copy in the mean. */
 const newShare = 1 / 4;
-/** Of those that do not seem to be worth it so many are copied all the same, one in this many: what was learned under load need not hold for ever. */
+/** One in so many prefixes that are not worth it is copied all the same, because times learned under load may change. */
 const anyhowEach = 16;
 
-/** What a store was sent took about as long as having it sent back will. Until a copy has been made, one is worth it. */
+/** A fetch takes about as long as the copy to the store took. Before the first copy, every prefix is worth it. */
 export class ReplicationWorth {
   #usPerBlock: number | undefined;
   #refused = 0;
 
-  /** @param computeUs predicted for all of the blocks */
+  /** @param computeUs predicted time to compute all blocks */
   isWorth(blocks: number, computeUs: number): boolean {
     if (this.#usPerBlock === undefined || this.#usPerBlock * blocks < computeUs) return true;
     this.#refused++;
     return this.#refused % anyhowEach === 0;
   }
 
-  /** So many blocks have been copied in this time, waiting for others included. */
+  /** So many blocks have been copied in this time, waiting included. */
   copied(blocks: number, us: number): void {
     if (blocks === 0) return;
     const usPerBlock = us / blocks;
