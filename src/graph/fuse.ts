@@ -62,8 +62,8 @@ export function mergeLinears(graph: Graph): Graph {
     if ((node.kind !== 'glu' && node.kind !== 'attention') || node.x.length < 2) continue;
     const linears = node.x.map((x) => producer.get(x)).filter((p) => p?.kind === 'linear');
     const first = linears[0];
-    const alone = node.x.every((x) => readers[x]?.length === 1);
-    if (first === undefined || linears.length !== node.x.length || !alone || linears.some((l) => l.x !== first.x))
+    const unshared = node.x.every((x) => readers[x]?.length === 1);
+    if (first === undefined || linears.length !== node.x.length || !unshared || linears.some((l) => l.x !== first.x))
       continue;
     const segments = linears.flatMap((l) => l.segments);
     const columns = segments.reduce((sum, segment) => sum + segment.rows, 0);

@@ -23,8 +23,8 @@ export function gptNeox(config: ModelConfig): Graph {
     const o = b.attention([qkv], layerAttention(config, layer));
     const attended = b.linear(o, `${at}.attention.dense`, hiddenSize, biases.attentionOutput);
     if (parallelResidual) {
-      const beside = mlp(h);
-      h = b.add(b.add(h, attended), beside);
+      const mlpOutput = mlp(h);
+      h = b.add(b.add(h, attended), mlpOutput);
     } else {
       h = b.add(h, attended);
       h = b.add(h, mlp(h));

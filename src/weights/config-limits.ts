@@ -9,7 +9,7 @@ export const sizeMax = 2 ** 28;
 export const layersMax = 4096;
 
 /** Positions after YaRN scaling; 0 without YaRN. Files with added YaRN settings may still name the original count. */
-export function stretchedPositions(positions: Positions): number {
+export function extendedPositions(positions: Positions): number {
   if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'yarn') return 0;
   const { factor, originalMaxPositions } = positions.rope.scaling;
   return Math.min(Math.floor(factor * originalMaxPositions), sizeMax);

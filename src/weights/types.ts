@@ -153,7 +153,7 @@ export function expectTensor(files: ModelFiles, name: string, shape: readonly nu
       file: info.file,
       tensor: name,
       offset: info.offset,
-      reason: `shape [${info.shape.join(', ')}] where the configuration asks for [${shape.join(', ')}]`,
+      reason: `shape [${info.shape.join(', ')}] where the configuration requires [${shape.join(', ')}]`,
     });
   }
   return info;

@@ -59,12 +59,12 @@ test('parts of different models are refused with a one-line error', () => {
     openModel(join(writeParts(name, change), partName(1)));
   expect(refused('count', { 2: [['split.count', u32(4)]] })).toThrow(/4 in a part of 3 \(key "split.count"/);
   expect(refused('number', { 3: [['split.no', u32(1)]] })).toThrow(/1 in part 2 \(counted from 0\)/);
-  expect(refused('tensors', { 1: [['split.tensors.count', u32(99)]] })).toThrow(/tensors where 99 are counted/);
+  expect(refused('tensors', { 1: [['split.tensors.count', u32(99)]] })).toThrow(/tensors, the key states 99/);
   expect(refused('kind', { 1: [['split.count', numbers('u32', [3])]] })).toThrow(/a finite number was expected/);
   expect(refused('many', { 1: [['split.count', u32(70_000)]] })).toThrow(/70000 parts, where 1 to 4096 are allowed/);
   const beyond = join(writeParts('beyond'), partName(7));
   copyFileSync(join(folder.path, 'beyond', partName(2)), beyond);
-  expect(() => openModel(beyond)).toThrow(/split over 3 files, whose names have to end like -00001-of-00003.gguf/);
+  expect(() => openModel(beyond)).toThrow(/split over 3 files: their names must end like -00001-of-00003.gguf/);
   const missing = writeParts('missing');
   rmSync(join(missing, partName(2)));
   expect(() => openModel(missing)).toThrow(/big-00002-of-00003.gguf/);

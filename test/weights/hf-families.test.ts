@@ -176,7 +176,7 @@ test.each([
   ['opt', 'decoder.embed_positions.weight', 'model.decoder.embed_positions.weight'],
   ['gpt_neox', 'layers.1.attention.dense.bias', 'gpt_neox.layers.1.attention.dense.bias'],
   ['gpt_neox', 'embed_out.weight', undefined],
-])('%s knows %s as %s', (architecture, name, known = name) => {
+])('%s reads %s as %s', (architecture, name, known = name) => {
   expect(checkpointName(architecture, name)).toBe(known);
 });
 

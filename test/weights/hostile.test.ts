@@ -154,7 +154,7 @@ describe('invalid GGUF files', () => {
     [
       'parts of a split model',
       { metadata: [...tinyGguf.metadata, ['split.count', u32(3)]] },
-      /split over 3 files, whose names have to end like -00001-of-00003.gguf/,
+      /split over 3 files: their names must end like -00001-of-00003.gguf/,
     ],
     [
       'a mixture of experts',

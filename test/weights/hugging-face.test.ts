@@ -99,7 +99,7 @@ describe('safetensors', () => {
   test('a wrong shape and a missing tensor are named', () => {
     withModel(directory(), (files) => {
       expect(() => expectTensor(files, 'model.norm.weight', [65])).toThrow(
-        /model\.safetensors: shape \[64\] where the configuration asks for \[65\] \(tensor "model\.norm\.weight", offset \d+\)$/,
+        /model\.safetensors: shape \[64\] where the configuration requires \[65\] \(tensor "model\.norm\.weight", offset \d+\)$/,
       );
       expect(() => expectTensor(files, 'gone', [1, 2])).toThrow(
         'the tensor is missing: shape [1, 2] expected (tensor "gone")',

@@ -2,10 +2,10 @@
 
 import { cutAll } from './cut.ts';
 
-/** One pass over the pieces. `whole`: the pattern matches every character, so there are no gaps to keep. */
+/** One pass over the pieces. `coversAll`: the pattern matches every character, so there are no gaps to keep. */
 interface Pass {
   readonly pattern: RegExp;
-  readonly whole: boolean;
+  readonly coversAll: boolean;
 }
 
 export interface PreTokenizer {
@@ -24,9 +24,9 @@ const anyCaseContractions = "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])";
 // Leaves the last of several spaces to the following word.
 const spaces = `${space}+(?!\\P{White_Space})|${space}+`;
 
-const matches = (pattern: string): Pass => ({ pattern: new RegExp(pattern, 'gu'), whole: true });
+const matches = (pattern: string): Pass => ({ pattern: new RegExp(pattern, 'gu'), coversAll: true });
 // The capturing group makes String.split also return the separators.
-const separates = (pattern: string): Pass => ({ pattern: new RegExp(`(${pattern})`, 'u'), whole: false });
+const separates = (pattern: string): Pass => ({ pattern: new RegExp(`(${pattern})`, 'u'), coversAll: false });
 
 const gpt2Words = matches(`${contractions}| ?\\p{L}+| ?\\p{N}+| ?${word}+|${spaces}`);
 const modernWords = (digitsMax: number) =>
@@ -45,7 +45,7 @@ const lower = '[\\p{L}--[A-Z]]';
 const casedWords = (suffix: string, digitsMax: number): Pass => {
   const edge = '[^\\r\\n\\p{L}\\p{N}]?';
   const pattern = `${edge}${upper}*${lower}+${suffix}|${edge}${upper}+${lower}*${suffix}|\\p{N}{1,${digitsMax}}| ?${word}+[\\r\\n\\/]*|${space}*[\\r\\n]+|${spaces}`;
-  return { pattern: new RegExp(pattern, 'gv'), whole: true };
+  return { pattern: new RegExp(pattern, 'gv'), coversAll: true };
 };
 
 const row = (passes: readonly Pass[], flags: Partial<PreTokenizer> = {}): PreTokenizer => ({
@@ -117,9 +117,9 @@ export function preTokenizer(name = 'default'): PreTokenizer {
  */
 export function splitPieces(text: string, passes: readonly Pass[]): string[] {
   let pieces = [text];
-  for (const { pattern, whole } of passes) {
+  for (const { pattern, coversAll } of passes) {
     pieces = pieces.flatMap((piece) =>
-      whole ? cutAll(piece, pattern) : piece.split(pattern).filter((part) => part.length > 0),
+      coversAll ? cutAll(piece, pattern) : piece.split(pattern).filter((part) => part.length > 0),
     );
   }
   return pieces;

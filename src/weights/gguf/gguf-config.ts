@@ -1,6 +1,6 @@
 // Model configuration and generation defaults from GGUF metadata.
 import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../../util/model-config.ts';
-import { layersMax, stretchedPositions, withoutUndefined } from '../config-limits.ts';
+import { extendedPositions, layersMax, withoutUndefined } from '../config-limits.ts';
 import type { GenerationDefaults, ModelFiles } from '../types.ts';
 import { ArchitectureKeys } from './gguf-keys.ts';
 import type { GgufMetadata } from './gguf-metadata.ts';
@@ -65,7 +65,7 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
     heads,
     kvHeads,
     headDim,
-    maxPositions: Math.max(keys.size('context_length'), stretchedPositions(positions)),
+    maxPositions: Math.max(keys.size('context_length'), extendedPositions(positions)),
     // GGUF files store the final gains, also where the original checkpoint stores gain - 1.
     norm: { eps: normEpsilon(keys), gainOffset: 0 },
     tieEmbeddings: !names.has('lm_head.weight'),
@@ -143,7 +143,7 @@ function headDimension(keys: ArchitectureKeys, hiddenSize: number, heads: number
     keys.fail('attention.head_count', `${heads} heads do not divide the hidden size ${hiddenSize}`);
   const valueLength = keys.optionalSize('attention.value_length') ?? headDim;
   if (valueLength !== headDim)
-    keys.fail('attention.value_length', `values of ${valueLength} beside keys of ${headDim} are not supported`);
+    keys.fail('attention.value_length', `value size ${valueLength} with key size ${headDim} is not supported`);
   return headDim;
 }
 

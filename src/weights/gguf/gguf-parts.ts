@@ -33,10 +33,10 @@ export function onlyGgufModel(names: readonly string[]): string | undefined {
 export function openGgufParts(path: string): readonly [GgufPart, ...GgufPart[]] {
   const opened: GgufPart[] = [];
   try {
-    const asked = openPart(path, opened);
-    const count = partCount(asked);
-    if (count === 1) return [asked];
-    const parts = partPaths(asked, count).map((other) => (other === path ? asked : openPart(other, opened)));
+    const requested = openPart(path, opened);
+    const count = partCount(requested);
+    if (count === 1) return [requested];
+    const parts = partPaths(requested, count).map((other) => (other === path ? requested : openPart(other, opened)));
     for (const [index, part] of parts.entries()) checkPart(part, index, count);
     const [first, ...rest] = parts;
     checkTensorCount(first as GgufPart, parts);
@@ -71,11 +71,8 @@ function partPaths({ path, header: { metadata } }: GgufPart, count: number): str
   const part = Number(name?.part);
   // A part number outside the name's own count cannot belong to a split model.
   if (name === undefined || Number(name.count) !== count || part < 1 || part > count) {
-    const wanted = `-00001-of-${String(count).padStart(5, '0')}.gguf`;
-    return metadata.fail(
-      'split.count',
-      `the model is split over ${count} files, whose names have to end like ${wanted}`,
-    );
+    const ending = `-00001-of-${String(count).padStart(5, '0')}.gguf`;
+    return metadata.fail('split.count', `the model is split over ${count} files: their names must end like ${ending}`);
   }
   return Array.from({ length: count }, (_, index) =>
     // The requested part keeps its own spelling, upper or lower case.
@@ -98,6 +95,6 @@ function checkTensorCount(first: GgufPart, parts: readonly GgufPart[]): void {
   throw new ModelFileError({
     file: first.path,
     key: 'split.tensors.count',
-    reason: `the parts have ${found} tensors where ${stated} are counted`,
+    reason: `the parts have ${found} tensors, the key states ${stated}`,
   });
 }

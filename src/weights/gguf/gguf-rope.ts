@@ -41,7 +41,7 @@ function scalingOf(keys: ArchitectureKeys, files: ModelFiles, rotaryDim: number)
   const byKeys = scalingByKeys(keys, type);
   if (!has('rope_freqs.weight')) return byKeys;
   if (byKeys.kind !== 'none')
-    keys.fail('rope.scaling.type', `${byKeys.kind} scaling beside the tensor rope_freqs.weight is not supported`);
+    keys.fail('rope.scaling.type', `${byKeys.kind} scaling with the tensor rope_freqs.weight is not supported`);
   return { kind: 'divisors', divisors: divisors('rope_freqs.weight') };
 }
 

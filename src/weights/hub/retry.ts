@@ -50,18 +50,18 @@ export async function withRetries<T>(
       if (context.signal.aborted) throw new HubError('interrupted', `${what}: interrupted`);
       if (!(error instanceof TransientError)) throw error;
       if (policy.progressed?.() === true) failures = 1;
-      const asked = error.retryAfterMs ?? 0;
-      if (failures > policy.retriesMax || asked > retryAfterMsMax)
-        throw new HubError('unreachable', `${what}: ${error.message}${failureDetail(failures, asked)}`);
-      const delayMs = Math.max(asked, Math.min(delayMsMax, delayMsFirst * 2 ** (failures - 1)));
+      const requestedMs = error.retryAfterMs ?? 0;
+      if (failures > policy.retriesMax || requestedMs > retryAfterMsMax)
+        throw new HubError('unreachable', `${what}: ${error.message}${failureDetail(failures, requestedMs)}`);
+      const delayMs = Math.max(requestedMs, Math.min(delayMsMax, delayMsFirst * 2 ** (failures - 1)));
       policy.onRetry?.(error.message, delayMs);
       await context.sleep(delayMs);
     }
   }
 }
 
-function failureDetail(failures: number, askedMs: number): string {
-  if (askedMs > retryAfterMsMax) return `; it asks to wait ${Math.ceil(askedMs / 60_000)} minutes`;
+function failureDetail(failures: number, requestedMs: number): string {
+  if (requestedMs > retryAfterMsMax) return `; the server asks to wait ${Math.ceil(requestedMs / 60_000)} minutes`;
   return failures > 1 ? ` (${failures} times)` : '';
 }
 

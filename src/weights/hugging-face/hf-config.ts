@@ -1,6 +1,6 @@
 // config.json and generation_config.json of a Hugging Face directory, validated and normalised.
 import type { Activation, AttentionConfig, LayerAttention, ModelConfig } from '../../util/model-config.ts';
-import { stretchedPositions, withoutUndefined } from '../config-limits.ts';
+import { extendedPositions, withoutUndefined } from '../config-limits.ts';
 import { ModelFileError } from '../errors.ts';
 import type { GenerationDefaults } from '../types.ts';
 import { type AllowedValues, type Family, familyOf, fixedEverywhere, slidingLayers } from './hf-families.ts';
@@ -44,7 +44,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
   const need = (key: string, ...values: readonly (number | null | undefined)[]): number =>
     values.find((value) => value !== null && value !== undefined) ?? fail(file, key, 'the value is missing');
   const hiddenSize = need('hidden_size', raw.hidden_size, raw.n_embd, raw.n_embed);
-  refuseOthers(file, settings, { ...fixedEverywhere, ...family.fixed?.(raw) });
+  refuseUnsupported(file, settings, { ...fixedEverywhere, ...family.fixed?.(raw) });
   const heads = need('num_attention_heads', raw.num_attention_heads, raw.n_head);
   const kvHeads = raw.num_key_value_heads ?? heads;
   if (heads % kvHeads !== 0) fail(file, 'num_key_value_heads', `${heads} heads cannot share ${kvHeads} key heads`);
@@ -63,7 +63,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
     heads,
     kvHeads,
     headDim,
-    maxPositions: Math.max(maxPositions, stretchedPositions(positions)),
+    maxPositions: Math.max(maxPositions, extendedPositions(positions)),
     norm: {
       eps: need('rms_norm_eps', raw.rms_norm_eps, raw.layer_norm_epsilon, raw.layer_norm_eps),
       gainOffset: family.gainOffset ?? 0,
@@ -114,15 +114,15 @@ function settingsOf(file: string, json: unknown, key?: string): Settings {
 }
 
 /** Refuses settings that would change the model's output and are not supported. */
-function refuseOthers(file: string, settings: Readonly<Record<string, unknown>>, fixed: AllowedValues): void {
+function refuseUnsupported(file: string, settings: Readonly<Record<string, unknown>>, fixed: AllowedValues): void {
   for (const [key, allowed] of Object.entries(fixed)) {
     const value = settings[key];
     if (value === undefined || allowed.includes(value)) continue;
-    const shown = JSON.stringify(value).slice(0, 80);
+    const excerpt = JSON.stringify(value).slice(0, 80);
     fail(
       file,
       key,
-      `${shown} is not supported: only ${allowed.filter((other) => other !== null).join(', ') || 'none'}`,
+      `${excerpt} is not supported: only ${allowed.filter((other) => other !== null).join(', ') || 'none'}`,
     );
   }
 }

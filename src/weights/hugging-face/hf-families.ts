@@ -22,9 +22,9 @@ export interface Family {
   readonly fixed?: (raw: RawConfig) => AllowedValues;
 }
 
-const everywhere = (bias: boolean): Biases => ({ qkv: bias, attentionOutput: bias, mlp: bias });
-const biased = (): Biases => everywhere(true);
-const unbiased = (): Biases => everywhere(false);
+const uniformBiases = (bias: boolean): Biases => ({ qkv: bias, attentionOutput: bias, mlp: bias });
+const biased = (): Biases => uniformBiases(true);
+const unbiased = (): Biases => uniformBiases(false);
 
 function attentionBiased(raw: RawConfig): Biases {
   const bias = raw.attention_bias ?? false;
@@ -42,7 +42,7 @@ const gemma: Partial<RawConfig> = {
 
 const qwenSlides = (raw: RawConfig, layer: number): boolean => layer >= (raw.max_window_layers ?? 28);
 const qwenDefaults: Partial<RawConfig> = { use_sliding_window: false };
-const causalAlone = (): AllowedValues => ({ use_bidirectional_attention: [false, null] });
+const causalOnly = (): AllowedValues => ({ use_bidirectional_attention: [false, null] });
 
 const gemma3: Family = {
   architecture: 'gemma3',
@@ -57,7 +57,7 @@ const gemma3: Family = {
   },
   gainOffset: 1,
   slides: (raw, layer) => (layer + 1) % (raw.sliding_window_pattern ?? raw._sliding_window_pattern ?? 6) !== 0,
-  fixed: causalAlone,
+  fixed: causalOnly,
 };
 
 const families: ReadonlyMap<string, Family> = new Map<string, Family>([
@@ -85,7 +85,7 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
       },
       gainOffset: 1,
       slides: (_, layer) => layer % 2 === 0,
-      fixed: causalAlone,
+      fixed: causalOnly,
     },
   ],
   ['gemma3', gemma3],
@@ -109,7 +109,7 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
       architecture: 'opt',
       defaults: { tie_word_embeddings: true, activation_function: 'relu', layer_norm_eps: 1e-5 },
       positions: { kind: 'learned', offset: 2 },
-      biases: (raw) => everywhere(raw.enable_bias ?? true),
+      biases: (raw) => uniformBiases(raw.enable_bias ?? true),
       slides: 'never',
       fixed: (raw) => ({
         do_layer_norm_before: [true, null],

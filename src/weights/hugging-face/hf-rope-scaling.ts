@@ -28,7 +28,7 @@ export const ropeSchema = z.object({
 export type RawRope = z.infer<typeof ropeSchema>;
 
 /** Model values that scaling needs, and the location of the settings for errors. */
-export interface RopePlace {
+export interface RopeSource {
   readonly file: string;
   readonly key: string;
   readonly rotaryDim: number;
@@ -39,7 +39,7 @@ export interface RopePlace {
 
 const knownKinds = ['default', 'linear', 'dynamic', 'llama3', 'yarn', 'longrope'];
 
-export function scalingOf(place: RopePlace, raw: RawRope): RopeScaling {
+export function scalingOf(source: RopeSource, raw: RawRope): RopeScaling {
   const kind = raw.rope_type ?? raw.type ?? 'default';
   switch (kind) {
     case 'default':
@@ -47,35 +47,39 @@ export function scalingOf(place: RopePlace, raw: RawRope): RopeScaling {
     case 'dynamic':
       return { kind: 'none' };
     case 'linear':
-      return { kind: 'linear', factor: need(place, raw, kind, 'factor') };
+      return { kind: 'linear', factor: need(source, raw, kind, 'factor') };
     case 'llama3':
-      return llama3(place, raw);
+      return llama3(source, raw);
     case 'yarn':
-      return yarn(place, raw);
+      return yarn(source, raw);
     case 'longrope':
     case 'su':
-      return longrope(place, raw);
+      return longrope(source, raw);
     default:
-      return fail(place, undefined, `rope scaling "${kind}" is not supported: known are ${knownKinds.join(', ')}`);
+      return fail(source, undefined, `rope scaling "${kind}" is not supported: known are ${knownKinds.join(', ')}`);
   }
 }
 
-function llama3(place: RopePlace, raw: RawRope): RopeScaling {
+function llama3(source: RopeSource, raw: RawRope): RopeScaling {
   const kind = 'llama3';
-  const lowFreqFactor = need(place, raw, kind, 'low_freq_factor');
-  const highFreqFactor = need(place, raw, kind, 'high_freq_factor');
+  const lowFreqFactor = need(source, raw, kind, 'low_freq_factor');
+  const highFreqFactor = need(source, raw, kind, 'high_freq_factor');
   if (highFreqFactor <= lowFreqFactor)
-    fail(place, 'high_freq_factor', `high_freq_factor ${highFreqFactor} is not above low_freq_factor ${lowFreqFactor}`);
-  const factor = need(place, raw, kind, 'factor');
-  const originalMaxPositions = need(place, raw, kind, 'original_max_position_embeddings');
+    fail(
+      source,
+      'high_freq_factor',
+      `high_freq_factor ${highFreqFactor} is not above low_freq_factor ${lowFreqFactor}`,
+    );
+  const factor = need(source, raw, kind, 'factor');
+  const originalMaxPositions = need(source, raw, kind, 'original_max_position_embeddings');
   return { kind, factor, lowFreqFactor, highFreqFactor, originalMaxPositions };
 }
 
-function yarn(place: RopePlace, raw: RawRope): RopeScaling {
-  const originalMaxPositions = originalPositions(place, raw) ?? place.maxPositions;
-  const factor = raw.factor ?? place.maxPositions / originalMaxPositions;
+function yarn(source: RopeSource, raw: RawRope): RopeScaling {
+  const originalMaxPositions = originalPositions(source, raw) ?? source.maxPositions;
+  const factor = raw.factor ?? source.maxPositions / originalMaxPositions;
   const { mscale, mscale_all_dim: mscaleAll } = raw;
-  const strength = (weight: number): number => (factor <= 1 ? 1 : 0.1 * weight * Math.log(factor) + 1);
+  const magnitudeFor = (weight: number): number => (factor <= 1 ? 1 : 0.1 * weight * Math.log(factor) + 1);
   return {
     kind: 'yarn',
     factor,
@@ -83,39 +87,42 @@ function yarn(place: RopePlace, raw: RawRope): RopeScaling {
     betaSlow: raw.beta_slow ?? 1,
     truncate: raw.truncate ?? true,
     originalMaxPositions,
-    magnitude: raw.attention_factor ?? (mscale && mscaleAll ? strength(mscale) / strength(mscaleAll) : strength(1)),
+    magnitude:
+      raw.attention_factor ?? (mscale && mscaleAll ? magnitudeFor(mscale) / magnitudeFor(mscaleAll) : magnitudeFor(1)),
   };
 }
 
-function longrope(place: RopePlace, raw: RawRope): RopeScaling {
-  const originalMaxPositions = originalPositions(place, raw);
-  const known = originalMaxPositions ?? place.maxPositions;
-  const factor = originalMaxPositions === undefined ? (raw.factor ?? 1) : place.maxPositions / originalMaxPositions;
+function longrope(source: RopeSource, raw: RawRope): RopeScaling {
+  const originalMaxPositions = originalPositions(source, raw);
+  const known = originalMaxPositions ?? source.maxPositions;
+  const factor = originalMaxPositions === undefined ? (raw.factor ?? 1) : source.maxPositions / originalMaxPositions;
   return {
     kind: 'longrope',
-    shortDivisors: divisorsOf(place, raw, 'short_factor'),
-    longDivisors: divisorsOf(place, raw, 'long_factor'),
+    shortDivisors: divisorsOf(source, raw, 'short_factor'),
+    longDivisors: divisorsOf(source, raw, 'long_factor'),
     originalMaxPositions: known,
     magnitude: raw.attention_factor ?? (factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(known))),
   };
 }
 
-function divisorsOf(place: RopePlace, raw: RawRope, name: 'short_factor' | 'long_factor'): readonly number[] {
-  const values = raw[name] ?? fail(place, name, 'the value is missing: longrope rope scaling needs it');
-  const wanted = place.rotaryDim / 2;
-  return values.length === wanted ? values : fail(place, name, `${values.length} factors for ${wanted} frequencies`);
+function divisorsOf(source: RopeSource, raw: RawRope, name: 'short_factor' | 'long_factor'): readonly number[] {
+  const values = raw[name] ?? fail(source, name, 'the value is missing: longrope rope scaling needs it');
+  const expected = source.rotaryDim / 2;
+  return values.length === expected
+    ? values
+    : fail(source, name, `${values.length} factors for ${expected} frequencies`);
 }
 
-function originalPositions(place: RopePlace, raw: RawRope): number | undefined {
-  return raw.original_max_position_embeddings ?? place.originalMaxPositions;
+function originalPositions(source: RopeSource, raw: RawRope): number | undefined {
+  return raw.original_max_position_embeddings ?? source.originalMaxPositions;
 }
 
-function need(place: RopePlace, raw: RawRope, kind: string, name: keyof RawRope): number {
+function need(source: RopeSource, raw: RawRope, kind: string, name: keyof RawRope): number {
   const value = raw[name];
   if (typeof value === 'number') return value;
-  return fail(place, name, `the value is missing: ${kind} rope scaling needs it`);
+  return fail(source, name, `the value is missing: ${kind} rope scaling needs it`);
 }
 
-function fail({ file, key }: RopePlace, name: string | undefined, reason: string): never {
+function fail({ file, key }: RopeSource, name: string | undefined, reason: string): never {
   throw new ModelFileError({ file, key: name === undefined ? key : `${key}.${name}`, reason });
 }

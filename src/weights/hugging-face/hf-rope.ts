@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { Positions, Rope } from '../../util/model-config.ts';
 import { ModelFileError } from '../errors.ts';
-import { type RawRope, type RopePlace, ropeSchema, scalingOf } from './hf-rope-scaling.ts';
+import { type RawRope, type RopeSource, ropeSchema, scalingOf } from './hf-rope-scaling.ts';
 import type { RawConfig } from './hf-schema.ts';
 import { validate } from './json-file.ts';
 
@@ -27,13 +27,13 @@ export function ropesOf(file: string, raw: RawConfig, headDim: number, maxPositi
   }
   const original = 'original_max_position_embeddings';
   const originalMaxPositions = optionalNumber(file, original, raw[original]);
-  const place: RopePlace = { file, key: mainKey, rotaryDim, maxPositions, originalMaxPositions };
+  const source: RopeSource = { file, key: mainKey, rotaryDim, maxPositions, originalMaxPositions };
   const localTheta = optionalNumber(file, 'rope_local_base_freq', raw.rope_local_base_freq);
-  const slidingRope = sliding === undefined ? undefined : ropeOf(place, sliding, localTheta ?? theta);
+  const slidingRope = sliding === undefined ? undefined : ropeOf(source, sliding, localTheta ?? theta);
   return {
     kind: 'rope',
     rotaryDim,
-    rope: ropeOf(place, main, theta),
+    rope: ropeOf(source, main, theta),
     slidingRope:
       slidingRope ?? (localTheta === undefined ? undefined : { theta: localTheta, scaling: { kind: 'none' } }),
   };
@@ -57,8 +57,8 @@ function settingsOf(
   return { main: validate(file, ropeSchema, scaling, mainKey), mainKey, sliding: undefined };
 }
 
-function ropeOf(place: RopePlace, raw: RawRope, theta: number): Rope {
-  return { theta: raw.rope_theta ?? theta, scaling: scalingOf(place, raw) };
+function ropeOf(source: RopeSource, raw: RawRope, theta: number): Rope {
+  return { theta: raw.rope_theta ?? theta, scaling: scalingOf(source, raw) };
 }
 
 function optionalNumber(file: string, key: string, value: unknown): number | undefined {

@@ -53,9 +53,9 @@ function headerLength(file: RandomAccessFile): number {
       reason: `the file has ${file.size} bytes: too few for a safetensors header`,
     });
   const claimed = file.read(0, 8).readBigUInt64LE(0);
-  const room = file.size - 8;
-  if (claimed > BigInt(room) || claimed > BigInt(headerBytesMax)) {
-    const reason = `the header claims ${claimed} bytes where the file has ${room} left and at most ${headerBytesMax} are allowed`;
+  const available = file.size - 8;
+  if (claimed > BigInt(available) || claimed > BigInt(headerBytesMax)) {
+    const reason = `the header claims ${claimed} bytes where the file has ${available} left and at most ${headerBytesMax} are allowed`;
     throw new ModelFileError({ file: file.path, offset: 0, reason });
   }
   return Number(claimed);

@@ -4,21 +4,21 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { cachedRepositories, planRemoval, remove } from '../../../src/weights/hub/cached-repositories.ts';
 import { FolderLock } from '../../../src/weights/hub/lock.ts';
+import { createHubFixture, noise, reference } from './hub-fixture.ts';
 import { commitA, commitB, sha256 } from './hub-server.ts';
-import { createWorld, noise, reference } from './world.ts';
 
 const shared = noise(5000, 1);
 const old = noise(6000, 2);
 const fresh = noise(7000, 3);
 
 async function twoRevisions() {
-  const world = await createWorld({ 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': old });
-  await world.pull('org/tiny:Q4_0');
-  await world.pull('org/tiny:Q8_0');
-  world.hub.repositories.set('org/tiny', { commit: commitB, files: { 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': fresh } });
-  await world.pull('org/tiny:Q4_0');
-  await world.pull('org/tiny:Q8_0');
-  return world;
+  const fixture = await createHubFixture({ 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': old });
+  await fixture.pull('org/tiny:Q4_0');
+  await fixture.pull('org/tiny:Q8_0');
+  fixture.hub.repositories.set('org/tiny', { commit: commitB, files: { 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': fresh } });
+  await fixture.pull('org/tiny:Q4_0');
+  await fixture.pull('org/tiny:Q8_0');
+  return fixture;
 }
 
 describe('cached repositories', () => {
@@ -73,7 +73,7 @@ describe('cached repositories', () => {
   });
 
   it('removal keeps contents outside the cache that a link points to', async () => {
-    const { cacheFolder, cache } = await createWorld({});
+    const { cacheFolder, cache } = await createHubFixture({});
     const outside = join(cacheFolder, 'mine.gguf');
     writeFileSync(outside, 'mine');
     mkdirSync(cache.snapshot(commitA), { recursive: true });

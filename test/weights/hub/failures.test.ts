@@ -13,8 +13,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { createHubFixture, noise } from './hub-fixture.ts';
 import { commitA, refuse, sha256 } from './hub-server.ts';
-import { createWorld, noise } from './world.ts';
 
 const weights = noise(300_000);
 /** Mounts a disk of one mebibyte. */
@@ -34,7 +34,7 @@ const ggufFiles = { 'tiny-Q8_0.gguf': weights, '.gitattributes': '*' };
 
 describe('hub failures', () => {
   it.each([429, 500, 503])('status %i is retried after the delay that the hub asks for', async (status) => {
-    const { pull, hub, sleptMs } = await createWorld(ggufFiles);
+    const { pull, hub, sleptMs } = await createHubFixture(ggufFiles);
     hub.misbehave = (_request, response, sent) => {
       if (sent > 0) return false;
       refuse(response, status, '', { 'retry-after': '7' });
@@ -45,12 +45,12 @@ describe('hub failures', () => {
   });
 
   it('a retry delay of hours ends the download', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.misbehave = (_request, response) => {
       refuse(response, 429, '', { 'retry-after': '7200' });
       return true;
     };
-    await expect(pull()).rejects.toThrow(/answered 429; it asks to wait 120 minutes$/);
+    await expect(pull()).rejects.toThrow(/answered 429; the server asks to wait 120 minutes$/);
   });
 
   const refusals: readonly (readonly [string, number, string, string, RegExp])[] = [
@@ -66,7 +66,7 @@ describe('hub failures', () => {
   it.each(refusals)(
     'status %s for a file: one-line error, no file stays in the cache',
     async (_name, status, code, model, message) => {
-      const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
+      const { pull, hub, blobs, cache } = await createHubFixture(ggufFiles);
       hub.misbehave = (request, response) => {
         if (!request.path.includes('/resolve/')) return false;
         refuse(response, status, code);
@@ -86,13 +86,13 @@ describe('hub failures', () => {
       /^Cannot use org\/tiny:no.gguf: the repository has no 'no.gguf'; its GGUF models: tiny-Q8_0.gguf$/,
     ],
   ])('%s: a 404 error names the missing part', async (model, message) => {
-    const { pull } = await createWorld(ggufFiles);
+    const { pull } = await createHubFixture(ggufFiles);
     await expect(pull(model)).rejects.toThrow(message);
   });
 
   it('sends the token to the endpoint only', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
-    const store = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
+    const store = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response) => {
       if (!request.path.includes('/resolve/')) return false;
       // Another name of the same machine is another origin.
@@ -109,7 +109,7 @@ describe('hub failures', () => {
 
 describe('invalid hub responses', () => {
   it('a wrong hash is downloaded once more, then refused, and no file stays in the cache', async () => {
-    const { pull, hub, blobs } = await createWorld(ggufFiles);
+    const { pull, hub, blobs } = await createHubFixture(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: 'c'.repeat(64), size: weights.byteLength } });
     hub.misbehave = (request, response, _sent, content) => {
       if (!request.path.startsWith('/org/')) return false;
@@ -124,7 +124,7 @@ describe('invalid hub responses', () => {
   });
 
   it('a corrupt first download is replaced by the second', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
       response.writeHead(200).end(noise(content.byteLength, 5));
@@ -139,7 +139,7 @@ describe('invalid hub responses', () => {
   ])(
     'a body with %s bytes than listed and no length never exceeds the listed size on disk',
     async (_name, size, message) => {
-      const { pull, hub, blobs } = await createWorld(ggufFiles);
+      const { pull, hub, blobs } = await createHubFixture(ggufFiles);
       hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size } });
       hub.misbehave = (request, response, _sent, content) => {
         if (!request.path.startsWith('/org/')) return false;
@@ -152,7 +152,7 @@ describe('invalid hub responses', () => {
   );
 
   it('a wrong content-length is refused before a byte is written', async () => {
-    const { pull, hub, blobs } = await createWorld(ggufFiles);
+    const { pull, hub, blobs } = await createHubFixture(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size: 5 } });
     await expect(pull()).rejects.toThrow(/the server sends 300000 bytes where the hub lists 5$/);
     expect(blobs()).toEqual([]);
@@ -161,7 +161,7 @@ describe('invalid hub responses', () => {
   it.each(['../x.gguf', '/etc/x.gguf', 'a/../../x.gguf', 'a\\x.gguf', 'a//x.gguf', 'x\u0000.gguf'])(
     'a list with the path %j is refused',
     async (path) => {
-      const { pull, hub, cache } = await createWorld(ggufFiles);
+      const { pull, hub, cache } = await createHubFixture(ggufFiles);
       hub.listed.set('tiny-Q8_0.gguf', { path });
       await expect(pull()).rejects.toThrow(/which is outside the repository$/);
       expect(existsSync(cache.folder)).toBe(false);
@@ -172,7 +172,7 @@ describe('invalid hub responses', () => {
     ['sha', { sha: '../../../etc' }],
     ['list', 'nothing'],
   ])('an invalid %s is refused', async (_name, body) => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response) => {
       if (!request.path.includes('/revision/')) return false;
       response.writeHead(200).end(JSON.stringify(body));
@@ -182,7 +182,7 @@ describe('invalid hub responses', () => {
   });
 
   it('a next page on another host is refused, so the token is not sent there', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response) => {
       if (!request.path.includes('/tree/')) return false;
       response.writeHead(200, { link: '<http://localhost:1/api>; rel="next"' }).end('[]');
@@ -194,7 +194,7 @@ describe('invalid hub responses', () => {
 
 describe('disk errors', () => {
   it('too little free space is detected before a download', async () => {
-    const { pull, hub, blobs } = await createWorld(ggufFiles);
+    const { pull, hub, blobs } = await createHubFixture(ggufFiles);
     hub.listed.set('tiny-Q8_0.gguf', { lfs: { oid: sha256(weights), size: 2 ** 52 } });
     await expect(pull()).rejects.toThrow(
       /the disk is full: 4503599627370496 more bytes needed, \d+ free in .*; the next pull resumes the download$/,
@@ -206,7 +206,7 @@ describe('disk errors', () => {
   it.skipIf(!existsSync('/dev/full'))(
     'a disk that fills during a download gives one line with needed and free bytes (needs /dev/full)',
     async () => {
-      const { pull, cache } = await createWorld(ggufFiles);
+      const { pull, cache } = await createHubFixture(ggufFiles);
       mkdirSync(cache.blobFolder, { recursive: true });
       symlinkSync('/dev/full', cache.partial(sha256(weights)));
       await expect(pull()).rejects.toMatchObject({
@@ -221,7 +221,7 @@ describe('disk errors', () => {
   it.skipIf(!canMount)(
     'a disk that fills keeps the partial file; the next pull resumes it (needs to mount a tmpfs)',
     async () => {
-      const { pull, hub } = await createWorld(ggufFiles);
+      const { pull, hub } = await createHubFixture(ggufFiles);
       const cacheFolder = mkdtempSync(join(tmpdir(), 'kvasir-full-'));
       mount(cacheFolder);
       try {
@@ -247,7 +247,7 @@ describe('disk errors', () => {
   );
 
   it.skipIf(process.getuid?.() === 0)('a read-only cache gives a one-line error (not as root)', async () => {
-    const { pull, cacheFolder } = await createWorld(ggufFiles);
+    const { pull, cacheFolder } = await createHubFixture(ggufFiles);
     chmodSync(cacheFolder, 0o500);
     await expect(pull()).rejects.toThrow(/^Cannot download org\/tiny: EACCES/);
   });

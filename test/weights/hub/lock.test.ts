@@ -10,7 +10,7 @@ const root = temporaryFolder();
 const built = new URL('../../../dist/weights/hub/lock.js', import.meta.url);
 
 /** Yields to the event loop without a delay. */
-const soon = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+const nextTurn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 const signal = new AbortController().signal;
 
 /** Takes the lock of a folder, prints its process id and stays alive. */
@@ -22,7 +22,7 @@ function holdingScript(folder: string): string {
     setInterval(() => {}, 1000);`;
 }
 
-async function held(folder: string): Promise<FolderLock> {
+async function acquired(folder: string): Promise<FolderLock> {
   const lock = await FolderLock.tryAcquire(folder);
   if (!(lock instanceof FolderLock)) throw new Error(`held by ${lock}`);
   return lock;
@@ -31,11 +31,15 @@ async function held(folder: string): Promise<FolderLock> {
 describe('FolderLock', () => {
   it('has one holder at a time and passes to the next', async () => {
     const folder = join(root.path, 'one');
-    const first = await held(folder);
+    const first = await acquired(folder);
     expect(await FolderLock.tryAcquire(folder)).toBe(`process ${process.pid}`);
     const reported: string[] = [];
-    const waiting = FolderLock.acquire(folder, { signal, sleep: soon }, { onWait: (holder) => reported.push(holder) });
-    await soon();
+    const waiting = FolderLock.acquire(
+      folder,
+      { signal, sleep: nextTurn },
+      { onWait: (holder) => reported.push(holder) },
+    );
+    await nextTurn();
     await first.release();
     await (await waiting).release();
     expect(reported).toEqual([`process ${process.pid}`]);
@@ -46,23 +50,27 @@ describe('FolderLock', () => {
     const folder = join(root.path, 'many');
     let inside = 0;
     let insideMax = 0;
-    const turn = async (): Promise<void> => {
-      const lock = await FolderLock.acquire(folder, { signal, sleep: soon }, { onWait: () => {} });
+    const useLock = async (): Promise<void> => {
+      const lock = await FolderLock.acquire(folder, { signal, sleep: nextTurn }, { onWait: () => {} });
       inside++;
       insideMax = Math.max(insideMax, inside);
-      await soon();
+      await nextTurn();
       inside--;
       await lock.release();
     };
-    await Promise.all(Array.from({ length: 20 }, turn));
+    await Promise.all(Array.from({ length: 20 }, useLock));
     expect(insideMax).toBe(1);
   });
 
   it('stops waiting on a signal', async () => {
     const folder = join(root.path, 'stopped');
-    const lock = await held(folder);
+    const lock = await acquired(folder);
     const stop = new AbortController();
-    const waiting = FolderLock.acquire(folder, { signal: stop.signal, sleep: soon }, { onWait: () => stop.abort() });
+    const waiting = FolderLock.acquire(
+      folder,
+      { signal: stop.signal, sleep: nextTurn },
+      { onWait: () => stop.abort() },
+    );
     await expect(waiting).rejects.toMatchObject({ kind: 'interrupted' });
     await lock.release();
   });
@@ -76,7 +84,7 @@ describe('FolderLock', () => {
     expect(await FolderLock.tryAcquire(folder)).toBe(`process ${child.pid}`);
     child.kill('SIGKILL');
     await new Promise((resolve) => child.once('exit', resolve));
-    await (await held(folder)).release();
+    await (await acquired(folder)).release();
   });
 
   it.skipIf(process.platform !== 'linux')(
@@ -93,15 +101,15 @@ describe('FolderLock', () => {
         const pid = Number(String(said));
         expect(await FolderLock.tryAcquire(folder)).toBe(`process ${pid}`);
         process.kill(pid, 'SIGKILL');
-        while (!readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ')) await soon();
-        await (await held(folder)).release();
+        while (!readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ')) await nextTurn();
+        await (await acquired(folder)).release();
       } finally {
         parent.kill('SIGKILL');
       }
     },
   );
 
-  it('is not broken at once when held by another machine or half written', async () => {
+  it('is not broken at once when acquired by another machine or half written', async () => {
     const folder = join(root.path, 'foreign');
     mkdirSync(folder);
     writeFileSync(join(folder, 'kvasir-7.lock'), JSON.stringify({ machine: 'other', pid: 1, started: '1' }));
@@ -129,13 +137,13 @@ describe('FolderLock', () => {
 
   it('is free when another process has the process id of its holder', async () => {
     const folder = join(root.path, 'again');
-    const lock = await held(folder);
+    const lock = await acquired(folder);
     const [name = ''] = readdirSync(folder);
     const holder = JSON.parse(readFileSync(join(folder, name), 'utf8')) as { started: string };
     // Without a known start time, any living process with that id counts as the holder.
     if (holder.started !== '') {
       writeFileSync(join(folder, name), JSON.stringify({ ...holder, started: '1' }));
-      await (await held(folder)).release();
+      await (await acquired(folder)).release();
     }
     await lock.release();
   });

@@ -2,8 +2,8 @@
 import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { createHubFixture, noise } from './hub-fixture.ts';
 import { commitA, commitB, cutAfter, gitSha1, sha256 } from './hub-server.ts';
-import { createWorld, noise } from './world.ts';
 
 const weights = noise(300_000);
 const folderFiles = {
@@ -18,7 +18,7 @@ const partial = (bytes: Uint8Array): string => `${sha256(bytes)}.kvasir.incomple
 
 describe('the cache of a pull', () => {
   it('holds blobs by hash, a snapshot of links and the ref; unneeded files are not downloaded', async () => {
-    const { pull, cache, hub, blobs } = await createWorld(folderFiles);
+    const { pull, cache, hub, blobs } = await createHubFixture(folderFiles);
     const model = await pull();
     expect(model).toMatchObject({ path: cache.snapshot(commitA), commit: commitA });
     expect([...model.files].toSorted()).toEqual(['config.json', 'model.safetensors', 'tokenizer.json']);
@@ -32,7 +32,7 @@ describe('the cache of a pull', () => {
   });
 
   it('is reused: one listing, no download', async () => {
-    const { pull, hub } = await createWorld(folderFiles);
+    const { pull, hub } = await createHubFixture(folderFiles);
     await pull();
     const before = hub.fetched().length;
     await pull();
@@ -40,7 +40,7 @@ describe('the cache of a pull', () => {
   });
 
   it('reuses the blobs of another tool, also without a snapshot', async () => {
-    const { pull, cache, hub } = await createWorld(ggufFiles);
+    const { pull, cache, hub } = await createHubFixture(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.blob(sha256(weights)), weights);
     const { path } = await pull();
@@ -49,7 +49,7 @@ describe('the cache of a pull', () => {
   });
 
   it('shares blobs between revisions, and sends no request for a cached commit', async () => {
-    const { pull, hub } = await createWorld(folderFiles);
+    const { pull, hub } = await createHubFixture(folderFiles);
     await pull();
     hub.repositories.set('org/tiny', {
       commit: commitB,
@@ -64,7 +64,7 @@ describe('the cache of a pull', () => {
   });
 
   it('copies files when links are impossible', async () => {
-    const { pull, cache } = await createWorld(ggufFiles);
+    const { pull, cache } = await createHubFixture(ggufFiles);
     await pull();
     const fail = async (): Promise<void> => {
       throw new Error('no links here');
@@ -76,7 +76,7 @@ describe('the cache of a pull', () => {
   });
 
   it('serves the model when the network is down and reports it; offline mode sends no request', async () => {
-    const { pull, hub, events } = await createWorld(folderFiles);
+    const { pull, hub, events } = await createHubFixture(folderFiles);
     const { path } = await pull();
     await hub.close();
     expect((await pull('org/tiny')).path).toBe(path);
@@ -92,7 +92,7 @@ describe('the cache of a pull', () => {
   });
 
   it('does not serve a model without weights when the network is down', async () => {
-    const { pull, cache } = await createWorld(folderFiles);
+    const { pull, cache } = await createHubFixture(folderFiles);
     await pull();
     unlinkSync(cache.blob(sha256(weights)));
     await expect(pull('org/tiny', { offline: true })).rejects.toThrow('HF_HUB_OFFLINE');
@@ -111,7 +111,7 @@ describe('a sharded safetensors model', () => {
   };
 
   it('has the files of its index, downloads equal contents once, and is incomplete without a shard', async () => {
-    const { pull, hub, cache } = await createWorld(files);
+    const { pull, hub, cache } = await createHubFixture(files);
     const model = await pull();
     expect([...model.files].toSorted()).toEqual(['config.json', ...shards, 'model.safetensors.index.json']);
     expect(hub.fetched()).toHaveLength(3);
@@ -127,7 +127,7 @@ describe('a sharded safetensors model', () => {
     ['a shard outside', { a: '../x.safetensors' }, /'..\/x.safetensors' is not a plain file name$/],
     ['no map', 5, /is not a safetensors index$/],
   ])('an index with %s is refused in one line', async (_name, map, message) => {
-    const { pull } = await createWorld({
+    const { pull } = await createHubFixture({
       ...files,
       'model.safetensors.index.json': JSON.stringify({ weight_map: map }),
     });
@@ -137,7 +137,7 @@ describe('a sharded safetensors model', () => {
 
 describe('resuming', () => {
   it('resumes after each cut of the connection, with growing delays', async () => {
-    const { pull, hub, sleptMs } = await createWorld(ggufFiles);
+    const { pull, hub, sleptMs } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent >= 3) return false;
       const start = Number(/\d+/.exec(request.range ?? '')?.[0] ?? 0);
@@ -156,7 +156,7 @@ describe('resuming', () => {
   });
 
   it('gives up after several attempts without progress; the next pull resumes', async () => {
-    const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
+    const { pull, hub, blobs, cache } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined) return false;
       cutAfter(response, content, sent === 0 ? 0 : 50_000, sent === 0 ? 50_000 : 0);
@@ -177,7 +177,7 @@ describe('resuming', () => {
   });
 
   it('restarts when the server does not support ranges', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.ranges = false;
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
@@ -189,7 +189,7 @@ describe('resuming', () => {
   });
 
   it('verifies a complete partial file without a request', async () => {
-    const { pull, hub, cache } = await createWorld(ggufFiles);
+    const { pull, hub, cache } = await createHubFixture(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.partial(sha256(weights)), weights);
     await pull();
@@ -197,14 +197,14 @@ describe('resuming', () => {
   });
 
   it('discards a partial file longer than the listed size', async () => {
-    const { pull, cache } = await createWorld(ggufFiles);
+    const { pull, cache } = await createHubFixture(ggufFiles);
     mkdirSync(cache.blobFolder, { recursive: true });
     writeFileSync(cache.partial(sha256(weights)), noise(400_000, 9));
     expect(readFileSync((await pull()).path).equals(weights)).toBe(true);
   });
 
   it('stops on a signal and keeps the partial file', async () => {
-    const { pull, hub, cache } = await createWorld(ggufFiles);
+    const { pull, hub, cache } = await createHubFixture(ggufFiles);
     const stop = new AbortController();
     hub.misbehave = (request, response, _sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined) return false;
@@ -227,7 +227,7 @@ describe('resuming', () => {
   });
 
   it('cuts an idle connection', async () => {
-    const { pull, hub } = await createWorld(ggufFiles);
+    const { pull, hub } = await createHubFixture(ggufFiles);
     hub.misbehave = (request, response, sent, content) => {
       if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
       response.writeHead(200, { 'content-length': content.byteLength });

@@ -6,7 +6,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { chooseFiles } from '../../../src/weights/hub/choose-files.ts';
 import { parseHubReference } from '../../../src/weights/hub/reference.ts';
 import { hubSettings } from '../../../src/weights/hub/settings.ts';
-import { reference } from './world.ts';
+import { reference } from './hub-fixture.ts';
 
 describe('parseHubReference', () => {
   it.each([
@@ -44,7 +44,7 @@ describe('parseHubReference', () => {
       'org/name:/x',
       'o rg/x',
     ],
-  ])('%j is none', (text) => {
+  ])('%j is not a reference', (text) => {
     expect(parseHubReference(text)).toBeUndefined();
   });
 });

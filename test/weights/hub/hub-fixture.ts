@@ -10,7 +10,7 @@ import { type HubReference, parseHubReference } from '../../../src/weights/hub/r
 import type { HubSettings } from '../../../src/weights/hub/settings.ts';
 import { commitA, type HubServer, type ServedRepository, startHubServer } from './hub-server.ts';
 
-export interface World {
+export interface HubFixture {
   readonly hub: HubServer;
   readonly cacheFolder: string;
   readonly cache: RepositoryCache;
@@ -22,7 +22,7 @@ export interface World {
   blobs(): string[];
 }
 
-export async function createWorld(files: ServedRepository['files']): Promise<World> {
+export async function createHubFixture(files: ServedRepository['files']): Promise<HubFixture> {
   const hub = await startHubServer({ 'org/tiny': { commit: commitA, files } });
   const cacheFolder = mkdtempSync(join(tmpdir(), 'kvasir-hub-'));
   onTestFinished(async () => {
