@@ -14,7 +14,7 @@ const rare = [
   ...['lost', 'doubled', 'orphan'].flatMap((fate) =>
     ['outgrows', 'migrate', 'migrated'].map((each) => `${fate} ${each}`),
   ),
-  ...['lost dismiss', 'doubled dismiss', 'orphan dismiss', 'orphan enlist'],
+  ...['lost leavePipeline', 'doubled leavePipeline', 'orphan leavePipeline', 'orphan joinPipeline'],
   ...['doubled activations', 'orphan activations', 'doubled fetch'],
 ];
 
