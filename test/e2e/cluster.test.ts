@@ -48,7 +48,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(early.status).toBe(503);
       const unready = await fetch(`${one.url}/ready`);
       expect(unready.status).toBe(503);
-      expect(await unready.json()).toEqual({ status: 'incomplete', message: 'no instance of the cluster is there' });
+      expect(await unready.json()).toEqual({ status: 'incomplete', message: 'no instance has joined the cluster' });
       expect(await early.json()).toMatchObject({ error: { code: 'not_ready' } });
       const server = one;
       [two] = await Promise.all([gateway(), instance('--name', 'a'), instance('--name', 'b')]);

@@ -7,7 +7,7 @@ import type { Backend, KvPoolHandle } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { NativeFarMessenger } from '../../kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../kernel/native/messenger.ts';
-import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
+import type { LenderRoutes } from '../../runtime/lending/lending-wire.ts';
 import type { ActivationWire } from '../../runtime/pipeline/activation-memory.ts';
 import { ActivationTransfer } from '../../runtime/pipeline/activation-transfer.ts';
 import { publishTo, type ThreadEndpoint } from '../../runtime/threads/thread-bus.ts';

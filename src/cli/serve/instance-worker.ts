@@ -73,9 +73,11 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const borrowing = openBorrowing(settings, {
     ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
-    pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
-    settleLoads: () => tiers?.live.finishLoads(),
-    isRead: (pages) => handOffs?.isRead(pages) === true,
+    host: {
+      pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
+      finishLoads: () => tiers?.live.finishLoads(),
+      isRead: (pages) => handOffs?.isRead(pages) === true,
+    },
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,

@@ -8,9 +8,9 @@ import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { NativeGuestDoor, reachGuestRoom } from '../../kernel/native/remote-attention-listener.ts';
-import type { LenderRoutes } from '../../runtime/lending/lender-routes.ts';
 import type { LendingManagerSettings } from '../../runtime/lending/lending-manager-host.ts';
-import { LiveLending } from '../../runtime/lending/live-lending.ts';
+import type { LenderRoutes } from '../../runtime/lending/lending-wire.ts';
+import { type LendingHost, LiveLending } from '../../runtime/lending/live-lending.ts';
 import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
 import type { Messenger, PagesAddress } from '../../runtime/transfer/messenger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
@@ -116,15 +116,13 @@ interface BorrowingParts {
   readonly engine: Engine;
   readonly backend: Backend;
   readonly messenger: () => Messenger;
-  readonly pageTable: () => Int32Array;
-  readonly settleLoads: () => void;
-  readonly isRead: (pages: Int32Array) => boolean;
+  readonly host: Pick<LendingHost, 'pageTable' | 'finishLoads' | 'isRead'>;
 }
 
 /** Undefined without lending. @throws Error in one line if the model or the machine does not support it */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending, contextTokens, instances } = settings;
-  const { ways, engine, backend, messenger, pageTable, settleLoads, isRead } = parts;
+  const { ways, engine, backend, messenger } = parts;
   if (lending === undefined || ways === undefined) return undefined;
   const { kv } = engine.model;
   const [group, ...others] = kv.groups;
@@ -138,10 +136,14 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const own = blocksOf(settings.kvBytes);
   const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
-    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
-    reach: (address) => reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
-    guestCountsOf: (debtor) => loadNative()?.remoteAttentionLoanCounts(room, debtor),
-    copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
+    ...{ ways, messenger: messenger(), rooms: backend, room },
+    host: {
+      ...parts.host,
+      connectServer: (address) =>
+        reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
+      loanCounts: (debtor) => loadNative()?.remoteAttentionLoanCounts(room, debtor),
+      copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
+    },
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
     remoteAttentionPermilleMax: Math.round(rules.remoteAttentionShare * 1000),

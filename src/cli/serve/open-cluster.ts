@@ -6,8 +6,8 @@ import { connectNats } from '../../runtime/bus/nats-bus.ts';
 import { agreeOn } from '../../runtime/processes/agree.ts';
 import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
-import { sayFarewell } from '../../runtime/processes/peer-session.ts';
-import { completion } from '../../runtime/threads/completion.ts';
+import { announceDeparture } from '../../runtime/processes/peer-session.ts';
+import { Completion } from '../../runtime/threads/completion.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import { joinedLending, servedLending } from '../options/borrow-options.ts';
@@ -40,9 +40,9 @@ export function openClusterGateway(
   { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
-    const { ended, end } = completion();
+    const stopped = new Completion();
     const own = { modelFingerprint: modelFingerprint(files), root: undefined };
-    const agreement = await agreeOn(bus, own, { log, onOverruled: end });
+    const agreement = await agreeOn(bus, own, { log, onOverruled: (why) => stopped.end(why) });
     const { context, home } = contexts(
       files,
       options,
@@ -65,9 +65,9 @@ export function openClusterGateway(
     };
     const died = (name: string, incarnation: number): void => {
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
-      for (const kind of kinds) sayFarewell(bus, kind, name, incarnation);
+      for (const kind of kinds) announceDeparture(bus, kind, name, incarnation);
     };
-    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended, died, close };
+    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended: stopped.ended, died, close };
   });
 }
 

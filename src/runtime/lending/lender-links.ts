@@ -1,208 +1,216 @@
-// An instance's side of lending across processes: links to all others that lend, the gManager's office if it is held here, and what the thread says and hears of both.
+// Lending across processes for one instance: sessions with all other lenders, the candidacy for the gManager, and the gManager itself if elected.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
 import type { Departure } from '../../core/membership/liveness.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope, GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Office } from '../processes/office.ts';
-import { type Peer, PeerSession } from '../processes/peer-session.ts';
-import type { Upholding } from '../processes/record-reconciler.ts';
+import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
+import type { RecordReconciler } from '../processes/record-reconciler.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { ownAddress, publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import { encode } from '../wire/codec.ts';
 import { type LenderAnnouncement, readLenderAnnouncement, readLendingWire } from '../wire/lending-messages.ts';
 import { isRegistryLost, keepNumber, type LenderNumber, releaseNumber, takeNumber } from './lender-registry.ts';
-import { type ManagerOutput, returnMs } from './lender-routes.ts';
 import type { LendingWire } from './lending-wire.ts';
+import { type ManagerOutput, returnMs } from './lending-wire.ts';
 
-export interface LenderLinksOptions {
-  readonly bus: Bus;
-  /** Of this process: the instance's thread is on it. */
+export interface LenderLinksOptions extends ClusterProcess {
+  /** The bus of this process, which reaches the instance's thread. */
   readonly threads: Bus;
-  readonly name: string;
-  readonly incarnation: number;
-  /** Of the gManager, if it is here. */
+  /** Settings of the gManager, if it is elected here. */
   readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
-  /** Records may have been lost, and not be whole again. */
+  /** Records may have been lost, and be incomplete. */
   readonly lost: boolean;
-  /** Another instance has its number. */
-  readonly onTaken: () => void;
-  readonly log: (message: string) => void;
+  /** Another instance has the same number. */
+  onTaken(): void;
 }
 
-/** What others have to know of an instance that lends. */
+/** The announcement of a lender. */
 export type Lender = Pick<LenderAnnouncement, 'identity' | 'lendableBlocks' | 'attentionAddress'>;
-type Other = Peer<LenderAnnouncement>;
+type LenderPeer = Peer<LenderAnnouncement>;
 
-export class LenderLinks {
+export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   readonly #options: LenderLinksOptions;
-  readonly #place: LenderNumber;
+  readonly #number: LenderNumber;
   readonly #office: Office;
-  readonly #deaf: readonly (() => void)[];
-  readonly #others = new Map<InstanceIndex, Other>();
-  /** Of those that have gone lately. */
-  readonly #patience = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
-  readonly #alarm = new Alarm(() => this.#manage({ kind: 'tick' }));
-  readonly #upholding: Upholding;
-  #station: PeerSession<LenderAnnouncement> | undefined;
+  readonly #unsubscribe: readonly (() => void)[];
+  readonly #lenders = new Map<InstanceIndex, LenderPeer>();
+  /** Lenders that were lost recently and may return. */
+  readonly #returning = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
+  readonly #alarm = new Alarm(() => this.#stepManager({ kind: 'tick' }));
+  readonly #reconciler: RecordReconciler;
+  #session: PeerSession<LenderAnnouncement> | undefined;
+  #own: Lender | undefined;
   #gmanager: GManager | undefined;
+  readonly readAnnouncement = readLenderAnnouncement;
 
-  private constructor(options: LenderLinksOptions, place: LenderNumber) {
+  private constructor(options: LenderLinksOptions, number: LenderNumber) {
     const { bus, name, incarnation, manager } = options;
     this.#options = options;
-    this.#place = place;
+    this.#number = number;
     const { threads } = options;
-    this.#deaf = [
+    this.#unsubscribe = [
       subscribeTo(threads, 'lending', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
-      subscribeTo(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
+      subscribeTo(threads, 'manager', [ownAddress], (envelope) => this.#sendToManager(envelope)),
     ];
-    this.#upholding = keepNumber(bus, name, place, options.onTaken, options.log);
+    this.#reconciler = keepNumber(
+      bus,
+      name,
+      number,
+      () => options.onTaken(),
+      (line) => options.log(line),
+    );
     this.#office = new Office({
       records: bus.records,
       key: 'gmanager',
       lost: options.lost,
       name: `${name}.${incarnation}`,
-      elected: (epoch) => {
-        options.log(`This process is gManager: epoch ${epoch}`);
+      onElected: (epoch) => {
+        options.log(`This process is the gManager of epoch ${epoch}`);
         this.#gmanager = new GManager({ ...manager, epoch, distance: () => 1 });
-        this.#manage({ kind: 'tick' });
+        this.#stepManager({ kind: 'tick' });
       },
-      deposed: () => {
-        options.log('This process is gManager no more');
+      onDeposed: () => {
+        options.log('This process is no longer the gManager');
         this.#gmanager = undefined;
         this.#alarm.set(Number.POSITIVE_INFINITY);
       },
     });
   }
 
-  /** Takes a number among those that lend. @throws Error in one line when there is none */
+  /** Takes a lender number. @throws Error in one line if none is free */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
     const { bus, name, incarnation } = options;
     const lost = options.lost || (await isRegistryLost(bus));
     return new LenderLinks({ ...options, lost }, await takeNumber(bus, name, incarnation, lost));
   }
 
-  /** Its number among those that lend. */
+  /** The lender number. */
   get instance(): InstanceIndex {
-    return this.#place.instance;
+    return this.#number.instance;
   }
 
-  /** Which start of its number the instance is. */
+  /** Incarnation of the lender number. */
   get incarnation(): number {
-    return this.#place.incarnation;
+    return this.#number.incarnation;
   }
 
   get isManager(): boolean {
     return this.#gmanager !== undefined && this.#office.isHeld;
   }
 
-  /** Others find it from now on. */
+  /** Announces the lender. */
   start(own: Lender): void {
-    const { bus, name, incarnation, log } = this.#options;
-    this.#station = new PeerSession<LenderAnnouncement>({
-      ...{ bus, name, incarnation, log },
-      kind: 'lender',
-      about: { instance: this.#place.instance, ...own },
-      read: readLenderAnnouncement,
-      refuses: ({ identity }) =>
-        identity === own.identity ? undefined : `it computes in another way: ${identity}, not ${own.identity}`,
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer, why) => this.#lose(peer, why),
-      onMessage: (peer, message) => this.#hearOther(peer, readLendingWire(message)),
-    });
-    this.#station.start();
+    const { bus, name, incarnation } = this.#options;
+    this.#own = own;
+    const process = { bus, name, incarnation, log: (line: string): void => this.#options.log(line) };
+    this.#session = new PeerSession(process, 'lender', this);
+    this.#session.start();
     this.#office.start();
   }
 
-  /** Its number is free again. The bus stays open. */
+  announcement(): Lender & Pick<LenderAnnouncement, 'instance'> {
+    if (this.#own === undefined) throw new Error('Cannot announce a lender: it has not started');
+    return { instance: this.#number.instance, ...this.#own };
+  }
+
+  refuses({ identity }: LenderAnnouncement): string | undefined {
+    const own = this.#own?.identity;
+    return identity === own ? undefined : `it computes in another way: ${identity}, not ${own}`;
+  }
+
+  /** Frees the number. The bus stays open. */
   async close(): Promise<void> {
-    this.#station?.close();
-    const kept = this.#upholding.stop();
-    for (const { timer } of this.#patience.values()) clearTimeout(timer);
-    for (const stop of this.#deaf) stop();
+    this.#session?.close();
+    const kept = this.#reconciler.stop();
+    for (const { timer } of this.#returning.values()) clearTimeout(timer);
+    for (const stop of this.#unsubscribe) stop();
     const { bus, name } = this.#options;
-    // Where the server is gone others wait for leases.
-    await Promise.allSettled([this.#office.resign(), kept.then(() => releaseNumber(bus, name, this.#place))]);
+    // If the server is down, other processes wait for the leases to expire.
+    await Promise.allSettled([this.#office.resign(), kept.then(() => releaseNumber(bus, name, this.#number))]);
   }
 
-  #join(peer: Other): void {
-    const { instance, attentionAddress: door } = peer.member;
-    clearTimeout(this.#patience.get(instance)?.timer);
-    this.#patience.delete(instance);
-    this.#others.set(instance, peer);
-    this.#tellOf(instance, { kind: 'door', address: door });
-    this.#tellReach();
+  onJoined(peer: LenderPeer): void {
+    const { instance, attentionAddress } = peer.member;
+    clearTimeout(this.#returning.get(instance)?.timer);
+    this.#returning.delete(instance);
+    this.#lenders.set(instance, peer);
+    this.#forwardFrom(instance, { kind: 'attentionAddress', address: attentionAddress });
+    this.#reportLendable();
   }
 
-  #lose(peer: Other, why: Departure): void {
+  onLost(peer: LenderPeer, why: Departure): void {
     const { instance, lendableBlocks } = peer.member;
-    if (this.#others.get(instance) !== peer) return;
-    this.#others.delete(instance);
-    const isDead = why === 'left' || why === 'restarted';
-    // One that is silent may still use what it has borrowed: its leases end that.
-    this.#tell(isDead ? { kind: 'instanceLost', instance } : { kind: 'creditorCut', creditor: instance });
-    const forget = (): void => {
-      this.#patience.delete(instance);
-      this.#tellReach();
+    if (this.#lenders.get(instance) !== peer) return;
+    this.#lenders.delete(instance);
+    const hasEnded = why === 'left' || why === 'restarted';
+    // A disconnected lender may still use borrowed blocks until its leases expire.
+    this.#forward(hasEnded ? { kind: 'instanceLost', instance } : { kind: 'creditorCut', creditor: instance });
+    const giveUp = (): void => {
+      this.#returning.delete(instance);
+      this.#reportLendable();
     };
-    const timer = setTimeout(forget, returnMs).unref();
-    clearTimeout(this.#patience.get(instance)?.timer);
-    this.#patience.set(instance, { timer, blocks: lendableBlocks });
+    const timer = setTimeout(giveUp, returnMs).unref();
+    clearTimeout(this.#returning.get(instance)?.timer);
+    this.#returning.set(instance, { timer, blocks: lendableBlocks });
   }
 
-  #tellReach(): void {
+  #reportLendable(): void {
     let lendableBlocks = 0;
-    for (const { member } of this.#others.values()) lendableBlocks += member.lendableBlocks;
-    for (const { blocks } of this.#patience.values()) lendableBlocks += blocks;
-    this.#tell({ kind: 'lenders', lendableBlocks });
+    for (const { member } of this.#lenders.values()) lendableBlocks += member.lendableBlocks;
+    for (const { blocks } of this.#returning.values()) lendableBlocks += blocks;
+    this.#forward({ kind: 'lenders', lendableBlocks });
   }
 
   /** To the thread. */
-  #tell(news: ManagerOutput): void {
-    publishTo(this.#options.threads, 'managerOutput', [ownAddress], news);
+  #forward(event: ManagerOutput): void {
+    publishTo(this.#options.threads, 'managerOutput', [ownAddress], event);
   }
 
-  /** In another's name. */
-  #tellOf(instance: InstanceIndex, wire: LendingWire): void {
+  /** To the thread, as a message of that lender. */
+  #forwardFrom(instance: InstanceIndex, wire: LendingWire): void {
     publishTo(this.#options.threads, 'lending', [ownAddress, instance], wire);
   }
 
-  /** To the gManager, wherever it is. While nobody is, it will be said again. */
-  #ask(envelope: Envelope): void {
+  /** To the gManager of any process. Without one the message is dropped; the borrower repeats it. */
+  #sendToManager(envelope: Envelope): void {
     if (this.isManager) {
-      this.#manage({ kind: 'message', envelope });
+      this.#stepManager({ kind: 'message', envelope });
       return;
     }
     const { holder } = this.#office;
-    for (const [instance, { member }] of this.#others)
+    for (const [instance, { member }] of this.#lenders)
       if (`${member.name}.${member.incarnation}` === holder) this.#send(instance, { kind: 'lending', envelope });
   }
 
   #send(to: InstanceIndex, wire: LendingWire): void {
-    const peer = this.#others.get(to);
-    if (peer !== undefined) this.#station?.send(peer, encode(wire));
+    const peer = this.#lenders.get(to);
+    if (peer !== undefined) this.#session?.send(peer, encode(wire));
   }
 
-  #hearOther(peer: Other, wire: Exclude<LendingWire, { kind: 'room' | 'door' }>): void {
+  onMessage(peer: LenderPeer, bytes: Uint8Array): void {
+    const wire = readLendingWire(bytes);
     const { instance } = peer.member;
-    if (this.#others.get(instance) !== peer) return;
+    if (this.#lenders.get(instance) !== peer) return;
     if (wire.kind !== 'lending') {
-      this.#tellOf(instance, wire);
+      this.#forwardFrom(instance, wire);
       return;
     }
     const { from, to } = wire.envelope;
-    if (from !== 'gmanager' && from !== instance) throw new Error(`Cannot hear ${from}: ${instance} speaks`);
-    if (to === 'gmanager') this.#manage({ kind: 'message', envelope: wire.envelope });
-    else this.#tell(wire);
+    if (from !== 'gmanager' && from !== instance)
+      throw new Error(`Cannot receive a message of ${from}: its sender is ${instance}`);
+    if (to === 'gmanager') this.#stepManager({ kind: 'message', envelope: wire.envelope });
+    else this.#forward(wire);
   }
 
-  #manage(event: GManagerEvent): void {
+  #stepManager(event: GManagerEvent): void {
     const gmanager = this.#gmanager;
     if (gmanager === undefined || !this.#office.isHeld) return;
     for (const effect of gmanager.step(nowUs(), event)) {
       if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
       const wire = { kind: 'lending', envelope: effect.envelope } as const;
-      if (effect.envelope.to === this.#place.instance) this.#tell(wire);
+      if (effect.envelope.to === this.#number.instance) this.#forward(wire);
       else this.#send(effect.envelope.to, wire);
     }
     this.#alarm.set(gmanager.nextUs);

@@ -1,8 +1,8 @@
-// Numbers of instances that lend across processes: one record, written by compare-and-set; whoever comes again under its name has the number that it had.
+// Numbers of lenders across processes: one record, written by compare-and-set. An instance keeps its number across restarts.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
-import { hasTraffic, lostListenMs, type Upholding, whenDoubtful } from '../processes/record-reconciler.ts';
+import { hasTraffic, lostListenMs, RecordReconciler } from '../processes/record-reconciler.ts';
 import {
   encodePlaces,
   type LenderAnnouncement,
@@ -12,32 +12,32 @@ import {
 } from '../wire/lending-messages.ts';
 
 const key = 'lenders';
-/** Numbers there are. */
-const placesMax = 64;
+/** Number of lenders at most. */
+const lendersMax = 64;
 
 export interface LenderNumber {
   readonly instance: InstanceIndex;
-  /** Greater than that of whoever had the number before. */
+  /** Greater than that of the number's previous owner. */
   readonly incarnation: number;
 }
 
-/** Has it been lost by itself? Whoever is in it announces itself, and says its number again. */
+/** True if the record is lost while lenders run: they announce themselves, and restore their entries. */
 export async function isRegistryLost(bus: Bus): Promise<boolean> {
   if (bus.durable || (await bus.records.read(key)) !== undefined) return false;
   return hasTraffic(bus, 'beat.lender', lostListenMs);
 }
 
-/** @param lost the record may have been: then numbers of those who are heard are taken, whatever it says @throws Error in one line when all numbers are taken */
+/** Takes a number. @param lost the record may be incomplete: announced numbers then count as taken too @throws Error in one line if all are taken */
 export async function takeNumber(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<LenderNumber> {
-  let heard: Heard | undefined;
+  let announced: Announced | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
     const places = stored === undefined ? [] : readPlaces(stored.value).places;
-    const known = heard !== undefined || !lost || places.some((place) => place.name === name);
-    const instance = known ? freePlace(places, name, heard) : undefined;
+    const known = announced !== undefined || !lost || places.some((place) => place.name === name);
+    const instance = known ? freeNumber(places, name, announced) : undefined;
     if (instance === undefined) {
-      if (heard !== undefined) throw new Error(`Cannot lend: ${placesMax} instances of the cluster do already`);
-      heard = await whoIsThere(bus);
+      if (announced !== undefined) throw new Error(`Cannot lend: ${lendersMax} instances of the cluster already do`);
+      announced = await discoverLenders(bus);
       continue;
     }
     const own = Math.max(incarnation, (places[instance]?.incarnation ?? 0) + 1);
@@ -46,31 +46,31 @@ export async function takeNumber(bus: Bus, name: string, incarnation: number, lo
   }
 }
 
-/** Says it again when the record was lost. @param onTaken somebody else has the number meanwhile */
+/** Restores the entry if the record is lost. @param onTaken called if another instance has the number */
 export function keepNumber(
   bus: Bus,
   name: string,
   { instance, incarnation }: LenderNumber,
   onTaken: () => void,
   log: (message: string) => void = () => {},
-): Upholding {
+): RecordReconciler {
   const check = async (): Promise<void> => {
     for (;;) {
       const stored = await bus.records.read(key);
       const places = stored === undefined ? [] : readPlaces(stored.value).places;
-      const place = places[instance] ?? unsaid;
+      const place = places[instance] ?? unassigned;
       if (place.name === name && place.incarnation >= incarnation) return;
-      if (place.incarnation !== unsaid.incarnation) {
+      if (place.incarnation !== unassigned.incarnation) {
         onTaken();
         return;
       }
       if (await write(bus, places, instance, { name, incarnation }, stored?.revision)) return;
     }
   };
-  return whenDoubtful(bus, { what: 'the record of lenders', check, log });
+  return new RecordReconciler(bus, { what: 'the record of lenders', check, log });
 }
 
-/** Somebody else may have it. */
+/** Frees the number, if it is still this instance's. */
 export async function releaseNumber(bus: Bus, name: string, { instance, incarnation }: LenderNumber): Promise<void> {
   for (;;) {
     const stored = await bus.records.read(key);
@@ -81,26 +81,31 @@ export async function releaseNumber(bus: Bus, name: string, { instance, incarnat
   }
 }
 
-/** Names of those that lend, by their numbers. */
-type Heard = ReadonlyMap<InstanceIndex, string>;
+/** Names of announced lenders, by number. */
+type Announced = ReadonlyMap<InstanceIndex, string>;
 
-/** Of whoever has it, the record says nothing since it was lost. */
-const unsaid: LenderPlace = { name: '', incarnation: 0 };
+/** The entry of a number that was never taken, or that a lost record lacks. */
+const unassigned: LenderPlace = { name: '', incarnation: 0 };
 
-/** The one that it had, one that was left, a new one, or one whose owner is not heard of. */
-function freePlace(places: readonly LenderPlace[], name: string, heard: Heard | undefined): InstanceIndex | undefined {
+/** The instance's previous number, a freed one, a new one, or one whose owner is not announced. */
+function freeNumber(
+  places: readonly LenderPlace[],
+  name: string,
+  announced: Announced | undefined,
+): InstanceIndex | undefined {
   const own = places.findIndex((place) => place.name === name);
   if (own >= 0) return own;
-  for (const [instance, other] of heard ?? []) if (other === name) return instance;
-  const isFree = (place: LenderPlace, instance: InstanceIndex): boolean => place.name === '' && !heard?.has(instance);
-  // Who has a number of which nothing is said may be heard.
+  for (const [instance, other] of announced ?? []) if (other === name) return instance;
+  const isFree = (place: LenderPlace, instance: InstanceIndex): boolean =>
+    place.name === '' && !announced?.has(instance);
+  // After discovery, an unassigned number is free: its owner would be announced.
   const left = places.findIndex(
-    (place, i) => isFree(place, i) && (heard !== undefined || place.incarnation > unsaid.incarnation),
+    (place, i) => isFree(place, i) && (announced !== undefined || place.incarnation > unassigned.incarnation),
   );
   if (left >= 0) return left;
-  for (let instance = places.length; instance < placesMax; instance++) if (!heard?.has(instance)) return instance;
-  const there = heard && new Set(heard.values());
-  const silent = places.findIndex((place) => there?.has(place.name) === false);
+  for (let instance = places.length; instance < lendersMax; instance++) if (!announced?.has(instance)) return instance;
+  const names = announced && new Set(announced.values());
+  const silent = places.findIndex((place) => names?.has(place.name) === false);
   return silent < 0 ? undefined : silent;
 }
 
@@ -111,27 +116,27 @@ async function write(
   place: LenderPlace,
   revision: number | undefined,
 ): Promise<boolean> {
-  const changed = Array.from({ length: Math.max(places.length, instance + 1) }, (_, i) => places[i] ?? unsaid);
+  const changed = Array.from({ length: Math.max(places.length, instance + 1) }, (_, i) => places[i] ?? unassigned);
   changed[instance] = place;
   return (await bus.records.write(key, encodePlaces(changed), revision)) !== undefined;
 }
 
-function whoIsThere(bus: Bus): Promise<Heard> {
-  const heard = new Map<InstanceIndex, string>();
+function discoverLenders(bus: Bus): Promise<Announced> {
+  const found = new Map<InstanceIndex, string>();
   const stop = bus.subscribe('beat.lender', (bytes) => {
-    const lender = announced(bytes);
-    if (lender !== undefined) heard.set(lender.instance, lender.name);
+    const lender = announcementOf(bytes);
+    if (lender !== undefined) found.set(lender.instance, lender.name);
   });
   return new Promise((resolve) => {
     setTimeout(() => {
       stop();
-      resolve(heard);
+      resolve(found);
     }, silentUs / 1000);
   });
 }
 
-/** Of another version it is none that could lend to us. */
-function announced(bytes: Uint8Array): LenderAnnouncement | undefined {
+/** Undefined for another version, which cannot lend to this one. */
+function announcementOf(bytes: Uint8Array): LenderAnnouncement | undefined {
   try {
     return readLenderAnnouncement(bytes);
   } catch {

@@ -1,4 +1,4 @@
-// The gManager of a process, on the gateway's thread: hears instances over the bus, and tells them who comes and goes.
+// Runs the gManager of one process on the gateway's thread, and reports joins and losses of lenders to instances over the bus.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GManagerEvent } from '../../core/protocol/lending-messages.ts';
@@ -6,25 +6,25 @@ import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { publishTo, subscribeTo } from '../threads/thread-bus.ts';
 import type { InstanceDescription } from '../threads/thread-protocol.ts';
-import { type ManagerOutput, returnMs } from './lender-routes.ts';
+import { type ManagerOutput, returnMs } from './lending-wire.ts';
 
 export type LendingManagerSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
   /** (instances) */
   readonly instances: number;
 };
 
-/** Of a settlement what an instance can take in, and what it may lend; stores neither lend nor borrow. */
+/** What an instance may lend, and what it can receive in a settlement; stores neither lend nor borrow. */
 type Share = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
 
 export class LendingManagerHost {
   readonly #settings: LendingManagerSettings;
   readonly #bus: Bus;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'tick' }));
-  /** (instances): blocks that each may lend. */
+  /** (instances): number of blocks that each may lend. */
   #lendable: readonly number[];
-  /** Of those that are gone: until then they may be back; */
-  readonly #patience = new Map<InstanceIndex, NodeJS.Timeout>();
-  /** then nobody counts on them. */
+  /** Lost instances that may return: their timers; */
+  readonly #returning = new Map<InstanceIndex, NodeJS.Timeout>();
+  /** and those that have not returned in time. */
   readonly #forgotten = new Set<InstanceIndex>();
   #gmanager: GManager | undefined;
 
@@ -35,7 +35,7 @@ export class LendingManagerHost {
     subscribeTo(bus, 'manager', ['*'], (envelope) => this.#feed({ kind: 'message', envelope }));
   }
 
-  /** All serve. @param shares (instances) */
+  /** Starts the gManager once all instances serve. @param shares (instances) */
   begin(shares: readonly Share[]): void {
     const { times, blocksMin, uniform } = this.#settings;
     this.#lendable = shares.map(({ lends }) => lends?.blocks ?? 0);
@@ -44,52 +44,52 @@ export class LendingManagerHost {
     this.#feed({ kind: 'tick' });
   }
 
-  /** What was said before `begin` is said again. */
+  /** Messages before `begin` are dropped: their senders repeat them. */
   #feed(event: GManagerEvent): void {
     if (this.#gmanager === undefined) return;
     for (const effect of this.#gmanager.step(nowUs(), event)) {
       if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
-      this.#tell(effect.envelope.to, { kind: 'lending', envelope: effect.envelope });
+      this.#send(effect.envelope.to, { kind: 'lending', envelope: effect.envelope });
     }
     this.#alarm.set(this.#gmanager.nextUs);
   }
 
-  #tell(instance: InstanceIndex, wire: ManagerOutput): void {
+  #send(instance: InstanceIndex, wire: ManagerOutput): void {
     publishTo(this.#bus, 'managerOutput', [instance], wire);
   }
 
-  /** An instance is gone with all that it had lent and borrowed. @param returns it will be started anew: others count on it for a while */
+  /** An instance is lost with all that it had lent and borrowed. @param returns it restarts: its memory counts as lendable for a while */
   onLost(instance: InstanceIndex, returns: boolean): void {
     for (const other of this.#lendable.keys())
-      if (other !== instance) this.#tell(other, { kind: 'instanceLost', instance });
+      if (other !== instance) this.#send(other, { kind: 'instanceLost', instance });
     if (!returns) this.#forget(instance);
-    else if (!this.#patience.has(instance))
-      this.#patience.set(instance, setTimeout(() => this.#forget(instance), returnMs).unref());
+    else if (!this.#returning.has(instance))
+      this.#returning.set(instance, setTimeout(() => this.#forget(instance), returnMs).unref());
   }
 
   #forget(instance: InstanceIndex): void {
     this.#forgotten.add(instance);
-    this.#tellReach();
+    this.#reportLendable();
   }
 
-  /** It serves again. */
+  /** The instance serves again. */
   onReturned(instance: InstanceIndex): void {
-    clearTimeout(this.#patience.get(instance));
-    this.#patience.delete(instance);
+    clearTimeout(this.#returning.get(instance));
+    this.#returning.delete(instance);
     this.#forgotten.delete(instance);
-    this.#tellReach();
+    this.#reportLendable();
   }
 
-  #tellReach(): void {
+  #reportLendable(): void {
     for (const to of this.#lendable.keys()) {
       const others = this.#lendable.filter((_, other) => other !== to && !this.#forgotten.has(other));
-      this.#tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
+      this.#send(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
     }
   }
 
   close(): void {
     this.#gmanager = undefined;
     this.#alarm.set(Number.POSITIVE_INFINITY);
-    for (const timer of this.#patience.values()) clearTimeout(timer);
+    for (const timer of this.#returning.values()) clearTimeout(timer);
   }
 }

@@ -1,29 +1,46 @@
-// What instances tell each other about memory that they lend.
+// Messages between instances about lent memory, and how an instance reaches other lenders and the gManager.
+import type { InstanceEvent } from '../../core/protocol/events.ts';
+import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
-/** Moves are numbered by their debtor: whoever asks for them, or hears of them. Blocks are those that were lent to it. */
+/** Moves are numbered by their debtor, at either end. Blocks are those lent to the debtor. */
 export type LendingWire =
-  /** Where queries over what we lend go: before anything is lent. */
-  | { readonly kind: 'room'; readonly room: number }
-  /** The same of an instance in another process, as its links say it: where its room is reached. */
-  | { readonly kind: 'door'; readonly address: string }
+  /** The remote attention server of the sender, before it lends blocks. */
+  | { readonly kind: 'attentionServer'; readonly server: number }
+  /** The same for a sender in another process: the address of its server. */
+  | { readonly kind: 'attentionAddress'; readonly address: string }
   | { readonly kind: 'lending'; readonly envelope: Envelope }
-  /** To a creditor: contents are to come to these blocks. Answered by `expected` or `broken`. */
-  | { readonly kind: 'expect'; readonly move: number; readonly blocks: readonly number[] }
-  | { readonly kind: 'expected'; readonly move: number; readonly landing: ReceiveBufferHandle }
-  /** To a creditor: the contents of these blocks go to the landing, whose places they have in order. */
+  /** To a creditor: open a receive buffer over these blocks. Answered by `copyPrepared` or `copyFailed`. */
+  | { readonly kind: 'prepareCopy'; readonly move: number; readonly blocks: readonly number[] }
+  | { readonly kind: 'copyPrepared'; readonly move: number; readonly landing: ReceiveBufferHandle }
+  /** To a creditor: send the contents of these blocks, in order, to the receive buffer. */
   | {
       readonly kind: 'copy';
       readonly move: number;
       readonly blocks: readonly number[];
       readonly landing: ReceiveBufferHandle;
     }
-  /** To the debtor: all is where it was to go. */
-  | { readonly kind: 'arrived'; readonly move: number }
-  /** To the debtor: the blocks are not lent to it any more. */
-  | { readonly kind: 'broken'; readonly move: number }
-  /** To a creditor: nobody wants what is under way of this move. */
-  | { readonly kind: 'drop'; readonly move: number }
-  /** To a debtor: its guests take all that they may of a creditor's time, and would take this share. */
+  /** To the debtor: all blocks of the move have been received. */
+  | { readonly kind: 'copyReceived'; readonly move: number }
+  /** To the debtor: the blocks are no longer lent to it. */
+  | { readonly kind: 'copyFailed'; readonly move: number }
+  /** To a creditor: the move is over, or its contents are not needed. */
+  | { readonly kind: 'endCopy'; readonly move: number }
+  /** To a debtor: share of the creditor's time that remote attention would use if it were not limited. */
   | { readonly kind: 'remoteAttentionLoad'; readonly permille: number };
+
+export interface LenderRoutes {
+  /** The lender number of this instance. */
+  readonly instance: InstanceIndex;
+  send(to: InstanceIndex, wire: LendingWire): void;
+  sendToManager(envelope: Envelope): void;
+  /** Announces this instance's remote attention server to the other lenders of the process, which reply with theirs. */
+  announceServer(server: number): void;
+}
+
+/** Events from an instance's process: messages of the gManager, and joins and losses of lenders. */
+export type ManagerOutput = Extract<InstanceEvent, { kind: 'lending' | 'instanceLost' | 'creditorCut' | 'lenders' }>;
+
+/** A lost lender may return within this time; requests that need its memory wait for it. */
+export const returnMs = 30_000;

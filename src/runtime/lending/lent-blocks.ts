@@ -1,15 +1,14 @@
-// The creditor's side of moves: blocks that debtors may write to and read from, and which copies touch them.
+// The creditor's side of moves: lent blocks, and the copies into and out of them.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
-/** A copy of a debtor's that touches blocks here. */
-interface Use {
+/** A debtor's copy into or out of lent blocks. */
+interface Copy {
   readonly debtor: InstanceIndex;
   readonly move: number;
   readonly blocks: readonly number[];
   readonly landing: ReceiveBufferHandle;
-  /** Into the blocks, or out of them. */
-  readonly way: 'in' | 'out';
+  readonly direction: 'in' | 'out';
 }
 
 export class LentBlocks {
@@ -17,7 +16,7 @@ export class LentBlocks {
   readonly #layers: number;
   /** By debtor and block: (layers) pages. */
   readonly #pages = new Map<InstanceIndex, Map<number, Int32Array>>();
-  #uses: Use[] = [];
+  #copies: Copy[] = [];
 
   /** @param layers pages of a block */
   constructor(messenger: Messenger, layers: number) {
@@ -32,20 +31,20 @@ export class LentBlocks {
     for (const [i, block] of blocks.entries()) lent.set(block, pages.slice(i * this.#layers, (i + 1) * this.#layers));
   }
 
-  /** Once it returns no copy touches these blocks. */
+  /** When it returns, no copy uses these blocks. */
   takeBack(debtor: InstanceIndex, blocks: readonly number[]): void {
     const lent = this.#pages.get(debtor);
     const gone = new Set(blocks);
     for (const block of blocks) lent?.delete(block);
-    this.#end((use) => use.debtor === debtor && use.blocks.some((block) => gone.has(block)));
+    this.#end((copy) => copy.debtor === debtor && copy.blocks.some((block) => gone.has(block)));
   }
 
-  /** Who has blocks here. */
+  /** Instances that have borrowed blocks here. */
   get debtors(): readonly InstanceIndex[] {
     return [...this.#pages].flatMap(([debtor, blocks]) => (blocks.size > 0 ? [debtor] : []));
   }
 
-  /** Their pages, block by block; undefined: not all of them are lent to the debtor. */
+  /** Pages of the blocks, in order; undefined if one is not lent to the debtor. */
   pagesOf(debtor: InstanceIndex, blocks: readonly number[]): Int32Array | undefined {
     const lent = this.#pages.get(debtor);
     const pages = new Int32Array(blocks.length * this.#layers);
@@ -57,38 +56,38 @@ export class LentBlocks {
     return pages;
   }
 
-  track(use: Use): void {
-    this.#uses.push(use);
+  track(copy: Copy): void {
+    this.#copies.push(copy);
   }
 
-  /** All has come that was to land there: for whom. */
-  onReceived(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
-    const use = this.#uses.find((each) => each.way === 'in' && each.landing === landing);
-    if (use !== undefined) this.#end((each) => each === use);
-    return use;
+  /** The receive buffer is complete: returns the copy that it was for. */
+  onReceived(landing: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
+    const copy = this.#copies.find((each) => each.direction === 'in' && each.landing === landing);
+    if (copy !== undefined) this.#end((each) => each === copy);
+    return copy;
   }
 
-  /** It cannot be reached: for whom we would have copied there. */
-  onUnreachable(landing: ReceiveBufferHandle): Pick<Use, 'debtor' | 'move'> | undefined {
-    const use = this.#uses.find((each) => each.way === 'out' && each.landing === landing);
-    if (use !== undefined) this.#end((each) => each === use);
-    return use;
+  /** The receive buffer is unreachable: returns the copy to it. */
+  onUnreachable(landing: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
+    const copy = this.#copies.find((each) => each.direction === 'out' && each.landing === landing);
+    if (copy !== undefined) this.#end((each) => each === copy);
+    return copy;
   }
 
-  /** Something goes out for a debtor. */
+  /** True while a copy out of lent blocks is in progress. */
   get isCopying(): boolean {
-    return this.#uses.some(({ way }) => way === 'out');
+    return this.#copies.some(({ direction }) => direction === 'out');
   }
 
   cancel(debtor: InstanceIndex, move: number): void {
-    this.#end((use) => use.debtor === debtor && use.move === move);
+    this.#end((copy) => copy.debtor === debtor && copy.move === move);
   }
 
-  #end(isOver: (use: Use) => boolean): void {
-    this.#uses = this.#uses.filter((use) => {
-      if (!isOver(use)) return true;
-      if (use.way === 'in') this.#messenger.close(use.landing);
-      else this.#messenger.stop(use.landing);
+  #end(isOver: (copy: Copy) => boolean): void {
+    this.#copies = this.#copies.filter((copy) => {
+      if (!isOver(copy)) return true;
+      if (copy.direction === 'in') this.#messenger.close(copy.landing);
+      else this.#messenger.stop(copy.landing);
       return false;
     });
   }

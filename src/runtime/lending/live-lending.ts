@@ -1,80 +1,96 @@
-// Carries out what an instance's borrower wants: messages to others, blocks through the native messenger, queries to guest rooms.
+// Carries out the effects of an instance's borrower: sends messages, moves blocks through the native messenger, and lends blocks to remote attention.
 
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
+import type { Debtor } from '../../core/lending/debtor/debtor.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { BlocksToMove, BorrowerEffect, FilledBlocks } from '../../core/protocol/lending-effects.ts';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
-import type { LendingSnapshot } from '../../core/protocol/ports.ts';
-import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
-import type { LenderRoutes } from './lender-routes.ts';
-import { LendingCounters } from './lending-counters.ts';
-import type { LendingWire } from './lending-wire.ts';
+import type { LendingLink, LendingSnapshot } from '../../core/protocol/ports.ts';
+import { assertNever } from '../../util/assert-never.ts';
+import type { Messenger, PageTransport, ReceiveBufferHandle } from '../transfer/messenger.ts';
+import type { LenderRoutes, LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
-import type { RemoteAttentionServers } from './remote-attention.ts';
+
+/** The remote attention servers of a backend (`GuestRooms` of `kernel`), and their clients to others. */
+export interface RemoteAttentionServers {
+  /** @param pages (blocks, layers) */
+  lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  /** When it returns, remote attention uses none of these blocks. */
+  takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
+  setGuestShare(room: number, thousandths: number): void;
+  guestCounts(room: number): LendingSnapshot['guests'];
+  freeGuestRoom(room: number): void;
+  remoteCounts(): LendingSnapshot['remote'];
+}
+
+/** What lending needs of the rest of its instance. */
+export interface LendingHost {
+  /** A client of the remote attention server at an address of another process. */
+  connectServer(address: string): number;
+  /** (rows, layers): pages of the instance's own blocks. */
+  pageTable(): Int32Array;
+  /** Counters of a debtor's remote attention here. */
+  loanCounts(debtor: InstanceIndex): Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined;
+  /** Copies pages of the pool one by one; done when it returns. */
+  copyPages(from: Int32Array, to: Int32Array): void;
+  /** When it returns, all loads from host memory have completed. */
+  finishLoads(): void;
+  /** True while another transfer than a move may still read one of these pages. They are then not released yet. */
+  isRead(pages: Int32Array): boolean;
+}
 
 export interface LiveLendingOptions {
+  readonly host: LendingHost;
   readonly ways: LenderRoutes;
   readonly messenger: Messenger;
   readonly rooms: RemoteAttentionServers;
+  /** The remote attention server of this instance. */
   readonly room: number;
-  /** The room behind a door of another process. */
-  readonly reach: (address: string) => number;
   /** (layers of the model, in the order of computation): place of each in its group. */
   readonly layers: readonly number[];
-  /** (rows, layers): pages of blocks at home. */
-  readonly pageTable: () => Int32Array;
   readonly blockBytes: number;
-  /** Of the room: what a debtor's queries came to. */
-  readonly guestCountsOf: (
-    debtor: InstanceIndex,
-  ) => Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined;
-  /** Of the pool, one by one; done when it returns. */
-  readonly copyPages: (from: Int32Array, to: Int32Array) => void;
-  /** What is on its way from host memory to pages at home is there when it returns. */
-  readonly settleLoads: () => void;
-  /** May something else than moves still read one of these pages at home? Then they are not given up yet. */
-  readonly isRead: (pages: Int32Array) => boolean;
-  /** Of a core, in thousandths, that guests take at most while steps run here. */
+  /** Largest share of a core, in thousandths, for remote attention while steps run here. */
   readonly remoteAttentionPermilleMax: number;
 }
 
-/** What leaves home of a move: (blocks, layers) pages, from a place of the landing on. */
-interface Filling {
+/** Own blocks of a move that are sent: (blocks, layers) pages, to the receive buffer from place `at` on. */
+interface Outgoing {
   readonly at: number;
   readonly pages: Int32Array;
-  /** As the messenger numbers it; 0: computed before. */
+  /** The messenger's number of the step that computes them; 0: computed before. */
   readonly step: number;
   readonly last: boolean;
 }
 
-/** A move of ours. */
-interface Moving extends BlocksToMove {
-  /** Ours, where it comes home; or the creditor's, where we send. */
+/** A move that this instance requested. */
+interface ActiveMove extends BlocksToMove {
+  /** This instance's receive buffer for a move home, else the creditor's. */
   landing: ReceiveBufferHandle | undefined;
-  /** Of one that leaves home: rows of the page table, by place; and what waits for a landing. */
+  /** For a move to a creditor: rows of the page table, by place, and blocks that wait for the receive buffer. */
   readonly rows: number[];
-  waiting: Filling[];
+  waiting: Outgoing[];
 }
 
-/** Between two looks at what guests take. */
-const lookUs = 1_000_000;
-/** Between two looks at whether pages are still read. */
+/** Interval between checks of unreachable peers, and of the load by remote attention. */
+const checkUs = 1_000_000;
+/** Interval between checks whether moved pages are still read. */
 const releaseUs = 1000;
 
 export class LiveLending {
   readonly #options: LiveLendingOptions;
   readonly #lent: LentBlocks;
-  readonly #moves = new Map<number, Moving>();
-  readonly #links = new LendingCounters();
-  readonly #rooms = new Map<InstanceIndex, number>();
-  /** Of other processes: where the room of each is. */
-  readonly #doors = new Map<InstanceIndex, string>();
-  /** What has arrived of pages at home that something else reads still. */
-  #arrivedEarly: { readonly move: number; readonly pages: Int32Array }[] = [];
-  /** When was it last asked what the messenger has given up? */
-  #askedUs = 0;
-  #looked = { us: 0, guestUs: 0, restUs: 0, stepUs: 0 };
+  readonly #moves = new Map<number, ActiveMove>();
+  readonly #counters = new LendingCounters();
+  /** By creditor, the remote attention server or the client of it. */
+  readonly #servers = new Map<InstanceIndex, number>();
+  /** By creditor in another process, the address of its server. */
+  readonly #addresses = new Map<InstanceIndex, string>();
+  /** Completed moves whose own pages another transfer still reads. */
+  #unreleased: { readonly move: number; readonly pages: Int32Array }[] = [];
+  /** Time of the last check for unreachable receive buffers. */
+  #checkedUs = 0;
+  #lastLoad = { us: 0, guestUs: 0, restUs: 0, stepUs: 0 };
   #stepUs = 0;
 
   constructor(options: LiveLendingOptions) {
@@ -84,19 +100,19 @@ export class LiveLending {
     rooms.setGuestShare(room, remoteAttentionPermilleMax);
   }
 
-  /** The guest room of a creditor; what is lent to us is there under our number. */
+  /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
   serverOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
-    return { room: this.#rooms.get(creditor) ?? 0, loan: this.#instance };
+    return { room: this.#servers.get(creditor) ?? 0, loan: this.#instance };
   }
 
   get #instance(): InstanceIndex {
     return this.#options.ways.instance;
   }
 
-  /** @param borrower whose effects it carries out */
+  /** @param borrower the borrower of the instance */
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
-    const { rooms, room, guestCountsOf } = this.#options;
-    const links = this.#links.all(rmanager.debtor.totals, guestCountsOf);
+    const { rooms, room, host } = this.#options;
+    const links = this.#counters.links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor));
     const counts = { guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
     return { ...totals, copiedBytes, earlyBytes, place: this.#instance, links, ...counts };
@@ -106,7 +122,7 @@ export class LiveLending {
     const { rooms, room } = this.#options;
     switch (effect.kind) {
       case 'lending':
-        this.#say(effect.envelope);
+        this.#sendEnvelope(effect.envelope);
         break;
       case 'moveBlocks':
         this.#move(effect);
@@ -115,13 +131,13 @@ export class LiveLending {
         this.#fill(effect);
         break;
       case 'copyHome':
-        this.#options.copyPages(effect.from, effect.to);
+        this.#options.host.copyPages(effect.from, effect.to);
         break;
       case 'stopMove':
         this.#stop(effect.move);
         break;
       case 'lendBlocks':
-        this.#links.lent(effect.to);
+        this.#counters.onLent(effect.to);
         this.#lent.lend(effect.to, effect.blocks, effect.pages);
         rooms.lendBlocks(room, effect.to, Int32Array.from(effect.blocks), effect.pages);
         break;
@@ -129,56 +145,58 @@ export class LiveLending {
         this.#lent.takeBack(effect.from, effect.blocks);
         rooms.takeBackBlocks(room, effect.from, Int32Array.from(effect.blocks));
         break;
+      default:
+        assertNever(effect);
     }
   }
 
-  #say(envelope: Envelope): void {
+  #sendEnvelope(envelope: Envelope): void {
     const { to } = envelope;
     if (to === 'gmanager') this.#options.ways.sendToManager(envelope);
-    else this.#post(to, { kind: 'lending', envelope });
+    else this.#sendWire(to, { kind: 'lending', envelope });
   }
 
-  #post(to: InstanceIndex, wire: LendingWire): void {
+  #sendWire(to: InstanceIndex, wire: LendingWire): void {
     this.#options.ways.send(to, wire);
   }
 
   #move(move: BlocksToMove): void {
-    const moving: Moving = { ...move, landing: undefined, rows: [], waiting: [] };
+    const moving: ActiveMove = { ...move, landing: undefined, rows: [], waiting: [] };
     this.#moves.set(move.move, moving);
     if (move.to === this.#instance) {
-      moving.landing = this.#options.messenger.open(this.#homePages(move.targets));
+      moving.landing = this.#options.messenger.open(this.#ownPages(move.targets));
       if (move.sources !== undefined)
-        this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
-    } else this.#post(move.to, { kind: 'expect', move: move.move, blocks: move.targets });
+        this.#sendWire(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
+    } else this.#sendWire(move.to, { kind: 'prepareCopy', move: move.move, blocks: move.targets });
   }
 
-  /** The creditor it goes to is ready. */
-  #expected(move: number, landing: ReceiveBufferHandle): void {
+  /** The receiving creditor is ready. */
+  #onPrepared(move: number, landing: ReceiveBufferHandle): void {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     const { sources, from } = moving;
     if (sources !== undefined) {
-      this.#post(from, { kind: 'copy', move, blocks: sources, landing });
+      this.#sendWire(from, { kind: 'copy', move, blocks: sources, landing });
       return;
     }
     moving.landing = landing;
-    for (const filling of moving.waiting.splice(0)) this.#send(landing, filling);
+    for (const outgoing of moving.waiting.splice(0)) this.#send(landing, outgoing);
   }
 
-  /** From home: what the step about to run computes leaves as its layers are ready. */
+  /** Sends own blocks; those that the next step computes leave as their layers are ready. */
   #fill({ move, at, sources, step, last }: FilledBlocks): void {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     moving.rows.splice(at, sources.length, ...sources);
-    const { messenger, settleLoads } = this.#options;
-    settleLoads();
-    const filling = { at, pages: this.#homePages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
-    if (moving.landing === undefined) moving.waiting.push(filling);
-    else this.#send(moving.landing, filling);
+    const { messenger, host } = this.#options;
+    host.finishLoads();
+    const outgoing = { at, pages: this.#ownPages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
+    if (moving.landing === undefined) moving.waiting.push(outgoing);
+    else this.#send(moving.landing, outgoing);
   }
 
   #stop(move: number): void {
-    this.#arrivedEarly = this.#arrivedEarly.filter((early) => early.move !== move);
+    this.#unreleased = this.#unreleased.filter((each) => each.move !== move);
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     this.#moves.delete(move);
@@ -186,153 +204,156 @@ export class LiveLending {
     const { messenger } = this.#options;
     if (landing !== undefined && to === this.#instance) messenger.close(landing);
     if (landing !== undefined && from === this.#instance) messenger.stop(landing);
-    for (const other of new Set([from, to])) if (other !== this.#instance) this.#post(other, { kind: 'drop', move });
+    for (const other of new Set([from, to]))
+      if (other !== this.#instance) this.#sendWire(other, { kind: 'endCopy', move });
   }
 
-  #arrived(move: number): InstanceEvent | undefined {
+  #complete(move: number): InstanceEvent | undefined {
     const moving = this.#moves.get(move);
     if (moving === undefined) return undefined;
     this.#moves.delete(move);
     const bytes = moving.targets.length * this.#options.blockBytes;
-    const way = moving.landing === undefined ? undefined : this.#options.messenger.transportTo(moving.landing);
+    const transport = moving.landing === undefined ? undefined : this.#options.messenger.transportTo(moving.landing);
     for (const other of new Set([moving.from, moving.to]))
-      if (other !== this.#instance) this.#links.moved(other, bytes, way);
-    // It is done with them.
-    if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
+      if (other !== this.#instance) this.#counters.moved(other, bytes, transport);
+    // The sender may release the blocks.
+    if (moving.from !== this.#instance) this.#sendWire(moving.from, { kind: 'endCopy', move });
     if (moving.from === this.#instance) {
-      // What is not acknowledged yet would be sent again over the next connection.
+      // Unacknowledged pages would be sent again over the next connection.
       if (moving.landing !== undefined) this.#options.messenger.stop(moving.landing);
-      const pages = this.#homePages(moving.rows);
-      if (this.#options.isRead(pages)) {
-        this.#arrivedEarly.push({ move, pages });
+      const pages = this.#ownPages(moving.rows);
+      if (this.#options.host.isRead(pages)) {
+        this.#unreleased.push({ move, pages });
         return undefined;
       }
     }
     return { kind: 'moved', move };
   }
 
-  /** Moves whose pages at home nobody reads any more. */
+  /** Completed moves whose own pages are no longer read. */
   #released(): readonly InstanceEvent[] {
-    const early = this.#arrivedEarly;
-    if (early.length === 0) return [];
-    this.#arrivedEarly = early.filter(({ pages }) => this.#options.isRead(pages));
-    const waiting = new Set(this.#arrivedEarly);
-    return early.filter((each) => !waiting.has(each)).map(({ move }) => ({ kind: 'moved', move }));
+    const all = this.#unreleased;
+    if (all.length === 0) return [];
+    this.#unreleased = all.filter(({ pages }) => this.#options.host.isRead(pages));
+    const waiting = new Set(this.#unreleased);
+    return all.filter((each) => !waiting.has(each)).map(({ move }) => ({ kind: 'moved', move }));
   }
 
-  #homePages(rows: readonly number[]): Int32Array {
-    const { pageTable, layers } = this.#options;
+  #ownPages(rows: readonly number[]): Int32Array {
+    const { host, layers } = this.#options;
     const width = layers.length;
-    const table = pageTable();
+    const table = host.pageTable();
     const pages = new Int32Array(rows.length * width);
     for (const [i, row] of rows.entries()) pages.set(table.subarray(row * width, (row + 1) * width), i * width);
     return pages;
   }
 
-  /** Layer after layer: those of place i go to place `at` + i of the landing. */
-  #send(landing: ReceiveBufferHandle, { at, pages, step, last }: Filling): void {
+  /** Sends layer after layer: block i goes to place `at` + i of the receive buffer. */
+  #send(landing: ReceiveBufferHandle, { at, pages, step, last }: Outgoing): void {
     const { layers, messenger } = this.#options;
     const width = layers.length;
-    const parcels: number[] = [];
+    const descriptors: number[] = [];
     for (const [layer, index] of layers.entries())
       for (let block = 0; block < pages.length / width; block++)
-        parcels.push(layer, pages[block * width + index], (at + block) * width + index);
-    // A step that is aborted writes them once more, with the same bits.
-    messenger.send(landing, step, Int32Array.from(parcels), last, step === 0 ? undefined : pages);
+        descriptors.push(layer, pages[block * width + index], (at + block) * width + index);
+    // An aborted step writes them again, with the same bits.
+    messenger.send(landing, step, Int32Array.from(descriptors), last, step === 0 ? undefined : pages);
   }
 
-  /** What comes of messages about memory. */
+  /** Counts a received lending message. */
   onEnvelope(envelope: Envelope): void {
-    this.#links.heard(envelope);
+    this.#counters.onEnvelope(envelope);
   }
 
-  /** Is heard from now on. */
+  /** Announces the remote attention server to the other lenders. */
   announceServer(): void {
     const { ways, room } = this.#options;
     ways.announceServer(room);
   }
 
-  /** Another instance greets. */
-  onServerAnnounced(from: InstanceIndex, room: number): void {
-    this.#rooms.set(from, room);
-    this.#post(from, { kind: 'room', room: this.#options.room });
+  /** Another lender has announced its server; the reply is this instance's. */
+  onServerAnnounced(from: InstanceIndex, server: number): void {
+    this.#servers.set(from, server);
+    this.#sendWire(from, { kind: 'attentionServer', server: this.#options.room });
   }
 
-  /** What another instance's word is for the machine, if anything. */
+  /** Handles a message of another lender; returns the event for the state machine, if any. */
   onMessage(from: InstanceIndex, wire: LendingWire): InstanceEvent | undefined {
     switch (wire.kind) {
-      case 'room':
-        this.#rooms.set(from, wire.room);
+      case 'attentionServer':
+        this.#servers.set(from, wire.server);
         return undefined;
-      case 'door':
-        this.#reach(from, wire.address);
+      case 'attentionAddress':
+        this.#connect(from, wire.address);
         return undefined;
       case 'lending':
         return wire;
-      case 'expect':
+      case 'prepareCopy':
       case 'copy':
         this.#serve(from, wire);
         return undefined;
-      case 'expected':
-        this.#expected(wire.move, wire.landing);
+      case 'copyPrepared':
+        this.#onPrepared(wire.move, wire.landing);
         return undefined;
-      case 'arrived':
-        return this.#arrived(wire.move);
-      case 'broken':
+      case 'copyReceived':
+        return this.#complete(wire.move);
+      case 'copyFailed':
         if (!this.#moves.has(wire.move)) return undefined;
         this.#stop(wire.move);
         return { kind: 'moveBroken', move: wire.move };
-      case 'drop':
+      case 'endCopy':
         this.#lent.cancel(from, wire.move);
         return undefined;
       case 'remoteAttentionLoad':
         return { kind: 'remoteAttentionLoad', creditor: from, permille: wire.permille };
+      default:
+        return assertNever(wire);
     }
   }
 
-  #reach(creditor: InstanceIndex, address: string): void {
-    if (this.#doors.get(creditor) === address) return;
-    const { rooms, reach } = this.#options;
-    const before = this.#rooms.get(creditor);
+  #connect(creditor: InstanceIndex, address: string): void {
+    if (this.#addresses.get(creditor) === address) return;
+    const { rooms, host } = this.#options;
+    const before = this.#servers.get(creditor);
     if (before !== undefined) rooms.freeGuestRoom(before);
-    this.#doors.set(creditor, address);
-    this.#rooms.set(creditor, reach(address));
+    this.#addresses.set(creditor, address);
+    this.#servers.set(creditor, host.connectServer(address));
   }
 
-  /** A debtor's copy begins or ends here. */
-  #serve(debtor: InstanceIndex, wire: Extract<LendingWire, { kind: 'expect' | 'copy' }>): void {
+  /** Starts a copy for a debtor, into or out of its blocks. */
+  #serve(debtor: InstanceIndex, wire: Extract<LendingWire, { kind: 'prepareCopy' | 'copy' }>): void {
     const { move, blocks } = wire;
     const pages = this.#lent.pagesOf(debtor, blocks);
-    if (pages === undefined) this.#post(debtor, { kind: 'broken', move });
+    if (pages === undefined) this.#sendWire(debtor, { kind: 'copyFailed', move });
     else if (wire.kind === 'copy') {
-      this.#lent.track({ debtor, move, blocks, landing: wire.landing, way: 'out' });
+      this.#lent.track({ debtor, move, blocks, landing: wire.landing, direction: 'out' });
       this.#send(wire.landing, { at: 0, pages, step: 0, last: true });
     } else {
       const landing = this.#options.messenger.open(pages);
-      this.#lent.track({ debtor, move, blocks, landing, way: 'in' });
-      this.#post(debtor, { kind: 'expected', move, landing });
+      this.#lent.track({ debtor, move, blocks, landing, direction: 'in' });
+      this.#sendWire(debtor, { kind: 'copyPrepared', move, landing });
     }
   }
 
-  /** When to ask for `news` again, if nothing comes before. */
+  /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
-    if (this.#arrivedEarly.length > 0) return this.#askedUs + releaseUs;
-    return this.#moves.size === 0 && !this.#lent.isCopying ? Number.POSITIVE_INFINITY : this.#askedUs + lookUs;
+    if (this.#unreleased.length > 0) return this.#checkedUs + releaseUs;
+    return this.#moves.size === 0 && !this.#lent.isCopying ? Number.POSITIVE_INFINITY : this.#checkedUs + checkUs;
   }
 
-  /** Events of what has landed since, and of what cannot leave. */
+  /** Events of received and unreachable moves since the last call. */
   poll(nowUs: number): readonly InstanceEvent[] {
-    const events = [...this.#landed(), ...this.#released()];
+    const events = [...this.#received(), ...this.#released()];
     if (nowUs < this.nextUs) return events;
-    this.#askedUs = nowUs;
-    return [...events, ...this.#givenUp()];
+    this.#checkedUs = nowUs;
+    return [...events, ...this.#unreachable()];
   }
 
-  #givenUp(): readonly InstanceEvent[] {
+  #unreachable(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const landing of this.#options.messenger.unreachable()) {
       const use = this.#lent.onUnreachable(landing);
-      if (use !== undefined) this.#post(use.debtor, { kind: 'broken', move: use.move });
+      if (use !== undefined) this.#sendWire(use.debtor, { kind: 'copyFailed', move: use.move });
       const own = this.#moveTo(landing);
       if (own === undefined) continue;
       this.#stop(own);
@@ -345,37 +366,88 @@ export class LiveLending {
     return [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
   }
 
-  #landed(): readonly InstanceEvent[] {
+  #received(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const landing of this.#options.messenger.received()) {
       const use = this.#lent.onReceived(landing);
       if (use !== undefined) {
-        this.#post(use.debtor, { kind: 'arrived', move: use.move });
+        this.#sendWire(use.debtor, { kind: 'copyReceived', move: use.move });
         continue;
       }
       const own = this.#moveTo(landing);
       if (own === undefined) continue;
-      const event = this.#arrived(own);
+      const event = this.#complete(own);
       this.#options.messenger.close(landing);
       if (event !== undefined) events.push(event);
     }
     return events;
   }
 
-  /** A step has run for so long; now and then debtors hear that their guests' work is more than they may have here: what it would take were it not bounded. */
+  /** Counts a step, and reports to debtors from time to time if their remote attention would exceed its share: the load that it would have without the limit. */
   onStepRan(nowUs: number, stepUs: number): void {
     this.#stepUs += stepUs;
-    const elapsedUs = nowUs - this.#looked.us;
-    if (elapsedUs < lookUs) return;
+    const elapsedUs = nowUs - this.#lastLoad.us;
+    if (elapsedUs < checkUs) return;
     const { rooms, room, remoteAttentionPermilleMax } = this.#options;
     const { seconds, restSeconds } = rooms.guestCounts(room);
     const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
-    const { guestUs, restUs, stepUs: ownUs } = this.#looked;
-    this.#looked = now;
-    // Who rests is bounded; where steps of ours do not run most of the time nobody is in anybody's way.
+    const { guestUs, restUs, stepUs: ownUs } = this.#lastLoad;
+    this.#lastLoad = now;
+    // Rests come from the limit. A load matters only while steps run most of the time.
     const freeUs = Math.max(1, elapsedUs - (now.restUs - restUs));
     const permille = Math.min(1000, Math.round((1000 * (now.guestUs - guestUs)) / freeUs));
     if ((now.stepUs - ownUs) * 2 < elapsedUs || permille <= remoteAttentionPermilleMax) return;
-    for (const debtor of this.#lent.debtors) this.#post(debtor, { kind: 'remoteAttentionLoad', permille });
+    for (const debtor of this.#lent.debtors) this.#sendWire(debtor, { kind: 'remoteAttentionLoad', permille });
+  }
+}
+
+/** Counters of one other lender. */
+interface LenderCounts {
+  movedBytes: number;
+  refusals: number;
+  transport?: PageTransport;
+}
+
+class LendingCounters {
+  readonly #counts = new Map<InstanceIndex, LenderCounts>();
+  /** Instances that have borrowed here. */
+  readonly #debtors = new Set<InstanceIndex>();
+
+  /** @param transport undefined if unknown */
+  moved(peer: InstanceIndex, bytes: number, transport: PageTransport | undefined): void {
+    const counts = this.#countsOf(peer);
+    counts.movedBytes += bytes;
+    if (transport !== undefined) counts.transport = transport;
+  }
+
+  onLent(debtor: InstanceIndex): void {
+    this.#debtors.add(debtor);
+  }
+
+  onEnvelope({ from, message }: Envelope): void {
+    if (message.kind === 'refuse' && from !== 'gmanager') this.#countsOf(from).refusals++;
+  }
+
+  #countsOf(peer: InstanceIndex): LenderCounts {
+    const counts = this.#counts.get(peer) ?? { movedBytes: 0, refusals: 0 };
+    this.#counts.set(peer, counts);
+    return counts;
+  }
+
+  /** @param loanCounts counters of a debtor's remote attention here */
+  links(
+    totals: Debtor['totals'],
+    loanCounts: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined,
+  ): readonly LendingLink[] {
+    const peers = new Set([...this.#counts.keys(), ...this.#debtors, ...totals.map(({ creditor }) => creditor)]);
+    return [...peers]
+      .sort((a, b) => a - b)
+      .map((peer) => {
+        const debts = totals.filter(({ creditor }) => creditor === peer);
+        const { queries = 0, refused = 0, bytesIn = 0, bytesOut = 0 } = loanCounts(peer) ?? {};
+        const remote = { queries, refusedQueries: refused, queryBytes: bytesIn, partialBytes: bytesOut };
+        const borrowedBlocks = debts.reduce((sum, { blocks }) => sum + blocks, 0);
+        return { peer, borrowedBlocks, ...this.#countsOf(peer), ...remote };
+      });
   }
 }

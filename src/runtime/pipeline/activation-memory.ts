@@ -5,16 +5,16 @@ import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 export type ActivationWire =
   /** To the next member, when the step over this chunk begins, and again when it begins anew: it comes to that landing, or, without one, to where it is told. */
   | {
-      readonly kind: 'rows';
+      readonly kind: 'activations';
       readonly number: number;
       readonly id: string;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
       readonly landing: ReceiveBufferHandle | undefined;
     }
   /** Back: room for the chunk of that number, or, without one, for whichever is next. */
-  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
+  | { readonly kind: 'activationsBuffer'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
   /** Back: nobody wants the chunk of that number, which waits for room. */
-  | { readonly kind: 'rowsUnwanted'; readonly number: number };
+  | { readonly kind: 'activationsCancelled'; readonly number: number };
 
 /** Float32 pages that native threads send and programs read and write. */
 export interface ActivationMemory {

@@ -23,7 +23,7 @@ interface Landing {
   here: boolean;
 }
 
-type Told = Extract<ActivationWire, { kind: 'rows' }>;
+type Told = Extract<ActivationWire, { kind: 'activations' }>;
 
 /** Chunks that one member may have on their way without asking: one that is computed here, one that is there to be computed next, and one that is being made. */
 const keptEach = 3;
@@ -74,7 +74,7 @@ export class ActivationReceiver {
     if (this.#expected.get(id) !== from) {
       // What is told of room is told once: that of a chunk that nobody wants is free.
       if (landing !== undefined && this.#landings.get(landing)?.from === from) this.#close(landing);
-      else if (landing === undefined) this.#post(from, { kind: 'rowsUnwanted', number });
+      else if (landing === undefined) this.#post(from, { kind: 'activationsCancelled', number });
     } else if (landing !== undefined) {
       this.#tell(from, landing, told);
     } else if (!this.#isAsked(from, number)) {
@@ -103,7 +103,7 @@ export class ActivationReceiver {
       this.#expected.delete(id);
       for (const [handle, { what }] of this.#landings) if (what?.id === id) this.#close(handle);
       for (const { from, told } of this.#waiting)
-        if (told.id === id) this.#post(from, { kind: 'rowsUnwanted', number: told.number });
+        if (told.id === id) this.#post(from, { kind: 'activationsCancelled', number: told.number });
       this.#waiting = this.#waiting.filter(({ told }) => told.id !== id);
       this.#share();
     }
@@ -182,7 +182,7 @@ export class ActivationReceiver {
     if (room === undefined) throw new Error('Cannot receive rows: no room is free');
     const handle = this.#messenger.open(room, 1);
     this.#landings.set(handle, { from, room, number, what: undefined, here: false });
-    this.#post(from, { kind: 'rowsLand', number, landing: handle });
+    this.#post(from, { kind: 'activationsBuffer', number, landing: handle });
     return handle;
   }
 

@@ -78,7 +78,7 @@ export class ActivationSender {
     // The last room is for those that can leave: the others could wait in all of them for the other side, and that for what has no room here.
     if (leaving.landing !== undefined || this.#rooms.free > 1) leaving.room ??= this.#rooms.take();
     const { number, room } = leaving;
-    this.#post(to, { kind: 'rows', number, id, chunk, landing: leaving.landing });
+    this.#post(to, { kind: 'activations', number, id, chunk, landing: leaving.landing });
     if (room === undefined) return undefined;
     // Steps are counted as they leave rows: this is the next.
     if (leaving.landing !== undefined) this.#send(leaving, room, leaving.landing, this.#messenger.nextStep);

@@ -70,8 +70,8 @@ export class ActivationTransfer {
   }
 
   onMessage(from: InstanceIndex, wire: ActivationWire): void {
-    if (wire.kind === 'rows') this.#in.hear(from, wire);
-    else if (wire.kind === 'rowsLand') this.#out.land(from, wire.landing, wire.number);
+    if (wire.kind === 'activations') this.#in.hear(from, wire);
+    else if (wire.kind === 'activationsBuffer') this.#out.land(from, wire.landing, wire.number);
     else this.#out.unwanted(from, wire.number);
   }
 

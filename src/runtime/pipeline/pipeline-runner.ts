@@ -134,5 +134,5 @@ export class PipelineRunner {
 }
 
 export function isActivationWire(wire: { readonly kind: string }): wire is ActivationWire {
-  return wire.kind === 'rows' || wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted';
+  return wire.kind === 'activations' || wire.kind === 'activationsBuffer' || wire.kind === 'activationsCancelled';
 }

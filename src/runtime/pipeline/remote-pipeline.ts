@@ -1,162 +1,144 @@
-// Prompts that instances of different processes compute together: what the thread and the other members tell each other, over links on the bus.
+// Prompts that instances of different processes compute together: relays messages between the thread and the other members of the group.
 import type { PipelineGroup, PipelineMessage } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
-import { type Peer, PeerSession } from '../processes/peer-session.ts';
-import { requestName } from '../processes/request-names.ts';
-import type { InstanceThread } from '../threads/instance-thread.ts';
-import type { HandOffEnd } from '../transfer/hand-off-session.ts';
+import { type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
-import type { DepartingPrompt } from '../transfer/remote-prompts-out.ts';
+import type { PeerContext } from '../transfer/peer-context.ts';
+import type { RemotePrefixes } from '../transfer/remote-prefixes.ts';
+import type { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
 import { encode } from '../wire/codec.ts';
 import { type PeerAnnouncement, readPeer } from '../wire/messages.ts';
-import type { NamedGroup, SessionName } from '../wire/names.ts';
+import { type NamedGroup, requestName, type SessionName } from '../wire/names.ts';
 import { type PipelineWire, readPipelineWire } from '../wire/pipeline-messages.ts';
 import { isActivationWire } from './pipeline-runner.ts';
 
-export interface RemoteStagesOptions extends HandOffEnd {
-  readonly thread: Pick<InstanceThread, 'send'>;
-  /** An instance has this number from now on, for good. */
-  readonly met: (index: InstanceIndex, name: string) => void;
-  /** A gateway's request is computed here with others: the name that it has here; undefined where the session is not known. @throws Error where it cannot be taken */
-  readonly expect: (gateway: SessionName, request: GenerationRequest) => RequestId | undefined;
+export interface RemotePipelineParts {
   /** Layers of the model. */
   readonly layers: number;
-  /** Of an instance that prefixes are fetched from: its index; undefined where it is not known (any more). */
-  readonly sourceOf: (instance: Pick<SessionName, 'name' | 'incarnation'>) => InstanceIndex | undefined;
-  /** It is to go on at that instance, whose index this gives. */
-  readonly leaves: (leaving: DepartingPrompt, decodeAt: SessionName) => InstanceIndex;
+  /** Sends the finished prompts to decode instances. */
+  readonly promptsOut: Pick<RemotePromptsOut, 'add'>;
+  /** Undefined if prefixes are not fetched. */
+  readonly prefixes: Pick<RemotePrefixes, 'indexOf'> | undefined;
 }
 
-type Other = Peer<PeerAnnouncement>;
+type Member = Peer<PeerAnnouncement>;
 
-/** A prompt of which this instance computes a part. */
+/** A prompt of which this instance computes a range of the layers. */
 export interface PipelineShare {
-  /** The gateway, without its sessions. */
+  /** The gateway, without its session. */
   readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
-  /** As the gateway calls it. */
+  /** The request under the gateway's id. */
   readonly request: GenerationRequest;
   readonly group: NamedGroup;
-  /** Of the members, this one. */
+  /** Place of this instance among the members. */
   readonly index: number;
   readonly decodeAt: SessionName;
 }
 
-/** One of them, with the members as the thread knows them. */
-interface Joint extends PipelineShare {
+/** A share, with the thread's indices of the members. */
+interface ActiveShare extends PipelineShare {
   readonly members: readonly InstanceIndex[];
 }
 
-type ToMember = Extract<PeerWire, { kind: 'message' | 'rows' | 'rowsLand' | 'rowsUnwanted' }>;
+type ToMember = Extract<PeerWire, { kind: 'message' | 'activations' | 'activationsBuffer' | 'activationsCancelled' }>;
 
-/** The thread's indices of members, not to be taken for those of hand-offs and prefixes; the first is its own. */
-const indicesFrom = 2 ** 21;
+/** First index of members, above the indices of hand-offs and prefixes. It is the index of this instance itself. */
+const firstIndex = 2 ** 21;
 
-export class RemotePipeline {
-  readonly #options: RemoteStagesOptions;
-  readonly #station: PeerSession<PeerAnnouncement>;
-  /** As the thread knows them: another index for each session. */
-  readonly #others = new Map<InstanceIndex, Other>();
-  readonly #joint = new Map<RequestId, Joint>();
-  #indices = indicesFrom;
+export class RemotePipeline implements PeerHandler<PeerAnnouncement> {
+  readonly #context: PeerContext;
+  readonly #parts: RemotePipelineParts;
+  readonly #session: PeerSession<PeerAnnouncement>;
+  /** By the thread's index, a new one for each session. */
+  readonly #members = new Map<InstanceIndex, Member>();
+  readonly #shares = new Map<RequestId, ActiveShare>();
+  #indices = firstIndex;
+  readonly readAnnouncement = readPeer;
 
-  constructor(options: RemoteStagesOptions) {
-    this.#options = options;
-    const { bus, name, incarnation, log } = options;
-    this.#station = new PeerSession<PeerAnnouncement>({
-      ...{ bus, name, incarnation, log, about: {} },
-      kind: 'stage',
-      read: readPeer,
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#hear(peer, readPipelineWire(message)),
-    });
-  }
-
-  #join(peer: Other): void {
-    this.#others.set(++this.#indices, peer);
-    this.#options.met(this.#indices, peer.member.name);
+  constructor(context: PeerContext, parts: RemotePipelineParts) {
+    this.#context = context;
+    this.#parts = parts;
+    this.#session = new PeerSession(context.process, 'stage', this);
   }
 
   start(): void {
-    this.#station.start();
+    this.#session.start();
   }
 
   close(): void {
-    this.#station.close();
+    this.#session.close();
   }
 
-  /** Does the thread speak to a member by this index? */
+  /** True if the thread's index is that of a member of a group. */
   reaches(to: InstanceIndex): boolean {
-    return to >= indicesFrom;
+    return to >= firstIndex;
   }
 
-  /** The group as the thread knows it; undefined where one of the members is not known (yet, or any more), or its layers are not those of the model. */
-  join(here: RequestId, share: PipelineShare): PipelineGroup | undefined {
+  /** Registers a share, and returns the group in terms of the thread. Undefined if a member is not connected, or the layers do not match the model. */
+  join(id: RequestId, share: PipelineShare): PipelineGroup | undefined {
     const { group, index, gateway, request, decodeAt } = share;
     const { layers, prefix } = group;
-    if (layers !== undefined && layers.reduce((sum, each) => sum + each, 0) !== this.#options.layers) return undefined;
+    if (layers !== undefined && layers.reduce((sum, each) => sum + each, 0) !== this.#parts.layers) return undefined;
     const members: InstanceIndex[] = [];
     for (const [place, { name, incarnation }] of group.members.entries()) {
-      const member = place === index ? indicesFrom : this.#indexOf(name, incarnation);
+      const member = place === index ? firstIndex : this.#indexOf(name, incarnation);
       if (member === undefined) return undefined;
       members.push(member);
     }
-    this.#joint.set(here, { ...share, members });
+    this.#shares.set(id, { ...share, members });
     const senders = group.members.map(({ name, incarnation }, place) => ({
       name,
       incarnation,
-      id: nameOf(share, place),
+      id: remoteIdOf(share, place),
     }));
-    const leaving = { kind: 'reserve', id: here, gateway: { ...gateway, session: decodeAt.session }, request } as const;
-    const to = this.#options.leaves({ ...leaving, senders }, decodeAt);
-    // Of one's own nothing is fetched: nobody is asked.
-    const from = prefix?.of && this.#options.sourceOf(prefix.of);
-    const behind = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, from };
-    return { members, layers, chunkTokens: group.chunkTokens, decodeAt: to, prefix: behind };
+    const prompt = { kind: 'reserve', id, gateway: { ...gateway, session: decodeAt.session }, request } as const;
+    const to = this.#parts.promptsOut.add({ ...prompt, senders }, decodeAt);
+    // Undefined also for a prefix of this instance itself, which needs no fetch.
+    const from = prefix?.of && this.#parts.prefixes?.indexOf(prefix.of);
+    const groupPrefix = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, from };
+    return { members, layers, chunkTokens: group.chunkTokens, decodeAt: to, prefix: groupPrefix };
   }
 
-  /** It has ended here, or is cancelled. */
-  forget(here: RequestId): void {
-    this.#joint.delete(here);
+  /** The request has ended here or was cancelled. */
+  forget(id: RequestId): void {
+    this.#shares.delete(id);
   }
 
-  /** The thread speaks. */
+  /** Sends a message of the thread. */
   send(to: InstanceIndex, wire: PeerWire): void {
     if (wire.kind !== 'message' && !isActivationWire(wire))
-      throw new Error(`Cannot tell ${wire.kind} to a member of a group`);
-    const other = this.#others.get(to);
-    const told = other && this.#outward(to, wire);
-    if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
-    else if (wire.kind === 'rows') this.#unwanted(to, wire, other);
-    if (wire.kind === 'message' && wire.message.kind === 'declinePipeline') this.#letGo(wire.message.id);
+      throw new Error(`Cannot send ${wire.kind} to a member of a group`);
+    const member = this.#members.get(to);
+    const message = member && this.#outgoing(to, wire);
+    if (member !== undefined && message !== undefined) this.#session.send(member, encode(message));
+    else if (wire.kind === 'activations') this.#cancelActivations(to, wire, member);
+    if (wire.kind === 'message' && wire.message.kind === 'declinePipeline') this.forget(wire.message.id);
   }
 
-  /** It is over, or the other one is gone: nobody is to keep rows for an answer, nor room for rows. */
-  #unwanted(to: InstanceIndex, wire: Extract<ToMember, { kind: 'rows' }>, other: Other | undefined): void {
-    this.#say(to, { kind: 'rowsUnwanted', number: wire.number });
-    // By the name that it has here the other side knows no other request.
-    if (other !== undefined && wire.landing !== undefined)
-      this.#station.send(other, encode(wire satisfies PipelineWire));
+  /** The request has ended, or the member is lost: neither side keeps buffers for these activations. */
+  #cancelActivations(
+    to: InstanceIndex,
+    wire: Extract<ToMember, { kind: 'activations' }>,
+    member: Member | undefined,
+  ): void {
+    this.#forward(to, { kind: 'activationsCancelled', number: wire.number });
+    // The id of this process matches no request there, so the member frees the buffer.
+    if (member !== undefined && wire.landing !== undefined)
+      this.#session.send(member, encode(wire satisfies PipelineWire));
   }
 
-  /** Its gateway goes on hearing of it, or it would take the prompt for lost while another computes it, and cancels it when that one has. */
-  #letGo(here: RequestId): void {
-    this.#joint.delete(here);
-  }
-
-  #outward(to: InstanceIndex, wire: ToMember): PipelineWire | undefined {
-    if (wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted') return wire;
-    const here = wire.kind === 'rows' ? wire.id : wire.message.id;
-    const joint = this.#joint.get(here);
-    const place = joint?.members.indexOf(to) ?? -1;
-    if (joint === undefined || place < 0) return undefined;
-    const id = nameOf(joint, place);
-    if (wire.kind === 'rows') return { ...wire, id };
+  #outgoing(to: InstanceIndex, wire: ToMember): PipelineWire | undefined {
+    if (wire.kind === 'activationsBuffer' || wire.kind === 'activationsCancelled') return wire;
+    const share = this.#shares.get(wire.kind === 'activations' ? wire.id : wire.message.id);
+    const place = share?.members.indexOf(to) ?? -1;
+    if (share === undefined || place < 0) return undefined;
+    const id = remoteIdOf(share, place);
+    if (wire.kind === 'activations') return { ...wire, id };
     const { message } = wire;
     switch (message.kind) {
       case 'joinPipeline': {
-        const { gateway, request, group, decodeAt } = joint;
+        const { gateway, request, group, decodeAt } = share;
         return { kind: 'joinPipeline', gateway, request, group, index: message.index, decodeAt };
       }
       case 'joinedPipeline':
@@ -165,75 +147,85 @@ export class RemotePipeline {
       case 'leavePipeline':
         return { kind: message.kind, id };
       default:
-        throw new Error(`Cannot tell ${message.kind} to a member of a group`);
+        throw new Error(`Cannot send ${message.kind} to a member of a group`);
     }
   }
 
-  #hear(peer: Other, told: PipelineWire): void {
-    const from = this.#of(peer);
+  onJoined(peer: Member): void {
+    this.#members.set(++this.#indices, peer);
+    this.#context.names.set(this.#indices, peer.member.name);
+  }
+
+  /** Prompts that it computes with this instance fail, and gateways retry them. */
+  onLost(peer: Member): void {
+    const index = this.#indexOfPeer(peer);
+    if (index === undefined) return;
+    this.#members.delete(index);
+    this.#forward(index, { kind: 'gone' });
+    for (const [id, { members }] of this.#shares)
+      if (members.includes(index)) this.#context.thread.send({ kind: 'streamBroken', id, to: index, passes: true });
+  }
+
+  onMessage(peer: Member, bytes: Uint8Array): void {
+    const message = readPipelineWire(bytes);
+    const from = this.#indexOfPeer(peer);
     if (from === undefined) return;
-    switch (told.kind) {
+    switch (message.kind) {
       case 'joinPipeline':
-        this.#enlisted(from, peer, told);
+        this.#onJoin(from, peer, message);
         break;
-      case 'rows':
-      case 'rowsLand':
-      case 'rowsUnwanted':
-        this.#say(from, told);
+      case 'activations':
+      case 'activationsBuffer':
+      case 'activationsCancelled':
+        this.#forward(from, message);
         break;
-      default:
-        if (this.#joint.get(told.id)?.members.includes(from) !== true) return;
-        this.#tell(from, told);
-        if (told.kind === 'leavePipeline') this.#letGo(told.id);
+      default: {
+        if (this.#shares.get(message.id)?.members.includes(from) !== true) return;
+        this.#forwardMessage(from, message);
+        // The request stays reported to its gateway until the gateway cancels it: otherwise it would count as lost.
+        if (message.kind === 'leavePipeline') this.forget(message.id);
+      }
     }
   }
 
-  #enlisted(from: InstanceIndex, peer: Other, told: Extract<PipelineWire, { kind: 'joinPipeline' }>): void {
-    const { gateway, request, group, index } = told;
+  #onJoin(from: InstanceIndex, peer: Member, message: Extract<PipelineWire, { kind: 'joinPipeline' }>): void {
+    const { gateway, request, group, index } = message;
     const [{ name, incarnation }] = group.members;
     if (peer.member.name !== name || peer.member.incarnation !== incarnation)
-      throw new Error('Cannot hear enlist: it leads no group');
-    const here = this.#options.expect({ ...gateway, session: group.members[index].session }, request);
-    const pipeline = here === undefined ? undefined : this.join(here, told);
-    if (here === undefined || pipeline === undefined) {
-      this.#station.send(peer, encode({ kind: 'declinePipeline', id: nameOf(told, 0) } satisfies PipelineWire));
+      throw new Error('Cannot receive joinPipeline: its sender is not the first member of the group');
+    const session = { ...gateway, session: group.members[index].session };
+    const id = this.#context.requests.register(session, request, false);
+    const pipeline = id === undefined ? undefined : this.join(id, message);
+    if (id === undefined || pipeline === undefined) {
+      this.#session.send(peer, encode({ kind: 'declinePipeline', id: remoteIdOf(message, 0) } satisfies PipelineWire));
       return;
     }
-    this.#tell(from, { kind: 'joinPipeline', id: here, request: { ...request, id: here }, group: pipeline, index });
+    this.#forwardMessage(from, { kind: 'joinPipeline', id, request: { ...request, id }, group: pipeline, index });
   }
 
-  #tell(from: InstanceIndex, message: PipelineMessage): void {
-    this.#say(from, { kind: 'message', message, landing: undefined });
+  #forwardMessage(from: InstanceIndex, message: PipelineMessage): void {
+    this.#forward(from, { kind: 'message', message, landing: undefined });
   }
 
-  #say(from: InstanceIndex, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerMessage', from, wire });
-  }
-
-  /** What it computes with this one comes to nothing: gateways try it anew. */
-  #lose(peer: Other): void {
-    const index = this.#of(peer);
-    if (index === undefined) return;
-    this.#others.delete(index);
-    this.#say(index, { kind: 'gone' });
-    for (const [id, { members }] of this.#joint)
-      if (members.includes(index)) this.#options.thread.send({ kind: 'streamBroken', id, to: index, passes: true });
+  /** To the thread. */
+  #forward(from: InstanceIndex, wire: PeerWire): void {
+    this.#context.thread.send({ kind: 'peerMessage', from, wire });
   }
 
   #indexOf(name: string, incarnation: number): InstanceIndex | undefined {
-    for (const [index, { member }] of this.#others)
+    for (const [index, { member }] of this.#members)
       if (member.name === name && member.incarnation === incarnation) return index;
     return undefined;
   }
 
-  #of(peer: Other): InstanceIndex | undefined {
-    for (const [index, each] of this.#others) if (each === peer) return index;
+  #indexOfPeer(peer: Member): InstanceIndex | undefined {
+    for (const [index, member] of this.#members) if (member === peer) return index;
     return undefined;
   }
 }
 
-/** What the member at that place calls the request. */
-function nameOf(
+/** The id of the request at the member of that place. */
+function remoteIdOf(
   { gateway, group, request }: Pick<PipelineShare, 'gateway' | 'group' | 'request'>,
   place: number,
 ): RequestId {

@@ -1,25 +1,25 @@
-// What a process does about the cluster's record once it has agreed to it: says it again when it is lost, and finds out what becomes of it where two have been written.
+// Maintains the cluster's agreement record after joining: restores it when it is lost, and resolves conflicts between two versions of it.
 import { type Agreement, isCompatible, reconcile } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
 import { encode } from '../wire/codec.ts';
 import { wireVersion } from '../wire/frames.ts';
-import { announceMissing, whenDoubtful } from './record-reconciler.ts';
+import { announceMissing, RecordReconciler } from './record-reconciler.ts';
 
 export const agreementKey = 'agreement';
-/** Those who are there have written again what else was lost by then, or are taken for gone. */
-const mendedMs = 120_000;
-/** So long after it has agreed a process gives way to those who come back: they may take longer than whoever comes listens. */
+/** By then running processes have restored all other lost records. */
+const restoredMs = 120_000;
+/** For this time after joining, a process yields to others that reconnect: that may take longer than discovery waits. */
 const youngUs = 30_000_000;
-/** Where is told what somebody holds who finds something else in the record. */
+/** Subject on which a process publishes its agreement if the record differs. */
 const contested = 'contested';
-const overruled = 'those who were cut off when it joined are back, and had agreed on something else';
+const overruled = 'processes that were disconnected when it joined are back, with another agreement';
 
 export interface KeepOptions {
-  readonly log?: (message: string) => void;
-  /** Others who were cut off when it was agreed on are back, and hold what they had agreed on before: told why, once. */
-  readonly onOverruled?: (why: string) => void;
+  log?(message: string): void;
+  /** Called once, with the reason, when reconnected processes have restored an earlier agreement. */
+  onOverruled?(why: string): void;
 }
 
 export function writeAgreement(
@@ -34,11 +34,11 @@ function encodeAgreement(agreement: Agreement): Uint8Array {
   return encode({ ...agreement, version: wireVersion });
 }
 
-/** Hears of what those hold who find something else in the record. */
-export function subscribeContests(bus: Bus, contest: (theirs: Agreement) => void): void {
+/** Receives the agreements of processes that find another one in the record. */
+export function subscribeContests(bus: Bus, onContest: (theirs: Agreement) => void): void {
   bus.subscribe(contested, (bytes) => {
     const theirs = readAny(bytes);
-    if (theirs !== undefined) contest(theirs);
+    if (theirs !== undefined) onContest(theirs);
   });
 }
 
@@ -48,58 +48,61 @@ export class AgreementKeeper {
   readonly #options: KeepOptions;
   readonly #youngUntilUs = nowUs() + youngUs;
   #held: Agreement;
-  /** Of a record that differs. */
-  #said = '';
+  /** How the record differs, as logged last. */
+  #difference = '';
   #isOverruled = false;
-  #mending: NodeJS.Timeout | undefined;
+  #restoreTimer: NodeJS.Timeout | undefined;
 
-  /** @param alone there was no record, and nobody was heard: this process has drawn the key */
+  /** @param alone there was no record and no other process: this one has generated the key */
   constructor(bus: Bus, agreement: Agreement, alone: boolean, options: KeepOptions) {
     this.#bus = bus;
     this.#held = agreement;
     this.#alone = alone;
     this.#options = options;
-    if (agreement.again) this.#mendLater();
+    if (agreement.again) this.#scheduleRestored();
   }
 
-  /** Whoever comes finds what holds, whatever the server has lost. */
+  /** Restores the record from now on, so that joining processes find it. */
   start(): void {
     const bus = this.#bus;
-    const log = (line: string): void => this.#log(line);
-    const upholding = whenDoubtful(bus, { what: "the cluster's record", check: () => this.#check(), log });
+    const reconciler = new RecordReconciler(bus, {
+      what: "the cluster's record",
+      check: () => this.#check(),
+      log: (line) => this.#log(line),
+    });
     bus.watchConnection((up) => {
-      // It is checked when the connection is back.
-      if (!up) clearTimeout(this.#mending);
+      // The reconciler checks the record after the reconnection.
+      if (!up) clearTimeout(this.#restoreTimer);
     });
     if (this.#held.pages !== undefined) return;
-    // A gateway that came before all instances learns what the first one has added.
+    // A gateway that joined before all instances reads the fields that the first one adds.
     const stop = bus.subscribe('beat.*', (_, subject) => {
       if (subject !== 'beat.coming' && subject !== 'beat.instance') return;
       stop();
-      upholding.check();
+      reconciler.check();
     });
   }
 
-  /** Others are back who hold something else, and have more to lose than whoever came, a moment ago, when nobody was heard. */
+  /** Reconnected processes hold another agreement: a process that has just joined alone yields to them. */
   onContest(theirs: Agreement): void {
     if (!this.#alone || nowUs() >= this.#youngUntilUs || !isCompatible(this.#held, theirs)) return;
-    // All stays as it is where the record cannot be written.
-    void this.#giveWay(theirs).catch(() => {});
+    // If the record cannot be written, nothing changes.
+    void this.#yieldTo(theirs).catch(() => {});
   }
 
   async #check(): Promise<void> {
     for (;;) {
       const stored = await this.#read();
       if (stored?.agreement === 'foreign') return;
-      const upheld = reconcile(stored?.agreement, this.#held);
-      if (upheld.kind === 'write') {
-        if ((await writeAgreement(this.#bus, upheld.agreement, stored?.revision)) === undefined) continue;
-        this.#log("The cluster's record was lost: written again");
-        this.#mendLater();
+      const decision = reconcile(stored?.agreement, this.#held);
+      if (decision.kind === 'write') {
+        if ((await writeAgreement(this.#bus, decision.agreement, stored?.revision)) === undefined) continue;
+        this.#log("The cluster's record was lost: restored it");
+        this.#scheduleRestored();
         return;
       }
-      if (upheld.kind === 'differs') this.#differs(upheld.why, stored?.agreement.again === true);
-      else this.#stands(upheld.held);
+      if (decision.kind === 'differs') this.#onDifference(decision.why, stored?.agreement.again === true);
+      else this.#onConsistent(decision.held);
       return;
     }
   }
@@ -109,8 +112,8 @@ export class AgreementKeeper {
     return stored && { agreement: readOurs(stored.value) ?? 'foreign', revision: stored.revision };
   }
 
-  /** To those who hold something else, if what this process holds is still what is written. */
-  async #giveWay(theirs: Agreement): Promise<void> {
+  /** Writes their agreement if the record still has this process's own. */
+  async #yieldTo(theirs: Agreement): Promise<void> {
     for (;;) {
       const stored = await this.#read();
       if (stored === undefined || stored.agreement === 'foreign') return;
@@ -121,22 +124,22 @@ export class AgreementKeeper {
     }
   }
 
-  #stands(stored: Agreement): void {
+  #onConsistent(stored: Agreement): void {
     this.#held = stored;
-    if (this.#said !== '') this.#log('The cluster agrees with this process again');
-    this.#said = '';
-    if (stored.again) this.#mendLater();
+    if (this.#difference !== '') this.#log('The cluster agrees with this process again');
+    this.#difference = '';
+    if (stored.again) this.#scheduleRestored();
   }
 
-  /** @param again it is what others had agreed on before */
-  #differs(why: string, again: boolean): void {
+  /** @param again the record was restored after a loss */
+  #onDifference(why: string, again: boolean): void {
     if (again && nowUs() < this.#youngUntilUs) {
       if (!this.#isOverruled) this.#options.onOverruled?.(`${overruled}: ${why}`);
       this.#isOverruled = true;
       return;
     }
-    if (this.#said !== why) this.#log(`The cluster has agreed on something else without this process: ${why}`);
-    this.#said = why;
+    if (this.#difference !== why) this.#log(`The cluster has another agreement than this process: ${why}`);
+    this.#difference = why;
     this.#bus.publish(contested, encodeAgreement(this.#held));
   }
 
@@ -144,14 +147,14 @@ export class AgreementKeeper {
     this.#options.log?.(line);
   }
 
-  /** Nothing has been in doubt for so long then. */
-  #mendLater(): void {
-    clearTimeout(this.#mending);
-    // Whoever comes next tries it, too.
-    this.#mending = setTimeout(() => void this.#mend().catch(() => {}), mendedMs).unref();
+  /** Clears the mark of a restored record once all records must be complete. */
+  #scheduleRestored(): void {
+    clearTimeout(this.#restoreTimer);
+    // On failure, the next process that joins clears it.
+    this.#restoreTimer = setTimeout(() => void this.#clearRestored().catch(() => {}), restoredMs).unref();
   }
 
-  async #mend(): Promise<void> {
+  async #clearRestored(): Promise<void> {
     const stored = await this.#read();
     if (stored === undefined || stored.agreement === 'foreign' || !stored.agreement.again) return;
     if (reconcile(stored.agreement, this.#held).kind === 'consistent')
@@ -159,12 +162,12 @@ export class AgreementKeeper {
   }
 }
 
-/** Undefined: of another version. */
+/** Undefined for a record of another wire version. */
 function readOurs(bytes: Uint8Array): Agreement | undefined {
   return readAnyAgreement(bytes).version === wireVersion ? readAgreement(bytes) : undefined;
 }
 
-/** Undefined also for nonsense: anybody may have said it. */
+/** Undefined also for malformed bytes. */
 function readAny(bytes: Uint8Array): Agreement | undefined {
   try {
     return readOurs(bytes);

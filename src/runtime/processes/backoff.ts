@@ -1,16 +1,16 @@
-// How long to wait before what has ended is started anew: longer each time, until it has lasted.
+// Exponential backoff before restarts; it resets after a long run.
 
 const delayMsMin = 500;
 const delayMsMax = 30_000;
-/** What has lasted for so long has not ended because of how it was started. */
-const soundMs = 60_000;
+/** A run of this length resets the delay. */
+const stableMs = 60_000;
 
 export class Backoff {
   #delayMs = delayMsMin;
 
-  /** @param lastedMs what ended now */
+  /** The delay before the next start, in milliseconds. @param lastedMs duration of the run that ended */
   next(lastedMs: number): number {
-    const delayMs = lastedMs >= soundMs ? delayMsMin : this.#delayMs;
+    const delayMs = lastedMs >= stableMs ? delayMsMin : this.#delayMs;
     this.#delayMs = Math.min(delayMsMax, 2 * delayMs);
     return delayMs;
   }

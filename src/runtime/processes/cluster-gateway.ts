@@ -1,11 +1,11 @@
-// An inference port over instances of other processes: a conductor of its own, and a link to each instance that has joined the cluster.
+// An inference port over instances of other processes: runs a conductor, and keeps a session with each instance of the cluster.
 
 import { type Agreement, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
 import type { Departure } from '../../core/membership/liveness.ts';
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
-import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
@@ -14,7 +14,6 @@ import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
-import type { Bus } from '../bus/bus.ts';
 import {
   canServe,
   countsOf,
@@ -24,10 +23,11 @@ import {
 } from '../snapshots/metric-snapshots.ts';
 import { CatchUpDriver } from '../snapshots/snapshot-reader.ts';
 import { readSnapshot } from '../snapshots/snapshot-store.ts';
-import { ConductorDriver, type Reach } from '../threads/conductor-driver.ts';
+import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { BlockRoot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
 import {
+  type GatewayAnnouncement,
   type InstanceAnnouncement,
   type InstanceCommand,
   type NamedPrefix,
@@ -36,93 +36,84 @@ import {
   readStatus,
 } from '../wire/messages.ts';
 import type { NamedGroup, SessionName } from '../wire/names.ts';
-import { placedLinks } from './peer-links.ts';
-import { type Peer, PeerSession, silentUs } from './peer-session.ts';
+import { indexedLinks } from './peer-links.ts';
+import { type ClusterProcess, type Peer, type PeerHandler, PeerSession, silentUs } from './peer-session.ts';
 
-/** Instances that the conductor has places for. */
+/** Instances that a gateway can use at once. */
 const slotsMax = 64;
-/** A request may be what its instance died of. */
-const triesMax = 4;
-/** Instances are given up when they fall silent; what none of them has told of for so long is lost besides. */
-const patienceUs = 8 * silentUs;
+/** Attempts of a request: it may itself have caused the loss of its instance. */
+const attemptsMax = 4;
+/** A request that no instance reports for so long is lost, even if its instance sends heartbeats. */
+const reportTimeoutUs = 8 * silentUs;
 
-export interface ClusterGatewayOptions {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly incarnation: number;
+export interface ClusterGatewayOptions extends ClusterProcess {
   readonly agreement: Agreement;
-  /** Requests accepted at once. */
+  /** Largest number of requests in the gateway at once. */
   readonly queueMax: number;
-  /** Of a request, from submit to its end. */
+  /** Limit of a request's duration, from submit to its end. */
   readonly timeoutUs: number;
-  /** What requests may wait, and who is taken. */
+  /** Latency targets and the admission policy. */
   readonly admission: AdmissionSettings;
-  /** Long prompts may be computed by groups of instances that prefill. */
+  /** Groups of prefill instances may compute long prompts. */
   readonly pipeline?: PipelineSettings | undefined;
-  /** Somebody collects traces: instances tell of their steps. */
+  /** Traces are collected: instances report their steps. */
   readonly traces?: boolean;
-  readonly log: (message: string) => void;
 }
 
 interface Slot {
-  /** Undefined: it is free. */
+  /** Undefined: the slot is free. */
   peer: Peer<InstanceAnnouncement> | undefined;
-  /** Whose it is, or was last. */
+  /** Name of the current or last instance. */
   name: string;
-  /** Sessions that it has had: the conductor knows them as lives of one instance. */
+  /** Counts sessions; the conductor treats them as incarnations of one instance. */
   incarnation: number;
   snapshot: InstanceSnapshot;
-  /** As it says, or has been told. */
+  /** As announced, or as set since. */
   role: InstanceRole;
 }
 
-export class ClusterGateway extends ConductorDriver {
+export class ClusterGateway extends ConductorDriver implements PeerHandler<InstanceAnnouncement> {
   readonly #options: ClusterGatewayOptions;
-  readonly #station: PeerSession<InstanceAnnouncement>;
-  protected readonly reach = this.#reach();
+  readonly #session: PeerSession<InstanceAnnouncement>;
   readonly #slots: Slot[] = [];
-  readonly #blocks: CatchUpDriver;
-  /** Undefined where prefixes stay where they are. */
+  readonly #catchUp: CatchUpDriver;
+  /** Undefined if prefixes are not fetched. */
   #transfers: LearnedTransfers | undefined;
   #isConnected = true;
   readonly #unwatch: () => void;
-  /** Form of the first instance that joined: the others have it too. */
+  readonly readAnnouncement = readInstance;
+  /** The model form of the first instance; all others must have the same. */
   #root: BlockRoot | undefined;
 
   constructor(options: ClusterGatewayOptions) {
-    const { bus, name, incarnation, log } = options;
+    const { bus, name, incarnation } = options;
+    const log = (line: string): void => options.log(line);
     super({
       placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
       admission: new TokenAdmission(options.admission, slotsMax, batchLimits),
       log,
     });
     this.#options = options;
-    this.#blocks = this.#catchUp(options);
+    this.#catchUp = this.#createCatchUp(options);
     this.#unwatch = bus.watchConnection((up) => {
       this.#isConnected = up;
     });
-    this.#station = new PeerSession<InstanceAnnouncement>({
-      ...{ bus, name, incarnation, log },
-      kind: 'gateway',
-      about: { traces: options.traces ?? false },
-      read: readInstance,
-      refuses: (member) => this.#refuses(member),
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer, why) => this.#lose(peer, why),
-      onMessage: (peer, message) => this.#hear(peer, message),
-      onStatus: (peer, status) => this.#hearStatus(peer, status),
-    });
-    this.#station.start();
+    this.#session = new PeerSession({ bus, name, incarnation, log: (line) => log(line) }, 'gateway', this);
+    this.#session.start();
+  }
+
+  announcement(): Pick<GatewayAnnouncement, 'traces'> {
+    return { traces: this.#options.traces ?? false };
   }
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     const slot = this.#slots[instance];
-    if (slot?.peer === undefined) return 'it is not there';
+    if (slot?.peer === undefined) return 'it has not joined';
     if (slot.role === role) return undefined;
     if (slot.role === 'store') return storeRoleIsFixed;
-    if (!slot.peer.member.canSwitchRole) return 'it keeps the role that it joined with: join with --role-switch';
+    if (!slot.peer.member.canSwitchRole) return 'its role is fixed: join it with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });
-    return this.roles()[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
+    return this.roles()[instance] === role ? undefined : 'no instance would be left to prefill, or none to decode';
   }
 
   roles(): readonly InstanceRole[] {
@@ -133,35 +124,35 @@ export class ClusterGateway extends ConductorDriver {
     return this.#slots.map(({ snapshot, name }) => ({ ...snapshot, name }));
   }
 
-  /** Instances cancel what they still have of its requests. */
+  /** Instances cancel the remaining requests of this gateway. */
   close(): void {
     this.stopTimers();
     this.#unwatch();
-    this.#blocks.close();
-    this.#station.close();
+    this.#catchUp.close();
+    this.#session.close();
   }
 
   protected notReadyReason(): ReturnType<ConductorDriver['notReadyReason']> {
-    if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is out of reach' };
-    const roles = this.#present().map(({ role }) => role);
+    if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is unreachable' };
+    const roles = this.#joined().map(({ role }) => role);
     if (canServe(roles)) return undefined;
     const message =
       roles.length === 0
-        ? 'no instance of the cluster is there'
-        : `the cluster has ${countsOf(roles)} instances: one that is mixed, or one that prefills and one that decodes are needed`;
+        ? 'no instance has joined the cluster'
+        : `the cluster has ${countsOf(roles)} instances; it needs a mixed one, or a prefill and a decode one`;
     return { kind: 'incomplete', message };
   }
 
-  /** Its own doing, or that of the work: the instance tells all other gateways. */
+  /** Sends the new role to the instance, which reports it to the other gateways. */
   protected onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void {
     const slot = this.#slots[instance];
     if (slot.role === role || role === 'store') return;
     slot.role = role;
-    this.#tell(instance, { kind: 'role', role });
+    this.#send(instance, { kind: 'role', role });
   }
 
-  /** Another gateway has given it that role. */
-  #follow(instance: InstanceIndex, role: InstanceRole): void {
+  /** Another gateway has switched the role. */
+  #followRole(instance: InstanceIndex, role: InstanceRole): void {
     const slot = this.#slots[instance];
     if (slot.role === role) return;
     slot.role = role;
@@ -169,25 +160,25 @@ export class ClusterGateway extends ConductorDriver {
     this.feed({ kind: 'switchRole', instance, role });
   }
 
-  #present(): readonly Slot[] {
+  #joined(): readonly Slot[] {
     return this.#slots.filter(({ peer }) => peer !== undefined);
   }
 
-  #refuses({ root, identity, role, stageLayers }: InstanceAnnouncement): string | undefined {
+  refuses({ root, identity, role, stageLayers }: InstanceAnnouncement): string | undefined {
     const { hashKey, modelFingerprint } = this.#options.agreement;
     const { pipeline } = this.#options;
     if (pipeline !== undefined && role !== 'store' && (stageLayers ?? 0) < pipeline.members)
-      return `it can be in no group of ${pipeline.members}: ${noGroups(stageLayers)}`;
+      return `it cannot join a group of ${pipeline.members}: ${noGroups(stageLayers)}`;
     const differs = formsDiffer(this.#root ?? { ...root, modelFingerprint }, root);
     if (differs !== undefined) return differs;
-    return identityOf(root, hashKey) === identity ? undefined : 'it keys the identities of blocks in another way';
+    return identityOf(root, hashKey) === identity ? undefined : 'it computes block identities in another way';
   }
 
-  #join(peer: Peer<InstanceAnnouncement>): void {
+  onJoined(peer: Peer<InstanceAnnouncement>): void {
     const { name, capacityTokens, role } = peer.member;
     const instance = this.#slotFor(name);
     if (instance === undefined) {
-      this.log(`Cannot take instance ${name}: ${slotsMax} are there`);
+      this.log(`Cannot add instance ${name}: the gateway has ${slotsMax}`);
       return;
     }
     this.#begin(peer.member);
@@ -200,11 +191,11 @@ export class ClusterGateway extends ConductorDriver {
     this.admission.instanceJoined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role });
-    // What it had before, no journal tells.
-    this.#blocks.feed({ kind: 'wanted', instance });
+    // KV events do not include earlier blocks.
+    this.#catchUp.feed({ kind: 'wanted', instance });
   }
 
-  /** The one that it had before, a new one, or one that nobody has now. */
+  /** The instance's previous slot, a new one, or a free one. */
   #slotFor(name: string): InstanceIndex | undefined {
     const own = this.#slots.findIndex((slot) => slot.name === name);
     if (own >= 0) return own;
@@ -214,7 +205,7 @@ export class ClusterGateway extends ConductorDriver {
     return free < 0 ? undefined : free;
   }
 
-  /** The first instance says what blocks chain from. */
+  /** The first instance determines the root of block identities. */
   #begin({ root, fetchBytesPerToken, stageLayers }: InstanceAnnouncement): void {
     if (this.#root !== undefined) return;
     this.#root = root;
@@ -233,24 +224,24 @@ export class ClusterGateway extends ConductorDriver {
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
       recordsPlacements: true,
       retries: {
-        attemptsMax: triesMax,
-        detection: { reportTimeoutUs: patienceUs, requestTimeoutUs: this.#options.timeoutUs },
+        attemptsMax,
+        detection: { reportTimeoutUs, requestTimeoutUs: this.#options.timeoutUs },
       },
     });
     this.startConductor(conductor);
   }
 
-  /** Stores do not. */
+  /** Number of joined instances that compute. */
   get #serving(): number {
-    return this.#present().filter(({ role }) => role !== 'store').length;
+    return this.#joined().filter(({ role }) => role !== 'store').length;
   }
 
-  #lose({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
+  onLost({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
     const instance = this.#slots.findIndex((slot) => slot.peer?.member.name === name);
     const slot = this.#slots[instance];
     if (slot === undefined) return;
     slot.peer = undefined;
-    this.#blocks.feed({ kind: 'gone', instance });
+    this.#catchUp.feed({ kind: 'gone', instance });
     slot.snapshot = snapshotAfterLoss(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceLost', instance });
@@ -261,50 +252,43 @@ export class ClusterGateway extends ConductorDriver {
     return instance < 0 ? undefined : instance;
   }
 
-  #hear(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
+  onMessage(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const {
-      steps,
-      role,
-      kvEvents: journals,
-      kvSnapshot: blocks,
-      snapshotNumber: stored,
-      ...turn
-    } = readOutputs(message);
-    if (role !== undefined) this.#follow(instance, role);
+    const { steps, role, kvEvents, kvSnapshot, snapshotNumber, ...outputs } = readOutputs(message);
+    if (role !== undefined) this.#followRole(instance, role);
     this.recordSteps(instance, steps);
-    this.#blocks.feed({ kind: 'told', instance, journals, blocks, stored });
-    this.onOutputs(instance, { ...turn, kvEvents: [], kvSnapshot: undefined });
+    this.#catchUp.feed({ kind: 'told', instance, journals: kvEvents, blocks: kvSnapshot, stored: snapshotNumber });
+    this.onOutputs(instance, { ...outputs, kvEvents: [], kvSnapshot: undefined });
   }
 
-  /** The conductor knows sessions as lives, whatever instances call theirs. */
-  #catchUp({ bus: { snapshots } }: ClusterGatewayOptions): CatchUpDriver {
+  /** Replaces the incarnations that instances count by the conductor's, which are sessions. */
+  #createCatchUp({ bus: { snapshots } }: ClusterGatewayOptions): CatchUpDriver {
     return new CatchUpDriver({
-      ask: (instance, unread) => this.#tell(instance, { kind: 'requestSnapshot', unread }),
-      read: async (instance, number) => {
+      requestSnapshot: (instance, unread) => this.#send(instance, { kind: 'requestSnapshot', unread }),
+      readSnapshot: async (instance, number) => {
         const { name, incarnation } = this.#slots[instance]?.peer?.member ?? {};
         return name === undefined || incarnation === undefined
           ? undefined
           : readSnapshot(snapshots, name, incarnation, number);
       },
-      snapshot: (instance, snapshot) => {
+      onSnapshot: (instance, snapshot) => {
         const { incarnation } = this.#slots[instance];
         this.feed({ kind: 'snapshot', instance, snapshot: { ...snapshot, incarnation } });
       },
-      journal: (instance, journal) => {
+      onKvEvents: (instance, journal) => {
         const { incarnation } = this.#slots[instance];
         this.feed({ kind: 'journal', instance, journal: { ...journal, incarnation } });
       },
     });
   }
 
-  #hearStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
+  onStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
     const { snapshot, number, kvEventNumber: journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
-    slot.snapshot = this.#placed(snapshot);
+    slot.snapshot = this.#withLinkIndices(snapshot);
     this.admission.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
     const report = {
@@ -314,33 +298,46 @@ export class ClusterGateway extends ConductorDriver {
     this.feed({ kind: 'report', instance, report });
   }
 
-  /** Its links by the places that others have here. */
-  #placed({ links, rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
-    const placeOf = (name: string): InstanceIndex | undefined => {
+  /** The snapshot with its links by instance index instead of name. */
+  #withLinkIndices({ links, rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
+    const indexOf = (name: string): InstanceIndex | undefined => {
       const place = this.#slots.findIndex((slot) => slot.name === name);
       return place < 0 ? undefined : place;
     };
     return {
       ...snapshot,
-      ...(links && { links: placedLinks(links, placeOf) }),
-      ...(rowLinks && { rowLinks: placedLinks(rowLinks, placeOf) }),
+      ...(links && { links: indexedLinks(links, indexOf) }),
+      ...(rowLinks && { rowLinks: indexedLinks(rowLinks, indexOf) }),
     };
   }
 
-  #reach(): Reach {
-    return {
-      forward: (instance, request, { decodeAt, prefix, group }) =>
-        this.#tell(instance, {
-          ...{ kind: 'submit', request },
-          decodeAt: this.#sessionOf(decodeAt),
-          prefix: prefix && this.#named(prefix),
-          group: group && this.#namedGroup(group),
-        }),
-      cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
-      tellBlocks: (instance) => this.#blocks.feed({ kind: 'wanted', instance }),
-      pin: (instance, { id, request, ttlUs }) => this.#tell(instance, { kind: 'pin', id, request, ttlUs }),
-      unpin: (instance, id) => this.#tell(instance, { kind: 'unpin', id }),
-    };
+  protected forwardTo(
+    instance: InstanceIndex,
+    request: GenerationRequest,
+    { decodeAt, prefix, group }: ForwardTargets,
+  ): void {
+    this.#send(instance, {
+      ...{ kind: 'submit', request },
+      decodeAt: this.#sessionOf(decodeAt),
+      prefix: prefix && this.#prefixName(prefix),
+      group: group && this.#groupName(group),
+    });
+  }
+
+  protected cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {
+    this.#send(instance, { kind: 'cancel', id, interrupt });
+  }
+
+  protected requestSnapshotFrom(instance: InstanceIndex): void {
+    this.#catchUp.feed({ kind: 'wanted', instance });
+  }
+
+  protected pinAt(instance: InstanceIndex, { id, request, ttlUs }: PinOrder): void {
+    this.#send(instance, { kind: 'pin', id, request, ttlUs });
+  }
+
+  protected unpinAt(instance: InstanceIndex, id: PinId): void {
+    this.#send(instance, { kind: 'unpin', id });
   }
 
   #sessionOf(instance: InstanceIndex | undefined): SessionName | undefined {
@@ -348,24 +345,24 @@ export class ClusterGateway extends ConductorDriver {
     return peer && { name: peer.member.name, incarnation: peer.member.incarnation, session: peer.session };
   }
 
-  #named({ from, ...wanted }: PrefixFetch): NamedPrefix | undefined {
+  #prefixName({ from, ...rest }: PrefixFetch): NamedPrefix | undefined {
     const source = this.#sessionOf(from);
-    return source && { name: source.name, incarnation: source.incarnation, ...wanted };
+    return source && { name: source.name, incarnation: source.incarnation, ...rest };
   }
 
-  /** Undefined where one of them has gone. */
-  #namedGroup({ members, layers, chunkTokens, prefix }: PipelineGroup): NamedGroup | undefined {
+  /** Undefined if a member has not joined. */
+  #groupName({ members, layers, chunkTokens, prefix }: PipelineGroup): NamedGroup | undefined {
     const named = members.flatMap((member) => this.#sessionOf(member) ?? []);
     if (named.length < members.length) return undefined;
     const { name, incarnation } = this.#sessionOf(prefix?.from) ?? {};
     const of = name === undefined || incarnation === undefined ? undefined : { name, incarnation };
-    const behind = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, of };
-    return { members: named, layers, chunkTokens, prefix: behind };
+    const groupPrefix = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, of };
+    return { members: named, layers, chunkTokens, prefix: groupPrefix };
   }
 
-  #tell(instance: InstanceIndex, order: InstanceCommand): void {
+  #send(instance: InstanceIndex, command: InstanceCommand): void {
     const peer = this.#slots[instance]?.peer;
-    if (peer !== undefined) this.#station.send(peer, encode(order));
+    if (peer !== undefined) this.#session.send(peer, encode(command));
   }
 }
 

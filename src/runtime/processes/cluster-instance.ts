@@ -1,332 +1,366 @@
-// An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
+// An instance that serves the gateways of a cluster: passes their commands to its thread, and the thread's outputs to the gateways.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
-import type { Bus } from '../bus/bus.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
 import { ArchiveDriver, limitSnapshot } from '../snapshots/snapshot-writer.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
-import type { BlockRoot, OutputsMessage } from '../threads/thread-protocol.ts';
+import type { BlockRoot, KvEventBatch, OutputsMessage, StepTrace } from '../threads/thread-protocol.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
+import type { RequestRegistry } from '../transfer/peer-context.ts';
 import { encode } from '../wire/codec.ts';
 import {
   type GatewayAnnouncement,
+  type InstanceAnnouncement,
   type InstanceCommand,
   type InstanceOutputs,
   type InstanceStatus,
   readCommand,
   readGateway,
 } from '../wire/messages.ts';
-import type { SessionName } from '../wire/names.ts';
-import { GatewayPins } from './gateway-pins.ts';
-import { GatewayTurns } from './gateway-turns.ts';
+import { requestName, type SessionName } from '../wire/names.ts';
 import { InstancePeers } from './instance-peers.ts';
-import { type Peer, PeerSession } from './peer-session.ts';
-import { requestName } from './request-names.ts';
+import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from './peer-session.ts';
 
-export interface ClusterInstanceOptions {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly incarnation: number;
+export interface ClusterInstanceOptions extends ClusterProcess {
   readonly agreement: Agreement;
   readonly root: BlockRoot;
   readonly capacityTokens: number;
-  /** Token ids are below. */
+  /** Token ids are less than this. */
   readonly vocabSize: number;
-  /** Undefined: no prefix can be fetched from it, or by it. */
+  /** Undefined: no prefix can be fetched from the instance, or by it. */
   readonly fetchBytesPerToken: number | undefined;
-  /** Layers of the model, of which a group may run ranges; undefined: it computes prompts whole. */
+  /** Layers of the model of which a group may run ranges; undefined: the instance computes whole prompts. */
   readonly stageLayers: number | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
-  /** May it be given another role? Then prompts of others may land here whatever it is. */
+  /** The role may change; prompts of others may then be received whatever it is. */
   readonly canSwitchRole: boolean;
-  /** Is its process gManager? Undefined where nothing is lent. */
-  readonly manages: () => boolean | undefined;
-  /** Another process has joined under its name. */
-  readonly onReplaced: () => void;
-  readonly log: (message: string) => void;
+  /** Whether this process runs the gManager; undefined if no memory is lent. */
+  isManager(): boolean | undefined;
+  /** Another process has joined under this name. */
+  onReplaced(): void;
 }
 
 type Gateway = Peer<GatewayAnnouncement>;
 
-interface Standing {
-  /** Tokens of output that the gateway has been told of. */
+interface Progress {
+  /** Output tokens sent to the gateway. */
   outputs: number;
-  /** There is nothing of it yet but memory for its prompt. */
+  /** Only memory is reserved: the prompt has not been received. */
   awaited: boolean;
 }
 
-/** Of a gateway, while its session lasts. */
-interface Served {
+/** A gateway's session. */
+interface Client {
   readonly peer: Gateway;
-  readonly requests: Map<RequestId, Standing>;
+  readonly requests: Map<RequestId, Progress>;
   reports: number;
 }
 
-interface Owned {
-  readonly served: Served;
-  /** As the gateway calls it. */
-  readonly id: RequestId;
+/** The client of a request or pin, and its id there. */
+interface Owner<Id> {
+  readonly client: Client;
+  readonly id: Id;
 }
 
-const nothingToTell: InstanceOutputs = {
+const noOutputs: InstanceOutputs = {
   ...{ events: [], prefilled: [], released: [], pins: [], steps: [] },
   ...{ kvEvents: [], kvSnapshot: undefined },
 };
 
-export class ClusterInstance {
+export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   readonly #options: ClusterInstanceOptions;
-  readonly #station: PeerSession<GatewayAnnouncement>;
-  /** By session: a gateway that began anew is another one. */
-  readonly #served = new Map<Gateway, Served>();
-  /** By the names that requests have here: names of gateways' own may be the same. */
-  readonly #owned = new Map<RequestId, Owned>();
-  readonly #pins = new GatewayPins<Served>();
+  readonly #identity: string;
+  readonly #session: PeerSession<GatewayAnnouncement>;
+  /** By session: a gateway that starts a new session is a new client. */
+  readonly #clients = new Map<Gateway, Client>();
+  /** By the ids of requests here, which are unique across gateways. */
+  readonly #owners = new Map<RequestId, Owner<RequestId>>();
+  readonly #pinOwners = new Map<PinId, Owner<PinId>>();
   readonly #peers: InstancePeers;
-  readonly #blocks: ArchiveDriver<Served>;
+  readonly #archive: ArchiveDriver<Client>;
   #role: InstanceRole;
   #snapshot: InstanceSnapshot = emptySnapshot;
-  #journal = 0;
+  /** Number of the last batch of KV events that was sent. */
+  #kvEventNumber = 0;
   #traces = false;
+  readonly readAnnouncement = readGateway;
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, incarnation, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
-    const { fetchBytesPerToken, stageLayers } = options;
-    const own = { bus, name, incarnation, log };
-    const identity = identityOf(root, agreement.hashKey);
-    const about = {
-      root,
-      identity,
-      canSwitchRole: options.canSwitchRole,
-      capacityTokens,
-      fetchBytesPerToken,
-      stageLayers,
-    };
+    const { bus, name, incarnation, thread, role, canSwitchRole, stageLayers, fetchBytesPerToken } = options;
+    this.#identity = identityOf(options.root, options.agreement.hashKey);
     this.#role = role;
-    const roleNow = (): InstanceRole => this.#role;
-    this.#station = new PeerSession<GatewayAnnouncement>({
-      ...own,
-      onReplaced,
-      kind: 'instance',
-      get about() {
-        return { ...about, role: roleNow() };
-      },
-      read: readGateway,
-      onJoined: (peer) => {
-        this.#served.set(peer, { peer, requests: new Map(), reports: 0 });
-        this.#trace();
-      },
-      onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#take(peer, readCommand(message)),
-      status: (peer) => encode(this.#status(peer)),
-    });
+    const process = { bus, name, incarnation, log: (line: string): void => options.log(line) };
+    this.#session = new PeerSession(process, 'instance', this);
+    const requests: RequestRegistry = {
+      register: (gateway, request, awaited) => this.#register(gateway, request, awaited),
+      onReceived: (id) => this.#onReceived(id),
+      release: (id) => this.#release(id),
+    };
+    const fetchesPrefixes = fetchBytesPerToken !== undefined;
     this.#peers = new InstancePeers({
-      ...{ own, thread, role, stageLayers, switches: options.canSwitchRole, fetches: fetchBytesPerToken !== undefined },
-      expect: (gateway, request, awaited) => this.#expect(gateway, request, awaited),
-      landed: (here) => this.#land(here),
-      left: (here) => this.#leave(here),
+      ...{ process, thread, requests, role, canSwitchRole, fetchesPrefixes, stageLayers },
     });
-    this.#blocks = new ArchiveDriver({
-      ...{ snapshots: bus.snapshots, name, incarnation, log },
-      list: () => thread.send({ kind: 'requestSnapshot' }),
-      tellStored: ({ peer }, stored, journals) =>
-        this.#tell(peer, { ...nothingToTell, snapshotNumber: stored, kvEvents: journals }),
+    this.#archive = new ArchiveDriver(process, {
+      requestSnapshot: () => thread.send({ kind: 'requestSnapshot' }),
+      reportStored: ({ peer }: Client, snapshotNumber, kvEvents) =>
+        this.#send(peer, { ...noOutputs, snapshotNumber, kvEvents }),
     });
   }
 
-  /** Says that it is there. */
+  /** Announces that the instance serves. */
   start(snapshot: InstanceSnapshot): void {
     this.#snapshot = snapshot;
     this.#peers.start();
-    this.#station.start();
+    this.#session.start();
   }
 
-  /** Gateways have their requests done elsewhere. Resolves when it has left nothing behind, or cannot help it. */
+  /** Gateways retry their requests elsewhere. Resolves when the stored snapshot is removed, or cannot be. */
   close(): Promise<void> {
-    this.#station.close();
+    this.#session.close();
     this.#peers.close();
-    return this.#blocks.close();
+    return this.#archive.close();
   }
 
-  /** The thread speaks to an instance of another process. */
+  announcement(): Omit<InstanceAnnouncement, 'version' | 'name' | 'incarnation' | 'number'> {
+    const { root, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers } = this.#options;
+    const identity = this.#identity;
+    return { root, identity, canSwitchRole, capacityTokens, fetchBytesPerToken, stageLayers, role: this.#role };
+  }
+
+  /** Sends a message of the thread to an instance of another process. */
   sendToPeer(to: InstanceIndex, wire: PeerWire): void {
     this.#peers.send(to, wire);
   }
 
-  /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
-  onOutputs({
-    events,
-    snapshot,
-    prefilled,
-    released,
-    pins,
-    steps,
-    kvEvents: journals,
-    kvSnapshot: blocks,
-  }: OutputsMessage): void {
+  /** Sends the outputs of the thread: to each gateway those of its own requests, and to all what the cache stored and dropped. */
+  onOutputs({ snapshot, kvEvents, kvSnapshot, ...outputs }: OutputsMessage): void {
     this.#snapshot = snapshot;
-    this.#journal = journals.at(-1)?.number ?? this.#journal;
-    const turns = new GatewayTurns<Served>();
-    turns.addSteps(steps, (here) => {
-      const owned = this.#owned.get(here);
-      return owned?.served.peer.member.traces === true ? { gateway: owned.served, id: owned.id } : undefined;
-    });
-    const listens = this.#blocks.onKvEvents(journals, blocks);
-    const told = blocks && limitSnapshot(blocks);
-    if (journals.length > 0) for (const served of this.#served.values()) turns.of(served);
-    for (const served of listens) turns.of(served);
+    this.#kvEventNumber = kvEvents.at(-1)?.number ?? this.#kvEventNumber;
+    const byClient = new OutputsByClient();
+    this.#addSteps(byClient, outputs.steps);
+    const requesting = this.#archive.onKvEvents(kvEvents, kvSnapshot);
+    const limited = kvSnapshot && limitSnapshot(kvSnapshot);
+    if (kvEvents.length > 0) for (const client of this.#clients.values()) byClient.of(client);
+    for (const client of requesting) byClient.of(client);
+    this.#addRequests(byClient, outputs);
+    for (const [here, state] of outputs.pins) {
+      const owner = this.#pinOwners.get(here);
+      if (state.kind !== 'pinned') this.#pinOwners.delete(here);
+      if (owner !== undefined) byClient.of(owner.client).pins.push([owner.id, state]);
+    }
+    this.#sendAll(byClient, kvEvents, requesting, limited);
+  }
+
+  #sendAll(
+    byClient: OutputsByClient,
+    kvEvents: readonly KvEventBatch[],
+    requesting: ReadonlySet<Client>,
+    kvSnapshot: OutputsMessage['kvSnapshot'],
+  ): void {
+    for (const [client, outputs] of byClient)
+      this.#send(client.peer, { ...outputs, kvEvents, kvSnapshot: requesting.has(client) ? kvSnapshot : undefined });
+  }
+
+  #addRequests(
+    byClient: OutputsByClient,
+    { prefilled, events, released }: Pick<OutputsMessage, 'prefilled' | 'events' | 'released'>,
+  ): void {
     for (const here of prefilled) {
-      const owned = this.#owned.get(here);
-      if (owned !== undefined) turns.of(owned.served).prefilled.push(owned.id);
+      const owner = this.#owners.get(here);
+      if (owner !== undefined) byClient.of(owner.client).prefilled.push(owner.id);
     }
     for (const [here, event] of events) {
-      const owned = this.#owned.get(here);
-      if (owned === undefined) continue;
-      turns.of(owned.served).events.push([owned.id, event]);
-      this.#count(here, owned, event);
+      const owner = this.#owners.get(here);
+      if (owner === undefined) continue;
+      byClient.of(owner.client).events.push([owner.id, event]);
+      this.#countOutputs(here, owner, event);
     }
     for (const [here, why] of released) {
-      const owned = this.#owned.get(here);
-      if (owned === undefined) continue;
-      turns.of(owned.served).released.push([owned.id, why]);
-      this.#forget(here, owned);
-      // Of a group it may have more: what gateways say of it is not heard any more.
+      const owner = this.#owners.get(here);
+      if (owner === undefined) continue;
+      byClient.of(owner.client).released.push([owner.id, why]);
+      this.#forget(here, owner);
+      // A group member may still hold parts of the prompt, and gateways cannot cancel it any more.
       this.#options.thread.send({ kind: 'cancel', id: here });
     }
-    for (const [here, state] of pins) {
-      const pin = this.#pins.heard(here, state);
-      if (pin !== undefined) turns.of(pin.gateway).pins.push([pin.id, state]);
+  }
+
+  /** Each gateway that collects traces receives the steps with rows of its own requests. */
+  #addSteps(byClient: OutputsByClient, steps: readonly StepTrace[]): void {
+    for (const { rows, ...step } of steps) {
+      const rowsOf = new Map<Client, StepTrace['rows'][number][]>();
+      for (const [here, from, count] of rows) {
+        const owner = this.#owners.get(here);
+        if (owner?.client.peer.member.traces !== true) continue;
+        const own = rowsOf.get(owner.client) ?? [];
+        own.push([owner.id, from, count]);
+        rowsOf.set(owner.client, own);
+      }
+      for (const [client, own] of rowsOf) byClient.of(client).steps.push({ ...step, rows: own });
     }
-    for (const [served, turn] of turns)
-      this.#tell(served.peer, { ...turn, kvEvents: journals, kvSnapshot: listens.has(served) ? told : undefined });
   }
 
-  #count(here: RequestId, owned: Owned, event: GenerationEvent): void {
-    if (event.kind === 'finished' || event.kind === 'failed') this.#forget(here, owned);
+  #countOutputs(here: RequestId, owner: Owner<RequestId>, event: GenerationEvent): void {
+    if (event.kind === 'finished' || event.kind === 'failed') this.#forget(here, owner);
     if (event.kind !== 'tokens') return;
-    const standing = owned.served.requests.get(owned.id);
-    if (standing !== undefined) standing.outputs += event.tokens.length;
+    const progress = owner.client.requests.get(owner.id);
+    if (progress !== undefined) progress.outputs += event.tokens.length;
   }
 
-  #forget(here: RequestId, { served, id }: Owned): void {
-    served.requests.delete(id);
-    this.#owned.delete(here);
+  #forget(here: RequestId, { client, id }: Owner<RequestId>): void {
+    client.requests.delete(id);
+    this.#owners.delete(here);
     this.#peers.forget(here);
   }
 
-  /** It is none of this instance's any more. */
-  #leave(here: RequestId): void {
-    const owned = this.#owned.get(here);
-    if (owned !== undefined) this.#forget(here, owned);
+  #release(here: RequestId): void {
+    const owner = this.#owners.get(here);
+    if (owner !== undefined) this.#forget(here, owner);
   }
 
-  /** A gateway's request of which something is to come here, from another instance. @param awaited nothing is computed of it here before it has landed */
-  #expect(
+  #register(
     { name, incarnation, session }: SessionName,
     request: GenerationRequest,
     awaited: boolean,
   ): RequestId | undefined {
-    const wrong = this.#unknownTokenOf(request);
-    if (wrong !== undefined) throw new Error(wrong);
-    for (const [peer, served] of this.#served)
+    const refusal = this.#refusalOf(request);
+    if (refusal !== undefined) throw new Error(refusal);
+    for (const [peer, client] of this.#clients)
       if (peer.member.name === name && peer.member.incarnation === incarnation && peer.session === session)
-        return this.#own(served, request.id, awaited);
+        return this.#own(client, request.id, awaited);
     return undefined;
   }
 
-  #land(here: RequestId): void {
-    const owned = this.#owned.get(here);
-    const standing = owned?.served.requests.get(owned.id);
-    if (standing !== undefined) standing.awaited = false;
+  #onReceived(here: RequestId): void {
+    const owner = this.#owners.get(here);
+    const progress = owner?.client.requests.get(owner.id);
+    if (progress !== undefined) progress.awaited = false;
   }
 
-  #own(served: Served, id: RequestId, awaited: boolean): RequestId {
-    const here = nameHere(served.peer, id);
-    served.requests.set(id, { outputs: 0, awaited });
-    this.#owned.set(here, { served, id });
+  #own(client: Client, id: RequestId, awaited: boolean): RequestId {
+    const here = localIdOf(client.peer, id);
+    client.requests.set(id, { outputs: 0, awaited });
+    this.#owners.set(here, { client, id });
     return here;
   }
 
-  #take(peer: Gateway, order: InstanceCommand): void {
-    const served = this.#served.get(peer);
-    if (served === undefined) return;
-    const { thread } = this.#options;
-    switch (order.kind) {
-      case 'submit':
-        this.#submit(served, order);
-        break;
-      case 'cancel': {
-        const here = nameHere(peer, order.id);
-        if (!this.#owned.has(here)) return;
-        this.#leave(here);
-        thread.send({ kind: 'cancel', id: here });
-        if (order.interrupt) thread.interrupt();
-        break;
-      }
-      case 'pin':
-        this.#pin(served, order);
-        break;
-      case 'unpin':
-        thread.send({ kind: 'unpin', id: nameHere(peer, order.id) });
-        break;
-      case 'requestSnapshot':
-        this.#blocks.onRequest(served, order.unread);
-        break;
-      case 'role':
-        this.#switch(order.role);
+  onReplaced(): void {
+    this.#options.onReplaced();
+  }
+
+  onJoined(peer: Gateway): void {
+    this.#clients.set(peer, { peer, requests: new Map(), reports: 0 });
+    this.#updateTraces();
+  }
+
+  /** Cancels the requests and pins of the gateway. */
+  onLost(peer: Gateway): void {
+    const client = this.#clients.get(peer);
+    this.#clients.delete(peer);
+    this.#updateTraces();
+    if (client === undefined) return;
+    this.#archive.onGatewayLost(client);
+    for (const [here, owner] of this.#pinOwners) {
+      if (owner.client !== client) continue;
+      this.#pinOwners.delete(here);
+      this.#options.thread.send({ kind: 'unpin', id: here });
+    }
+    for (const id of [...client.requests.keys()]) {
+      const here = localIdOf(peer, id);
+      this.#release(here);
+      this.#options.thread.send({ kind: 'cancel', id: here });
     }
   }
 
-  /** What it has goes on as it is. Gateways hear of changes in the order in which they were made. */
-  #switch(role: InstanceRole): void {
+  onMessage(peer: Gateway, bytes: Uint8Array): void {
+    const command = readCommand(bytes);
+    const client = this.#clients.get(peer);
+    if (client === undefined) return;
+    switch (command.kind) {
+      case 'submit':
+        this.#submit(client, command);
+        break;
+      case 'cancel':
+        this.#cancel(localIdOf(peer, command.id), command.interrupt);
+        break;
+      case 'pin':
+        this.#pin(client, command);
+        break;
+      case 'unpin':
+        this.#options.thread.send({ kind: 'unpin', id: localIdOf(peer, command.id) });
+        break;
+      case 'requestSnapshot':
+        this.#archive.onRequest(client, command.unread);
+        break;
+      case 'role':
+        this.#switchRole(command.role);
+        break;
+      default:
+        assertNever(command);
+    }
+  }
+
+  #cancel(here: RequestId, interrupt: boolean): void {
+    if (!this.#owners.has(here)) return;
+    const { thread } = this.#options;
+    this.#release(here);
+    thread.send({ kind: 'cancel', id: here });
+    if (interrupt) thread.interrupt();
+  }
+
+  /** Running requests continue. All gateways receive role changes in the same order. */
+  #switchRole(role: InstanceRole): void {
     if (role === this.#role || !this.#options.canSwitchRole) return;
     this.#role = role;
     this.#options.log(`The role is ${role} from now on`);
-    for (const { peer } of this.#served.values()) this.#tell(peer, { ...nothingToTell, role });
-    // Whoever comes later reads it there.
-    this.#station.announce();
+    for (const { peer } of this.#clients.values()) this.#send(peer, { ...noOutputs, role });
+    // Later gateways read the role from the announcement.
+    this.#session.announce();
   }
 
-  /** Steps are recorded while a gateway wants to hear of them. */
-  #trace(): void {
-    const on = [...this.#served.keys()].some(({ member }) => member.traces);
+  /** Steps are recorded while a gateway collects traces. */
+  #updateTraces(): void {
+    const on = [...this.#clients.keys()].some(({ member }) => member.traces);
     if (on === this.#traces) return;
     this.#traces = on;
     this.#options.thread.send({ kind: 'traces', on });
   }
 
-  #pin(served: Served, { id, request, ttlUs }: Extract<InstanceCommand, { kind: 'pin' }>): void {
-    const message = this.#unknownTokenOf(request);
+  #pin(client: Client, { id, request, ttlUs }: Extract<InstanceCommand, { kind: 'pin' }>): void {
+    const message = this.#refusalOf(request);
     if (message !== undefined) {
       const pins = [[id, { kind: 'refused', why: 'failed', message }]] as const;
-      this.#tell(served.peer, { ...nothingToTell, pins });
+      this.#send(client.peer, { ...noOutputs, pins });
       return;
     }
-    const here = nameHere(served.peer, id);
-    this.#pins.add(here, served, id);
+    const here = localIdOf(client.peer, id);
+    this.#pinOwners.set(here, { client, id });
     this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
-  #submit(served: Served, order: Extract<InstanceCommand, { kind: 'submit' }>): void {
-    const { request } = order;
+  #submit(client: Client, command: Extract<InstanceCommand, { kind: 'submit' }>): void {
+    const { request } = command;
     const { id } = request;
-    const wrong = this.#unknownTokenOf(request);
-    if (wrong !== undefined) {
-      const failed = { kind: 'failed', code: 'ENGINE_FAILED', message: wrong, retryAfterMs: undefined } as const;
-      this.#tell(served.peer, { ...nothingToTell, events: [[id, failed]] });
+    const refusal = this.#refusalOf(request);
+    if (refusal !== undefined) {
+      const failed = { kind: 'failed', code: 'ENGINE_FAILED', message: refusal, retryAfterMs: undefined } as const;
+      this.#send(client.peer, { ...noOutputs, events: [[id, failed]] });
       return;
     }
-    const here = this.#own(served, id, false);
-    const { name, incarnation } = served.peer.member;
-    const legs = this.#peers.targetsOf(here, { name, incarnation }, order);
-    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...legs });
+    const here = this.#own(client, id, false);
+    const { name, incarnation } = client.peer.member;
+    const targets = this.#peers.targetsOf(here, { name, incarnation }, command);
+    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...targets });
   }
 
-  /** Kernels read what these ids point to. */
-  #unknownTokenOf({ prompt, resumed, sampling: { logitBias } }: GenerationRequest): string | undefined {
+  /** Kernels use token ids as indices, without a check. */
+  #refusalOf({ prompt, resumed, sampling: { logitBias } }: GenerationRequest): string | undefined {
     const { vocabSize } = this.#options;
     for (const list of [prompt, resumed?.tokens ?? [], logitBias.map(([token]) => token)])
       for (const token of list)
@@ -334,40 +368,51 @@ export class ClusterInstance {
     return undefined;
   }
 
-  #lose(peer: Gateway): void {
-    const served = this.#served.get(peer);
-    this.#served.delete(peer);
-    this.#trace();
-    if (served !== undefined) {
-      this.#blocks.onGatewayLost(served);
-      for (const id of this.#pins.lose(served)) this.#options.thread.send({ kind: 'unpin', id });
-    }
-    for (const id of [...(served?.requests.keys() ?? [])]) {
-      const here = nameHere(peer, id);
-      this.#leave(here);
-      this.#options.thread.send({ kind: 'cancel', id: here });
-    }
-  }
-
-  #status(peer: Gateway): InstanceStatus {
-    const served = this.#served.get(peer);
-    const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
-    if (served !== undefined) served.reports++;
-    const { lending, links, rowLinks, ...counted } = this.#snapshot;
+  status(peer: Gateway): Uint8Array {
+    const client = this.#clients.get(peer);
+    const requests = Array.from(client?.requests ?? [], ([id, progress]) => ({ id, ...progress }));
+    if (client !== undefined) client.reports++;
+    const { lending, links, rowLinks, ...rest } = this.#snapshot;
     const snapshot = {
-      ...counted,
+      ...rest,
       ...(links && { links: this.#peers.named(links) }),
       ...(rowLinks && { rowLinks: this.#peers.named(rowLinks) }),
-      ...(lending && { lending: { ...lending, isManager: this.#options.manages() === true } }),
+      ...(lending && { lending: { ...lending, isManager: this.#options.isManager() === true } }),
     };
-    return { snapshot, number: served?.reports ?? 0, kvEventNumber: this.#journal, requests };
+    const kvEventNumber = this.#kvEventNumber;
+    return encode({ snapshot, number: client?.reports ?? 0, kvEventNumber, requests } satisfies InstanceStatus);
   }
 
-  #tell(peer: Gateway, turn: InstanceOutputs): void {
-    this.#station.send(peer, encode(turn));
+  #send(peer: Gateway, outputs: InstanceOutputs): void {
+    this.#session.send(peer, encode(outputs));
   }
 }
 
-function nameHere({ member: { name, incarnation }, session }: Gateway, id: RequestId | PinId): string {
+/** Outputs of one iteration of the loop for one client. */
+interface ClientOutputs {
+  readonly events: [RequestId, GenerationEvent][];
+  readonly prefilled: RequestId[];
+  readonly released: [RequestId, string][];
+  readonly pins: [PinId, PinState][];
+  readonly steps: StepTrace[];
+}
+
+class OutputsByClient {
+  readonly #outputs = new Map<Client, ClientOutputs>();
+
+  of(client: Client): ClientOutputs {
+    const known = this.#outputs.get(client);
+    if (known !== undefined) return known;
+    const outputs: ClientOutputs = { events: [], prefilled: [], released: [], pins: [], steps: [] };
+    this.#outputs.set(client, outputs);
+    return outputs;
+  }
+
+  [Symbol.iterator](): Iterator<[Client, ClientOutputs]> {
+    return this.#outputs.entries();
+  }
+}
+
+function localIdOf({ member: { name, incarnation }, session }: Gateway, id: RequestId | PinId): string {
   return requestName({ name, incarnation, session }, id);
 }

@@ -1,13 +1,12 @@
-// What an instance has to do with those of other processes: prompts out and in, prefixes, and prompts that they compute together.
+// The links of an instance to instances of other processes: prompts out and in, prefixes, and pipeline groups.
 
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationRequest, LinkSnapshot } from '../../core/protocol/ports.ts';
+import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import { RemotePipeline } from '../pipeline/remote-pipeline.ts';
-import type { InstanceThread } from '../threads/instance-thread.ts';
-import type { HandOffEnd } from '../transfer/hand-off-session.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
+import type { PeerContext } from '../transfer/peer-context.ts';
 import { isPrefixPeerWire, RemotePrefixes } from '../transfer/remote-prefixes.ts';
 import { RemotePromptsIn } from '../transfer/remote-prompts-in.ts';
 import { RemotePromptsOut } from '../transfer/remote-prompts-out.ts';
@@ -15,25 +14,17 @@ import type { InstanceCommand, NamedPrefix } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import { namedLinks } from './peer-links.ts';
 
-export interface InstancePeersOptions {
-  /** The process on the bus. */
-  readonly own: HandOffEnd;
-  readonly thread: Pick<InstanceThread, 'send'>;
+export interface InstancePeersOptions extends Omit<PeerContext, 'names'> {
   readonly role: InstanceRole;
-  /** May it be given another role? */
-  readonly switches: boolean;
-  /** Can prefixes be fetched from it, and by it? */
-  readonly fetches: boolean;
-  /** Layers of the model, of which a group may run ranges; undefined: it computes prompts whole. */
+  /** The role may change: prompts may then come in and go out whatever it is. */
+  readonly canSwitchRole: boolean;
+  /** Prefixes can be fetched from the instance, and by it. */
+  readonly fetchesPrefixes: boolean;
+  /** Layers of the model of which a group may run ranges; undefined: the instance computes whole prompts. */
   readonly stageLayers: number | undefined;
-  /** Something of a gateway's request is to come here: the name that it has here; undefined where the session is not known. @param awaited nothing is computed of it here before it has landed */
-  readonly expect: (gateway: SessionName, request: GenerationRequest, awaited: boolean) => RequestId | undefined;
-  readonly landed: (here: RequestId) => void;
-  /** It is none of this instance's any more. */
-  readonly left: (here: RequestId) => void;
 }
 
-/** What of a request's order is about other instances, as the thread knows them. */
+/** Other instances that take part in a request, by the thread's indices. */
 export interface PeerTargets {
   readonly decodeAt: InstanceIndex | undefined;
   readonly group: PipelineGroup | undefined;
@@ -41,38 +32,28 @@ export interface PeerTargets {
 }
 
 export class InstancePeers {
-  /** Undefined: its prompts stay here. */
-  readonly #out: RemotePromptsOut | undefined;
-  /** Undefined: nobody else's prompts land here. */
-  readonly #in: RemotePromptsIn | undefined;
-  /** Undefined: it computes no prompts with others. */
-  readonly #stages: RemotePipeline | undefined;
-  /** Undefined: prefixes stay where they are. */
+  /** Undefined: the instance decodes its own prompts. */
+  readonly #promptsOut: RemotePromptsOut | undefined;
+  /** Undefined: it decodes no prompts of others. */
+  readonly #promptsIn: RemotePromptsIn | undefined;
+  /** Undefined: it joins no groups. */
+  readonly #pipeline: RemotePipeline | undefined;
+  /** Undefined: prefixes are not fetched. */
   readonly #prefixes: RemotePrefixes | undefined;
-  /** Of all that there were, by the numbers that the thread knows them by: what went to them is counted. */
+  /** By the thread's index, all peers that ever joined: their link counters outlive them. */
   readonly #names = new Map<InstanceIndex, string>();
 
-  constructor({ own, thread, role, switches, fetches, stageLayers, expect, landed, left }: InstancePeersOptions) {
-    const met = (index: InstanceIndex, name: string): void => {
-      this.#names.set(index, name);
-    };
-    if (fetches) this.#prefixes = new RemotePrefixes({ ...own, thread, met, keeps: role === 'store' });
-    if (role === 'prefill' || switches) {
-      const out = new RemotePromptsOut({ ...own, thread, met, taken: left });
-      this.#out = out;
-      if (stageLayers !== undefined)
-        this.#stages = new RemotePipeline({
-          ...{ ...own, thread, met, layers: stageLayers },
-          sourceOf: (named) => this.#prefixes?.indexOf(named),
-          expect: (gateway, request) => expect(gateway, request, false),
-          leaves: (leaving, decodeAt) => out.add(leaving, decodeAt),
-        });
+  constructor(options: InstancePeersOptions) {
+    const { process, thread, requests, role, canSwitchRole, fetchesPrefixes, stageLayers: layers } = options;
+    const context: PeerContext = { process, thread, requests, names: this.#names };
+    if (fetchesPrefixes) this.#prefixes = new RemotePrefixes(context, role === 'store');
+    if (role === 'prefill' || canSwitchRole) {
+      const promptsOut = new RemotePromptsOut(context);
+      this.#promptsOut = promptsOut;
+      if (layers !== undefined)
+        this.#pipeline = new RemotePipeline(context, { layers, promptsOut, prefixes: this.#prefixes });
     }
-    if (role !== 'decode' && !switches) return;
-    this.#in = new RemotePromptsIn({
-      ...{ ...own, thread, left, landed },
-      expect: ({ gateway, request }) => expect(gateway, request, true),
-    });
+    if (role === 'decode' || canSwitchRole) this.#promptsIn = new RemotePromptsIn(context);
   }
 
   start(): void {
@@ -84,55 +65,55 @@ export class InstancePeers {
   }
 
   get #parts(): readonly { start(): void; close(): void }[] {
-    return [this.#prefixes, this.#out, this.#stages, this.#in].filter((part) => part !== undefined);
+    return [this.#prefixes, this.#promptsOut, this.#pipeline, this.#promptsIn].filter((part) => part !== undefined);
   }
 
-  /** The thread speaks. */
+  /** Sends a message of the thread. */
   send(to: InstanceIndex, wire: PeerWire): void {
     if (isPrefixPeerWire(wire)) this.#prefixes?.send(to, wire);
-    else if (this.#stages?.reaches(to) === true) this.#stages.send(to, wire);
-    else if (isAnswer(wire)) this.#in?.send(to, wire);
-    else this.#out?.send(to, wire);
+    else if (this.#pipeline?.reaches(to) === true) this.#pipeline.send(to, wire);
+    else if (isReply(wire)) this.#promptsIn?.send(to, wire);
+    else this.#promptsOut?.send(to, wire);
   }
 
-  /** It has ended here, or is cancelled. */
-  forget(here: RequestId): void {
-    this.#out?.forget(here);
-    this.#stages?.forget(here);
-    this.#in?.forget(here);
+  /** The request has ended here or was cancelled. */
+  forget(id: RequestId): void {
+    this.#promptsOut?.forget(id);
+    this.#pipeline?.forget(id);
+    this.#promptsIn?.forget(id);
   }
 
-  /** A gateway's request is to be computed here under that name. */
+  /** Resolves the instances that a submitted request names. */
   targetsOf(
-    here: RequestId,
+    id: RequestId,
     gateway: Pick<SessionName, 'name' | 'incarnation'>,
     { request, decodeAt, prefix, group: named }: Extract<InstanceCommand, { kind: 'submit' }>,
   ): PeerTargets {
-    // Where one of them is not known this one computes it all.
-    const group = decodeAt && named && this.#stages?.join(here, { gateway, request, group: named, index: 0, decodeAt });
-    const leaving = decodeAt && { ...gateway, session: decodeAt.session };
+    // If a member is not connected, this instance computes the whole prompt.
+    const group = decodeAt && named && this.#pipeline?.join(id, { gateway, request, group: named, index: 0, decodeAt });
+    const session = decodeAt && { ...gateway, session: decodeAt.session };
     return {
       decodeAt:
         group?.decodeAt ??
-        (leaving && this.#out?.add({ kind: 'reserve', id: here, gateway: leaving, request }, decodeAt)),
+        (session && this.#promptsOut?.add({ kind: 'reserve', id, gateway: session, request }, decodeAt)),
       group,
       prefix: prefix && this.#fetchOf(prefix),
     };
   }
 
-  /** Undefined where nobody of that name can be asked: it is computed. */
-  #fetchOf({ name, incarnation, ...wanted }: NamedPrefix): PrefixFetch | undefined {
+  /** Undefined if the source is not connected: the prefix is then computed. */
+  #fetchOf({ name, incarnation, ...rest }: NamedPrefix): PrefixFetch | undefined {
     const from = this.#prefixes?.indexOf({ name, incarnation });
-    return from === undefined ? undefined : { from, ...wanted };
+    return from === undefined ? undefined : { from, ...rest };
   }
 
-  /** Of the thread's links: with the names of the other ends. */
+  /** The thread's links, with the names of their peers. */
   named(links: readonly LinkSnapshot[]): readonly LinkSnapshot[] {
     return namedLinks(links, (to) => this.#names.get(to));
   }
 }
 
-/** Is it said to an instance that prefills? */
-function isAnswer(wire: PeerWire): boolean {
+/** True for messages to a prefill instance. */
+function isReply(wire: PeerWire): boolean {
   return wire.kind === 'message' && ['reserved', 'received', 'declined'].includes(wire.message.kind);
 }

@@ -1,80 +1,85 @@
-// How an instance comes into a cluster: it agrees with those that are there, loads on a thread of its own, and says that it serves.
+// Joins an instance to a cluster: agrees with the running processes, loads the model on a thread, and announces the instance.
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { Bus } from '../bus/bus.ts';
 import { MemoryHub } from '../bus/memory-hub.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from '../lending/lender-links.ts';
-import { type Completion, completion } from '../threads/completion.ts';
+import { Completion } from '../threads/completion.ts';
 import { InstanceThread } from '../threads/instance-thread.ts';
 import { ownAddress, subscribeTo } from '../threads/thread-bus.ts';
 import type { BlockRoot, InstanceDescription } from '../threads/thread-protocol.ts';
 import type { PagesAddress } from '../transfer/messenger.ts';
 import { agreeOn, tokenDigest } from './agree.ts';
 import { ClusterInstance } from './cluster-instance.ts';
+import type { ClusterProcess } from './peer-session.ts';
 
-export interface JoinSettings {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly incarnation: number;
-  /** Module that the thread runs, and what it is told. */
+export interface JoinSettings extends ClusterProcess {
+  /** Module of the thread, and its settings. */
   readonly entry: URL;
   readonly settings: unknown;
   readonly role: InstanceRole;
-  /** A mixed one may be given another role, as those that prefill or decode always may. */
+  /** A mixed instance may switch its role; prefill and decode instances always may. */
   readonly roleSwitch?: boolean;
-  /** Where others reach its pages, and the token that they need; undefined: the cluster's own. */
+  /** Address of its pages, and the token that senders need; an undefined token is the cluster's own. */
   readonly pages: Omit<PagesAddress, 'token'> & { readonly token: string | undefined };
-  /** What its blocks chain from: the model and the form that it computes in. */
+  /** Root of block identities: the model, and the form that it computes in. */
   readonly root: BlockRoot;
-  /** Token ids are below. */
+  /** Token ids are less than this. */
   readonly vocabSize: number;
-  /** It lends memory to instances of other processes, and borrows theirs; with what their gManager is told if it is here. */
+  /** Settings of the gManager if this process runs it; undefined: no memory is lent or borrowed. */
   readonly lending?: LenderLinksOptions['manager'] | undefined;
-  readonly log: (message: string) => void;
 }
 
 export interface JoinedInstance {
   readonly description: InstanceDescription;
-  /** Resolves when its thread has ended, asked to or not, another process has joined under its name, or the cluster is another one: with why it serves no more. */
+  /** Resolves with the reason when the instance stops serving: its thread has ended, it was replaced, or the cluster has another agreement. */
   readonly ended: Promise<string>;
-  /** Says that it goes, so that its requests go elsewhere; ends its thread. The bus stays open. */
+  /** Announces the departure, so that gateways retry its requests elsewhere, and ends the thread. The bus stays open. */
   close(): Promise<void>;
 }
 
-/** While it loads it is heard, or whoever comes where nobody seems to be would write the record anew. */
-const comingMs = 500;
+/** Heartbeat while the model loads: a process that finds no other would write a new agreement. */
+const loadingHeartbeatMs = 500;
 
-function sayComing(bus: Bus): () => void {
-  const say = (): void => bus.publish('beat.coming', new Uint8Array());
-  say();
-  const timer = setInterval(say, comingMs);
+function announceLoading(bus: Bus): () => void {
+  const announce = (): void => bus.publish('beat.coming', new Uint8Array());
+  announce();
+  const timer = setInterval(announce, loadingHeartbeatMs);
   return () => clearInterval(timer);
 }
 
-/** It serves when this resolves. @throws Error in one line when it cannot, or must not */
+/** Resolves when the instance serves. @throws Error in one line if it cannot join */
 export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
-  const replaced = completion();
-  const agreement = await agreed(settings, replaced.end);
-  const stop = sayComing(settings.bus);
+  const stopped = new Completion();
+  const agreement = await agreed(settings, stopped);
+  const stop = announceLoading(settings.bus);
   try {
-    return await join(settings, agreement, replaced);
+    return await join(settings, agreement, stopped);
   } finally {
     stop();
   }
 }
 
-function agreed({ bus, root, pages, log }: JoinSettings, onOverruled: (why: string) => void): Promise<Agreement> {
+function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement> {
+  const { bus, root, pages } = settings;
   const tokenMark = pages.token === undefined ? undefined : tokenDigest(pages.token);
-  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, { log, onOverruled });
+  return agreeOn(
+    bus,
+    { modelFingerprint: root.modelFingerprint, root, tokenMark },
+    {
+      log: (line) => settings.log(line),
+      onOverruled: (why) => stopped.end(why),
+    },
+  );
 }
 
-async function join(settings: JoinSettings, agreement: Agreement, replaced: Completion): Promise<JoinedInstance> {
-  const { root, log, role, pages, roleSwitch = false, lending: manager } = settings;
+async function join(settings: JoinSettings, agreement: Agreement, stopped: Completion): Promise<JoinedInstance> {
+  const { root, role, pages, roleSwitch = false, lending: manager } = settings;
   const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
-  const onTaken = (): void => replaced.end('another instance has its number among those that lend');
+  const onTaken = (): void => stopped.end('another instance has its lender number');
   const lost = agreement.again === true;
   const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost, onTaken }));
   let instance: ClusterInstance | undefined;
@@ -86,7 +91,7 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Comp
       address: ownAddress,
       role,
       incarnation: lenders?.incarnation ?? 1,
-      // Prompts of others may come whatever it is now.
+      // The role may change, so prompts may come whatever it is now.
       receivesPrompts: switches,
       peers: 'processes',
       pages: { ...pages, token },
@@ -95,25 +100,25 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Comp
       hashKey: Uint32Array.from(agreement.hashKey),
       loaded: undefined,
     },
-    log,
+    log: (line) => settings.log(line),
     onOutputs: (message) => instance?.onOutputs(message),
   });
   subscribeTo(threads, 'peer', ['*', ownAddress], (wire, [to]) => instance?.sendToPeer(Number(to), wire));
   const { description, snapshot } = await thread.ready;
-  // What others lend is known as they come.
+  // Memory of other lenders is added as they join.
   const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
   const capacityTokens = Math.min(ownTokens, description.contextTokens);
-  const onReplaced = (): void => replaced.end(`another process has joined as ${settings.name}`);
+  const onReplaced = (): void => stopped.end(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole: switches, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
     stageLayers: description.stageLayers,
-    manages: () => lenders?.isManager,
+    isManager: () => lenders?.isManager,
   });
   instance = joined;
   joined.start(snapshot);
   lenders?.start(lenderOf(description, root, agreement));
-  // Its requests are lost with it: nobody has to wait for silence.
+  // Announces the loss at once instead of after the heartbeat timeout.
   void thread.ended.then(() => Promise.all([joined.close(), lenders?.close()]));
   const close = async (): Promise<void> => {
     const left = joined.close();
@@ -121,19 +126,20 @@ async function join(settings: JoinSettings, agreement: Agreement, replaced: Comp
     await Promise.all([left, lenders?.close()]);
     await threads.close();
   };
-  const ended = Promise.race([replaced.ended, thread.ended.then(() => 'the instance ended; the lines above say why')]);
+  const ended = Promise.race([stopped.ended, thread.ended.then(() => 'the instance ended: see the log lines above')]);
   return { description, ended, close };
 }
 
 function tokenOf({ token }: JoinSettings['pages'], agreement: Agreement): string {
   const agreed = token ?? agreement.pages?.token;
-  if (agreed === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
+  if (agreed === undefined) throw new Error('Cannot join the cluster: its record has no token for pages');
   return agreed;
 }
 
-/** Blocks of equal identity are computed over with the same bits by the same kernels. */
+/** For blocks of equal identity, all lenders compute the same bits with the same kernels. */
 function lenderOf({ lends, isa }: InstanceDescription, root: BlockRoot, { hashKey }: Agreement): Lender {
-  if (lends?.attentionAddress === undefined) throw new Error('Cannot lend: the instance has not said what, and where');
+  if (lends?.attentionAddress === undefined)
+    throw new Error('Cannot lend: the instance has no remote attention server');
   return {
     identity: `${identityOf(root, hashKey)} ${isa}`,
     lendableBlocks: lends.blocks,

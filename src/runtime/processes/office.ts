@@ -1,5 +1,6 @@
-// Stands for an office of the cluster: carries out what an election wants of the record, and tells who holds it.
+// A candidate for an elected role of the cluster: carries out the effects of an Election on its stored record.
 import { Election, type ElectionEffect, type ElectionEvent, type LeaseRecord } from '../../core/membership/election.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { Records, Subject } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
@@ -8,20 +9,20 @@ import { readOffice } from '../wire/lending-messages.ts';
 export interface OfficeOptions {
   readonly records: Records;
   readonly key: Subject;
-  /** Of this start of a process: nobody else ever has it. */
+  /** Unique to this incarnation of the process. */
   readonly name: string;
   /** The record may have been lost. */
   readonly lost: boolean;
-  readonly elected: (epoch: number) => void;
-  readonly deposed: () => void;
+  onElected(epoch: number): void;
+  onDeposed(): void;
 }
 
 export class Office {
   readonly #options: OfficeOptions;
   readonly #election: Election;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
-  /** Until what was asked of the record is answered: one question at a time. */
-  #asked: Promise<void> | undefined;
+  /** The current access to the record; there is at most one. */
+  #access: Promise<void> | undefined;
 
   constructor(options: OfficeOptions) {
     this.#options = options;
@@ -35,20 +36,20 @@ export class Office {
     this.#feed({ kind: 'wake' });
   }
 
-  /** May anything be done in it here? Asked each time: this process may have slept. */
+  /** Whether this process holds the lease now; to be checked before each use, since the process may have been suspended. */
   get isHeld(): boolean {
     return this.#election.epochAt(nowUs()) !== undefined;
   }
 
-  /** By the name of its start; undefined: nobody, as far as is known. */
+  /** Name of the last known holder; undefined if there is none. */
   get holder(): string | undefined {
     return this.#election.holder;
   }
 
-  /** Others need not wait until the lease is over. Resolves when they can know, or will have to wait. */
+  /** Gives the lease up before it expires. Resolves when that is written, or cannot be. */
   async resign(): Promise<void> {
     this.#feed({ kind: 'resign' });
-    while (this.#asked !== undefined) await this.#asked;
+    while (this.#access !== undefined) await this.#access;
   }
 
   #feed(event: ElectionEvent): void {
@@ -59,23 +60,26 @@ export class Office {
   #carryOut(effect: ElectionEffect): void {
     switch (effect.kind) {
       case 'read':
-        this.#asked = this.#ask(this.#read());
+        this.#access = this.#run(this.#read());
         break;
       case 'write':
-        this.#asked = this.#ask(this.#write(effect.record, effect.revision));
+        this.#access = this.#run(this.#write(effect.record, effect.revision));
         break;
       case 'elected':
-        this.#options.elected(effect.epoch);
+        this.#options.onElected(effect.epoch);
         break;
       case 'deposed':
-        this.#options.deposed();
+        this.#options.onDeposed();
+        break;
+      default:
+        assertNever(effect);
     }
   }
 
-  /** A record that cannot be reached, or read, is one that did not answer. */
-  async #ask(answer: Promise<ElectionEvent>): Promise<void> {
-    const event = await answer.catch((): ElectionEvent => ({ kind: 'unanswered' }));
-    this.#asked = undefined;
+  /** An unreachable or malformed record counts as unanswered. */
+  async #run(access: Promise<ElectionEvent>): Promise<void> {
+    const event = await access.catch((): ElectionEvent => ({ kind: 'unanswered' }));
+    this.#access = undefined;
     this.#feed(event);
   }
 

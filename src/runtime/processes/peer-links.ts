@@ -1,8 +1,8 @@
-// Links of an instance whose other ends are in other processes: its thread numbers them in its own way, gateways in theirs.
+// Links of an instance to other processes: translated from the thread's indices to names, and from names to the gateway's indices.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 
-/** With the names of the other ends, as far as they are known. */
+/** The links with the names of their peers; those without a known name are left out. */
 export function namedLinks(
   links: readonly LinkSnapshot[],
   nameOf: (to: InstanceIndex) => string | undefined,
@@ -13,17 +13,17 @@ export function namedLinks(
   });
 }
 
-/** To places instead: one for each, however often the other end began anew. */
-export function placedLinks(
+/** The links by the gateway's indices: one for each peer, summed over its sessions. */
+export function indexedLinks(
   links: readonly LinkSnapshot[],
-  placeOf: (name: string) => InstanceIndex | undefined,
+  indexOf: (name: string) => InstanceIndex | undefined,
 ): readonly LinkSnapshot[] {
-  const placed = new Map<InstanceIndex, LinkSnapshot>();
-  for (const { name, bytes, backlogBytes, ...of } of links) {
-    const to = name === undefined ? undefined : placeOf(name);
+  const byIndex = new Map<InstanceIndex, LinkSnapshot>();
+  for (const { name, bytes, backlogBytes, ...rest } of links) {
+    const to = name === undefined ? undefined : indexOf(name);
     if (to === undefined) continue;
-    const known = placed.get(to) ?? { to, bytes: 0, backlogBytes: 0 };
-    placed.set(to, { ...of, to, bytes: known.bytes + bytes, backlogBytes: known.backlogBytes + backlogBytes });
+    const known = byIndex.get(to) ?? { to, bytes: 0, backlogBytes: 0 };
+    byIndex.set(to, { ...rest, to, bytes: known.bytes + bytes, backlogBytes: known.backlogBytes + backlogBytes });
   }
-  return [...placed.values()];
+  return [...byIndex.values()];
 }

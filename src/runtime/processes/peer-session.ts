@@ -1,202 +1,214 @@
-// One process of a cluster on the bus: announces itself, hears who is there of the kind that it deals with, and keeps a link to each.
+// One role of a process on the bus: announces it, detects its peers, and keeps a session with each over a reliable channel.
 
 import { type Announcement, type Departure, Membership, type MembershipEvent } from '../../core/membership/liveness.ts';
 import { type ChannelEffect, type ChannelEvent, ReliableChannel } from '../../core/membership/reliable-channel.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../wire/frames.ts';
 import { readAnyAnnouncement, readDeparture } from '../wire/messages.ts';
 
-/** Between two announcements, and two tallies of each link. */
-const beatMs = 500;
-/** Seven announcements in a row are lost, or not said. */
+/** Interval of announcements, and of acks in each session. */
+const heartbeatMs = 500;
+/** A peer is declared lost after seven missed heartbeats. */
 export const silentUs = 3_500_000;
 
-/** The other end of a link. */
+/** One start of a process of the cluster. */
+export interface ClusterProcess {
+  readonly bus: Bus;
+  readonly name: string;
+  /** Increases with each start of a process of this name. */
+  readonly incarnation: number;
+  log(message: string): void;
+}
+
+/** The other end of a session. */
 export interface Peer<Theirs extends Announcement> {
   readonly member: Theirs;
-  /** Numbered by the side that leads: with each one both sides have nothing of one another. */
+  /** Numbered by the leading side. A new session shares no state with earlier ones. */
   readonly session: number;
 }
 
-interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
-  readonly link: ReliableChannel;
+interface Session<Theirs extends Announcement> extends Peer<Theirs> {
+  readonly channel: ReliableChannel;
 }
 
 /**
- * Who deals with whom, who of the two begins sessions, and by which subjects they hear and tell: a gateway with instances, one that prefills with those
- * that decode, those that lend, fetch prefixes or compute prompts together, with one another. A process may prefill and decode.
+ * For each role: the role of its peers, which side leads (starts sessions), and the subjects on which it receives and sends. Gateways talk to
+ * instances, prefill to decode, and lenders, fetchers and pipeline stages to their equals. One process may have several roles.
  */
-const kinds = {
-  gateway: { others: 'instance', leads: true, hears: 'link', tells: 'link' },
-  instance: { others: 'gateway', leads: false, hears: 'link', tells: 'link' },
-  prefill: { others: 'decode', leads: true, hears: 'peerback', tells: 'peer' },
-  decode: { others: 'prefill', leads: false, hears: 'peer', tells: 'peerback' },
-  lender: { others: 'lender', leads: 'byName', hears: 'lend', tells: 'lend' },
-  fetcher: { others: 'fetcher', leads: 'byName', hears: 'fetch', tells: 'fetch' },
-  stage: { others: 'stage', leads: 'byName', hears: 'stage', tells: 'stage' },
+const roles = {
+  gateway: { peers: 'instance', leads: true, receives: 'link', sends: 'link' },
+  instance: { peers: 'gateway', leads: false, receives: 'link', sends: 'link' },
+  prefill: { peers: 'decode', leads: true, receives: 'peerback', sends: 'peer' },
+  decode: { peers: 'prefill', leads: false, receives: 'peer', sends: 'peerback' },
+  lender: { peers: 'lender', leads: 'byName', receives: 'lend', sends: 'lend' },
+  fetcher: { peers: 'fetcher', leads: 'byName', receives: 'fetch', sends: 'fetch' },
+  stage: { peers: 'stage', leads: 'byName', receives: 'stage', sends: 'stage' },
 } as const;
-export type PeerKind = keyof typeof kinds;
+export type PeerRole = keyof typeof roles;
 
-export interface PeerSessionOptions<Theirs extends Announcement> {
-  readonly bus: Bus;
-  readonly kind: PeerKind;
-  readonly name: string;
-  readonly incarnation: number;
-  /** What it says of itself besides, now. */
-  readonly about: object;
-  /** @throws Error for what is none of theirs */
-  readonly read: (bytes: Uint8Array) => Theirs;
-  /** One line that says why it cannot be one of us. */
-  readonly refuses?: (member: Theirs) => string | undefined;
-  /** Carries out what the other side begins anew. */
-  readonly onJoined: (peer: Peer<Theirs>) => void;
-  readonly onLost: (peer: Peer<Theirs>, why: Departure) => void;
-  /** @throws Error when it is none that can be taken: then both sides begin anew */
-  readonly onMessage: (peer: Peer<Theirs>, message: Uint8Array) => void;
-  /** A later start has this process's name: nobody listens to this one any more. */
-  readonly onReplaced?: () => void;
-  /** What is told with each tally. */
-  readonly status?: (peer: Peer<Theirs>) => Uint8Array;
-  readonly onStatus?: (peer: Peer<Theirs>, status: Uint8Array) => void;
-  readonly log: (message: string) => void;
+/** The owner of a PeerSession. */
+export interface PeerHandler<Theirs extends Announcement> {
+  /** Fields of the announcement besides name and incarnation, as of now. */
+  announcement?(): object;
+  /** @throws Error for a malformed announcement */
+  readAnnouncement(bytes: Uint8Array): Theirs;
+  /** Reason to refuse a peer, in one line. */
+  refuses?(member: Theirs): string | undefined;
+  /** A session has started; its state is empty on both sides. */
+  onJoined(peer: Peer<Theirs>): void;
+  onLost(peer: Peer<Theirs>, why: Departure): void;
+  /** @throws Error for a malformed message: both sides then start a new session */
+  onMessage(peer: Peer<Theirs>, message: Uint8Array): void;
+  /** A later incarnation has this process's name: this one receives nothing more. */
+  onReplaced?(): void;
+  /** Status that is sent with each ack. */
+  status?(peer: Peer<Theirs>): Uint8Array;
+  onStatus?(peer: Peer<Theirs>, status: Uint8Array): void;
 }
 
 export class PeerSession<Theirs extends Announcement> {
-  readonly #options: PeerSessionOptions<Theirs>;
+  readonly #process: ClusterProcess;
+  readonly #role: PeerRole;
+  readonly #handler: PeerHandler<Theirs>;
   readonly #membership: Membership<Theirs>;
-  /** By name, those that are there. */
-  readonly #present = new Map<string, Theirs>();
-  /** By name, those with whom a session has begun. */
-  readonly #links = new Map<string, Linked<Theirs>>();
-  /** By name: the last session, and with which start of it. */
-  readonly #sessions = new Map<string, { readonly incarnation: number; readonly session: number }>();
-  /** By name: the last start that spoke another version. */
+  /** By name, the live peers. */
+  readonly #members = new Map<string, Theirs>();
+  /** By name. */
+  readonly #sessions = new Map<string, Session<Theirs>>();
+  /** By name: the last session number, and the incarnation that it was with. */
+  readonly #lastSessions = new Map<string, { readonly incarnation: number; readonly session: number }>();
+  /** By name: the last incarnation of another wire version. */
   readonly #foreign = new Map<string, number>();
   readonly #alarm = new Alarm(() => this.#wake());
   readonly #stops: (() => void)[] = [];
-  #beat: NodeJS.Timeout | undefined;
-  /** What was said of the last thing that was ignored. */
-  #ignored = '';
-  #number = 0;
+  #heartbeat: NodeJS.Timeout | undefined;
+  /** The last log line about ignored input. */
+  #lastIgnored = '';
+  #announcements = 0;
   #closed = false;
 
-  constructor(options: PeerSessionOptions<Theirs>) {
-    this.#options = options;
-    this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => options.refuses?.(member) });
+  constructor(process: ClusterProcess, role: PeerRole, handler: PeerHandler<Theirs>) {
+    this.#process = process;
+    this.#role = role;
+    this.#handler = handler;
+    this.#membership = new Membership({ timeoutUs: silentUs, refuses: (member) => handler.refuses?.(member) });
   }
 
-  /** Hears and is heard from now on. */
+  /** Announces this process, and sends and receives from now on. */
   start(): void {
-    const { bus, kind, name, incarnation } = this.#options;
-    const { others, hears } = kinds[kind];
+    const { bus, name, incarnation } = this.#process;
+    const { peers, receives } = roles[this.#role];
     this.#stops.push(
-      bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
-      bus.subscribe(`beat.${kind}`, (bytes) => this.#try('announcement', () => this.#hearOwnKind(bytes))),
-      bus.subscribe(`leave.${others}`, (bytes) =>
-        this.#try('farewell', () => this.#feed({ kind: 'left', ...readDeparture(bytes) })),
+      bus.subscribe(`beat.${peers}`, (bytes) => this.#guard('announcement', () => this.#onAnnouncement(bytes))),
+      bus.subscribe(`beat.${this.#role}`, (bytes) => this.#guard('announcement', () => this.#onOwnRole(bytes))),
+      bus.subscribe(`leave.${peers}`, (bytes) =>
+        this.#guard('farewell', () => this.#feed({ kind: 'left', ...readDeparture(bytes) })),
       ),
-      bus.subscribe(`${hears}.${name}.${incarnation}.*.*`, (payload, subject) =>
-        this.#try('frame', () => this.#hearFrame(subject, payload)),
+      bus.subscribe(`${receives}.${name}.${incarnation}.*.*`, (payload, subject) =>
+        this.#guard('frame', () => this.#onFrame(subject, payload)),
       ),
-      bus.watchConnection((up) => this.#connect(up)),
+      bus.watchConnection((up) => this.#onConnection(up)),
     );
-    this.#beat = setInterval(() => this.#tell(), beatMs);
+    this.#heartbeat = setInterval(() => this.#beat(), heartbeatMs);
     this.announce();
   }
 
-  /** Told once for each peer that has a session, in order and whole, or the session ends. */
+  /** Delivers the message once and in order, or ends the session. Without a session it does nothing. */
   send({ member }: Peer<Theirs>, message: Uint8Array): void {
-    const linked = this.#links.get(member.name);
-    if (linked !== undefined) this.#step(linked, { kind: 'send', message });
+    const session = this.#sessions.get(member.name);
+    if (session !== undefined) this.#step(session, { kind: 'send', message });
   }
 
-  /** Says goodbye, and hears no more. The bus stays open. */
+  /** Announces the departure, and ends all sessions. The bus stays open. */
   close(): void {
     if (this.#closed) return;
-    const { bus, kind, name, incarnation } = this.#options;
     this.#closed = true;
-    clearInterval(this.#beat);
+    clearInterval(this.#heartbeat);
     this.#alarm.set(Number.POSITIVE_INFINITY);
     for (const stop of this.#stops) stop();
-    sayFarewell(bus, kind, name, incarnation);
+    const { bus, name, incarnation } = this.#process;
+    announceDeparture(bus, this.#role, name, incarnation);
   }
 
-  /** Nobody has to wait for the next beat. */
+  /** Announces now instead of at the next heartbeat. */
   announce(): void {
-    const { bus, kind, name, incarnation, about } = this.#options;
-    bus.publish(`beat.${kind}`, encode({ version: wireVersion, name, incarnation, number: ++this.#number, ...about }));
+    const { bus, name, incarnation } = this.#process;
+    const number = ++this.#announcements;
+    const own = this.#handler.announcement?.() ?? {};
+    bus.publish(`beat.${this.#role}`, encode({ version: wireVersion, name, incarnation, number, ...own }));
   }
 
-  #tell(): void {
+  #beat(): void {
     this.announce();
-    for (const linked of this.#links.values()) this.#tally(linked);
+    for (const current of this.#sessions.values()) this.#ack(current);
   }
 
-  #tally(linked: Linked<Theirs>): void {
-    const { session, link } = linked;
-    const bytes = this.#options.status?.(linked) ?? new Uint8Array();
-    this.#publish(linked, { kind: 'ack', session, ...link.ack, bytes });
+  #ack(current: Session<Theirs>): void {
+    const { session, channel } = current;
+    const bytes = this.#handler.status?.(current) ?? new Uint8Array();
+    this.#publish(current, { kind: 'ack', session, ...channel.ack, bytes });
   }
 
-  /** Among equals, whose name comes first. */
+  /** Between equals, the process whose name sorts first leads. */
   #leads(other: string): boolean {
-    const { leads } = kinds[this.#options.kind];
-    return leads === 'byName' ? this.#options.name < other : leads;
+    const { leads } = roles[this.#role];
+    return leads === 'byName' ? this.#process.name < other : leads;
   }
 
-  #connect(up: boolean): void {
+  #onConnection(up: boolean): void {
     this.#feed({ kind: 'connection', up });
-    // Nobody has to wait for the next beat.
-    if (up && !this.#closed) this.#tell();
+    // Peers need not wait for the next heartbeat.
+    if (up && !this.#closed) this.#beat();
   }
 
-  /** What came while this process could not run is heard first: most of those that seem silent have spoken. */
+  /** Messages that arrived while this process was suspended come first: most peers that seem silent have sent heartbeats. */
   #wake(): void {
     setImmediate(() => {
       if (!this.#closed) this.#feed({ kind: 'wake' });
     });
   }
 
-  /** Others may say what they like: it must not end this process. */
-  #try(what: string, hear: () => void): void {
+  /** Malformed input must not end this process. */
+  #guard(what: string, handle: () => void): void {
     try {
-      if (!this.#closed) hear();
+      if (!this.#closed) handle();
     } catch (error) {
       const line = `Ignored ${what}: ${error instanceof Error ? error.message : String(error)}`;
-      // What is wrong with one announcement is wrong with the next.
-      if (line !== this.#ignored) this.#options.log(line);
-      this.#ignored = line;
+      // Announcements repeat, and so would the line.
+      if (line !== this.#lastIgnored) this.#process.log(line);
+      this.#lastIgnored = line;
     }
   }
 
-  #hearBeat(bytes: Uint8Array): void {
+  #onAnnouncement(bytes: Uint8Array): void {
     if (this.#isForeign(bytes)) return;
-    const announcement = this.#options.read(bytes);
-    // Where all are of one kind it hears itself.
-    if (announcement.name !== this.#options.name) this.#feed({ kind: 'announced', announcement });
+    const announcement = this.#handler.readAnnouncement(bytes);
+    // Between equals a process also receives its own announcements.
+    if (announcement.name !== this.#process.name) this.#feed({ kind: 'announced', announcement });
   }
 
-  /** Said once of each start of a process. */
+  /** Logged once for each incarnation. */
   #isForeign(bytes: Uint8Array): boolean {
     const { name, incarnation, version } = readAnyAnnouncement(bytes);
     if (version === wireVersion) return false;
     if (this.#foreign.get(name) !== incarnation)
-      this.#options.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
+      this.#process.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
     this.#foreign.set(name, incarnation);
     return true;
   }
 
-  #hearOwnKind(bytes: Uint8Array): void {
-    const { name, incarnation, onReplaced } = this.#options;
+  #onOwnRole(bytes: Uint8Array): void {
+    const { name, incarnation } = this.#process;
     const other = readAnyAnnouncement(bytes);
-    if (other.name === name && other.incarnation > incarnation) onReplaced?.();
+    if (other.name === name && other.incarnation > incarnation) this.#handler.onReplaced?.();
   }
 
   #feed(event: MembershipEvent<Theirs>): void {
     for (const effect of this.#membership.step(nowUs(), event)) {
-      if (effect.kind === 'refused') this.#options.log(`Refused ${effect.name}: ${effect.why}`);
+      if (effect.kind === 'refused') this.#process.log(`Refused ${effect.name}: ${effect.why}`);
       else if (effect.kind === 'lost') this.#lose(effect.name, effect.why);
       else this.#join(effect.member);
     }
@@ -204,115 +216,121 @@ export class PeerSession<Theirs extends Announcement> {
   }
 
   #join(member: Theirs): void {
-    this.#present.set(member.name, member);
-    // Whoever is new has not heard of us.
+    this.#members.set(member.name, member);
+    // A new peer has not received our announcements.
     this.announce();
     if (!this.#leads(member.name)) return;
-    const linked = this.#begin(member, this.#lastSession(member) + 1);
-    // Others may speak to it of us before the next tally is due.
-    if (this.#links.get(member.name) === linked) this.#tally(linked);
+    const current = this.#begin(member, this.#lastSession(member) + 1);
+    // Third processes may refer to this session before the next heartbeat.
+    if (this.#sessions.get(member.name) === current) this.#ack(current);
   }
 
   #lose(name: string, why: Departure): void {
-    this.#present.delete(name);
+    this.#members.delete(name);
     this.#end(name, why);
   }
 
   #lastSession({ name, incarnation }: Announcement): number {
-    const last = this.#sessions.get(name);
+    const last = this.#lastSessions.get(name);
     return last?.incarnation === incarnation ? last.session : 0;
   }
 
-  #begin(member: Theirs, session: number): Linked<Theirs> {
-    const linked = { member, session, link: new ReliableChannel() };
-    this.#sessions.set(member.name, { incarnation: member.incarnation, session });
-    this.#links.set(member.name, linked);
-    this.#options.onJoined(linked);
-    return linked;
+  #begin(member: Theirs, session: number): Session<Theirs> {
+    const current = { member, session, channel: new ReliableChannel() };
+    this.#lastSessions.set(member.name, { incarnation: member.incarnation, session });
+    this.#sessions.set(member.name, current);
+    this.#handler.onJoined(current);
+    return current;
   }
 
   #end(name: string, why: Departure): void {
-    const linked = this.#links.get(name);
-    this.#links.delete(name);
-    if (linked !== undefined) this.#options.onLost(linked, why);
+    const current = this.#sessions.get(name);
+    this.#sessions.delete(name);
+    if (current !== undefined) this.#handler.onLost(current, why);
   }
 
-  #hearFrame(subject: string, payload: Uint8Array): void {
+  #onFrame(subject: string, payload: Uint8Array): void {
     const [name = '', incarnation] = subject.split('.').slice(3);
-    const member = this.#present.get(name);
-    // Not announced yet, or not any more: what matters is said again.
+    const member = this.#members.get(name);
+    // A frame may precede the announcement or follow the departure; the channel repeats what matters.
     if (member === undefined || String(member.incarnation) !== incarnation) return;
     const frame = decodeFrame(payload);
-    const linked = this.#linkedFor(member, frame);
-    if (linked === undefined) return;
+    const current = this.#sessionOf(member, frame);
+    if (current === undefined) return;
     if (frame.kind === 'over') {
-      this.#breakOff(linked, 'the other side started a new session');
+      this.#reset(current, 'the other side started a new session');
       return;
     }
-    this.#step(linked, frame.kind === 'part' ? { kind: 'part', part: frame } : frame);
-    if (frame.kind === 'ack' && this.#links.get(name) === linked) this.#options.onStatus?.(linked, frame.bytes);
+    this.#step(current, frame.kind === 'part' ? { kind: 'part', part: frame } : frame);
+    if (frame.kind === 'ack' && this.#sessions.get(name) === current) this.#handler.onStatus?.(current, frame.bytes);
   }
 
-  /** The link of the frame's session, which it may begin; undefined: it is of another one. */
-  #linkedFor(member: Theirs, { session, kind }: Frame): Linked<Theirs> | undefined {
-    const linked = this.#links.get(member.name);
-    if (linked?.session === session) return linked;
+  /** The session of the frame, which may start it; undefined if it belongs to another one. */
+  #sessionOf(member: Theirs, { session, kind }: Frame): Session<Theirs> | undefined {
+    const current = this.#sessions.get(member.name);
+    if (current?.session === session) return current;
     if (this.#leads(member.name)) return undefined;
     if (session > this.#lastSession(member)) {
       this.#end(member.name, 'lost messages');
       return this.#begin(member, session);
     }
-    // Who leads has not noticed that it is over.
-    if (linked === undefined && kind === 'ack') this.#publish({ member }, { kind: 'over', session });
+    // The leading side has not noticed the end of the session.
+    if (current === undefined && kind === 'ack') this.#publish({ member }, { kind: 'over', session });
     return undefined;
   }
 
-  #step(linked: Linked<Theirs>, event: ChannelEvent): void {
-    for (const effect of linked.link.step(event)) {
-      if (this.#links.get(linked.member.name) !== linked) return;
-      this.#carryOut(linked, effect);
+  #step(current: Session<Theirs>, event: ChannelEvent): void {
+    for (const effect of current.channel.step(event)) {
+      if (this.#sessions.get(current.member.name) !== current) return;
+      this.#carryOut(current, effect);
     }
   }
 
-  #carryOut(linked: Linked<Theirs>, effect: ChannelEffect): void {
-    const { session } = linked;
+  #carryOut(current: Session<Theirs>, effect: ChannelEffect): void {
+    const { session } = current;
     switch (effect.kind) {
       case 'publish':
-        this.#publish(linked, { kind: 'part', session, ...effect.part });
+        this.#publish(current, { kind: 'part', session, ...effect.part });
         break;
       case 'nack':
-        this.#publish(linked, { kind: 'nack', session, from: effect.from });
+        this.#publish(current, { kind: 'nack', session, from: effect.from });
         break;
       case 'broken':
-        this.#breakOff(linked, effect.why);
+        this.#reset(current, effect.why);
         break;
       case 'deliver':
         try {
-          this.#options.onMessage(linked, effect.message);
+          this.#handler.onMessage(current, effect.message);
         } catch (error) {
-          this.#breakOff(linked, error instanceof Error ? error.message : String(error));
+          this.#reset(current, error instanceof Error ? error.message : String(error));
         }
+        break;
+      default:
+        assertNever(effect);
     }
   }
 
-  /** Both sides begin anew: who leads with the next announcement, the other one when that has. */
-  #breakOff(linked: Linked<Theirs>, why: string): void {
-    const { name, incarnation } = linked.member;
-    this.#options.log(`Session with ${name} is over: ${why}`);
+  /** Both sides start a new session: the leading side at the next announcement, the other one after that. */
+  #reset(current: Session<Theirs>, why: string): void {
+    const { name, incarnation } = current.member;
+    this.#process.log(`Session with ${name} is over: ${why}`);
     if (this.#leads(name)) this.#feed({ kind: 'broken', name, incarnation });
     else {
-      this.#publish(linked, { kind: 'over', session: linked.session });
+      this.#publish(current, { kind: 'over', session: current.session });
       this.#end(name, 'lost messages');
     }
   }
 
   #publish({ member }: Pick<Peer<Theirs>, 'member'>, frame: Frame): void {
-    const { bus, kind, name, incarnation } = this.#options;
-    bus.publish(`${kinds[kind].tells}.${member.name}.${member.incarnation}.${name}.${incarnation}`, encodeFrame(frame));
+    const { bus, name, incarnation } = this.#process;
+    bus.publish(
+      `${roles[this.#role].sends}.${member.name}.${member.incarnation}.${name}.${incarnation}`,
+      encodeFrame(frame),
+    );
   }
 }
 
-/** That start of a process says nothing more: by itself, or by whoever knows that it has died. */
-export function sayFarewell(bus: Bus, kind: PeerKind, name: string, incarnation: number): void {
-  bus.publish(`leave.${kind}`, encode({ name, incarnation }));
+/** Announces that this incarnation sends nothing more; published by the process itself or by an observer of its death. */
+export function announceDeparture(bus: Bus, role: PeerRole, name: string, incarnation: number): void {
+  bus.publish(`leave.${role}`, encode({ name, incarnation }));
 }

@@ -1,25 +1,25 @@
-// When records may have been lost while processes go on: the connection is back, or somebody misses one.
+// Restores stored records that a server may have lost: after a reconnection, or when another process misses one.
 import type { Bus, Subject } from '../bus/bus.ts';
 
 const missing = 'missing';
-/** Where a record may have been lost: those who are there are back by then, and asked. */
+/** After a possible loss, running processes have reconnected and answered within this time. */
 export const lostListenMs = 1_000;
-/** Between two tries where a record cannot be asked for: twice as long each time, and shorter than whoever misses it waits. */
+/** Backoff between failed checks: doubles each time, and stays below the wait of a process that misses the record. */
 const retryMsMin = 250;
 const retryMsMax = 4_000;
 
-/** Those who are there look after the records that they rely on. */
+/** Makes all running processes check the records that they rely on. */
 export function announceMissing(bus: Bus): void {
   bus.publish(missing, new Uint8Array());
 }
 
-/** Does anybody speak there? They look after their records meanwhile. */
+/** Whether a message arrives on the subject within `ms` milliseconds. Running processes restore their records meanwhile. */
 export function hasTraffic(bus: Bus, subject: Subject, ms: number): Promise<boolean> {
   return new Promise((resolve) => {
-    const decide = (heard: boolean): void => {
+    const decide = (received: boolean): void => {
       stop();
       clearTimeout(timer);
-      resolve(heard);
+      resolve(received);
     };
     const stop = bus.subscribe(subject, () => decide(true));
     const timer = setTimeout(() => decide(false), ms);
@@ -27,66 +27,56 @@ export function hasTraffic(bus: Bus, subject: Subject, ms: number): Promise<bool
   });
 }
 
-export interface Upholding {
-  /** Checks now, too. */
-  check(): void;
-  /** Resolves when nothing is checked, or written, any more. */
-  stop(): Promise<void>;
-}
-
-export interface RecordReconciler {
-  /** In words, for the log. */
+/** A stored record that this process restores if it is lost. */
+export interface ReconciledRecord {
+  /** Name of the record in log lines. */
   readonly what: string;
-  readonly check: () => Promise<void>;
-  /** Told when it cannot be checked, or for another reason than before, and when it can again. */
-  readonly log: (message: string) => void;
+  /** Reads the record, and writes it again if it is lost. */
+  check(): Promise<void>;
+  /** Called when checks fail, or fail for another reason than before, and when they succeed again. */
+  log(message: string): void;
 }
 
-/** Calls `check` whenever records may have been lost, one call at a time, and again ever later where it fails. Ends with the bus. */
-export function whenDoubtful(bus: Bus, record: RecordReconciler): Upholding {
-  const upholder = new Upholder(record);
-  const stops = [bus.subscribe(missing, () => upholder.doubt()), bus.watchConnection((up) => upholder.connect(up))];
-  return {
-    check: () => upholder.doubt(),
-    stop: () => {
-      for (const stop of stops) stop();
-      return upholder.stop();
-    },
-  };
-}
-
-class Upholder {
-  readonly #record: RecordReconciler;
+/** Checks a record whenever it may have been lost: one check at a time, repeated with backoff if it fails. Ends with the bus. */
+export class RecordReconciler {
+  readonly #record: ReconciledRecord;
+  readonly #unsubscribe: readonly (() => void)[];
   #up = true;
   #stopped = false;
-  #wanted = false;
-  /** Until it is checked as often as it is wanted. */
+  #requested = false;
+  /** Current checks, until none is requested. */
   #running: Promise<void> | undefined;
   #delayMs = retryMsMin;
   #wake: () => void = () => {};
-  /** What it failed of last. */
+  /** Why the last check failed. */
   #why: string | undefined;
 
-  constructor(record: RecordReconciler) {
+  constructor(bus: Bus, record: ReconciledRecord) {
     this.#record = record;
+    this.#unsubscribe = [
+      bus.subscribe(missing, () => this.check()),
+      bus.watchConnection((up) => this.#onConnection(up)),
+    ];
   }
 
-  /** While it waits to be tried again, that is soon enough: whoever misses something may say so often. */
-  doubt(): void {
-    this.#wanted = true;
+  /** Requests a check. A backoff in progress is not shortened: a process may report a missing record often. */
+  check(): void {
+    this.#requested = true;
     if (this.#running === undefined && !this.#isOver) this.#running = this.#run();
   }
 
-  connect(up: boolean): void {
+  #onConnection(up: boolean): void {
     const changed = up !== this.#up;
     this.#up = up;
     if (!changed) return;
     this.#delayMs = retryMsMin;
     this.#wake();
-    if (up) this.doubt();
+    if (up) this.check();
   }
 
+  /** Resolves when no check runs any more. */
   async stop(): Promise<void> {
+    for (const unsubscribe of this.#unsubscribe) unsubscribe();
     this.#stopped = true;
     this.#wake();
     await this.#running;
@@ -97,25 +87,26 @@ class Upholder {
   }
 
   async #run(): Promise<void> {
-    while (this.#wanted && !this.#isOver) {
-      this.#wanted = false;
-      const why = await this.#record.check().then(() => undefined, said);
-      this.#wanted ||= why !== undefined;
+    while (this.#requested && !this.#isOver) {
+      this.#requested = false;
+      const why = await this.#record.check().then(() => undefined, messageOf);
+      this.#requested ||= why !== undefined;
       if (this.#isOver) break;
-      this.#say(why);
+      this.#logChange(why);
       if (why !== undefined) await this.#wait();
     }
     this.#running = undefined;
   }
 
-  #say(why: string | undefined): void {
-    const { what, log } = this.#record;
-    if (why !== this.#why) log(why === undefined ? `Looking after ${what} again` : `Cannot look after ${what}: ${why}`);
+  #logChange(why: string | undefined): void {
+    const { what } = this.#record;
+    if (why !== this.#why)
+      this.#record.log(why === undefined ? `Can check ${what} again` : `Cannot check ${what}: ${why}`);
     this.#why = why;
     if (why === undefined) this.#delayMs = retryMsMin;
   }
 
-  /** Longer each time, until it succeeds or the connection has changed. */
+  /** Backoff; a change of the connection ends it. */
   #wait(): Promise<void> {
     const delayMs = this.#delayMs;
     this.#delayMs = Math.min(retryMsMax, 2 * delayMs);
@@ -129,6 +120,6 @@ class Upholder {
   }
 }
 
-function said(error: unknown): string {
+function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -1,9 +1,9 @@
-// What several instances are together: counters and gauges of one, and whether they can serve.
+// Counters and gauges of several instances together, and whether their roles can serve requests.
 
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
 import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
 
-/** Of an instance that is not there yet. */
+/** The snapshot of an instance that has not started. */
 export const emptySnapshot: InstanceSnapshot = {
   ready: false,
   waiting: 0,
@@ -20,29 +20,29 @@ export const emptySnapshot: InstanceSnapshot = {
   usedPageSeconds: 0,
 };
 
-/** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
+/** The snapshot of a lost instance: its counters stay, its gauges are zero. */
 export function snapshotAfterLoss({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = emptySnapshot;
   const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, keptBlocks: 0, isManager: false, links: [] };
   return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 
-/** Why its role does not change. */
-export const storeRoleIsFixed = 'a store has no weights, and stays one';
+/** Reason why the role of a store does not change. */
+export const storeRoleIsFixed = 'a store has no weights and cannot have another role';
 
-/** Is there one that does all, or one for each part? */
+/** True with a mixed instance, or with a prefill and a decode instance. */
 export function canServe(roles: readonly InstanceRole[]): boolean {
   return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
 }
 
-/** `2 prefill, 1 decode`, in a few words. */
+/** Counts by role, such as `2 prefill, 1 decode`. */
 export function countsOf(roles: readonly InstanceRole[]): string {
   const counts = new Map<InstanceRole, number>();
   for (const role of roles) counts.set(role, (counts.get(role) ?? 0) + 1);
   return [...counts].map(([role, count]) => `${count} ${role}`).join(', ');
 }
 
-/** Counts of all, those that are gone included; ready while one is. */
+/** Sum over all instances, lost ones included; ready if one is. */
 export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot {
   return snapshots.reduce(
     (a, b) => ({

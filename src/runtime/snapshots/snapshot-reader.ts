@@ -1,27 +1,29 @@
-// What a gateway lacks of what instances hold: carries out how it catches up, from their copies in the store.
+// Brings a gateway up to date with the caches of instances, from their stored snapshots: carries out the effects of SnapshotCatchUp.
 import { type CatchUpEffect, type CatchUpEvent, SnapshotCatchUp } from '../../core/kvcache/events/snapshot-catch-up.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 
-export interface CatchUpDriverOptions {
-  /** To the instance. @param unread its copy could not be used */
-  readonly ask: (instance: InstanceIndex, unread: boolean) => void;
-  /** The copy of the instance that is there now, of that number or later. */
-  readonly read: (instance: InstanceIndex, number: number) => Promise<KvSnapshot | undefined>;
-  /** Of the instance's life, as it calls it itself. */
-  readonly snapshot: (instance: InstanceIndex, snapshot: KvSnapshot) => void;
-  readonly journal: (instance: InstanceIndex, journal: KvEventBatch) => void;
+/** The owner of a CatchUpDriver. */
+export interface CatchUpHost {
+  /** Sends the request to the instance. @param unread its stored snapshot could not be used */
+  requestSnapshot(instance: InstanceIndex, unread: boolean): void;
+  /** The stored snapshot of that number or a later one. */
+  readSnapshot(instance: InstanceIndex, number: number): Promise<KvSnapshot | undefined>;
+  /** The incarnation in the snapshot is the instance's own count. */
+  onSnapshot(instance: InstanceIndex, snapshot: KvSnapshot): void;
+  onKvEvents(instance: InstanceIndex, batch: KvEventBatch): void;
 }
 
 export class CatchUpDriver {
-  readonly #options: CatchUpDriverOptions;
+  readonly #host: CatchUpHost;
   readonly #machine = new SnapshotCatchUp();
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #closed = false;
 
-  constructor(options: CatchUpDriverOptions) {
-    this.#options = options;
+  constructor(host: CatchUpHost) {
+    this.#host = host;
   }
 
   feed(event: CatchUpEvent): void {
@@ -39,21 +41,24 @@ export class CatchUpDriver {
     const { instance } = effect;
     switch (effect.kind) {
       case 'ask':
-        this.#options.ask(instance, effect.unread);
+        this.#host.requestSnapshot(instance, effect.unread);
         break;
       case 'read':
         void this.#read(effect);
         break;
       case 'snapshot':
-        this.#options.snapshot(instance, effect.snapshot);
+        this.#host.onSnapshot(instance, effect.snapshot);
         break;
       case 'journal':
-        this.#options.journal(instance, effect.journal);
+        this.#host.onKvEvents(instance, effect.journal);
+        break;
+      default:
+        assertNever(effect);
     }
   }
 
   async #read({ instance, ticket, number }: Extract<CatchUpEffect, { kind: 'read' }>): Promise<void> {
-    const snapshot = await this.#options.read(instance, number).catch(() => undefined);
+    const snapshot = await this.#host.readSnapshot(instance, number).catch(() => undefined);
     this.feed({ kind: 'read', ticket, snapshot });
   }
 }

@@ -1,25 +1,25 @@
-// Copies of what instances hold, in the store: each written in parts by its own instance, and read by whoever has to know.
+// Snapshots of the caches of instances in the store: written in parts by each instance, and read by gateways.
 import { createHash } from 'node:crypto';
 import type { Snapshots, Subject } from '../bus/bus.ts';
 import type { KvSnapshot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
 import { encodeHead, partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from '../wire/stored-snapshot.ts';
 
-/** Of a part: a quarter of what NATS takes in one message. */
+/** Size of a part: a quarter of the largest NATS message. */
 const partBytes = 256 * 1024;
-/** Instances keep no copy that is larger. */
+/** Largest snapshot that is stored, in bytes. */
 export const snapshotBytesMax = partsMax * partBytes;
-/** A copy that was overwritten while it was read is read again. */
-const triesMax = 3;
+/** Reads of a snapshot that is overwritten meanwhile. */
+const attemptsMax = 3;
 
 export type WriteResult = 'written' | 'unwritten' | 'replaced';
 
-/** What one start of an instance writes. One call at a time. */
+/** Writes the snapshots of one incarnation. Calls must not overlap. */
 export class SnapshotWriter {
   readonly #snapshots: Snapshots;
   readonly #name: string;
   readonly #incarnation: number;
-  /** Revisions of parts that it has written, by their keys. */
+  /** Revisions of the written parts, by key. */
   readonly #parts = new Map<Subject, number>();
   #side = 0;
   #revision: number | undefined;
@@ -31,7 +31,7 @@ export class SnapshotWriter {
     this.#incarnation = incarnation;
   }
 
-  /** The copy before it can be read until this one can. @throws Error where the store cannot be reached */
+  /** The previous snapshot stays readable until this one is complete. @throws Error if the store is unreachable */
   async write(snapshot: KvSnapshot): Promise<WriteResult> {
     if (!this.#ours && !(await this.#findHead())) return 'replaced';
     const bytes = encode(snapshot);
@@ -46,12 +46,12 @@ export class SnapshotWriter {
     return this.#writeHead({ incarnation: this.#incarnation, number: snapshot.number, side, sums });
   }
 
-  /** Once more where the head is not the one that was written last: the store may have lost it. */
+  /** Retries once if the stored head has another revision: the store may have lost it. */
   async #writeHead(head: SnapshotHead): Promise<WriteResult> {
     const bytes = encodeHead(head);
-    for (let tries = 0; tries < 2; tries++) {
+    for (let attempt = 0; attempt < 2; attempt++) {
       if (!this.#ours && !(await this.#findHead())) return 'replaced';
-      // Until it is known to be: an answer may be lost.
+      // Unknown until the write is confirmed: the response may be lost.
       this.#ours = false;
       const revision = await this.#snapshots.write(headKey(this.#name), bytes, this.#revision);
       if (revision === undefined) continue;
@@ -63,7 +63,7 @@ export class SnapshotWriter {
     return 'unwritten';
   }
 
-  /** Nobody finds it any more; what others have written under its name stays. @throws Error where the store cannot be reached */
+  /** Removes this incarnation's snapshot; those of later incarnations stay. @throws Error if the store is unreachable */
   async remove(): Promise<void> {
     if (!this.#ours || this.#revision === undefined) return;
     this.#ours = false;
@@ -71,7 +71,7 @@ export class SnapshotWriter {
     await Promise.all([this.#snapshots.remove(headKey(this.#name), this.#revision), ...parts]);
   }
 
-  /** False: it is that of a later start. */
+  /** False if the head belongs to a later incarnation. */
   async #findHead(): Promise<boolean> {
     const stored = await this.#snapshots.read(headKey(this.#name));
     this.#revision = stored?.revision;
@@ -83,14 +83,14 @@ export class SnapshotWriter {
   }
 }
 
-/** The copy of that start of an instance, as of that journal or a later one; undefined: there is none that is whole. @throws Error where the store cannot be reached */
+/** The snapshot of that incarnation, as of KV event batch `number` or a later one; undefined if there is no complete one. @throws Error if the store is unreachable */
 export async function readSnapshot(
   snapshots: Snapshots,
   name: string,
   incarnation: number,
   number: number,
 ): Promise<KvSnapshot | undefined> {
-  for (let tries = 0; tries < triesMax; tries++) {
+  for (let attempt = 0; attempt < attemptsMax; attempt++) {
     const stored = await snapshots.read(headKey(name));
     const head = stored && readable(() => readHead(stored.value));
     if (head?.incarnation !== incarnation || head.number < number) return undefined;
@@ -101,7 +101,7 @@ export async function readSnapshot(
   return undefined;
 }
 
-/** Undefined: one is gone, or another one. */
+/** Undefined if a part is missing or has been overwritten. */
 async function readParts(
   snapshots: Snapshots,
   name: string,
@@ -128,7 +128,7 @@ function sumOf(part: Uint8Array): string {
   return createHash('sha256').update(part).digest('base64url');
 }
 
-/** Anybody may have written it. */
+/** Undefined for malformed bytes: any process may have written them. */
 function readable<T>(read: () => T): T | undefined {
   try {
     return read();

@@ -1,62 +1,66 @@
-// An instance's copy of what its cache holds, in the store: carries out what its archive wants.
+// Keeps a snapshot of an instance's cache in the store: carries out the effects of its SnapshotArchive.
 import {
   type ArchiveEffect,
   type ArchiveEvent,
   defaultArchiveLimits,
   SnapshotArchive,
 } from '../../core/kvcache/events/snapshot-archive.ts';
-import type { Snapshots } from '../bus/bus.ts';
+import { assertNever } from '../../util/assert-never.ts';
+import type { Bus } from '../bus/bus.ts';
+import type { ClusterProcess } from '../processes/peer-session.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 import { SnapshotWriter, type WriteResult } from './snapshot-store.ts';
 
-/** Three quarters of what a link takes in one message. */
-const toldMax = 3_145_728;
+/** Blocks in one message of a session: three quarters of the size limit. */
+const sentBlocksMax = 3_145_728;
 
-/** What gateways are told of a listing over their links: of what comes after so many blocks they know what changes, and the instance finds it by itself. */
-export function limitSnapshot(listing: KvSnapshot): KvSnapshot {
-  const { blocks, words, onSsd = 0 } = listing;
-  if (blocks <= toldMax) return listing;
-  const told = words.subarray(0, (words.length / blocks) * toldMax);
-  return { ...listing, blocks: toldMax, words: told, onSsd: Math.max(0, onSsd - (blocks - toldMax)) };
+/** The snapshot cut to the blocks that one message can hold. Gateways lack the rest until it changes; the instance itself still finds it. */
+export function limitSnapshot(snapshot: KvSnapshot): KvSnapshot {
+  const { blocks, words, onSsd = 0 } = snapshot;
+  if (blocks <= sentBlocksMax) return snapshot;
+  const sent = words.subarray(0, (words.length / blocks) * sentBlocksMax);
+  return { ...snapshot, blocks: sentBlocksMax, words: sent, onSsd: Math.max(0, onSsd - (blocks - sentBlocksMax)) };
 }
 
-/** A process that ends does not wait longer for the store: what it leaves there is forgotten. */
+/** Longest wait for the store when the process ends; a snapshot left there expires. */
 const leaveMs = 1_000;
 
-export interface ArchiveDriverOptions<Gateway> {
-  readonly snapshots: Snapshots;
-  readonly name: string;
-  readonly incarnation: number;
-  /** The instance's thread is to tell all that it holds. */
-  readonly list: () => void;
-  readonly tellStored: (gateway: Gateway, number: number, journals: readonly KvEventBatch[]) => void;
-  readonly log: (message: string) => void;
+/** The owner of an ArchiveDriver. */
+export interface ArchiveHost<Gateway> {
+  /** Requests a snapshot from the instance's thread. */
+  requestSnapshot(): void;
+  /** Reports to the gateway that snapshot `number` is stored, with the later batches of KV events. */
+  reportStored(gateway: Gateway, number: number, kvEvents: readonly KvEventBatch[]): void;
 }
 
+type ArchiveProcess = Pick<ClusterProcess, 'name' | 'incarnation' | 'log'> & { readonly bus: Pick<Bus, 'snapshots'> };
+
 export class ArchiveDriver<Gateway> {
-  readonly #options: ArchiveDriverOptions<Gateway>;
+  readonly #process: ArchiveProcess;
+  readonly #host: ArchiveHost<Gateway>;
   readonly #archive = new SnapshotArchive<Gateway>();
   readonly #writer: SnapshotWriter;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
-  /** Who is to be told of the listing that was heard last. */
-  #told = new Set<Gateway>();
+  /** Gateways that receive the current snapshot over their sessions. */
+  #requesting = new Set<Gateway>();
   #writing: Promise<void> = Promise.resolve();
   #closed = false;
 
-  constructor(options: ArchiveDriverOptions<Gateway>) {
-    this.#options = options;
-    this.#writer = new SnapshotWriter(options.snapshots, options.name, options.incarnation);
+  constructor(process: ArchiveProcess, host: ArchiveHost<Gateway>) {
+    this.#process = process;
+    this.#host = host;
+    this.#writer = new SnapshotWriter(process.bus.snapshots, process.name, process.incarnation);
   }
 
-  /** Tells who has asked for the blocks. */
-  onKvEvents(journals: readonly KvEventBatch[], blocks: KvSnapshot | undefined): ReadonlySet<Gateway> {
-    this.#told = new Set();
-    this.#feed({ kind: 'heard', journals, blocks });
-    return this.#told;
+  /** Returns the gateways to which the snapshot is to be sent. */
+  onKvEvents(kvEvents: readonly KvEventBatch[], kvSnapshot: KvSnapshot | undefined): ReadonlySet<Gateway> {
+    this.#requesting = new Set();
+    this.#feed({ kind: 'heard', journals: kvEvents, blocks: kvSnapshot });
+    return this.#requesting;
   }
 
-  /** @param unread the copy that it was told of was not there */
+  /** @param unread the stored snapshot that was reported last could not be read */
   onRequest(gateway: Gateway, unread: boolean): void {
     this.#feed({ kind: 'asked', gateway, unread });
   }
@@ -65,17 +69,17 @@ export class ArchiveDriver<Gateway> {
     this.#feed({ kind: 'gone', gateway });
   }
 
-  /** Nobody finds its copy any more, if the store can be reached soon. */
+  /** Removes the stored snapshot if the store answers in time. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
     this.#alarm.set(Number.POSITIVE_INFINITY);
     let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<void>((resolve) => {
+    const timeout = new Promise<void>((resolve) => {
       timer = setTimeout(resolve, leaveMs);
     });
     const removed = this.#writing.then(() => this.#writer.remove()).catch(() => {});
-    await Promise.race([removed, late]);
+    await Promise.race([removed, timeout]);
     clearTimeout(timer);
   }
 
@@ -88,21 +92,24 @@ export class ArchiveDriver<Gateway> {
   #carryOut(effect: ArchiveEffect<Gateway>): void {
     switch (effect.kind) {
       case 'list':
-        this.#options.list();
+        this.#host.requestSnapshot();
         break;
       case 'write':
         this.#writing = this.#write(effect.snapshot);
         break;
       case 'tellStored':
-        this.#options.tellStored(effect.gateway, effect.number, effect.journals);
+        this.#host.reportStored(effect.gateway, effect.number, effect.journals);
         break;
       case 'requestSnapshot':
-        this.#told.add(effect.gateway);
+        this.#requesting.add(effect.gateway);
         break;
       case 'refused':
-        this.#options.log(
-          `Cannot keep a copy of what the cache holds in the store: it has ${effect.blocks} blocks, at most ${defaultArchiveLimits.blocksMax} can be: gateways that come are told over their links`,
+        this.#process.log(
+          `Cannot store a snapshot of the cache: it has ${effect.blocks} blocks, the limit is ${defaultArchiveLimits.blocksMax}; new gateways receive it over their sessions`,
         );
+        break;
+      default:
+        assertNever(effect);
     }
   }
 

@@ -1,15 +1,17 @@
-// An end that comes once, and why: a promise, and who keeps it.
+// A promise of one end and its reason, kept by whichever part ends first.
 
-export interface Completion {
+export class Completion {
   readonly ended: Promise<string>;
-  /** Heard the first time. */
-  readonly end: (why: string) => void;
-}
+  #resolve: (why: string) => void = () => {};
 
-export function completion(): Completion {
-  let end: Completion['end'] = () => {};
-  const ended = new Promise<string>((resolve) => {
-    end = resolve;
-  });
-  return { ended, end };
+  constructor() {
+    this.ended = new Promise((resolve) => {
+      this.#resolve = resolve;
+    });
+  }
+
+  /** Only the first call has an effect. */
+  end(why: string): void {
+    this.#resolve(why);
+  }
 }

@@ -1,10 +1,9 @@
-// An inference port over a conductor, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
+// An inference port over a conductor, on one thread: feeds it requests and outputs of instances, and carries out its effects.
 
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
 import type { ConductorEvent, PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { PinOrder } from '../../core/protocol/pin-order.ts';
 import type {
   ClusterPort,
   GenerationEvent,
@@ -12,6 +11,7 @@ import type {
   InferencePort,
   InstanceSnapshot,
   PinListener,
+  PinOrder,
   Readiness,
 } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
@@ -24,49 +24,38 @@ import { sumOf } from '../snapshots/metric-snapshots.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { OutputsMessage } from './thread-protocol.ts';
 
-/** What a request that is forwarded has to do with other instances. */
+/** Other instances that take part in a forwarded request. */
 export interface ForwardTargets {
   readonly decodeAt: InstanceIndex | undefined;
-  /** What it is to fetch before it starts. */
+  /** The prefix to fetch before it starts. */
   readonly prefix?: PrefixFetch | undefined;
-  /** Who computes its prompt together. */
+  /** The group that computes its prompt. */
   readonly group?: PipelineGroup | undefined;
 }
 
-/** Instances, as the conductor reaches them. */
-export interface Reach {
-  forward(instance: InstanceIndex, request: GenerationRequest, legs: ForwardTargets): void;
-  /** With `interrupt`, the step that runs there is likely the request's own prefill. */
-  cancel(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
-  tellBlocks(instance: InstanceIndex): void;
-  pin(instance: InstanceIndex, order: PinOrder<GenerationRequest>): void;
-  unpin(instance: InstanceIndex, id: PinId): void;
-}
-
-/** Accounts of requests that have ended. */
+/** Traces kept of ended requests. */
 const accountsMax = 1024;
 
 type Unready = Exclude<Readiness, { readonly kind: 'ready' | 'draining' }>;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
 
-/** Until the client asks again, where nobody can serve yet. */
+/** Retry-After of requests that arrive before the port is ready. */
 const retryAfterMs = 1000;
 
 export interface ConductorDriverOptions {
   readonly placement: TokenPlacement;
   readonly admission: TokenAdmission;
-  readonly log: (message: string) => void;
+  log(message: string): void;
 }
 
-/** Who the instances are, and how they are reached, says whoever extends it. */
+/** Subclasses own the instances and the transport to them. */
 export abstract class ConductorDriver implements InferencePort, ClusterPort {
   protected readonly placement: TokenPlacement;
   protected readonly admission: TokenAdmission;
   protected readonly log: (message: string) => void;
-  protected abstract readonly reach: Reach;
   readonly #sinks = new Map<RequestId, Sink>();
-  /** Names of current tries, by the names of their requests. */
+  /** Ids of current attempts, by the ids of their requests. */
   readonly #attempts = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((account: RequestTrace) => void)[] = [];
@@ -75,7 +64,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   });
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
-  /** Effects of so many events are being carried out, one within another. */
+  /** Nesting of events whose effects are being carried out. */
   #depth = 0;
   readonly #cancels: RequestId[] = [];
   #draining = false;
@@ -94,13 +83,24 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   abstract switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined;
 
-  /** What keeps it from serving, but for draining; undefined: nothing. */
+  /** Why the port cannot serve, apart from draining; undefined if it can. */
   protected abstract notReadyReason(): Unready | undefined;
 
-  /** An instance has another role from now on. */
+  /** The conductor has switched the role of an instance. */
   protected abstract onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void;
 
-  /** Takes requests from now on. */
+  protected abstract forwardTo(instance: InstanceIndex, request: GenerationRequest, targets: ForwardTargets): void;
+
+  /** @param interrupt the running step is probably the request's own prefill: stop it */
+  protected abstract cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
+
+  protected abstract requestSnapshotFrom(instance: InstanceIndex): void;
+
+  protected abstract pinAt(instance: InstanceIndex, order: PinOrder): void;
+
+  protected abstract unpinAt(instance: InstanceIndex, id: PinId): void;
+
+  /** Accepts requests from now on. */
   protected startConductor(conductor: Conductor<GenerationRequest>): void {
     this.#conductor = conductor;
   }
@@ -118,11 +118,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     return { ...sumOf(this.instances()), ready: this.readiness().kind === 'ready' };
   }
 
-  /** Whoever is out of reach for a moment will be told; where nobody is there that could serve, nothing is begun. */
+  /** Fails a request if no instance can serve it. While the connection is down requests are accepted, and forwarded later. */
   submit(request: GenerationRequest, sink: Sink): void {
-    const hindrance = this.notReadyReason();
-    if (hindrance !== undefined && hindrance.kind !== 'unreachable') {
-      const message = `Cannot admit request: ${hindrance.message}: /ready tells when it can`;
+    const reason = this.notReadyReason();
+    if (reason !== undefined && reason.kind !== 'unreachable') {
+      const message = `Cannot admit request: ${reason.message}: /ready reports when it can`;
       sink({ kind: 'failed', code: 'NOT_READY', message, retryAfterMs });
       return;
     }
@@ -139,19 +139,19 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     if (!this.#sinks.delete(id)) return;
     this.#accounts.cancelled(nowUs(), id);
     this.#endAttempt(id);
-    // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
+    // Within a sink, the remaining effects of its event come first: otherwise the cancel could precede the request's `forward`.
     if (this.#depth > 0) this.#cancels.push(id);
     else this.feed({ kind: 'cancel', id });
   }
 
-  /** `told` hears what becomes of it, until it is refused or unpinned. */
-  pin(order: PinOrder<GenerationRequest>, told: PinListener): void {
+  /** Calls the listener with every state of the pin until it is refused or unpinned. */
+  pin(order: PinOrder, listener: PinListener): void {
     if (this.#conductor === undefined) {
-      const message = 'Cannot pin a prefix: no instance is there to keep it';
-      told({ kind: 'refused', why: 'failed', message }, undefined);
+      const message = 'Cannot pin a prefix: no instance has joined';
+      listener({ kind: 'refused', why: 'failed', message }, undefined);
       return;
     }
-    this.#pins.set(order.id, told);
+    this.#pins.set(order.id, listener);
     this.feed({ kind: 'pin', ...order });
   }
 
@@ -167,16 +167,16 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     return this.#accounts.find(id);
   }
 
-  /** What is kept of requests under way: nothing once all have ended, however they did. */
+  /** Enattempts kept for requests in flight: all zero once every request has ended. */
   get inFlight(): {
     readonly sinks: number;
-    readonly tries: number;
+    readonly attempts: number;
     readonly prefills: number;
     readonly outputs: number;
   } {
     const { placement, admission } = this;
     return {
-      ...{ sinks: this.#sinks.size, tries: this.#attempts.size },
+      ...{ sinks: this.#sinks.size, attempts: this.#attempts.size },
       ...{ prefills: placement.observed, outputs: admission.counted },
     };
   }
@@ -190,13 +190,13 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     });
   }
 
-  /** Nothing is waited for any more. */
+  /** Ends all timers of the conductor. */
   protected stopTimers(): void {
     this.#closing = true;
     this.#alarm.set(Number.POSITIVE_INFINITY);
   }
 
-  /** What one turn of an instance's loop brought. */
+  /** Feeds the outputs of one iteration of an instance's loop. */
   protected onOutputs(
     instance: InstanceIndex,
     {
@@ -225,7 +225,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     for (const [id, state] of pins) this.feed({ kind: 'pinUpdated', instance, id, state });
   }
 
-  /** Before what came of them. */
+  /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     for (const { rows, ...step } of steps)
       for (const [id, from, count] of rows) this.#accounts.addStep(id, { ...step, instance, from, rows: count });
@@ -239,14 +239,14 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     if (this.#depth > 0) return;
     const cancel = this.#cancels.shift();
     if (cancel !== undefined) {
-      // It may have been forwarded since.
+      // The conductor may have forwarded it meanwhile.
       this.#endAttempt(cancel);
       this.feed({ kind: 'cancel', id: cancel });
     } else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
   }
 
   #carryOut(effect: ConductorEffect): void {
-    const { reach, placement, admission, log } = this;
+    const { placement, admission, log } = this;
     this.#accounts.record(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
@@ -255,21 +255,21 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       case 'forward':
         this.#endAttempt(effect.id);
         this.#attempts.set(effect.id, effect.request.id);
-        // What a group takes says nothing of how long one instance would.
+        // The duration of a group's prefill does not predict that of one instance.
         if (effect.group === undefined) placement.forwarded(effect.instance, effect.request);
-        reach.forward(effect.instance, admission.forwarded(effect.request), effect);
+        this.forwardTo(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':
-        reach.cancel(effect.instance, effect.id, effect.interrupt);
+        this.cancelAt(effect.instance, effect.id, effect.interrupt);
         break;
       case 'requestSnapshot':
-        reach.tellBlocks(effect.instance);
+        this.requestSnapshotFrom(effect.instance);
         break;
       case 'pin':
-        reach.pin(effect.instance, effect);
+        this.pinAt(effect.instance, effect);
         break;
       case 'unpin':
-        reach.unpin(effect.instance, effect.id);
+        this.unpinAt(effect.instance, effect.id);
         break;
       case 'pinUpdated':
         this.#onPinUpdated(effect);
@@ -291,7 +291,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     }
   }
 
-  /** Its current try is over, whoever it was lost with. */
+  /** Forgets the current attempt. */
   #endAttempt(id: RequestId): void {
     const name = this.#attempts.get(id);
     if (name === undefined) return;
@@ -301,9 +301,9 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   }
 
   #onPinUpdated({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinUpdated' }>): void {
-    const told = this.#pins.get(id);
+    const listener = this.#pins.get(id);
     if (state.kind !== 'pinned') this.#pins.delete(id);
-    told?.(state, instance);
+    listener?.(state, instance);
   }
 
   #emit(id: RequestId, event: GenerationEvent): void {

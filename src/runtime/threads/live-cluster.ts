@@ -1,8 +1,8 @@
-// An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
+// An inference port over instances on worker threads: the conductor runs on this thread, each instance on its own.
 import { webcrypto } from 'node:crypto';
-import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
-import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import type { GenerationRequest, InstanceSnapshot, PinOrder } from '../../core/protocol/ports.ts';
 import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
 import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
 import { Conductor } from '../../core/router/conductor.ts';
@@ -17,72 +17,71 @@ import { LendingManagerHost, type LendingManagerSettings } from '../lending/lend
 import { Backoff } from '../processes/backoff.ts';
 import { canServe, emptySnapshot, snapshotAfterLoss, storeRoleIsFixed } from '../snapshots/metric-snapshots.ts';
 import type { Transport } from '../transfer/messenger.ts';
-import { ConductorDriver, type Reach } from './conductor-driver.ts';
+import { ConductorDriver, type ForwardTargets } from './conductor-driver.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { InstanceDescription, InstanceThreadData, OutputsMessage, ReadyMessage } from './thread-protocol.ts';
 
 export interface LiveClusterOptions {
-  /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
+  /** Module of the threads, which creates an instance and starts an InstanceLoop. */
   readonly entry: URL;
-  /** (instances), one at least: what each is for, and settings for the module. */
+  /** (instances), at least one: its role, and the settings for the module. */
   readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
-  /** What requests may wait, and who is taken. */
+  /** Latency targets and the admission policy. */
   readonly admission: AdmissionSettings;
-  /** How keys and values go from one to another: copied unless as between processes or hosts. */
+  /** How keys and values move between instances: copied in memory if possible, unless given. */
   readonly transport?: Transport;
-  /** Four words that key the identities of blocks; undefined: drawn, since none outlives the process. */
+  /** Four words that key block identities; random unless given, since no block outlives the process. */
   readonly hashKey?: Uint32Array | undefined;
-  /** Steps are recorded in accounts of requests; they are not unless asked for. */
+  /** Record steps in the traces of requests; off unless given. */
   readonly traces?: boolean;
-  /** Requests accepted at once. */
+  /** Largest number of requests in the gateway at once. */
   readonly queueMax: number;
-  /** Where requests go; by what instances hold and have to do unless given. */
+  /** Placement policy; cache-aware unless given. */
   readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
-  /** Long prompts may be computed by groups of instances that prefill; undefined: each by one. */
+  /** Groups of prefill instances may compute long prompts; undefined: each prompt is computed by one instance. */
   readonly pipeline?: PipelineSettings | undefined;
-  /** Instances lend one another memory; undefined: each has its own alone. */
+  /** Instances lend memory to one another; undefined: none is lent. */
   readonly lending?: Omit<LendingManagerSettings, 'instances'> | undefined;
-  /** Are those started anew whose thread ends? */
+  /** Restart instances whose thread ends. */
   readonly restarts?: boolean;
-  readonly log: (message: string) => void;
+  log(message: string): void;
 }
 
-/** What is lost with an instance is tried on another one, once: a request may be what it died of. */
-const triesMax = 2;
+/** A lost request is retried once: it may itself have caused the loss. */
+const attemptsMax = 2;
 
 interface Member {
   readonly thread: InstanceThread;
   readonly incarnation: number;
   readonly startedMs: number;
-  /** Weights that it has, once it serves. */
+  /** Its weights, once it serves. */
   loaded: InstanceThreadData<unknown>['loaded'];
   snapshot: InstanceSnapshot;
 }
 
-/** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
+/** The first instance loads the model; the others then start over the same weights, if threads can share them. */
 export class LiveCluster extends ConductorDriver {
   readonly #options: LiveClusterOptions;
   readonly #hashKey: Uint32Array;
   readonly #pages: InstanceThreadData<unknown>['pages'];
-  /** Over which threads hear one another, and this one's end of it. */
+  /** The bus between the threads, and the endpoint of this one. */
   readonly #hub = new MemoryHub();
   readonly #bus: MemoryBus;
   readonly #members: Member[] = [];
   /** (instances) */
   readonly #backoffs: readonly Backoff[];
   readonly #timers = new Set<NodeJS.Timeout>();
-  /** Those that do not serve. */
+  /** Instances that do not serve. */
   readonly #lost = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   #transfers: LearnedTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
-  /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
+  /** Prompts may be decoded by another instance than the one that prefills them, now or after a role switch. */
   readonly #transfersPrompts: boolean;
   readonly #lendingManager: LendingManagerHost | undefined;
   #onEnded: () => void = () => {};
-  protected readonly reach = this.#reach();
   #closing = false;
 
   constructor(options: LiveClusterOptions) {
@@ -90,11 +89,11 @@ export class LiveCluster extends ConductorDriver {
     super({
       placement: new TokenPlacement(hashKey),
       admission: new TokenAdmission(options.admission, options.instances.length, batchLimits),
-      log: options.log,
+      log: (line) => options.log(line),
     });
     this.#options = options;
     this.#hashKey = hashKey;
-    // Nobody outside this process has the token.
+    // The token never leaves this process.
     const { transport = 'auto' } = options;
     const copies = transport === 'memory' || transport === 'auto';
     this.#pages = copies ? undefined : { host: '127.0.0.1', token: webcrypto.randomUUID(), transport };
@@ -108,7 +107,7 @@ export class LiveCluster extends ConductorDriver {
       this.#onEnded = resolve;
     });
     this.#ready = this.#start();
-    // Whoever calls `ready` sees the failure; nobody else has to.
+    // Callers of `ready` receive the failure.
     this.#ready.catch(() => {});
   }
 
@@ -117,7 +116,7 @@ export class LiveCluster extends ConductorDriver {
     return this.#ready;
   }
 
-  /** Resolves when what is left can serve no request. */
+  /** Resolves when the remaining instances can serve no request. */
   get ended(): Promise<void> {
     return this.#ended;
   }
@@ -126,9 +125,9 @@ export class LiveCluster extends ConductorDriver {
     if (this.#roles[instance] === role) return undefined;
     if (this.#roles[instance] === 'store') return storeRoleIsFixed;
     if (!this.#transfersPrompts)
-      return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
+      return 'this server does not disaggregate prefill: start it with prefill and decode instances, or with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });
-    return this.#roles[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
+    return this.#roles[instance] === role ? undefined : 'no instance would be left to prefill, or none to decode';
   }
 
   roles(): readonly InstanceRole[] {
@@ -139,7 +138,7 @@ export class LiveCluster extends ConductorDriver {
     return this.#options.instances.map((_, i) => this.#members[i]?.snapshot ?? emptySnapshot);
   }
 
-  /** Ends all threads; requests under way fail. */
+  /** Ends all threads; running requests fail. */
   async close(): Promise<void> {
     this.#closing = true;
     for (const timer of this.#timers) clearTimeout(timer);
@@ -154,7 +153,7 @@ export class LiveCluster extends ConductorDriver {
     if (this.#serves()) return undefined;
     const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
     const gone = computing.filter((i) => this.#lost.has(i)).length;
-    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances are gone` };
+    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances have failed` };
   }
 
   protected onRoleSwitched(instance: InstanceIndex, role: InstanceRole): void {
@@ -180,7 +179,7 @@ export class LiveCluster extends ConductorDriver {
       queueMax: this.#options.queueMax,
       roleSwitch: this.#options.admission.roleSwitch,
       requests: tokenRequests,
-      retries: { attemptsMax: triesMax },
+      retries: { attemptsMax },
       placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
       admission: this.admission.config(this.placement.prefills),
       batchJobs: { memoryShare: batchLimits.background.memoryShare },
@@ -195,13 +194,13 @@ export class LiveCluster extends ConductorDriver {
 
   #introduce(index: InstanceIndex, { description, shared }: ReadyMessage): void {
     const { thread } = this.#member(index);
-    // What it had on SSD, nobody has heard of yet.
+    // KV events do not include the blocks that SSD had at the start.
     if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'requestSnapshot' });
     const stores = this.#roles.flatMap((role, i) => (role === 'store' ? [{ instance: i, key: i }] : []));
     if (stores.length > 0 && shared !== undefined) thread.send({ kind: 'stores', stores });
   }
 
-  /** Undefined where prefixes stay where they are. */
+  /** Undefined if prefixes are not fetched. */
   #transfersBetween({ description, shared }: ReadyMessage, instances: number): LearnedTransfers | undefined {
     const bytesPerToken = description.fetchBytesPerToken;
     if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
@@ -215,7 +214,7 @@ export class LiveCluster extends ConductorDriver {
     if (shared === undefined) throw new Error('Cannot compute prompts in groups: it needs the native kernels');
     if (stageLayers === undefined || stageLayers < pipeline.members) {
       const why =
-        stageLayers === undefined ? 'some layers of the model keep a window alone' : `it has ${stageLayers} layers`;
+        stageLayers === undefined ? 'some layers of the model have a sliding window' : `it has ${stageLayers} layers`;
       throw new Error(`Cannot compute prompts in groups of ${pipeline.members}: ${why}`);
     }
     return { ...pipeline, layers: stageLayers };
@@ -252,7 +251,7 @@ export class LiveCluster extends ConductorDriver {
 
   #scheduleRestart(index: InstanceIndex): void {
     const delayMs = this.#backoffs[index].next(performance.now() - this.#member(index).startedMs);
-    this.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
+    this.log(`Instance ${index} has failed: restarting it in ${delayMs / 1000} s`);
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
       this.#restart(index).catch((error: Error) => this.log(error.message));
@@ -260,13 +259,13 @@ export class LiveCluster extends ConductorDriver {
     this.#timers.add(timer);
   }
 
-  /** Weights go with the last thread that has them: then the model is loaded again. */
+  /** Loads the model again if no remaining thread has the weights. */
   async #restart(index: InstanceIndex): Promise<void> {
-    // Whoever has not heard of its end might answer its former life: the new one would hear that.
+    // Replies to the previous incarnation must arrive before the new one starts.
     await this.#bus.flush();
     if (this.#closing) return;
-    const having = this.#members.find(({ loaded }, i) => !this.#lost.has(i) && loaded !== undefined);
-    const message = await this.#startInstance(index, having?.loaded);
+    const source = this.#members.find(({ loaded }, i) => !this.#lost.has(i) && loaded !== undefined);
+    const message = await this.#startInstance(index, source?.loaded);
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
     member.snapshot = message.snapshot;
@@ -286,20 +285,30 @@ export class LiveCluster extends ConductorDriver {
     this.onOutputs(instance, message);
   }
 
-  #reach(): Reach {
-    return {
-      forward: (instance, request, { decodeAt, prefix, group }) =>
-        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, group }),
-      cancel: (instance, id, interrupt) => {
-        const { thread } = this.#member(instance);
-        thread.send({ kind: 'cancel', id });
-        if (interrupt) thread.interrupt();
-      },
-      tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'requestSnapshot' }),
-      pin: (instance, { id, request, ttlUs }) =>
-        this.#member(instance).thread.send({ kind: 'pin', id, request, ttlUs }),
-      unpin: (instance, id) => this.#member(instance).thread.send({ kind: 'unpin', id }),
-    };
+  protected forwardTo(
+    instance: InstanceIndex,
+    request: GenerationRequest,
+    { decodeAt, prefix, group }: ForwardTargets,
+  ): void {
+    this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, group });
+  }
+
+  protected cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {
+    const { thread } = this.#member(instance);
+    thread.send({ kind: 'cancel', id });
+    if (interrupt) thread.interrupt();
+  }
+
+  protected requestSnapshotFrom(instance: InstanceIndex): void {
+    this.#member(instance).thread.send({ kind: 'requestSnapshot' });
+  }
+
+  protected pinAt(instance: InstanceIndex, { id, request, ttlUs }: PinOrder): void {
+    this.#member(instance).thread.send({ kind: 'pin', id, request, ttlUs });
+  }
+
+  protected unpinAt(instance: InstanceIndex, id: PinId): void {
+    this.#member(instance).thread.send({ kind: 'unpin', id });
   }
 
   #onLost(instance: InstanceIndex): void {
@@ -312,7 +321,7 @@ export class LiveCluster extends ConductorDriver {
     this.feed({ kind: 'instanceLost', instance });
     if (returns) this.#scheduleRestart(instance);
     else if (!this.#serves() || !this.isStarted) this.#onEnded();
-    else if (!this.#closing) this.log(`Instance ${instance} is gone: the others go on`);
+    else if (!this.#closing) this.log(`Instance ${instance} has failed: the others continue`);
   }
 
   #serves(): boolean {
@@ -321,7 +330,7 @@ export class LiveCluster extends ConductorDriver {
 
   #member(instance: InstanceIndex): Member {
     const member = this.#members[instance];
-    if (member === undefined) throw new Error(`Cluster broken: instance ${instance} has not been started`);
+    if (member === undefined) throw new Error(`Invariant violated: instance ${instance} has not been started`);
     return member;
   }
 }

@@ -3,8 +3,7 @@ import { deserialize, serialize } from 'node:v8';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
-import type { ManagerOutput } from '../lending/lender-routes.ts';
-import type { LendingWire } from '../lending/lending-wire.ts';
+import type { LendingWire, ManagerOutput } from '../lending/lending-wire.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { FromInstance, ToInstance } from './thread-protocol.ts';
 

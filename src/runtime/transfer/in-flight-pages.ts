@@ -1,130 +1,132 @@
-// What a messenger may still read of what was put on its ways: whoever gives such pages to somebody else waits until it does not, or stops it.
+// Pages that a messenger may still read. A page is reused only after its transfer completes or is stopped.
 import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 
-/** Layer, page, place. */
-const parcelWords = 3;
+/** Words of a page descriptor: layer, page, place. */
+const descriptorWords = 3;
 
-interface Letters {
-  /** Parcels so far, these included. */
+/** Pages of one `add`. */
+interface Batch {
+  /** Descriptors sent to the receive buffer so far, these included. */
   readonly upTo: number;
-  /** They are of what lies before this. */
+  /** Position in the stream behind these pages. */
   readonly end: number;
   readonly pages: ReadonlySet<number>;
 }
 
 interface Track {
   sent: number;
-  letters: Letters[];
-  /** All before this has arrived. */
+  batches: Batch[];
+  /** Position before which all has arrived. */
   arrived: number;
-  /** It was halted: there it begins once more. */
-  again: number | undefined;
-  /** The messenger has given it up. */
+  /** Where a halted stream resumes; undefined if it is not halted. */
+  resume: number | undefined;
+  /** The messenger cannot reach the receive buffer. */
   lost: boolean;
 }
 
 type Carrier = Pick<Messenger, 'pending' | 'stop' | 'unreachable'>;
 
-/** What goes to a landing goes in order: tokens of a prompt, or whatever is counted. */
+/** Positions in a stream to a receive buffer increase: for a prompt they count tokens. */
 export class InFlightPages {
   readonly #messenger: Carrier;
   readonly #tracks = new Map<ReceiveBufferHandle, Track>();
-  /** Landings that were given up, of which nobody has been told. */
-  #untold = new Set<ReceiveBufferHandle>();
+  /** Unreachable receive buffers that were not yet returned. */
+  #unreachable = new Set<ReceiveBufferHandle>();
 
   constructor(messenger: Carrier) {
     this.#messenger = messenger;
   }
 
   #track(landing: ReceiveBufferHandle): Track {
-    const track = this.#tracks.get(landing) ?? { sent: 0, letters: [], arrived: 0, again: undefined, lost: false };
+    const track = this.#tracks.get(landing) ?? { sent: 0, batches: [], arrived: 0, resume: undefined, lost: false };
     this.#tracks.set(landing, track);
     return track;
   }
 
-  /** Where what is to leave, `from..end`, is to begin: earlier after a halt, and at `end` where it has arrived. */
+  /** Where sending `from..end` starts: earlier after a halt, and at `end` if all has arrived. */
   resumeAt(landing: ReceiveBufferHandle, from: number, end: number): number {
     const track = this.#track(landing);
-    const begin = Math.min(end, track.again ?? from);
+    const begin = Math.min(end, track.resume ?? from);
     if (begin === end) return begin;
-    // What was to leave once more leaves now.
-    if (track.again !== undefined) track.letters = [];
-    track.again = undefined;
+    // The halted part is sent now.
+    if (track.resume !== undefined) track.batches = [];
+    track.resume = undefined;
     return begin;
   }
 
-  /** What lies before `end` leaves for a landing, behind what was sent before. @param parcels as for `Messenger.send` @param again those of them that leave once more, and before what they lie */
+  /** Registers descriptors, as for `Messenger.send`, up to position `end`. @param again those of them that are sent again, up to their own end */
   add(
     landing: ReceiveBufferHandle,
-    parcels: Int32Array,
+    descriptors: Int32Array,
     end: number,
-    again?: { readonly parcels: Int32Array; readonly end: number },
+    again?: { readonly descriptors: Int32Array; readonly end: number },
   ): void {
     const track = this.#track(landing);
-    track.sent += parcels.length / parcelWords;
-    // A step that comes to nothing takes back what it was to compute, and not what it was sent with.
-    if (again !== undefined) track.letters.push({ upTo: track.sent, end: again.end, pages: pagesOf(again.parcels) });
-    track.letters.push({ upTo: track.sent, end, pages: pagesOf(parcels) });
+    track.sent += descriptors.length / descriptorWords;
+    // A failed step invalidates what it computes, but not what was sent again with it.
+    if (again !== undefined)
+      track.batches.push({ upTo: track.sent, end: again.end, pages: pagesOf(again.descriptors) });
+    track.batches.push({ upTo: track.sent, end, pages: pagesOf(descriptors) });
   }
 
   /**
-   * Once this returns nothing is read for the landing any more. What has not arrived, and what lies from `from` on, is to leave once more; not
-   * where the messenger has given it up: what is missing there would be taken for arrived.
+   * When it returns, no page is read for the receive buffer. What has not arrived, and all from `from` on, is sent again later; not to an
+   * unreachable buffer, where missing pages would count as arrived.
    */
   halt(landing: ReceiveBufferHandle, from: number): void {
     const track = this.#track(landing);
-    this.#look(landing, track);
-    this.#hearGivenUp();
+    this.#update(landing, track);
+    this.#pollUnreachable();
     if (track.lost) return;
     this.#messenger.stop(landing);
     track.arrived = Math.min(track.arrived, from);
-    track.again = track.arrived;
-    // Their pages are read again, from where they lie.
-    track.letters = track.letters.filter(({ end }) => end <= from);
+    track.resume = track.arrived;
+    // Their pages will be read again.
+    track.batches = track.batches.filter(({ end }) => end <= from);
     track.sent = 0;
   }
 
-  /** Once this returns nothing is read for the landing any more, or ever again. */
+  /** When it returns, no page is read for the receive buffer, now or later. */
   stop(landing: ReceiveBufferHandle): void {
     this.#tracks.delete(landing);
     this.#messenger.stop(landing);
   }
 
-  /** Landings that the messenger has given up since the last call. */
+  /** Receive buffers that became unreachable since the last call. */
   takeUnreachable(): ReadonlySet<ReceiveBufferHandle> {
-    this.#hearGivenUp();
-    const untold = this.#untold;
-    this.#untold = new Set();
-    return untold;
+    this.#pollUnreachable();
+    const unreachable = this.#unreachable;
+    this.#unreachable = new Set();
+    return unreachable;
   }
 
-  #hearGivenUp(): void {
+  #pollUnreachable(): void {
     for (const landing of this.#messenger.unreachable()) {
-      this.#untold.add(landing);
+      this.#unreachable.add(landing);
       const track = this.#tracks.get(landing);
       if (track !== undefined) track.lost = true;
     }
   }
 
-  /** May one of these pages still be read? */
+  /** True while one of these pages may still be read. */
   isRead(pages: Int32Array): boolean {
     for (const [landing, track] of this.#tracks) {
-      this.#look(landing, track);
-      if (track.letters.some((letters) => pages.some((page) => letters.pages.has(page)))) return true;
+      this.#update(landing, track);
+      if (track.batches.some((batch) => pages.some((page) => batch.pages.has(page)))) return true;
     }
     return false;
   }
 
-  #look(landing: ReceiveBufferHandle, track: Track): void {
-    if (track.again !== undefined) return;
-    const left = track.sent - this.#messenger.pending(landing);
-    while (track.letters.length > 0 && track.letters[0].upTo <= left)
-      track.arrived = track.letters.shift()?.end ?? track.arrived;
+  #update(landing: ReceiveBufferHandle, track: Track): void {
+    if (track.resume !== undefined) return;
+    const done = track.sent - this.#messenger.pending(landing);
+    while (track.batches.length > 0 && track.batches[0].upTo <= done)
+      track.arrived = track.batches.shift()?.end ?? track.arrived;
   }
 }
 
-function pagesOf(parcels: Int32Array): ReadonlySet<number> {
+function pagesOf(descriptors: Int32Array): ReadonlySet<number> {
   const pages = new Set<number>();
-  for (let at = 1; at < parcels.length; at += parcelWords) pages.add(parcels[at]);
+  for (let at = 1; at < descriptors.length; at += descriptorWords) pages.add(descriptors[at]);
   return pages;
 }

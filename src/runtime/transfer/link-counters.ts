@@ -1,4 +1,4 @@
-// What an instance has put on its ways to others, which ways these are, and what is not known to have arrived.
+// Counts for each link of an instance the bytes sent, the bytes not yet known to have arrived, and the transport.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { Messenger, PageTransport, ReceiveBufferHandle } from './messenger.ts';
@@ -6,15 +6,15 @@ import type { Messenger, PageTransport, ReceiveBufferHandle } from './messenger.
 interface Link {
   bytes: number;
   backlogBytes: number;
-  /** There something was sent to last. */
+  /** The receive buffer used last. */
   landing: ReceiveBufferHandle;
-  way: PageTransport | undefined;
+  transport: PageTransport | undefined;
 }
 
 export class LinkCounters {
   readonly #messenger: Pick<Messenger, 'transportTo'>;
   readonly #links = new Map<InstanceIndex, Link>();
-  /** By name: bytes that are on their way, to whom. */
+  /** By name, the bytes in flight of each stream. */
   readonly #streams = new Map<string, { readonly link: Link; bytes: number }>();
 
   constructor(messenger: Pick<Messenger, 'transportTo'>) {
@@ -25,15 +25,15 @@ export class LinkCounters {
   get all(): readonly LinkSnapshot[] {
     return Array.from(this.#links, ([to, link]) => {
       const { bytes, backlogBytes, landing } = link;
-      // Connections that nobody needs are closed: what they were is remembered.
-      link.way = this.#messenger.transportTo(landing) ?? link.way;
-      return { to, bytes, backlogBytes, ...(link.way && { transport: link.way }) };
+      // Idle connections are closed; the last transport stays.
+      link.transport = this.#messenger.transportTo(landing) ?? link.transport;
+      return { to, bytes, backlogBytes, ...(link.transport && { transport: link.transport }) };
     });
   }
 
-  /** So much more of a stream goes there. */
+  /** Counts more bytes of a stream. */
   add(to: InstanceIndex, landing: ReceiveBufferHandle, stream: string, bytes: number): void {
-    const link = this.#links.get(to) ?? { bytes: 0, backlogBytes: 0, landing, way: undefined };
+    const link = this.#links.get(to) ?? { bytes: 0, backlogBytes: 0, landing, transport: undefined };
     this.#links.set(to, link);
     const known = this.#streams.get(stream) ?? { link, bytes: 0 };
     this.#streams.set(stream, known);
@@ -43,7 +43,7 @@ export class LinkCounters {
     known.bytes += bytes;
   }
 
-  /** All of it has arrived, or nobody wants it any more. */
+  /** The stream has arrived or was cancelled. */
   settle(stream: string): void {
     const known = this.#streams.get(stream);
     if (known === undefined) return;

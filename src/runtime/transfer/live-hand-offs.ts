@@ -1,4 +1,4 @@
-// Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
+// Carries out an instance's transfers of prompts: messages to peers of this process or others, and pages through the native messenger.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
@@ -18,33 +18,33 @@ import { LinkCounters } from './link-counters.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
 import type { Messenger, MessengerCounts, ReceiveBufferHandle } from './messenger.ts';
 
-/** What instances tell each other. */
+/** Messages between instances. */
 export type PeerWire =
   | PrefixWire
   | ActivationWire
-  /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
+  /** `reserved` and `fetch` come with the receive buffer of the prompt or prefix. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: ReceiveBufferHandle | undefined }
-  /** What the client hears first once all has landed. */
-  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
-  /** It is there no more. */
+  /** The first events for the client, to be emitted once the prompt has been received. */
+  | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
+  /** The sender is lost. */
   | { readonly kind: 'gone' };
 
-/** What one instance sends of a prompt that is expected here. */
+/** One sender's part of an expected prompt. */
 interface Part {
   readonly id: RequestId;
   readonly from: InstanceIndex;
   readonly handle: ReceiveBufferHandle;
-  held: readonly GenerationEvent[] | undefined;
+  firstEvents: readonly GenerationEvent[] | undefined;
   complete: boolean;
 }
 
-/** A prompt that is expected here: where it lands, and who sends it. */
-interface Landing {
+/** An expected prompt: its pages, and its senders. */
+interface ExpectedPrompt {
   readonly pages: Int32Array;
   readonly parts: Map<InstanceIndex, Part>;
 }
 
-/** A prompt that leaves here. */
+/** A prompt that is sent. */
 interface Departure {
   readonly id: RequestId;
   readonly landing: ReceiveBufferHandle;
@@ -58,14 +58,14 @@ export type HandOffEffect = Extract<
 >;
 type Halt = Extract<HandOffEffect, { kind: 'haltStream' }>;
 
-/** Layer, page, place. */
-const parcelWords = 3;
-/** Between two looks at what the messenger has given up. */
-const lookUs = 1_000_000;
+/** Words of a page descriptor: layer, page, place. */
+const descriptorWords = 3;
+/** Interval between checks for unreachable receive buffers. */
+const checkUs = 1_000_000;
 
 export interface LiveHandOffsOptions {
-  /** Says it to another instance. */
-  readonly post: (to: InstanceIndex, wire: PeerWire) => void;
+  /** Sends a message to another instance. */
+  post(to: InstanceIndex, wire: PeerWire): void;
   readonly messenger: Messenger;
   readonly shape: PageShape;
   readonly pageBytes: number;
@@ -74,25 +74,25 @@ export interface LiveHandOffsOptions {
 export class LiveHandOffs {
   readonly #options: LiveHandOffsOptions;
   readonly #messenger: Messenger;
-  /** Where prompts that leave here land, by receiver and request. */
+  /** By receiver and request. */
   readonly #departures = new Map<string, Departure>();
   readonly #links: LinkCounters;
-  readonly #unsent: InFlightPages;
-  readonly #landings = new Map<RequestId, Landing>();
+  readonly #inFlight: InFlightPages;
+  readonly #expected = new Map<RequestId, ExpectedPrompt>();
   readonly #byHandle = new Map<ReceiveBufferHandle, Part>();
-  /** The step that has run, if its result has not been fed yet or is the last. */
+  /** The step that ran last. */
   #ran: StepNumber | undefined;
-  #lookedUs = 0;
-  /** What is to be told once the gateway has been told of the prompts. */
-  readonly #held: (readonly [InstanceIndex, PeerWire])[] = [];
+  #checkedUs = 0;
+  /** Messages with first events, sent after the outputs to the gateway. */
+  readonly #firstEvents: (readonly [InstanceIndex, PeerWire])[] = [];
 
-  /** What is fetched from other instances, and by them. */
+  /** Prefixes fetched from other instances, and by them. */
   readonly prefixes: LivePrefixes;
 
   constructor(options: LiveHandOffsOptions) {
     this.#options = options;
     this.#messenger = options.messenger;
-    this.#unsent = new InFlightPages(options.messenger);
+    this.#inFlight = new InFlightPages(options.messenger);
     this.#links = new LinkCounters(options.messenger);
     const { messenger, pageBytes, shape } = options;
     const layers = shape.groups[0]?.layers ?? 1;
@@ -104,12 +104,12 @@ export class LiveHandOffs {
     return this.#messenger.counts;
   }
 
-  /** To each instance that prompts or prefixes have gone to. */
+  /** Links to all instances that prompts or prefixes were sent to. */
   get links(): readonly LinkSnapshot[] {
     return this.#links.all;
   }
 
-  /** A step has been run to its end, or was aborted. */
+  /** A step has completed or was aborted. */
   onStepRan(step: StepNumber): void {
     this.#ran = step;
   }
@@ -151,32 +151,32 @@ export class LiveHandOffs {
 
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
-    if (message.kind === 'release' || message.kind === 'withdraw') this.#gone(to, message.id);
+    if (message.kind === 'release' || message.kind === 'withdraw') this.#endDeparture(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
-    const wanted = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
-    this.sendWire(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
+    const prefixBuffer = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
+    this.sendWire(to, { kind: 'message', message, landing: landing?.handle ?? prefixBuffer });
   }
 
   open(id: RequestId, pages: Int32Array): void {
-    this.#landings.set(id, { pages, parts: new Map() });
+    this.#expected.set(id, { pages, parts: new Map() });
   }
 
-  /** Each of those who send some of the layers has a landing of its own, over the same pages. */
+  /** Each sender of some of the layers has a receive buffer of its own over the same pages. */
   #openTo(from: InstanceIndex, id: RequestId): Part | undefined {
-    const landing = this.#landings.get(id);
-    const known = landing?.parts.get(from);
-    if (landing === undefined || known !== undefined) return known;
-    const part = { id, from, handle: this.#messenger.open(landing.pages), held: undefined, complete: false };
-    landing.parts.set(from, part);
+    const prompt = this.#expected.get(id);
+    const known = prompt?.parts.get(from);
+    if (prompt === undefined || known !== undefined) return known;
+    const part = { id, from, handle: this.#messenger.open(prompt.pages), firstEvents: undefined, complete: false };
+    prompt.parts.set(from, part);
     this.#byHandle.set(part.handle, part);
     return part;
   }
 
   close(id: RequestId): void {
-    const landing = this.#landings.get(id);
-    if (landing === undefined) return;
-    this.#landings.delete(id);
-    for (const { handle } of landing.parts.values()) {
+    const prompt = this.#expected.get(id);
+    if (prompt === undefined) return;
+    this.#expected.delete(id);
+    for (const { handle } of prompt.parts.values()) {
       this.#byHandle.delete(handle);
       this.#messenger.close(handle);
     }
@@ -187,59 +187,59 @@ export class LiveHandOffs {
     const landing = this.#departures.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
     const end = effect.from + effect.tokens;
-    const from = this.#unsent.resumeAt(landing, effect.from, end);
+    const from = this.#inFlight.resumeAt(landing, effect.from, end);
     if (from === end && held === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const { shape, pageBytes } = this.#options;
     const part = { ...effect, from, tokens: end - from };
-    const parcels = pageDescriptorsOf(part, shape, pools);
+    const descriptors = pageDescriptorsOf(part, shape, pools);
     const filling = fillingPages(part, shape, pools);
-    this.#links.add(to, landing, keyOf(to, id), (parcels.length / parcelWords) * pageBytes);
-    const more = from < effect.from ? { ...effect, from, tokens: effect.from - from } : undefined;
-    const again = more && { parcels: pageDescriptorsOf(more, shape, pools), end: effect.from };
-    this.#unsent.add(landing, parcels, end, again);
-    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
-    if (held !== undefined) this.#held.push([to, { kind: 'held', id, held }]);
+    this.#links.add(to, landing, keyOf(to, id), (descriptors.length / descriptorWords) * pageBytes);
+    const resent = from < effect.from ? { ...effect, from, tokens: effect.from - from } : undefined;
+    const again = resent && { descriptors: pageDescriptorsOf(resent, shape, pools), end: effect.from };
+    this.#inFlight.add(landing, descriptors, end, again);
+    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, descriptors, held !== undefined, filling);
+    if (held !== undefined) this.#firstEvents.push([to, { kind: 'firstEvents', id, events: held }]);
   }
 
-  /** Nothing is read for it any more once it returns; it goes on with the next `stream`. */
+  /** When it returns, no page is read for the prompt; the next `stream` resumes it. */
   halt({ id, to, from }: Halt): void {
     const landing = this.#departures.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
-    this.#unsent.halt(landing, from);
+    this.#inFlight.halt(landing, from);
     this.#links.settle(keyOf(to, id));
   }
 
-  /** Nothing is read for it any more once it returns, or ever again. */
+  /** When it returns, no page is read for the prompt, now or later. */
   stop(to: InstanceIndex, id: RequestId): void {
-    this.#gone(to, id);
+    this.#endDeparture(to, id);
   }
 
-  /** May a prompt that leaves here still be read from one of these pages? */
+  /** True while a prompt may still be sent from one of these pages. */
   isRead(pages: Int32Array): boolean {
-    return this.#unsent.isRead(pages);
+    return this.#inFlight.isRead(pages);
   }
 
-  #gone(to: InstanceIndex, id: RequestId): void {
+  #endDeparture(to: InstanceIndex, id: RequestId): void {
     const landing = this.#departures.get(keyOf(to, id))?.landing;
-    // Also where all is known to be there: what is not acknowledged yet would be sent again over the next connection.
-    if (landing !== undefined) this.#unsent.stop(landing);
+    // Also if all has arrived: unacknowledged pages would be sent again over the next connection.
+    if (landing !== undefined) this.#inFlight.stop(landing);
     this.#departures.delete(keyOf(to, id));
     this.#links.settle(keyOf(to, id));
   }
 
-  /** The events that a peer's message is for the machine. */
+  /** Handles a message of a peer; returns the events for the state machine. */
   onMessage(from: InstanceIndex, wire: Exclude<PeerWire, ActivationWire>): readonly InstanceEvent[] {
     if (wire.kind === 'gone') return this.prefixes.onPeerLost(from);
-    const event = this.#hearOne(from, wire);
+    const event = this.#eventOf(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ActivationWire>): InstanceEvent | undefined {
-    if (wire.kind === 'held') {
-      const part = this.#landings.get(wire.id)?.parts.get(from);
+  #eventOf(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ActivationWire>): InstanceEvent | undefined {
+    if (wire.kind === 'firstEvents') {
+      const part = this.#expected.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;
-      part.held = wire.held;
+      part.firstEvents = wire.events;
       return landedEvent(part);
     }
     if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
@@ -249,24 +249,26 @@ export class LiveHandOffs {
       if (landing !== undefined) this.prefixes.onFetch(from, message.id, landing);
     } else if (landing !== undefined)
       this.#departures.set(keyOf(from, message.id), { id: message.id, landing, to: from });
-    if (message.kind === 'received' || message.kind === 'declined') this.#gone(from, message.id);
+    if (message.kind === 'received' || message.kind === 'declined') this.#endDeparture(from, message.id);
     return { kind: 'peer', from, message };
   }
 
-  /** When to ask for `news` again, if nothing comes before. */
+  /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
-    return this.#departures.size === 0 && !this.prefixes.isSending ? Number.POSITIVE_INFINITY : this.#lookedUs + lookUs;
+    return this.#departures.size === 0 && !this.prefixes.isSending
+      ? Number.POSITIVE_INFINITY
+      : this.#checkedUs + checkUs;
   }
 
-  /** Events of prompts that are all here, and of those that cannot leave. */
+  /** Events of received prompts and unreachable receivers since the last call. */
   poll(nowUs: number): readonly InstanceEvent[] {
-    const landed = this.#landings.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeLanded();
+    const landed = this.#expected.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeReceived();
     if (nowUs < this.nextUs) return landed;
-    this.#lookedUs = nowUs;
-    return [...landed, ...this.#takeGivenUp()];
+    this.#checkedUs = nowUs;
+    return [...landed, ...this.#takeUnreachable()];
   }
 
-  #takeLanded(): readonly InstanceEvent[] {
+  #takeReceived(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const handle of this.#messenger.received()) {
       const part = this.#byHandle.get(handle);
@@ -277,23 +279,23 @@ export class LiveHandOffs {
     return events;
   }
 
-  #takeGivenUp(): readonly InstanceEvent[] {
-    const givenUp = this.#unsent.takeUnreachable();
-    if (givenUp.size === 0) return [];
+  #takeUnreachable(): readonly InstanceEvent[] {
+    const unreachable = this.#inFlight.takeUnreachable();
+    if (unreachable.size === 0) return [];
     const events: InstanceEvent[] = [];
     for (const { id, landing, to } of this.#departures.values())
-      if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to });
-    return [...events, ...this.prefixes.onUnreachable(givenUp)];
+      if (unreachable.has(landing)) events.push({ kind: 'streamBroken', id, to });
+    return [...events, ...this.prefixes.onUnreachable(unreachable)];
   }
 
-  /** Says it to another instance. */
+  /** Sends a message to another instance. */
   sendWire(to: InstanceIndex, wire: PeerWire): void {
     this.#options.post(to, wire);
   }
 
-  /** Prompts that are computed go on elsewhere: to be called when the gateway has heard what was computed, or it hears of their ends first. */
+  /** To be called after the outputs were sent to the gateway: otherwise it could receive the end of a request first. */
   sendFirstEvents(): void {
-    for (const [to, wire] of this.#held.splice(0)) this.sendWire(to, wire);
+    for (const [to, wire] of this.#firstEvents.splice(0)) this.sendWire(to, wire);
   }
 }
 
@@ -301,7 +303,7 @@ function keyOf(to: InstanceIndex, id: RequestId): string {
   return `${to} ${id}`;
 }
 
-/** Pages and what comes with them take ways of their own: the later of the two says that all is here. */
-function landedEvent({ id, from, held, complete }: Part): InstanceEvent | undefined {
-  return complete && held !== undefined ? { kind: 'promptReceived', from, id, held } : undefined;
+/** Pages and first events travel separately; the later of the two completes the prompt. */
+function landedEvent({ id, from, firstEvents, complete }: Part): InstanceEvent | undefined {
+  return complete && firstEvents !== undefined ? { kind: 'promptReceived', from, id, held: firstEvents } : undefined;
 }

@@ -1,4 +1,4 @@
-// Prefixes that instances fetch from one another: pages through the messenger, straight from where the blocks lie to where they are wanted.
+// Carries out prefix fetches between instances: pages go through the messenger from the source's blocks to the receiver's.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
@@ -9,19 +9,19 @@ import type { Messenger, ReceiveBufferHandle } from './messenger.ts';
 type Expect = Extract<InstanceEffect, { kind: 'expectPrefix' }>;
 type StreamPrefix = Extract<InstanceEffect, { kind: 'streamPrefix' }>;
 
-/** What the two ends of a fetch tell each other besides what the machines say. */
+/** Messages of the two drivers of a fetch, besides those of the state machines. */
 export type PrefixWire =
-  /** To the one that asked: so far the prefix comes. */
+  /** To the receiver: number of blocks that are sent. */
   | { readonly kind: 'prefix'; readonly id: RequestId; readonly blocks: number }
-  /** To the one that sends: all of it is here. */
-  | { readonly kind: 'prefixHere'; readonly id: RequestId };
+  /** To the source: the prefix has been received. */
+  | { readonly kind: 'prefixReceived'; readonly id: RequestId };
 
 interface Expected {
   readonly handle: ReceiveBufferHandle;
   readonly from: InstanceIndex;
-  /** As the sender says. */
+  /** As the source reports. */
   blocks: number | undefined;
-  /** The first block that lands, where steps may run meanwhile. */
+  /** The first received block, if steps may run meanwhile. */
   readonly ahead: number | undefined;
   complete: boolean;
 }
@@ -34,31 +34,24 @@ interface Sending {
 
 interface LivePrefixesOptions {
   readonly messenger: Messenger;
-  /** Pages of a block, in the order of computation. */
+  /** Layers of the model: pages of a block. */
   readonly layers: number;
   readonly pageBytes: number;
   readonly links: LinkCounters;
-  readonly post: (to: InstanceIndex, wire: PrefixWire) => void;
+  post(to: InstanceIndex, wire: PrefixWire): void;
 }
 
 export class LivePrefixes {
+  readonly #options: LivePrefixesOptions;
   readonly #messenger: Messenger;
-  readonly #post: (to: InstanceIndex, wire: PrefixWire) => void;
-  /** Of the model. */
-  readonly #layers: number;
-  readonly #pageBytes: number;
-  readonly #links: LinkCounters;
   readonly #expected = new Map<RequestId, Expected>();
   readonly #byHandle = new Map<ReceiveBufferHandle, RequestId>();
-  /** What others wait for, by receiver and request. */
+  /** Prefixes that others fetch, by receiver and request. */
   readonly #sending = new Map<string, Sending>();
 
-  constructor({ messenger, layers, pageBytes, links, post }: LivePrefixesOptions) {
-    this.#messenger = messenger;
-    this.#layers = layers;
-    this.#pageBytes = pageBytes;
-    this.#links = links;
-    this.#post = post;
+  constructor(options: LivePrefixesOptions) {
+    this.#options = options;
+    this.#messenger = options.messenger;
   }
 
   get isExpecting(): boolean {
@@ -70,29 +63,29 @@ export class LivePrefixes {
   }
 
   expect({ id, from, pages, ahead }: Expect): void {
-    const handle = this.#messenger.open(pages, ahead === undefined ? undefined : this.#layers);
+    const handle = this.#messenger.open(pages, ahead === undefined ? undefined : this.#options.layers);
     this.#expected.set(id, { handle, from, blocks: undefined, ahead, complete: false });
     this.#byHandle.set(handle, id);
   }
 
-  /** Where the prefix that the request waits for lands. */
+  /** The receive buffer of the prefix that the request waits for. */
   bufferOf(id: RequestId): ReceiveBufferHandle | undefined {
     return this.#expected.get(id)?.handle;
   }
 
-  /** What a step waits for that runs behind what lands (`Step.arriving`); undefined: it does not come. */
+  /** The arrivals that a step behind the prefix waits for (`Step.arriving`); undefined if it will not come. */
   arrivalsOf(id: RequestId): number | undefined {
     const { handle, ahead, blocks } = this.#expected.get(id) ?? {};
     if (handle === undefined || ahead === undefined || blocks === undefined) return undefined;
     return this.#messenger.arrivals(handle, Math.max(0, blocks - ahead));
   }
 
-  /** It has nothing of that; an answer that comes late may be to what was asked for before. */
+  /** The source lacks the prefix. A late reply of an earlier source has no effect. */
   onMissing(from: InstanceIndex, id: RequestId): void {
     if (this.#expected.get(id)?.from === from) this.close(id);
   }
 
-  /** Nothing is written there any more once it returns. */
+  /** When it returns, nothing more is written to the pages. */
   close(id: RequestId): void {
     const expected = this.#expected.get(id);
     if (expected === undefined) return;
@@ -101,46 +94,49 @@ export class LivePrefixes {
     this.#messenger.close(expected.handle);
   }
 
-  /** Somebody asks for a prefix, to be sent there. */
+  /** Another instance fetches a prefix into that receive buffer. */
   onFetch(to: InstanceIndex, id: RequestId, landing: ReceiveBufferHandle): void {
     this.#sending.set(keyOf(to, id), { id, to, landing });
   }
 
-  /** Nothing, where nobody waits any more: the machine hears of that by itself. */
+  /** Sends the prefix, unless the fetch was cancelled: the state machine learns that separately. */
   stream({ id, to, tokens, blocks, pages }: StreamPrefix): void {
     const sending = this.#sending.get(keyOf(to, id));
     if (sending === undefined || pages === undefined) return;
-    const parcels = new Int32Array(3 * pages.length);
-    // Layer by layer: the other side may compute with the first ones while the others come.
+    const descriptors = new Int32Array(3 * pages.length);
+    // Layer by layer: the receiver may compute with the first layers while it receives the others.
     const count = tokens / pageTokens;
     const layers = pages.length / count;
     for (let i = 0; i < pages.length; i++) {
       const layer = Math.floor(i / count);
       const place = (i % count) * layers + layer;
-      parcels.set([layer, pages[place] ?? 0, place], 3 * i);
+      descriptors.set([layer, pages[place] ?? 0, place], 3 * i);
     }
-    this.#links.add(to, sending.landing, keyOf(to, id), pages.length * this.#pageBytes);
-    this.#messenger.send(sending.landing, 0, parcels, true);
-    this.#post(to, { kind: 'prefix', id, blocks });
+    this.#options.links.add(to, sending.landing, keyOf(to, id), pages.length * this.#options.pageBytes);
+    this.#messenger.send(sending.landing, 0, descriptors, true);
+    this.#options.post(to, { kind: 'prefix', id, blocks });
   }
 
-  /** Once it returns nothing is read for it any more, also where all is there: what is not acknowledged yet would be sent again over the next connection. False when nothing was sent. */
+  /**
+   * When it returns, no page is read for the prefix: unacknowledged pages would otherwise be sent again over the next connection. Returns whether
+   * the prefix was being sent.
+   */
   stop(to: InstanceIndex, id: RequestId): boolean {
     const sending = this.#sending.get(keyOf(to, id));
-    this.#links.settle(keyOf(to, id));
+    this.#options.links.settle(keyOf(to, id));
     if (sending === undefined) return false;
     this.#sending.delete(keyOf(to, id));
     this.#messenger.stop(sending.landing);
     return true;
   }
 
-  /** There is nothing to send. */
+  /** The prefix is not here. */
   missing(to: InstanceIndex, id: RequestId): void {
     this.stop(to, id);
   }
 
   onMessage(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
-    if (wire.kind === 'prefixHere') {
+    if (wire.kind === 'prefixReceived') {
       return this.stop(from, wire.id) ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
     }
     const expected = this.#expected.get(wire.id);
@@ -151,7 +147,7 @@ export class LivePrefixes {
     return { kind: 'arriving', id: wire.id, source: from, to: wire.blocks };
   }
 
-  /** A landing of the messenger is complete: what to tell the machine, if it is a prefix and all is known of it. */
+  /** A receive buffer is complete: returns the event for the state machine, if a prefix is. */
   onReceived(handle: ReceiveBufferHandle): InstanceEvent | undefined {
     const id = this.#byHandle.get(handle);
     const expected = id === undefined ? undefined : this.#expected.get(id);
@@ -160,15 +156,15 @@ export class LivePrefixes {
     return this.#loaded(id, expected);
   }
 
-  /** Pages and what is said of them take ways of their own. */
+  /** Pages and messages travel separately. */
   #loaded(id: RequestId, { from, blocks, complete }: Expected): InstanceEvent | undefined {
     if (!complete || blocks === undefined) return undefined;
     this.close(id);
-    this.#post(from, { kind: 'prefixHere', id });
+    this.#options.post(from, { kind: 'prefixReceived', id });
     return { kind: 'loaded', id, source: from, to: blocks };
   }
 
-  /** The messenger has given these up: they will never have left. */
+  /** These receive buffers are unreachable: the prefixes will never be sent. */
   onUnreachable(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to, landing } of [...this.#sending.values()]) {
@@ -179,13 +175,13 @@ export class LivePrefixes {
     return events;
   }
 
-  /** The instance is gone: what it was to send will not come, and it waits for nothing. */
+  /** A peer is lost: its prefixes will not come, and it needs none. */
   onPeerLost(peer: InstanceIndex): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to } of [...this.#sending.values()]) {
       if (to !== peer) continue;
       this.stop(to, id);
-      // Not `prefixSent`: what is still being read of SSD for it is not wanted either.
+      // Not `prefixSent`: reads from SSD for it must stop too.
       events.push({ kind: 'peer', from: peer, message: { kind: 'unwanted', id } });
     }
     for (const [id, { from }] of [...this.#expected]) {

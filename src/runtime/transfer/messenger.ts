@@ -1,15 +1,15 @@
-// What carries pages of an instance's pool to others, whatever the way: native threads of this process, memory shared with others, or tcp.
+// The interface of page transfers between the pools of instances: inside a process, over shared memory, or over TCP.
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { MessengerCounts } from '../../util/counts.ts';
 
 export type { MessengerCounts };
 
-/** Between processes: 'auto' is over shared memory where both are on one host, else by tcp. */
+/** Between processes: 'auto' uses shared memory on one host, else TCP. */
 export type ProcessTransport = 'auto' | 'shared' | 'tcp';
-/** Between instances: 'memory' copies within a process, and 'auto' does so where it can. */
+/** Between instances: 'memory' copies within a process, and 'auto' does so if possible. */
 export type Transport = 'memory' | ProcessTransport;
 
-/** Where an instance is reached by others that know the secret. */
+/** The address of an instance's pages, and the token that senders need. */
 export interface PagesAddress {
   readonly host: string;
   readonly port?: number | undefined;
@@ -17,37 +17,37 @@ export interface PagesAddress {
   readonly transport?: ProcessTransport | undefined;
 }
 
-/** Where pages land: the messenger's own name for it, which tells senders how to reach it. */
+/** Handle of a receive buffer, which contains its address for senders. */
 export type ReceiveBufferHandle = string;
 
-/** Copied inside a process, over memory that two processes share, or by tcp. */
+/** Copies inside a process, shared memory of two processes, or TCP. */
 export type PageTransport = NonNullable<LinkSnapshot['transport']>;
 
 export interface Messenger {
-  /** What has left so far. */
+  /** Counters of what was sent. */
   readonly counts: MessengerCounts;
-  /** The number of the step that begins next over the pool, for `send`. */
+  /** Number of the next step over the pool, for `send`. */
   readonly nextStep: number;
-  /** Place i of the landing is `pages[i]` of this pool. @param layers its places are (blocks, layers), and a step may compute behind what lands */
+  /** Opens a receive buffer whose place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
-  /** Of a landing by layers, only whose first `blocks` blocks come: what such a step waits for (`Step.arriving`), until it is closed. */
+  /** The arrivals for `Step.arriving` of a receive buffer by layers of which `blocks` blocks come, until it is closed. */
   arrivals(landing: ReceiveBufferHandle, blocks: number): number | undefined;
-  /** Once it returns nobody writes to the landing's pages. */
+  /** When it returns, nothing more is written to the pages. */
   close(landing: ReceiveBufferHandle): void;
-  /** Landings that have become complete since the last call. */
+  /** Receive buffers that became complete since the last call. */
   received(): readonly ReceiveBufferHandle[];
-  /** Landings that could not be reached for too long, since the last call: what was to go there is dropped. */
+  /** Receive buffers that were declared unreachable since the last call; sends to them are dropped. */
   unreachable(): readonly ReceiveBufferHandle[];
   /**
-   * Sends pages to another pool's landing, in order: (parcels, 3) of layer, in the order of computation, page of this pool, place in the
-   * landing. What `step` computes leaves as its layers are ready; 0: at once. With `last` the landing is complete once they are there. To
-   * a landing that is closed nothing is sent. @param filling pages of them that may be written while they leave: those are copied first
+   * Sends pages to a receive buffer, in order. Descriptors are (pages, 3): layer in the order of computation, page of this pool, place in the
+   * buffer. Pages that `step` computes leave as its layers are ready; 0: at once. `last` completes the buffer. A closed buffer receives
+   * nothing. @param filling pages that may be written meanwhile: they are copied first
    */
-  send(landing: ReceiveBufferHandle, step: number, parcels: Int32Array, last: boolean, filling?: Int32Array): void;
-  /** Drops what has not left for a landing. Once it returns nothing is read for it any more. */
+  send(landing: ReceiveBufferHandle, step: number, descriptors: Int32Array, last: boolean, filling?: Int32Array): void;
+  /** Drops unsent pages for a receive buffer. When it returns, no page is read for it. */
   stop(landing: ReceiveBufferHandle): void;
-  /** Parcels for a landing whose pages may still be read: those that have not left, and those that would be sent again if a connection broke. */
+  /** Number of descriptors for a receive buffer that are unsent or unacknowledged: their pages may still be read. */
   pending(landing: ReceiveBufferHandle): number;
-  /** How pages get to whoever has that landing; undefined: nobody there has been reached yet. */
+  /** The transport to the owner of a receive buffer; undefined until the first connection. */
   transportTo(landing: ReceiveBufferHandle): PageTransport | undefined;
 }

@@ -1,38 +1,26 @@
-// Prefixes that instances of different processes fetch from one another: what the thread and the others tell each other, over links on the bus.
+// Prefixes that instances of different processes fetch from one another: relays messages between the thread and the peers.
 import type { PrefixMessage } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { scramble } from '../../util/scramble.ts';
-import type { Bus } from '../bus/bus.ts';
-import { type Peer, PeerSession } from '../processes/peer-session.ts';
-import type { InstanceThread } from '../threads/instance-thread.ts';
+import { type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
 import { encode } from '../wire/codec.ts';
 import { type FetcherAnnouncement, type FetchWire, readFetch, readFetcher } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PrefixWire } from './live-prefixes.ts';
+import type { PeerContext } from './peer-context.ts';
 
-export interface RemotePrefixesOptions {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly incarnation: number;
-  readonly thread: Pick<InstanceThread, 'send'>;
-  /** An instance has this number from now on, for good. */
-  readonly met: (index: InstanceIndex, name: string) => void;
-  /** It is a store. */
-  readonly keeps: boolean;
-  readonly log: (message: string) => void;
-}
-
-type Other = Peer<FetcherAnnouncement>;
+type Fetcher = Peer<FetcherAnnouncement>;
 
 /** Another instance. */
-interface Correspondent {
-  /** As the thread knows it: another one for each session. */
+interface Remote {
+  /** The thread's index of it, a new one for each session. */
   readonly index: InstanceIndex;
-  readonly peer: Other;
+  readonly peer: Fetcher;
 }
 
-/** What the thread says to another instance about a prefix. */
+/** A message of the thread about a prefix. */
 export type PrefixPeerWire =
   | PrefixWire
   | {
@@ -41,94 +29,93 @@ export type PrefixPeerWire =
       readonly landing: Extract<PeerWire, { kind: 'message' }>['landing'];
     };
 
-/** The thread's indices of these instances, not to be taken for those of hand-offs. */
-const indicesFrom = 2 ** 20;
+/** First index of these instances, above the indices of hand-offs. */
+const firstIndex = 2 ** 20;
 
-export class RemotePrefixes {
-  readonly #options: RemotePrefixesOptions;
-  readonly #station: PeerSession<FetcherAnnouncement>;
-  readonly #others = new Map<InstanceIndex, Correspondent>();
-  #indices = indicesFrom;
+export class RemotePrefixes implements PeerHandler<FetcherAnnouncement> {
+  readonly #context: Omit<PeerContext, 'requests'>;
+  readonly #isStore: boolean;
+  readonly #session: PeerSession<FetcherAnnouncement>;
+  readonly #remotes = new Map<InstanceIndex, Remote>();
+  #indices = firstIndex;
+  readonly readAnnouncement = readFetcher;
 
-  constructor(options: RemotePrefixesOptions) {
-    this.#options = options;
-    const { bus, name, incarnation, log, keeps } = options;
-    this.#station = new PeerSession<FetcherAnnouncement>({
-      ...{ bus, name, incarnation, log },
-      kind: 'fetcher',
-      about: { isStore: keeps },
-      read: readFetcher,
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#hear(peer, readFetch(message)),
-    });
+  constructor(context: Omit<PeerContext, 'requests'>, isStore: boolean) {
+    this.#context = context;
+    this.#isStore = isStore;
+    this.#session = new PeerSession(context.process, 'fetcher', this);
   }
 
   start(): void {
-    this.#station.start();
+    this.#session.start();
   }
 
   close(): void {
-    this.#station.close();
+    this.#session.close();
   }
 
-  /** Undefined: it cannot be asked (yet, or any more). */
+  announcement(): Pick<FetcherAnnouncement, 'isStore'> {
+    return { isStore: this.#isStore };
+  }
+
+  /** The thread's index of that incarnation; undefined if it is not connected. */
   indexOf({ name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex | undefined {
-    for (const { index, peer } of this.#others.values())
+    for (const { index, peer } of this.#remotes.values())
       if (peer.member.name === name && peer.member.incarnation === incarnation) return index;
     return undefined;
   }
 
-  /** The thread speaks. */
+  /** Sends a message of the thread. */
   send(to: InstanceIndex, wire: PrefixPeerWire): void {
-    const other = this.#others.get(to);
-    if (other !== undefined) this.#station.send(other.peer, encode(outward(other, wire)));
-    // It has gone since: nobody has to wait for an answer.
-    else if (wire.kind === 'message' && wire.message.kind === 'fetch') this.#say(to, missing(wire.message.id));
+    const remote = this.#remotes.get(to);
+    if (remote !== undefined) this.#session.send(remote.peer, encode(outgoing(remote, wire)));
+    // The peer is lost: the fetch fails at once instead of after its timeout.
+    else if (wire.kind === 'message' && wire.message.kind === 'fetch') this.#forward(to, missing(wire.message.id));
   }
 
-  #say(from: InstanceIndex, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerMessage', from, wire });
-  }
-
-  #hear(peer: Other, told: FetchWire): void {
-    const other = this.#of(peer);
-    if (other !== undefined) this.#say(other.index, inward(other, told));
-  }
-
-  #join(peer: Other): void {
+  onJoined(peer: Fetcher): void {
     const index = this.#indices++;
-    this.#others.set(index, { index, peer });
-    this.#options.met(index, peer.member.name);
-    if (peer.member.isStore) this.#tellStores();
+    this.#remotes.set(index, { index, peer });
+    this.#context.names.set(index, peer.member.name);
+    if (peer.member.isStore) this.#reportStores();
   }
 
-  /** Both ends go on without the other. */
-  #lose(peer: Other): void {
-    const other = this.#of(peer);
-    if (other === undefined) return;
-    this.#others.delete(other.index);
-    this.#say(other.index, { kind: 'gone' });
-    if (peer.member.isStore) this.#tellStores();
+  onLost(peer: Fetcher): void {
+    const remote = this.#remoteOf(peer);
+    if (remote === undefined) return;
+    this.#remotes.delete(remote.index);
+    this.#forward(remote.index, { kind: 'gone' });
+    if (peer.member.isStore) this.#reportStores();
   }
 
-  /** What this one computes may be offered to them: not by stores, which compute nothing. */
-  #tellStores(): void {
-    if (this.#options.keeps) return;
-    const stores = [...this.#others.values()].flatMap(({ index, peer: { member } }) =>
+  onMessage(peer: Fetcher, bytes: Uint8Array): void {
+    const message = readFetch(bytes);
+    const remote = this.#remoteOf(peer);
+    if (remote !== undefined) this.#forward(remote.index, incoming(remote, message));
+  }
+
+  /** To the thread. */
+  #forward(from: InstanceIndex, wire: PeerWire): void {
+    this.#context.thread.send({ kind: 'peerMessage', from, wire });
+  }
+
+  /** Reports to the thread the stores to which it may offer prefixes. A store itself computes none. */
+  #reportStores(): void {
+    if (this.#isStore) return;
+    const stores = [...this.#remotes.values()].flatMap(({ index, peer: { member } }) =>
       member.isStore ? [{ instance: index, key: keyOf(member.name) }] : [],
     );
-    this.#options.thread.send({ kind: 'stores', stores });
+    this.#context.thread.send({ kind: 'stores', stores });
   }
 
-  #of(peer: Other): Correspondent | undefined {
-    for (const each of this.#others.values()) if (each.peer === peer) return each;
+  #remoteOf(peer: Fetcher): Remote | undefined {
+    for (const remote of this.#remotes.values()) if (remote.peer === peer) return remote;
     return undefined;
   }
 }
 
 export function isPrefixPeerWire(wire: PeerWire): wire is PrefixPeerWire {
-  if (wire.kind === 'prefix' || wire.kind === 'prefixHere') return true;
+  if (wire.kind === 'prefix' || wire.kind === 'prefixReceived') return true;
   if (wire.kind !== 'message') return false;
   const { kind } = wire.message;
   return kind === 'fetch' || kind === 'offer' || kind === 'missing' || kind === 'unwanted';
@@ -138,48 +125,50 @@ function missing(id: RequestId): PeerWire {
   return { kind: 'message', message: { kind: 'missing', id }, landing: undefined };
 }
 
-/** Alike in all processes. */
+/** The same in all processes. */
 function keyOf(name: string): number {
   let key = 0;
   for (let i = 0; i < name.length; i++) key = scramble(key ^ name.charCodeAt(i));
   return key;
 }
 
-/** Requests of others may have the names of our own. */
-function nameOf({ index }: Correspondent, theirs: RequestId): RequestId {
-  return `${index}/${theirs}`;
+/** The id here of a peer's request, distinct from the ids of own requests. */
+function localIdOf({ index }: Remote, remoteId: RequestId): RequestId {
+  return `${index}/${remoteId}`;
 }
 
-function outward(other: Correspondent, wire: PrefixPeerWire): FetchWire {
-  const theirs = (id: RequestId): RequestId => id.slice(nameOf(other, '').length);
-  if (wire.kind === 'prefix') return { kind: 'prefix', id: theirs(wire.id), blocks: wire.blocks };
-  if (wire.kind === 'prefixHere') return wire;
+function outgoing(remote: Remote, wire: PrefixPeerWire): FetchWire {
+  const remoteId = (id: RequestId): RequestId => id.slice(localIdOf(remote, '').length);
+  if (wire.kind === 'prefix') return { kind: 'prefix', id: remoteId(wire.id), blocks: wire.blocks };
+  if (wire.kind === 'prefixReceived') return wire;
   const { message, landing } = wire;
-  if (message.kind === 'missing') return { kind: 'missing', id: theirs(message.id) };
+  if (message.kind === 'missing') return { kind: 'missing', id: remoteId(message.id) };
   if (message.kind === 'unwanted' || message.kind === 'offer') return message;
-  if (landing === undefined) throw new Error('Cannot fetch a prefix: it has no landing');
+  if (landing === undefined) throw new Error('Cannot fetch a prefix: it has no receive buffer');
   const { id, from, chain, range } = message;
   return { kind: 'fetch', id, from, landing, range, chain: { blocks: chain.blocks, words: chain.words } };
 }
 
-function inward(other: Correspondent, told: FetchWire): PeerWire {
-  const { id } = told;
-  switch (told.kind) {
+function incoming(remote: Remote, wire: FetchWire): PeerWire {
+  const { id } = wire;
+  switch (wire.kind) {
     case 'prefix':
-      return told;
+      return wire;
     case 'missing':
       return missing(id);
-    case 'prefixHere':
-      return { kind: 'prefixHere', id: nameOf(other, id) };
+    case 'prefixReceived':
+      return { kind: 'prefixReceived', id: localIdOf(remote, id) };
     case 'unwanted':
-      return { kind: 'message', message: { kind: 'unwanted', id: nameOf(other, id) }, landing: undefined };
+      return { kind: 'message', message: { kind: 'unwanted', id: localIdOf(remote, id) }, landing: undefined };
     case 'offer': {
-      const message = { ...told, id: nameOf(other, id) };
+      const message = { ...wire, id: localIdOf(remote, id) };
       return { kind: 'message', message, landing: undefined };
     }
     case 'fetch': {
-      const { chain, from, landing, range } = told;
-      return { kind: 'message', message: { kind: 'fetch', id: nameOf(other, id), chain, from, range }, landing };
+      const { chain, from, landing, range } = wire;
+      return { kind: 'message', message: { kind: 'fetch', id: localIdOf(remote, id), chain, from, range }, landing };
     }
+    default:
+      return assertNever(wire);
   }
 }

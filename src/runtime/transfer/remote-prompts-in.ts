@@ -1,187 +1,185 @@
-// Prompts that were computed in another process and go on here: what the thread and those who prefill tell each other, over links on the bus.
+// Prompts that another process has prefilled and this one decodes: relays messages between the thread and the prefill instances.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import type { Peer, PeerSession } from '../processes/peer-session.ts';
-import type { InstanceThread } from '../threads/instance-thread.ts';
+import { type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
 import { encode } from '../wire/codec.ts';
-import type { HandOffWire, PeerAnnouncement } from '../wire/messages.ts';
-import { type HandOffEnd, handOffSession } from './hand-off-session.ts';
+import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from '../wire/messages.ts';
 import type { PeerWire } from './live-hand-offs.ts';
+import type { PeerContext } from './peer-context.ts';
 import type { DepartingPrompt } from './remote-prompts-out.ts';
-
-export interface PromptsInOptions extends HandOffEnd {
-  readonly thread: Pick<InstanceThread, 'send'>;
-  /** A prompt is to land here: the name that its request has here; undefined where its gateway's session is not known. @throws Error where it cannot be taken */
-  readonly expect: (leaving: DepartingPrompt) => RequestId | undefined;
-  /** All of it is here. */
-  readonly landed: (here: RequestId) => void;
-  /** It will not come. */
-  readonly left: (here: RequestId) => void;
-}
 
 type Prefiller = Peer<PeerAnnouncement>;
 
-/** An instance that prefills. */
+/** A prefill instance. */
 interface Source {
-  /** As the thread knows it: another one for each session. */
+  /** The thread's index of it, a new one for each session. */
   readonly index: InstanceIndex;
   readonly peer: Prefiller;
-  /** What is expected: the names that requests have there, by those that they have here. */
-  readonly theirs: Map<RequestId, RequestId>;
+  /** Expected prompts: the ids that requests have there, by their ids here. */
+  readonly remoteIds: Map<RequestId, RequestId>;
 }
 
-export class RemotePromptsIn {
-  readonly #options: PromptsInOptions;
-  readonly #station: PeerSession<PeerAnnouncement>;
+export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
+  readonly #context: Omit<PeerContext, 'names'>;
+  readonly #session: PeerSession<PeerAnnouncement>;
   readonly #sources = new Map<InstanceIndex, Source>();
   #indices = 0;
+  readonly readAnnouncement = readPeer;
 
-  constructor(options: PromptsInOptions) {
-    this.#options = options;
-    this.#station = handOffSession('decode', options, {
-      join: (peer) => this.#join(peer),
-      lose: (peer) => this.#lose(peer),
-      hear: (peer, told) => this.#hear(peer, told),
-    });
+  constructor(context: Omit<PeerContext, 'names'>) {
+    this.#context = context;
+    this.#session = new PeerSession(context.process, 'decode', this);
   }
 
   start(): void {
-    this.#station.start();
+    this.#session.start();
   }
 
   close(): void {
-    this.#station.close();
+    this.#session.close();
   }
 
-  /** It is cancelled. */
-  forget(here: RequestId): void {
-    for (const { theirs } of this.#sources.values()) theirs.delete(here);
+  /** The request has ended here or was cancelled. */
+  forget(id: RequestId): void {
+    for (const { remoteIds } of this.#sources.values()) remoteIds.delete(id);
   }
 
-  /** The thread speaks. */
+  /** Sends a message of the thread. */
   send(to: InstanceIndex, wire: PeerWire): void {
     const source = this.#sources.get(to);
-    if (wire.kind !== 'message') throw new Error(`Cannot tell ${wire.kind} to an instance that prefills`);
+    if (wire.kind !== 'message') throw new Error(`Cannot send ${wire.kind} to a prefill instance`);
     const { message, landing } = wire;
-    const here = message.id;
-    const id = source?.theirs.get(here);
+    const id = source?.remoteIds.get(message.id);
     if (source === undefined || id === undefined) return;
     switch (message.kind) {
       case 'reserved':
-        if (landing !== undefined) this.#tell(source.peer, { kind: 'reserved', id, landing, asking: message.asking });
+        if (landing !== undefined) this.#sendTo(source.peer, { kind: 'reserved', id, landing, asking: message.asking });
         break;
       case 'received':
       case 'declined':
-        source.theirs.delete(here);
-        this.#tell(source.peer, { kind: message.kind, id });
-        if (this.#isExpected(here)) break;
-        if (message.kind === 'received') this.#options.landed(here);
-        else this.#options.left(here);
+        source.remoteIds.delete(message.id);
+        this.#sendTo(source.peer, { kind: message.kind, id });
+        if (this.#isExpected(message.id)) break;
+        if (message.kind === 'received') this.#context.requests.onReceived(message.id);
+        else this.#context.requests.release(message.id);
         break;
       default:
-        throw new Error(`Cannot tell ${message.kind} to an instance that prefills`);
+        throw new Error(`Cannot send ${message.kind} to a prefill instance`);
     }
   }
 
-  #tell(peer: Prefiller, told: HandOffWire): void {
-    this.#station.send(peer, encode(told));
+  onJoined(peer: Prefiller): void {
+    const index = this.#indices++;
+    this.#sources.set(index, { index, peer, remoteIds: new Map() });
   }
 
-  #hear(peer: Prefiller, told: HandOffWire): void {
-    const source = this.#of(peer);
+  /** Prompts that have not been received completely are given up. */
+  onLost(peer: Prefiller): void {
+    const source = this.#sourceOf(peer);
     if (source === undefined) return;
-    if (told.kind === 'reserve') {
-      this.#expect(source, told);
-      return;
-    }
-    const here = hereOf(source, told.id);
-    if (here === undefined) return;
-    if (told.kind === 'held') this.#say(source, { kind: 'held', id: here, held: told.held });
-    else if (told.kind === 'release') this.#release(source, here);
-    // It stays expected.
-    else if (told.kind === 'withdraw')
-      this.#say(source, {
-        kind: 'message',
-        message: { kind: 'withdraw', id: here, asking: told.asking },
-        landing: undefined,
-      });
-    else throw new Error(`Cannot hear ${told.kind} from an instance that prefills`);
+    this.#sources.delete(source.index);
+    for (const id of [...source.remoteIds.keys()]) this.#release(source, id);
   }
 
-  #expect(source: Source, leaving: DepartingPrompt): void {
-    const parts = this.#partsOf(source, leaving);
-    const here = parts && this.#options.expect(leaving);
-    if (here === undefined) {
-      this.#tell(source.peer, { kind: 'unknown', id: leaving.id });
+  onMessage(peer: Prefiller, bytes: Uint8Array): void {
+    const message = readHandOff(bytes);
+    const source = this.#sourceOf(peer);
+    if (source === undefined) return;
+    if (message.kind === 'reserve') {
+      this.#onReserve(source, message);
       return;
     }
-    for (const [sender, id] of parts ?? []) sender.theirs.set(here, id);
-    const senders = leaving.senders && Array.from(parts?.keys() ?? [], ({ index }) => index);
-    const { asking } = leaving;
-    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here }, senders, asking } as const;
-    this.#say(source, { kind: 'message', message, landing: undefined });
+    const id = localIdOf(source, message.id);
+    if (id === undefined) return;
+    switch (message.kind) {
+      case 'firstEvents':
+        this.#forward(source, { kind: 'firstEvents', id, events: message.events });
+        break;
+      case 'release':
+        this.#release(source, id);
+        break;
+      case 'withdraw': {
+        // The prompt stays expected.
+        const withdraw = { kind: 'withdraw', id, asking: message.asking } as const;
+        this.#forward(source, { kind: 'message', message: withdraw, landing: undefined });
+        break;
+      }
+      default:
+        throw new Error(`Cannot receive ${message.kind} from a prefill instance`);
+    }
   }
 
-  /** Who sends it, and what each calls it; undefined: one of them is not there. */
+  #onReserve(source: Source, prompt: DepartingPrompt): void {
+    const parts = this.#partsOf(source, prompt);
+    const id = parts && this.#context.requests.register(prompt.gateway, prompt.request, true);
+    if (id === undefined) {
+      this.#sendTo(source.peer, { kind: 'unknown', id: prompt.id });
+      return;
+    }
+    for (const [sender, remoteId] of parts ?? []) sender.remoteIds.set(id, remoteId);
+    const senders = prompt.senders && Array.from(parts?.keys() ?? [], ({ index }) => index);
+    const message = {
+      kind: 'reserve',
+      id,
+      request: { ...prompt.request, id },
+      senders,
+      asking: prompt.asking,
+    } as const;
+    this.#forward(source, { kind: 'message', message, landing: undefined });
+  }
+
+  /** The senders of the prompt, and its id at each; undefined if one of them is not connected. */
   #partsOf(source: Source, { id, senders }: DepartingPrompt): ReadonlyMap<Source, RequestId> | undefined {
     if (senders === undefined) return new Map([[source, id]]);
     const parts = new Map<Source, RequestId>();
-    for (const { name, incarnation, id: theirs } of senders) {
+    for (const { name, incarnation, id: remoteId } of senders) {
       const sender = this.#find(name, incarnation);
       if (sender === undefined) return undefined;
-      parts.set(sender, theirs);
+      parts.set(sender, remoteId);
     }
     return parts;
   }
 
-  /** Is a part of it on its way? */
-  #isExpected(here: RequestId): boolean {
-    for (const { theirs } of this.#sources.values()) if (theirs.has(here)) return true;
+  /** True while a part of the prompt has not been received. */
+  #isExpected(id: RequestId): boolean {
+    for (const { remoteIds } of this.#sources.values()) if (remoteIds.has(id)) return true;
     return false;
   }
 
-  #release(source: Source, here: RequestId): void {
-    source.theirs.delete(here);
-    // Parts of others are in vain without this one's.
-    for (const { peer, theirs } of this.#sources.values()) {
-      const id = theirs.get(here);
-      if (id !== undefined) this.#tell(peer, { kind: 'unknown', id });
-      theirs.delete(here);
+  #release(source: Source, id: RequestId): void {
+    source.remoteIds.delete(id);
+    // The parts of the other senders are useless without this one.
+    for (const { peer, remoteIds } of this.#sources.values()) {
+      const remoteId = remoteIds.get(id);
+      if (remoteId !== undefined) this.#sendTo(peer, { kind: 'unknown', id: remoteId });
+      remoteIds.delete(id);
     }
-    // Not `release`, which comes too late for what has just landed: whoever says it has seen to it that nobody wants that either.
-    this.#options.thread.send({ kind: 'cancel', id: here });
-    this.#options.left(here);
+    // `release` would not end a prompt that has just been received. Its sender has given it up in any case.
+    this.#context.thread.send({ kind: 'cancel', id });
+    this.#context.requests.release(id);
   }
 
-  #say({ index: from }: Source, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerMessage', from, wire });
+  #sendTo(peer: Prefiller, message: HandOffWire): void {
+    this.#session.send(peer, encode(message));
   }
 
-  #join(peer: Prefiller): void {
-    const index = this.#indices++;
-    this.#sources.set(index, { index, peer, theirs: new Map() });
-  }
-
-  /** Nothing more will come of what has not landed. */
-  #lose(peer: Prefiller): void {
-    const source = this.#of(peer);
-    if (source === undefined) return;
-    this.#sources.delete(source.index);
-    for (const here of [...source.theirs.keys()]) this.#release(source, here);
+  /** To the thread. */
+  #forward({ index: from }: Source, wire: PeerWire): void {
+    this.#context.thread.send({ kind: 'peerMessage', from, wire });
   }
 
   #find(name: string, incarnation: number): Source | undefined {
-    for (const each of this.#sources.values())
-      if (each.peer.member.name === name && each.peer.member.incarnation === incarnation) return each;
+    for (const source of this.#sources.values())
+      if (source.peer.member.name === name && source.peer.member.incarnation === incarnation) return source;
     return undefined;
   }
 
-  #of(peer: Prefiller): Source | undefined {
-    for (const each of this.#sources.values()) if (each.peer === peer) return each;
+  #sourceOf(peer: Prefiller): Source | undefined {
+    for (const source of this.#sources.values()) if (source.peer === peer) return source;
     return undefined;
   }
 }
 
-function hereOf({ theirs }: Source, id: RequestId): RequestId | undefined {
-  for (const [here, there] of theirs) if (there === id) return here;
+function localIdOf({ remoteIds }: Source, remoteId: RequestId): RequestId | undefined {
+  for (const [id, there] of remoteIds) if (there === remoteId) return id;
   return undefined;
 }

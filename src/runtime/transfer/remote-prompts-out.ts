@@ -1,134 +1,122 @@
-// Prompts that are computed in this process and go on in another: what the thread and those who decode tell each other, over links on the bus.
+// Prompts that this process prefills and another one decodes: relays messages between the thread and the decode instances.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
-import { type Peer, type PeerSession, silentUs } from '../processes/peer-session.ts';
-import type { InstanceThread } from '../threads/instance-thread.ts';
+import { type Peer, type PeerHandler, PeerSession, silentUs } from '../processes/peer-session.ts';
 import { encode } from '../wire/codec.ts';
-import type { HandOffWire, PeerAnnouncement } from '../wire/messages.ts';
+import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from '../wire/messages.ts';
 import type { SessionName } from '../wire/names.ts';
-import { type HandOffEnd, handOffSession } from './hand-off-session.ts';
 import type { PeerWire } from './live-hand-offs.ts';
-
-export interface PromptsOutOptions extends HandOffEnd {
-  readonly thread: Pick<InstanceThread, 'send'>;
-  /** An instance has this number from now on, for good. */
-  readonly met: (index: InstanceIndex, name: string) => void;
-  /** The request goes on elsewhere. */
-  readonly taken: (here: RequestId) => void;
-}
+import type { PeerContext } from './peer-context.ts';
 
 type Decoder = Peer<PeerAnnouncement>;
 export type DepartingPrompt = Extract<HandOffWire, { kind: 'reserve' }>;
 
-/** An instance that decodes. */
+/** A decode instance. */
 interface Destination {
-  /** As the thread knows it: another one for each session. */
+  /** The thread's index of it, a new one for each session. */
   readonly index: InstanceIndex;
   readonly name: string;
   readonly incarnation: number;
-  /** Undefined: it is expected. */
+  /** Undefined until it has joined. */
   peer: Decoder | undefined;
-  /** By the names that they have here. */
-  readonly leaving: Map<RequestId, DepartingPrompt>;
-  /** To be told once it is there. */
-  waiting: HandOffWire[];
+  /** By their ids here. */
+  readonly prompts: Map<RequestId, DepartingPrompt>;
+  /** Messages kept until it has joined. */
+  queued: HandOffWire[];
 }
 
-export class RemotePromptsOut {
-  readonly #options: PromptsOutOptions;
-  readonly #station: PeerSession<PeerAnnouncement>;
+export class RemotePromptsOut implements PeerHandler<PeerAnnouncement> {
+  readonly #context: PeerContext;
+  readonly #session: PeerSession<PeerAnnouncement>;
   readonly #destinations = new Map<InstanceIndex, Destination>();
   #indices = 0;
+  readonly readAnnouncement = readPeer;
 
-  constructor(options: PromptsOutOptions) {
-    this.#options = options;
-    this.#station = handOffSession('prefill', options, {
-      join: (peer) => this.#join(peer),
-      lose: (peer) => this.#lose(peer),
-      hear: (peer, told) => this.#hear(peer, told),
-    });
+  constructor(context: PeerContext) {
+    this.#context = context;
+    this.#session = new PeerSession(context.process, 'prefill', this);
   }
 
   start(): void {
-    this.#station.start();
+    this.#session.start();
   }
 
   close(): void {
-    this.#station.close();
+    this.#session.close();
   }
 
-  /** A request is to go on at that instance, whose index it returns. One that is not known yet is waited for, as long as anybody may be silent. */
-  add(leaving: DepartingPrompt, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
+  /** Registers a prompt for a decode instance, and returns the index of that instance. One that has not joined yet is awaited for the heartbeat timeout. */
+  add(prompt: DepartingPrompt, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
     const destination = this.#find(name, incarnation) ?? this.#await(name, incarnation);
-    destination.leaving.set(leaving.id, leaving);
+    destination.prompts.set(prompt.id, prompt);
     return destination.index;
   }
 
-  /** It has ended here, or is cancelled. */
-  forget(here: RequestId): void {
-    for (const { leaving } of this.#destinations.values()) leaving.delete(here);
+  /** The request has ended here or was cancelled. */
+  forget(id: RequestId): void {
+    for (const { prompts } of this.#destinations.values()) prompts.delete(id);
   }
 
-  /** The thread speaks. What it says to one that is gone, or of what has ended, is of no interest there. */
+  /** Sends a message of the thread. Messages to a lost instance, or about ended requests, are dropped. */
   send(to: InstanceIndex, wire: PeerWire): void {
     const destination = this.#destinations.get(to);
-    const told = destination && outward(destination, wire);
-    if (destination === undefined || told === undefined) return;
-    if (destination.peer === undefined) destination.waiting.push(told);
-    else this.#station.send(destination.peer, encode(told));
+    const message = destination && outgoing(destination, wire);
+    if (destination === undefined || message === undefined) return;
+    if (destination.peer === undefined) destination.queued.push(message);
+    else this.#session.send(destination.peer, encode(message));
   }
 
-  #hear(peer: Decoder, told: HandOffWire): void {
-    const destination = this.#of(peer);
-    if (destination?.leaving.has(told.id) !== true) return;
-    const { id } = told;
-    switch (told.kind) {
-      case 'reserved':
-        this.#say(destination, {
-          kind: 'message',
-          message: { kind: 'reserved', id, asking: told.asking },
-          landing: told.landing,
-        });
+  onJoined(peer: Decoder): void {
+    const { name, incarnation } = peer.member;
+    const destination = this.#find(name, incarnation) ?? this.#open(name, incarnation);
+    destination.peer = peer;
+    for (const message of destination.queued) this.#session.send(peer, encode(message));
+    destination.queued = [];
+  }
+
+  onLost(peer: Decoder): void {
+    const destination = this.#destinationOf(peer);
+    if (destination !== undefined) this.#end(destination);
+  }
+
+  onMessage(peer: Decoder, bytes: Uint8Array): void {
+    const message = readHandOff(bytes);
+    const destination = this.#destinationOf(peer);
+    if (destination?.prompts.has(message.id) !== true) return;
+    const { id } = message;
+    switch (message.kind) {
+      case 'reserved': {
+        const reserved = { kind: 'reserved', id, asking: message.asking } as const;
+        this.#forward(destination, { kind: 'message', message: reserved, landing: message.landing });
         break;
+      }
       case 'received':
       case 'declined':
-        destination.leaving.delete(id);
-        this.#say(destination, { kind: 'message', message: { kind: told.kind, id }, landing: undefined });
-        if (told.kind === 'received') this.#options.taken(id);
+        destination.prompts.delete(id);
+        this.#forward(destination, { kind: 'message', message: { kind: message.kind, id }, landing: undefined });
+        if (message.kind === 'received') this.#context.requests.release(id);
         break;
       case 'unknown':
         this.#break(destination, id);
         break;
       default:
-        throw new Error(`Cannot hear ${told.kind} from an instance that decodes`);
+        throw new Error(`Cannot receive ${message.kind} from a decode instance`);
     }
   }
 
-  #say({ index }: Destination, wire: PeerWire): void {
-    this.#options.thread.send({ kind: 'peerMessage', from: index, wire });
+  /** To the thread. */
+  #forward({ index }: Destination, wire: PeerWire): void {
+    this.#context.thread.send({ kind: 'peerMessage', from: index, wire });
   }
 
-  /** The thread lets go of it, and its gateway tries it elsewhere. */
-  #break({ index, leaving }: Destination, id: RequestId): void {
-    leaving.delete(id);
-    this.#options.thread.send({ kind: 'streamBroken', id, to: index });
-  }
-
-  #join(peer: Decoder): void {
-    const { name, incarnation } = peer.member;
-    const destination = this.#find(name, incarnation) ?? this.#open(name, incarnation);
-    destination.peer = peer;
-    for (const told of destination.waiting) this.#station.send(peer, encode(told));
-    destination.waiting = [];
-  }
-
-  #lose(peer: Decoder): void {
-    const destination = this.#of(peer);
-    if (destination !== undefined) this.#end(destination);
+  /** The thread releases the request, and its gateway retries it elsewhere. */
+  #break({ index, prompts }: Destination, id: RequestId): void {
+    prompts.delete(id);
+    this.#context.thread.send({ kind: 'streamBroken', id, to: index });
   }
 
   #end(destination: Destination): void {
     this.#destinations.delete(destination.index);
-    for (const id of [...destination.leaving.keys()]) this.#break(destination, id);
+    for (const id of [...destination.prompts.keys()]) this.#break(destination, id);
   }
 
   #await(name: string, incarnation: number): Destination {
@@ -142,42 +130,42 @@ export class RemotePromptsOut {
 
   #open(name: string, incarnation: number): Destination {
     const index = this.#indices++;
-    const destination = { index, name, incarnation, peer: undefined, leaving: new Map(), waiting: [] };
+    const destination = { index, name, incarnation, peer: undefined, prompts: new Map(), queued: [] };
     this.#destinations.set(index, destination);
-    this.#options.met(index, name);
+    this.#context.names.set(index, name);
     return destination;
   }
 
   #find(name: string, incarnation: number): Destination | undefined {
-    for (const each of this.#destinations.values())
-      if (each.name === name && each.incarnation === incarnation) return each;
+    for (const destination of this.#destinations.values())
+      if (destination.name === name && destination.incarnation === incarnation) return destination;
     return undefined;
   }
 
-  #of(peer: Decoder): Destination | undefined {
-    for (const each of this.#destinations.values()) if (each.peer === peer) return each;
+  #destinationOf(peer: Decoder): Destination | undefined {
+    for (const destination of this.#destinations.values()) if (destination.peer === peer) return destination;
     return undefined;
   }
 }
 
-function outward({ leaving }: Destination, wire: PeerWire): HandOffWire | undefined {
-  if (wire.kind === 'held') return leaving.has(wire.id) ? { kind: 'held', id: wire.id, held: wire.held } : undefined;
-  if (wire.kind !== 'message') throw new Error(`Cannot tell ${wire.kind} to an instance that decodes`);
+function outgoing({ prompts }: Destination, wire: PeerWire): HandOffWire | undefined {
+  if (wire.kind === 'firstEvents') return prompts.has(wire.id) ? wire : undefined;
+  if (wire.kind !== 'message') throw new Error(`Cannot send ${wire.kind} to a decode instance`);
   const { message } = wire;
   const { kind, id } = message;
-  const leaves = leaving.get(id);
+  const prompt = prompts.get(id);
   switch (kind) {
     case 'reserve': {
       const { senders, asking } = message;
-      // One whose group came to nothing sends all.
-      return leaves && { ...leaves, senders: senders && leaves.senders, asking };
+      // After its group has failed, one instance sends the whole prompt.
+      return prompt && { ...prompt, senders: senders && prompt.senders, asking };
     }
     case 'release':
-      // What was cancelled is known here no more, and there it still may be.
+      // A cancelled request is unknown here, but may still be reserved there.
       return { kind, id };
     case 'withdraw':
       return { kind, id, asking: message.asking };
     default:
-      throw new Error(`Cannot tell ${kind} to an instance that decodes`);
+      throw new Error(`Cannot send ${kind} to a decode instance`);
   }
 }

@@ -1,4 +1,4 @@
-// What processes whose instances lend to one another tell each other, and the records that they share, checked field by field where they arrive.
+// Messages and stored records of lenders in different processes, validated on receipt.
 import { z } from 'zod';
 import { parseEnvelope } from '../../core/lending/parse.ts';
 import type { LeaseRecord } from '../../core/membership/election.ts';
@@ -18,28 +18,27 @@ const lenderWire = z.discriminatedUnion('kind', [
     kind: z.literal('lending'),
     envelope: z.unknown().transform(parseEnvelope),
   }),
-  z.strictObject({ kind: z.literal('expect'), move, blocks }),
-  z.strictObject({ kind: z.literal('expected'), move, landing }),
+  z.strictObject({ kind: z.literal('prepareCopy'), move, blocks }),
+  z.strictObject({ kind: z.literal('copyPrepared'), move, landing }),
   z.strictObject({ kind: z.literal('copy'), move, blocks, landing }),
-  z.strictObject({ kind: z.enum(['arrived', 'broken', 'drop']), move }),
+  z.strictObject({ kind: z.enum(['copyReceived', 'copyFailed', 'endCopy']), move }),
   z.strictObject({ kind: z.literal('remoteAttentionLoad'), permille: count.max(1000) }),
 ]);
 
-/** Of an instance that lends. */
 export interface LenderAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
-  /** Its number among those that lend. */
+  /** The lender number. */
   readonly instance: number;
-  /** Of its blocks and how they are computed over: equal, or nothing can be lent. */
+  /** Identity of its blocks and kernels: lenders need equal ones. */
   readonly identity: string;
-  /** Blocks that it may lend. */
+  /** Number of blocks that it may lend. */
   readonly lendableBlocks: number;
-  /** Where attention is computed over what it lends: host and port. */
+  /** Address of its remote attention server: host and port. */
   readonly attentionAddress: string;
 }
 
 export interface LenderPlace {
-  /** Empty: whoever had it has left. */
+  /** Empty: the number was freed. */
   readonly name: string;
   readonly incarnation: number;
 }
@@ -58,8 +57,8 @@ const place = z
 const places = z.strictObject({ places: z.array(place).max(4096) });
 const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
-/** Each throws an Error that names the field at fault. */
-export const readLendingWire = reader<Exclude<LendingWire, { kind: 'room' | 'door' }>>(
+/** Each throws an Error that names the invalid field. */
+export const readLendingWire = reader<Exclude<LendingWire, { kind: 'attentionServer' | 'attentionAddress' }>>(
   "a lender's message",
   lenderWire,
 );

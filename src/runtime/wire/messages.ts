@@ -178,7 +178,7 @@ const handOff = z.discriminatedUnion('kind', [
   }),
   z.strictObject({ kind: z.literal('reserved'), id, landing: text, asking: count.optional() }),
   z.strictObject({ kind: z.literal('withdraw'), id, asking: count }),
-  z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
+  z.strictObject({ kind: z.literal('firstEvents'), id, events: z.array(event) }),
   z.strictObject({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
 ]);
 
@@ -196,7 +196,7 @@ const fetch = z.discriminatedUnion('kind', [
     .refine(({ chain, from }) => from < chain.blocks, { path: ['from'], message: 'there is nothing to send' }),
   z.strictObject({ kind: z.literal('offer'), id, chain }),
   z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
-  z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixHere']), id }),
+  z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixReceived']), id }),
 ]);
 
 const role = z.enum(['mixed', 'prefill', 'decode', 'store']);
@@ -249,7 +249,7 @@ export type HandOffWire =
       /** How often memory was asked for and given up before; undefined: never. */
       readonly asking?: number | undefined;
     }
-  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
+  | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }
   /** Nothing comes for that asking; another may follow. */
   | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number }
@@ -272,7 +272,7 @@ export type FetchWire =
   /** Nobody wants it any more. */
   | { readonly kind: 'unwanted'; readonly id: RequestId }
   /** All of it is here. */
-  | { readonly kind: 'prefixHere'; readonly id: RequestId }
+  | { readonly kind: 'prefixReceived'; readonly id: RequestId }
   /** Back: so far it comes; it does not. */
   | { readonly kind: 'prefix'; readonly id: RequestId; readonly blocks: number }
   | { readonly kind: 'missing'; readonly id: RequestId };

@@ -1,6 +1,7 @@
 // How gateways and instances in different processes name one another.
 import { z } from 'zod';
 import type { GroupPrefix } from '../../core/protocol/events.ts';
+import type { PinId, RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 
 const count = z.number().int().min(0);
@@ -41,4 +42,9 @@ export interface NamedGroup {
   readonly prefix:
     | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'incarnation'> | undefined })
     | undefined;
+}
+
+/** The id at an instance of a gateway's request or pin: unique across gateways and sessions. @param gateway the gateway and its session with the instance */
+export function requestName({ name, incarnation, session }: SessionName, id: RequestId | PinId): string {
+  return `${name}.${incarnation}.${session}/${id}`;
 }

@@ -1,4 +1,4 @@
-// What members of a group in different processes tell each other about a prompt that they compute together.
+// Messages between members of a pipeline group in different processes.
 import { z } from 'zod';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
@@ -7,8 +7,9 @@ import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { reader, request } from './messages.ts';
 import { type NamedGroup, namedGroup, type SessionName, sessionName } from './names.ts';
 
-/** `id`: as whoever hears it calls the request. Numbers are those of `RowsWire`. */
+/** `id`: of the request at the receiver. Numbers are those of `ActivationWire`. */
 export type PipelineWire =
+  /** From the first member to another: asks it to compute its layers of the prompt. */
   | {
       readonly kind: 'joinPipeline';
       readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
@@ -20,24 +21,26 @@ export type PipelineWire =
   | { readonly kind: 'joinedPipeline'; readonly id: RequestId; readonly cachedTokens: number }
   | { readonly kind: 'declinePipeline' | 'leavePipeline'; readonly id: RequestId }
   | {
-      readonly kind: 'rows';
+      readonly kind: 'activations';
       readonly number: number;
       readonly id: RequestId;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
       readonly landing: ReceiveBufferHandle | undefined;
     }
-  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
-  | { readonly kind: 'rowsUnwanted'; readonly number: number };
+  | { readonly kind: 'activationsBuffer'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
+  | { readonly kind: 'activationsCancelled'; readonly number: number };
 
 const { tokensMax } = batchLimits;
 const count = z.number().int().min(0);
 const id = z.string().min(1).max(1024);
-const landing = z.string().regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'it is no landing');
+const landing = z
+  .string()
+  .regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'it is no handle of a receive buffer');
 const chunk = z
   .strictObject({ from: count, tokens: count, cachedTokens: count })
   .refine(({ from, tokens }) => from < tokens && tokens - from <= tokensMax, 'it is no chunk');
 
-const stage = z.discriminatedUnion('kind', [
+const wire = z.discriminatedUnion('kind', [
   z
     .strictObject({
       kind: z.literal('joinPipeline'),
@@ -47,13 +50,13 @@ const stage = z.discriminatedUnion('kind', [
       index: count.min(1),
       decodeAt: sessionName,
     })
-    .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'nobody has that place' }),
+    .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'it is no member' }),
   z.strictObject({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
   z.strictObject({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
-  z.strictObject({ kind: z.literal('rows'), number: count, id, chunk, landing: landing.optional() }),
-  z.strictObject({ kind: z.literal('rowsLand'), number: count.optional(), landing }),
-  z.strictObject({ kind: z.literal('rowsUnwanted'), number: count }),
+  z.strictObject({ kind: z.literal('activations'), number: count, id, chunk, landing: landing.optional() }),
+  z.strictObject({ kind: z.literal('activationsBuffer'), number: count.optional(), landing }),
+  z.strictObject({ kind: z.literal('activationsCancelled'), number: count }),
 ]);
 
-/** @throws Error that names the field at fault */
-export const readPipelineWire = reader<PipelineWire>('what members of a group say', stage);
+/** @throws Error that names the invalid field */
+export const readPipelineWire = reader<PipelineWire>('a message of a group', wire);

@@ -1,22 +1,22 @@
-// A copy of what an instance holds, as it lies in the store: a head, and parts that it names by their checksums.
+// The stored format of an instance's cache snapshot: a head, and parts that the head lists by checksum.
 import { z } from 'zod';
 import type { KvSnapshot } from '../threads/thread-protocol.ts';
 import { encode } from './codec.ts';
 import { wireVersion } from './frames.ts';
 import { kvSnapshot, memberFields, reader } from './messages.ts';
 
-/** Of parts: what a reader makes room for at most is so many. */
+/** Bounds the memory of a reader. */
 export const partsMax = 1024;
 
-/** Written last: what it names was there then. */
+/** Written last, when all parts are stored. */
 export interface SnapshotHead {
-  /** Of the process that wrote it. */
+  /** Incarnation of the writer. */
   readonly incarnation: number;
-  /** Of the last journal before it. */
+  /** Number of the last batch of KV events that the snapshot includes. */
   readonly number: number;
-  /** Where its parts are: those of the copy before it lie in the other one of two. */
+  /** Which of two sets of keys holds the parts: snapshots alternate. */
   readonly side: number;
-  /** Of each part. */
+  /** Checksum of each part. */
   readonly sums: readonly string[];
 }
 
@@ -31,10 +31,10 @@ const head = z
     sums: z.array(z.string().max(64)).min(1).max(partsMax),
   })
   .transform(({ life, ...rest }) => ({ ...rest, incarnation: life }));
-/** Of any version. */
+/** A head of any version. */
 const anyHead = z.object({ life: count }).transform(({ life }) => ({ incarnation: life }));
 
-/** Each throws an Error that names the field at fault. */
+/** Each throws an Error that names the invalid field. */
 export const readHead = reader<SnapshotHead & { readonly version: number }>("a snapshot's head", head);
 export const readAnyHead = reader<Pick<SnapshotHead, 'incarnation'>>("a snapshot's head", anyHead);
 export const readBlocks = reader<KvSnapshot>('a snapshot', kvSnapshot);

@@ -5,7 +5,7 @@ import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { LenderLinks } from '../../../src/runtime/lending/lender-links.ts';
 import { keepNumber, releaseNumber, takeNumber } from '../../../src/runtime/lending/lender-registry.ts';
-import { sayFarewell, silentUs } from '../../../src/runtime/processes/peer-session.ts';
+import { announceDeparture, silentUs } from '../../../src/runtime/processes/peer-session.ts';
 import { announceMissing } from '../../../src/runtime/processes/record-reconciler.ts';
 import { ownAddress, publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
@@ -61,7 +61,7 @@ it('meet, and each hears where the others are and how much they lend together', 
     for (const other of others)
       expect(heard()).toContainEqual({
         instance: other.instance,
-        wire: { kind: 'door', address: `127.0.0.1:${1000 + other.instance}` },
+        wire: { kind: 'attentionAddress', address: `127.0.0.1:${1000 + other.instance}` },
       });
     expect(heard().at(-1)).toEqual({ kind: 'lenders', lendableBlocks: 64 });
   }
@@ -111,11 +111,11 @@ it('carry what threads tell one another, and say whose loans are over', async ()
   const hub = new MemoryHub();
   const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
   await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
-  publishTo(a.thread, 'lending', [b.instance, ownAddress], { kind: 'expect', move: 7, blocks: [1, 2] });
+  publishTo(a.thread, 'lending', [b.instance, ownAddress], { kind: 'prepareCopy', move: 7, blocks: [1, 2] });
   await until(() => b.heard().length > 2);
-  expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
+  expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'prepareCopy', move: 7, blocks: [1, 2] } });
   // As its parent does when it has died.
-  sayFarewell(hub.connect(), 'lender', 'a', 1);
+  announceDeparture(hub.connect(), 'lender', 'a', 1);
   await until(() => b.heard().length > 3);
   expect(b.heard().at(-1)).toEqual({ kind: 'instanceLost', instance: a.instance });
 });

@@ -3,8 +3,7 @@ import { expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { LendingWire } from '../../../src/runtime/lending/lending-wire.ts';
-import { LiveLending } from '../../../src/runtime/lending/live-lending.ts';
-import type { RemoteAttentionServers } from '../../../src/runtime/lending/remote-attention.ts';
+import { LiveLending, type RemoteAttentionServers } from '../../../src/runtime/lending/live-lending.ts';
 import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
 import { StepInterrupt } from '../../../src/runtime/threads/step-interrupt.ts';
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
@@ -44,10 +43,10 @@ function creditor() {
     },
     messenger: simulatedEnds()[0].messenger,
     ...{ rooms, room: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
-    reach: () => 0,
-    pageTable: () => new Int32Array(),
-    guestCountsOf: () => undefined,
-    ...{ copyPages: () => {}, settleLoads: () => {}, isRead: () => false },
+    host: {
+      ...{ connectServer: () => 0, pageTable: () => new Int32Array(), loanCounts: () => undefined },
+      ...{ copyPages: () => {}, finishLoads: () => {}, isRead: () => false },
+    },
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
   const told = (): readonly LendingWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');

@@ -254,9 +254,15 @@ describe('rows between members', () => {
     const ends = pair();
     ends[1].rows.expect('r', 1);
     const [first] = ends[1].told.splice(0);
-    if (first?.kind !== 'rowsLand') throw new Error('no room is kept');
-    ends[1].rows.onMessage(1, { kind: 'rows', number: 1, id: 'over', chunk: chunkAt(0), landing: first.landing });
-    expect(ends[1].told).toMatchObject([{ kind: 'rowsLand', number: undefined }]);
+    if (first?.kind !== 'activationsBuffer') throw new Error('no room is kept');
+    ends[1].rows.onMessage(1, {
+      kind: 'activations',
+      number: 1,
+      id: 'over',
+      chunk: chunkAt(0),
+      landing: first.landing,
+    });
+    expect(ends[1].told).toMatchObject([{ kind: 'activationsBuffer', number: undefined }]);
   });
 
   it('that were given up are told of, though the next step begins before anybody looks', () => {

@@ -99,9 +99,9 @@ async function member(bus: UnsteadyBus) {
   return { bus, key: agreement.hashKey, log, overruled };
 }
 
-const elsewhere = 'The cluster has agreed on something else without this process: it has another block hash key';
+const elsewhere = 'The cluster has another agreement than this process: it has another block hash key';
 const aside =
-  'those who were cut off when it joined are back, and had agreed on something else: it has another block hash key';
+  'processes that were disconnected when it joined are back, with another agreement: it has another block hash key';
 
 /** Two processes are cut off when they are so old, the record is lost, and two others come meanwhile. */
 async function split(oldMs: number) {

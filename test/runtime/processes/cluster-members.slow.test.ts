@@ -214,7 +214,7 @@ describe('a cluster over a bus', () => {
     const revision = await bus.records.write('agreement', encode(older), record?.revision);
     const again = { ...own, root, entry: dyingWorker, settings: liveSettings };
     await expect(joinCluster(again)).rejects.toThrow(
-      `Cannot join the cluster: its processes speak version none, this one ${version}: all have to be of one release`,
+      `Cannot join the cluster: its processes have wire version none, this one ${version}: all must be of one release`,
     );
     await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
     for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
@@ -307,8 +307,8 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
     expect(computed(first)).toEqual([true, false, false]);
     // What is told of steps is not said again: it is whole where nothing is lost.
     if (faults.loss === 0) stepsAreTold(first, second);
-    // Another role, whichever gateway says so; nobody would be left to prefill.
-    expect(first.switchRole(0, 'decode')).toContain('nobody would be left');
+    // Another role, whichever gateway says so; no instance would be left to prefill.
+    expect(first.switchRole(0, 'decode')).toContain('no instance would be left');
     const under = ask(first, 's');
     expect(second.switchRole(2, 'prefill')).toBeUndefined();
     await until(() => first.roles()[2] === 'prefill');

@@ -28,7 +28,7 @@ function offices(): {
   const [own, bus] = [hub.connect(), hub.connect()];
   buses.push(own, bus);
   const records = new HeldRecords(own.records);
-  const common = { key: 'office', lost: false, elected: () => {}, deposed: () => {} };
+  const common = { key: 'office', lost: false, onElected: () => {}, onDeposed: () => {} };
   const office = new Office({ ...common, records, name: 'own' });
   return { office, records, other: new Office({ ...common, records: bus.records, name: 'other' }), bus };
 }

@@ -1,6 +1,6 @@
 // Links between instances of several processes: whoever looks sees them by its own numbers, whatever numbers the threads used.
 import { expect, it } from 'vitest';
-import { namedLinks, placedLinks } from '../../../src/runtime/processes/peer-links.ts';
+import { indexedLinks, namedLinks } from '../../../src/runtime/processes/peer-links.ts';
 
 const counts = (bytes: number, backlogBytes: number) => ({ bytes, backlogBytes, transport: 'tcp' }) as const;
 
@@ -24,5 +24,5 @@ it('are told by the names of their other ends, and summed over the sessions with
     ['p', 0],
     ['e', 1],
   ]);
-  expect(placedLinks(named, (name) => places.get(name))).toEqual([{ to: 1, ...counts(1010, 4) }]);
+  expect(indexedLinks(named, (name) => places.get(name))).toEqual([{ to: 1, ...counts(1010, 4) }]);
 });

@@ -1,7 +1,7 @@
 // Records that are looked after: again ever later while that fails, with a line in the log for each change, and not any more once it is over.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
-import { announceMissing, whenDoubtful } from '../../../src/runtime/processes/record-reconciler.ts';
+import { announceMissing, RecordReconciler } from '../../../src/runtime/processes/record-reconciler.ts';
 import { settled } from '../bus/settled.ts';
 import { UnsteadyBus } from './unsteady-bus.ts';
 
@@ -22,12 +22,12 @@ afterEach(async () => {
   await bus.close();
 });
 
-function uphold(): ReturnType<typeof whenDoubtful> {
+function reconcile(): RecordReconciler {
   const check = async (): Promise<void> => {
     checksMs.push(nowMs);
     if (failing !== undefined) throw new Error(failing);
   };
-  return whenDoubtful(bus, { what: 'a record', check, log: (line) => log.push(line) });
+  return new RecordReconciler(bus, { what: 'a record', check, log: (line) => log.push(line) });
 }
 
 async function pass(ms: number): Promise<void> {
@@ -40,7 +40,7 @@ async function pass(ms: number): Promise<void> {
 }
 
 it('is tried again ever later, whoever misses it meanwhile, and says so once, and when it is over', async () => {
-  uphold();
+  reconcile();
   failing = 'no answer';
   announceMissing(bus);
   await pass(7_750);
@@ -48,13 +48,13 @@ it('is tried again ever later, whoever misses it meanwhile, and says so once, an
   announceMissing(bus);
   await pass(8_000);
   expect(checksMs.slice(6)).toEqual([11_750, 15_750]);
-  expect(log).toEqual(['Cannot look after a record: no answer']);
+  expect(log).toEqual(['Cannot check a record: no answer']);
   failing = 'nonsense';
   await pass(8_000);
-  expect(log.slice(1)).toEqual(['Cannot look after a record: nonsense']);
+  expect(log.slice(1)).toEqual(['Cannot check a record: nonsense']);
   failing = undefined;
   await pass(60_000);
-  expect(log.slice(2)).toEqual(['Looking after a record again']);
+  expect(log.slice(2)).toEqual(['Can check a record again']);
   expect(checksMs).toHaveLength(11);
   // Now is as good as the first time.
   failing = 'no answer';
@@ -65,9 +65,9 @@ it('is tried again ever later, whoever misses it meanwhile, and says so once, an
 });
 
 it('is tried at once when the connection is back, and not while it is down', async () => {
-  const upholding = uphold();
+  const reconciler = reconcile();
   failing = 'no answer';
-  upholding.check();
+  reconciler.check();
   await pass(4_000);
   bus.connect(false);
   await pass(60_000);
@@ -79,19 +79,19 @@ it('is tried at once when the connection is back, and not while it is down', asy
 });
 
 it.each(['stop', 'close'] as const)('nothing is tried, waited for or said any more after %s', async (how) => {
-  const upholding = uphold();
+  const reconciler = reconcile();
   failing = 'no answer';
-  upholding.check();
+  reconciler.check();
   await pass(1_000);
-  await (how === 'stop' ? upholding.stop() : bus.close());
+  await (how === 'stop' ? reconciler.stop() : bus.close());
   await settled();
   expect(vi.getTimerCount()).toBe(0);
-  upholding.check();
+  reconciler.check();
   announceMissing(bus);
   failing = 'another';
   await pass(60_000);
   expect(checksMs).toEqual([0, 250, 750]);
-  expect(log).toEqual(['Cannot look after a record: no answer']);
+  expect(log).toEqual(['Cannot check a record: no answer']);
 });
 
 it('stops when the check under way has ended', async () => {
@@ -100,10 +100,10 @@ it('stops when the check under way has ended', async () => {
     new Promise((resolve) => {
       end = resolve;
     });
-  const upholding = whenDoubtful(bus, { what: 'a record', check, log: (line) => log.push(line) });
-  upholding.check();
+  const reconciler = new RecordReconciler(bus, { what: 'a record', check, log: (line) => log.push(line) });
+  reconciler.check();
   let stopped = false;
-  const stopping = upholding.stop().then(() => {
+  const stopping = reconciler.stop().then(() => {
     stopped = true;
   });
   await settled();

@@ -132,19 +132,15 @@ test('an answer that is lost, a store that has forgotten, and nonsense in it do 
   expect(await numberRead('lost', 1, 4)).toBe(4);
 });
 
-test('who leaves does not wait for a store that is out of reach', async () => {
+test('closing does not wait for an unreachable store', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
   try {
     const put: Snapshots['put'] = () => new Promise(() => {});
-    const blocks = new ArchiveDriver<string>({
-      ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', incarnation: 1 },
-      list: () => {},
-      tellStored: () => {},
-      log: () => {},
-    });
-    blocks.onRequest('g', false);
-    expect([...blocks.onKvEvents([], snapshotOf(0, 1))]).toEqual(['g']);
-    const closed = blocks.close();
+    const process = { bus: { snapshots: { ...bus.snapshots, put } }, name: 'leaves', incarnation: 1, log: () => {} };
+    const archive = new ArchiveDriver<string>(process, { requestSnapshot: () => {}, reportStored: () => {} });
+    archive.onRequest('g', false);
+    expect([...archive.onKvEvents([], snapshotOf(0, 1))]).toEqual(['g']);
+    const closed = archive.close();
     vi.advanceTimersByTime(1_000);
     await closed;
   } finally {
@@ -152,41 +148,38 @@ test('who leaves does not wait for a store that is out of reach', async () => {
   }
 });
 
-test('is written anew long before it is forgotten', () => {
+test('a snapshot is refreshed long before it expires', () => {
   expect(snapshotsKeptMs).toBeGreaterThan((2 * defaultArchiveLimits.refreshUs) / 1000);
 });
 
-test('what is not too large for an instance to write has room in the store', () => {
+test('a snapshot within the block limit fits into the store', () => {
   const { blocksMax } = defaultArchiveLimits;
   const headBytes = encode(snapshotOf(Number.MAX_SAFE_INTEGER, 0)).length;
   const wordsBytes = encode(snapshotOf(0, 1_000)).length - encode(snapshotOf(0, 0)).length;
   expect(headBytes + 64 + (wordsBytes / 1_000) * blocksMax).toBeLessThanOrEqual(snapshotBytesMax);
 });
 
-test('one that is too large is not written, and is said to be so once', () => {
+test('a snapshot over the block limit is not written, which is logged once', () => {
   const log: string[] = [];
   let puts = 0;
   const put: Snapshots['put'] = async () => ++puts;
-  let lists = 0;
-  const blocks = new ArchiveDriver<string>({
-    ...{ snapshots: { ...bus.snapshots, put }, name: 'large', incarnation: 1 },
-    list: () => lists++,
-    tellStored: () => {},
-    log: (line) => log.push(line),
-  });
+  let requests = 0;
+  const snapshots = { ...bus.snapshots, put };
+  const process = { bus: { snapshots }, name: 'large', incarnation: 1, log: (line: string) => log.push(line) };
+  const archive = new ArchiveDriver<string>(process, { requestSnapshot: () => requests++, reportStored: () => {} });
   const large = { ...snapshotOf(0, 0), blocks: 16_000_001 };
   for (let i = 1; i <= 3; i++) {
-    blocks.onRequest('g', false);
-    expect([...blocks.onKvEvents([], large)]).toEqual(['g']);
-    expect(lists).toBe(i);
+    archive.onRequest('g', false);
+    expect([...archive.onKvEvents([], large)]).toEqual(['g']);
+    expect(requests).toBe(i);
   }
   expect(puts).toBe(0);
   expect(log).toEqual([
-    'Cannot keep a copy of what the cache holds in the store: it has 16000001 blocks, at most 16000000 can be: gateways that come are told over their links',
+    'Cannot store a snapshot of the cache: it has 16000001 blocks, the limit is 16000000; new gateways receive it over their sessions',
   ]);
 });
 
-test('what gateways are told of a listing has room in one message of a link: what is in memory first', () => {
+test('a snapshot is limited to one message, blocks in memory first', () => {
   const few = snapshotOf(7, 3);
   expect(limitSnapshot(few)).toBe(few);
   const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);

@@ -1,4 +1,4 @@
-// What a gateway keeps of its requests, however they end: instances here answer, refuse, lose and forget what the test says.
+// The state that a gateway keeps of its requests until they end, with scripted instances.
 import { expect, it } from 'vitest';
 import type { GenerationRequest, InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { TokenAdmission } from '../../../src/core/router/admission/token-admission.ts';
@@ -6,22 +6,15 @@ import { Conductor } from '../../../src/core/router/conductor.ts';
 import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
-import { ConductorDriver, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
+import { ConductorDriver } from '../../../src/runtime/threads/conductor-driver.ts';
 import { everyone, liveRequest } from './instances.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const nothing = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
 
 class Instances extends ConductorDriver {
-  /** Tries that somebody has, with who. */
+  /** Running attempts, and their instances. */
   readonly forwarded = new Map<string, number>();
-  protected readonly reach: Reach = {
-    forward: (instance, { id }) => this.forwarded.set(id, instance),
-    cancel: (_, id) => this.forwarded.delete(id),
-    tellBlocks: () => {},
-    pin: () => {},
-    unpin: () => {},
-  };
   #incarnation = 1;
 
   constructor() {
@@ -54,6 +47,20 @@ class Instances extends ConductorDriver {
   protected notReadyReason(): undefined {}
 
   protected onRoleSwitched(): void {}
+
+  protected forwardTo(instance: number, { id }: GenerationRequest): void {
+    this.forwarded.set(id, instance);
+  }
+
+  protected cancelAt(_: number, id: string): void {
+    this.forwarded.delete(id);
+  }
+
+  protected requestSnapshotFrom(): void {}
+
+  protected pinAt(): void {}
+
+  protected unpinAt(): void {}
 
   answer(id: string, ...kinds: readonly ('started' | 'tokens' | 'finished')[]): void {
     const of = {
@@ -91,7 +98,7 @@ it('nothing is left of requests that were answered, cancelled, or lost with inst
       cluster.answer(id, 'started', 'tokens', 'tokens', 'tokens', 'finished');
   }
   expect(ended).toBe(200 * 5);
-  expect(cluster.inFlight).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+  expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
   // The latest are explained, the others forgotten.
   const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
   expect(ids.filter((id) => cluster.account(id) !== undefined)).toHaveLength(1024);

@@ -82,7 +82,7 @@ describe('what leaves for a landing', () => {
     unsent.halt('a', 4);
     const begin = unsent.resumeAt('a', 4, 8);
     expect(begin).toBe(0);
-    unsent.add('a', parcels(begin, 8), 8, { parcels: parcels(begin, 4), end: 4 });
+    unsent.add('a', parcels(begin, 8), 8, { descriptors: parcels(begin, 4), end: 4 });
     left.set('a', 8);
     unsent.halt('a', 4);
     expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, false]);

@@ -16,25 +16,18 @@ class NotedThread {
   send(message: ToThread): void {
     this.told.push(message);
   }
-  /** Who speaks last, and of what. */
+  /** Sender and request of the last message. */
   get last(): { readonly from: number; readonly id: RequestId } {
-    const said = this.told.at(-1);
-    if (said?.kind !== 'peerMessage' || said.wire.kind !== 'message') throw new Error('nobody has asked');
-    return { from: said.from, id: said.wire.message.id };
+    const last = this.told.at(-1);
+    if (last?.kind !== 'peerMessage' || last.wire.kind !== 'message') throw new Error('no message has arrived');
+    return { from: last.from, id: last.wire.message.id };
   }
 }
 
-function member(hub: MemoryHub, name: string, incarnation = 1, keeps = false) {
+function member(hub: MemoryHub, name: string, incarnation = 1, isStore = false) {
   const thread = new NotedThread();
-  const prefixes = new RemotePrefixes({
-    bus: hub.connect(),
-    name,
-    incarnation,
-    thread,
-    keeps,
-    met: () => {},
-    log: () => {},
-  });
+  const process = { bus: hub.connect(), name, incarnation, log: () => {} };
+  const prefixes = new RemotePrefixes({ process, thread, names: new Map() }, isStore);
   closing.push(() => prefixes.close());
   prefixes.start();
   return { thread, prefixes };
@@ -76,11 +69,11 @@ describe('prefixes between processes', () => {
       wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
     });
     expect(b.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toA, wire: says('missing', 'g.1.1/r') });
-    a.prefixes.send(toB, { kind: 'prefixHere', id: 'g.1.1/r' });
+    a.prefixes.send(toB, { kind: 'prefixReceived', id: 'g.1.1/r' });
     a.prefixes.send(toB, says('unwanted', 'g.1.1/s'));
     await settled();
     expect(b.thread.told.slice(-2)).toEqual([
-      { kind: 'peerMessage', from: atB.from, wire: { kind: 'prefixHere', id: atB.id } },
+      { kind: 'peerMessage', from: atB.from, wire: { kind: 'prefixReceived', id: atB.id } },
       { kind: 'peerMessage', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
     ]);
   });

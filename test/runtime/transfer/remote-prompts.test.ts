@@ -3,6 +3,7 @@ import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
+import type { RequestRegistry } from '../../../src/runtime/transfer/peer-context.ts';
 import { RemotePromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
 import { type DepartingPrompt, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
 import { settled } from '../bus/settled.ts';
@@ -31,8 +32,9 @@ class NotedThread {
 function prefills(hub: MemoryHub) {
   const thread = new NotedThread();
   const taken: RequestId[] = [];
-  const own = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
-  const out = new RemotePromptsOut({ ...own, thread, met: () => {}, taken: (id) => taken.push(id) });
+  const process = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
+  const requests = { register: () => undefined, onReceived: () => {}, release: (id: RequestId) => taken.push(id) };
+  const out = new RemotePromptsOut({ process, thread, requests, names: new Map() });
   closing.push(() => out.close());
   return { out, thread, taken };
 }
@@ -40,13 +42,13 @@ function prefills(hub: MemoryHub) {
 function decodes(hub: MemoryHub, knows = true) {
   const thread = new NotedThread();
   const fates: string[] = [];
-  const own = { bus: hub.connect(), ...decoder, log: () => {} };
-  const into = new RemotePromptsIn({
-    ...{ ...own, thread },
-    expect: ({ gateway: { session }, request }) => (knows ? `g.1.${session}/${request.id}` : undefined),
-    landed: (here) => fates.push(`landed ${here}`),
-    left: (here) => fates.push(`left ${here}`),
-  });
+  const requests: RequestRegistry = {
+    register: ({ session }, request) => (knows ? `g.1.${session}/${request.id}` : undefined),
+    onReceived: (id) => fates.push(`received ${id}`),
+    release: (id) => fates.push(`released ${id}`),
+  };
+  const process = { bus: hub.connect(), ...decoder, log: () => {} };
+  const into = new RemotePromptsIn({ process, thread, requests });
   closing.push(() => into.close());
   return { into, thread, fates };
 }
@@ -82,13 +84,17 @@ describe('prompts between processes', () => {
     d.into.send(0, says('reserved', 'g.1.2/r', 'there'));
     await settled();
     expect(p.thread.told).toEqual([{ kind: 'peerMessage', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
-    const held = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
-    p.out.send(to, { kind: 'held', id: 'g.1.1/r', held });
+    const events = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
+    p.out.send(to, { kind: 'firstEvents', id: 'g.1.1/r', events });
     await settled();
-    expect(d.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
+    expect(d.thread.told.at(-1)).toEqual({
+      kind: 'peerMessage',
+      from: 0,
+      wire: { kind: 'firstEvents', id: 'g.1.2/r', events },
+    });
     d.into.send(0, says('received', 'g.1.2/r'));
     await settled();
-    expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['landed g.1.2/r']]);
+    expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['received g.1.2/r']]);
     // What comes after that is of nobody's.
     d.into.send(0, says('received', 'g.1.2/r'));
     p.out.send(to, says('release', 'g.1.1/r'));
@@ -157,7 +163,7 @@ describe('prompts between processes', () => {
     p.out.close();
     await settled();
     expect(d.thread.told.slice(3)).toEqual([{ kind: 'cancel', id: 'g.1.2/s' }]);
-    expect(d.fates).toEqual(['landed g.1.2/r', 'left g.1.2/s']);
+    expect(d.fates).toEqual(['received g.1.2/r', 'released g.1.2/s']);
     const [q, e] = [prefills(hub), decodes(hub)];
     q.out.start();
     e.into.start();

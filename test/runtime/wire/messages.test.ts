@@ -124,7 +124,7 @@ describe('messages', () => {
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', asking: 1 },
     { kind: 'withdraw', id: 'r1', asking: 0 },
-    { kind: 'held', id: 'r1', held: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
+    { kind: 'firstEvents', id: 'r1', events: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
     { kind: 'received', id: 'r1' },
     { kind: 'declined', id: 'r1' },
     { kind: 'release', id: 'r1' },
@@ -141,7 +141,7 @@ describe('messages', () => {
       { kind: 'prefix', id: 'g.1.1/r1', blocks: 1 },
       { kind: 'missing', id: 'r1' },
       { kind: 'unwanted', id: 'r1' },
-      { kind: 'prefixHere', id: 'r1' },
+      { kind: 'prefixReceived', id: 'r1' },
     ];
     expect(told.map((each) => readFetch(encode(each)))).toEqual(told);
     expect(() => readFetch(encode({ ...told[0], chain: { ...chain, blocks: 2 } }))).toThrow('chain');
