@@ -86,17 +86,16 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     limits: batchLimits,
     // The conductor on the gateway thread refuses requests.
     queueMax: Number.MAX_SAFE_INTEGER,
-    root,
     // Block ids cannot be forged without the key.
-    hashKey,
+    ...{ root, hashKey },
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalIncarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
     ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => pipeline?.isBlocked(id) === true },
   });
-  const reaches = backend.isa !== 'reference' || data.receivesPrompts;
-  const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;
+  const handOffs =
+    backend.isa !== 'reference' || data.receivesPrompts ? createHandOffs(data, own, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const pipeline = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
