@@ -105,8 +105,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
-    stagingBlocks: borrowing?.stagingBlocks,
-    lends: borrowing?.lends,
+    ...{ stagingBlocks: borrowing?.stagingBlocks, lends: borrowing?.lends },
     capacityTokens: machine.capacityTokens,
     role,
   };
