@@ -79,7 +79,7 @@ export interface PairedRows {
 }
 
 /**
- * Undoes the order of q and k rows that GGUF converters use for llama: reads a tensor as if its rows were in rotate-half order.
+ * Reads q or k of a llama GGUF file with rows reordered by the converter, in rotate-half order.
  * Row h*d + s*(d/2) + j (half s, pair j of head h, d rows a head) is stored as row h*d + 2j + s.
  * @param offset of the tensor in the file
  * @param into receives bytes [byteStart, byteStart + into.byteLength) of the reordered tensor

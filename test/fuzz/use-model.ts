@@ -14,7 +14,7 @@ import type { ModelFiles } from '../../src/weights/types.ts';
 const messageCharactersMax = 1500;
 const promptTokens = 5;
 const outputTokens = 2;
-const contextAsked = 64;
+const requestedContext = 64;
 const sample = 'Hello, the \u00e9l\u00e8ve 42 \u{1f600}\n\u4f60\u597d';
 
 /** Weight type in memory and input form. */
@@ -33,7 +33,7 @@ export function useModel(path: string, backend: Backend, form: Form): Outcome {
     const files = openModel(path);
     try {
       const context = Math.min(
-        contextAsked,
+        requestedContext,
         contextTokens(files, { context: undefined, kvMemory: undefined, inputs: 'bf16' }),
       );
       stage = 'text';
@@ -54,7 +54,7 @@ export function useModel(path: string, backend: Backend, form: Form): Outcome {
  * error
  */
 function lineOf(error: unknown, path: string | undefined): string {
-  if (!(error instanceof Error)) throw new Error(`something thrown that is no error: ${String(error)}`);
+  if (!(error instanceof Error)) throw new Error(`a thrown value is not an error: ${String(error)}`);
   const { message } = error;
   const fail = (why: string): never => {
     throw new Error(`${why}: ${error.name}: ${message.slice(0, 500)}`, { cause: error });

@@ -53,7 +53,7 @@ export interface RandomTensor {
 export function randomTensors(spec: RandomModelSpec): RandomTensor[] {
   const random = normals(spec.seed);
   const tensors = new Map<string, RandomTensor>();
-  for (const { name, shape, mean, deviation } of wantedTensors(buildGraph(huggingFaceConfig('', configJson(spec))))) {
+  for (const { name, shape, mean, deviation } of modelTensors(buildGraph(huggingFaceConfig('', configJson(spec))))) {
     if (tensors.has(name)) continue;
     const values = new Float32Array(shape.reduce((product, size) => product * size, 1));
     for (let index = 0; index < values.length; index++) values[index] = mean + deviation * random();
@@ -62,22 +62,22 @@ export function randomTensors(spec: RandomModelSpec): RandomTensor[] {
   return [...tensors.values()];
 }
 
-interface WantedTensor {
+interface ModelTensor {
   readonly name: string;
   readonly shape: readonly number[];
   readonly mean: number;
   readonly deviation: number;
 }
 
-function wantedTensors(graph: Graph): WantedTensor[] {
-  const matrix = ({ name, rows, columns, bias }: WeightRef): WantedTensor[] => [
+function modelTensors(graph: Graph): ModelTensor[] {
+  const matrix = ({ name, rows, columns, bias }: WeightRef): ModelTensor[] => [
     { name, shape: [rows, columns], mean: 0, deviation: 1 / Math.sqrt(columns) },
     ...vector(bias, rows, 0),
   ];
-  const vector = (name: string | undefined, size: number, mean: number): WantedTensor[] =>
+  const vector = (name: string | undefined, size: number, mean: number): ModelTensor[] =>
     name === undefined ? [] : [{ name, shape: [size], mean, deviation: 0.1 }];
   const gain = (ref: GainRef | undefined, size: number) => vector(ref?.name, size, 1 - (ref?.offset ?? 0));
-  return graph.nodes.flatMap((node): WantedTensor[] => {
+  return graph.nodes.flatMap((node): ModelTensor[] => {
     const columns = graph.tensors[node.out].columns;
     switch (node.kind) {
       case 'embed': {

@@ -54,8 +54,8 @@ export class ChatTemplate {
   }
 
   /**
-   * The prompt text. It contains the model's special tokens, so encode it with `addSpecial: false`. @throws
-   * ChatTemplateError
+   * The prompt text. It contains the model's special tokens, so encode it with `addSpecial: false`.
+   * @throws ChatTemplateError
    */
   render(input: ChatInput): string {
     if (this.#program === undefined) throw new ChatTemplateError(`Cannot render chat: ${this.problem}`);

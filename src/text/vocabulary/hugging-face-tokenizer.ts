@@ -202,7 +202,7 @@ function stripsSpace(step: Json): boolean {
   return step.type === 'Metaspace' && step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
 }
 
-// Bytes of one token. The library decodes checkedIds sequences to text only, which loses the bytes of incomplete characters.
+// Bytes of one token. The library decodes whole sequences to text only, which loses the bytes of incomplete characters.
 function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
   const types = steps.map((step) => step.type);
   if (types.includes('ByteLevel')) return byteLevelBytes;
@@ -237,10 +237,7 @@ const isolate = (regex: string): Json => ({
   invert: false,
 });
 
-/**
- * An equivalent pre-tokenizer that the library executes exactly: it would use JavaScript's digits and white space for the
- * others.
- */
+/** An equivalent pre-tokenizer for the library, which would use JavaScript's digits and white space in some kinds. */
 function exactPreTokenizer(preTokenizer: unknown): unknown {
   if (typeof preTokenizer !== 'object' || preTokenizer === null || !('type' in preTokenizer)) return preTokenizer;
   const step: Json = { ...preTokenizer };
