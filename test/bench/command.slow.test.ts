@@ -96,5 +96,5 @@ test('soak: every request has an answer, and nothing is held afterwards', () => 
 test('soak: a model beside an address is bad usage', () => {
   const { code, err } = bench('soak', '--url', 'http://127.0.0.1:1', '--model', 'x');
   expect(code).toBe(2);
-  expect(err).toBe("Cannot use --model with --url: the server's model is asked\n");
+  expect(err).toBe('Cannot use --model with --url: the server has its own model\n');
 });

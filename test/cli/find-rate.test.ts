@@ -24,8 +24,8 @@ describe('the highest rate', () => {
   });
 
   it('is an error if there is none or no upper limit', async () => {
-    await expect(findRate(1, async () => false)).rejects.toThrow('Cannot find a rate: none is kept from 1 to');
-    await expect(findRate(1, async () => true)).rejects.toThrow('Cannot find a rate: every one is kept from 1 to');
+    await expect(findRate(1, async () => false)).rejects.toThrow('Cannot find a rate: no rate from 1 to');
+    await expect(findRate(1, async () => true)).rejects.toThrow('Cannot find a rate: every rate from 1 to');
   });
 
   it('of a workload meets the share, and a slightly higher rate does not', async () => {

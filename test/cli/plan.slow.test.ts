@@ -174,7 +174,7 @@ describe('the cheapest cluster', () => {
 
   it.each([
     ['no hardware', 2, ['--hardware', 'nothing', ...slo], /^Cannot find nothing among hardware: known are/],
-    ['none named', 2, slo, /^Cannot plan without hardware: give --hardware/],
+    ['none named', 2, slo, /^Cannot plan without hardware: use --hardware/],
     ['no SLO', 2, ['--hardware', 'single'], /^Cannot plan without an SLO: use --ttft-slo and --tbt-slo/],
     ['no price', 2, ['--hardware', 'free', ...slo], /^Cannot plan with free: its entry has no pricePerHour/],
     [
@@ -187,13 +187,13 @@ describe('the cheapest cluster', () => {
       'a fraction of several machines',
       2,
       ['--hardware', 'pair', '--pp', '3', ...slo],
-      /^Cannot plan llama3-8b on pair: pair: Cannot use --tp 1 with --pp 3: beyond one machine they take whole ones: pair has 2 devices/,
+      /^Cannot plan llama3-8b on pair: pair: Cannot use --tp 1 with --pp 3: an instance beyond one machine must fill whole machines: pair has 2 devices/,
     ],
     [
       'an SLO that nothing meets',
       1,
       ['--hardware', 'single', '--instances-max', '2', '--ttft-slo', '1ms', '--tbt-slo', '1ms'],
-      /^Cannot keep 99 % of the requests within SLO with 2 instances at most: .* of single \(tp 1\) keeps most, 0 %/,
+      /^Cannot keep 99 % of the requests within SLO with 2 instances at most: .* of single \(tp 1\) has the highest share, 0 %/,
     ],
   ])('is refused in one line: %s', (_, code, args, message) => {
     const { status, stdout, stderr } = kvasir('plan', ...workload, ...args);

@@ -57,7 +57,7 @@ describe('the hardware of a role', () => {
     const [, warm] = instanceSpecs(clusterOf({ ...flags, startS: '1', weightLoadGbps: '800' }), false);
     expect(warm?.startUs).toBe(1_000_000 + 134_763);
     expect(pricePerHourOf(clusterOf(flags))).toBe(4);
-    await expect(simulate({ standby: '1' })).rejects.toThrow('Cannot use --standby 1: no instance is mixed');
+    await expect(simulate({ standby: '1' })).rejects.toThrow('Cannot use --standby 1: it needs mixed instances');
     const mixedOnly = { prefill: '0', decode: '0', mixed: '1', standby: '1' };
     await expect(simulate({ ...mixedOnly, borrow: true })).rejects.toThrow('Cannot use --standby with --borrow');
     await expect(simulate({ ...mixedOnly, faults: ['loss:ratio=0.1'] })).rejects.toThrow('--standby with --faults');

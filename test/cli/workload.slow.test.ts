@@ -52,7 +52,7 @@ describe('workloads', () => {
   });
 
   it.each([
-    ['no source', ['simulate'], /Cannot choose a workload: give --trace FILE or --workload NAME/],
+    ['no source', ['simulate'], /Cannot choose a workload: use --trace FILE or --workload NAME/],
     ['two sources', ['simulate', '--trace', 'x', '--workload', 'real'], /Cannot use --workload with --trace/],
     [
       'a trace with generator options',

@@ -77,7 +77,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
 
     it('end the command when they cannot start', async () => {
       await expect(startServer(['--config', config, '--weights', 'q8'])).rejects.toThrow(
-        /the cluster has weights native, this one has q8[\s\S]*Cannot serve: Instance \S+ has ended with code 1/,
+        /the cluster has weights native, this one has q8[\s\S]*Cannot serve: Instance \S+ exited with code 1/,
       );
     });
   });
