@@ -11,12 +11,11 @@ import type { LengthRequest } from '../scheduler/executor/length-request.ts';
 import { Instance } from '../scheduler/instance.ts';
 import { createComponents, instanceConfig, type ServingComponents, type ServingConfig } from './components.ts';
 
-/** What an instance without an engine hears. */
+/** Events of an instance without an engine. */
 export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
 
 export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
 
-/** An instance whose steps are only timed. */
 export type LengthInstance = Instance<
   LengthRequest,
   ServedLengths,
@@ -46,17 +45,17 @@ export interface LengthInstanceConfig
     | 'witness'
   > {
   readonly cost: StepCostModel;
-  /** Which start of the instance it is; 0 unless given. */
+  /** Incarnation of the instance; 0 by default. */
   readonly incarnation?: number;
-  /** Blocks of KV; by the memory of the cost model unless given. */
+  /** Blocks of the KV pool; undefined: as many as the memory of the cost model holds. */
   readonly blocks: number | undefined;
-  /** Between the devices and host memory, where blocks are kept there. */
+  /** The link between devices and host memory, where blocks are cached there. */
   readonly hostLink?: HostLink | undefined;
-  /** Equal steps run in one go. */
+  /** Equal steps run at once. */
   readonly coalesce: boolean;
-  /** Every token is told, and with it what the cache has stored and dropped, as by an instance with an engine; else the first one alone. */
+  /** Every token is reported, and KV events with it, as by an instance with an engine; else the first token only. */
   readonly tellsAll?: boolean;
-  /** It knows nothing of its cost model, and predicts steps as one with an engine does: by those that ran. */
+  /** Steps are predicted from steps that ran, as with an engine, and not by the cost model. */
   readonly learns?: boolean;
 }
 
@@ -71,7 +70,7 @@ export function createLengthInstance({
   const machine: ServingConfig = {
     ...config,
     pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
-    // Only tokens count here: one layer stands for all.
+    // Only tokens count: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
     journalIncarnation: config.incarnation ?? 0,

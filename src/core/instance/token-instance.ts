@@ -11,11 +11,10 @@ import { Instance } from '../scheduler/instance.ts';
 import { createComponents, instanceConfig, type ServingComponents, type ServingConfig } from './components.ts';
 
 export interface TokenInstanceConfig extends Omit<ServingConfig, 'blockTokens' | 'cost'>, TokenExecutorConfig {
-  /** Where instances that lend have their guest rooms: wanted for `borrowing`. */
+  /** The remote attention servers of creditors; required for `borrowing`. */
   readonly roomOf?: BorrowedKeys['roomOf'] | undefined;
 }
 
-/** An instance that an engine stands behind. */
 export type TokenInstance = Instance<
   GenerationRequest,
   ServedRequest,

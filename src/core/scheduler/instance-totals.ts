@@ -1,4 +1,4 @@
-// What an instance has done so far, for metrics.
+// Totals of an instance, for metrics.
 
 import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
@@ -16,13 +16,13 @@ export class InstanceTotals {
   #usedPageUs: number = wideZero;
   #heldUntilUs: number = wideZero;
 
-  /** Steps took so long. */
+  /** Steps ran, each with its time. */
   ran(stepUs: ArrayLike<number>): void {
     for (let i = 0; i < stepUs.length; i++) this.#stepUs += stepUs[i];
     this.#steps += stepUs.length;
   }
 
-  /** So many pages were held until now. */
+  /** So many pages have been in use until now. */
   held(nowUs: number, usedPages: number): void {
     this.#usedPageUs += usedPages * (nowUs - this.#heldUntilUs);
     this.#heldUntilUs = nowUs;

@@ -73,7 +73,7 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
     this.#context.requests.addInternal(running);
   }
 
-  /** Undefined: there is room, and it is rerunning. */
+  /** Undefined: there is room, and it is reserved. */
   #refusal(id: PinId, blocks: number, tokens: number): PinState | undefined {
     const { blockTokens } = this.#context.kvCache;
     if (blocks === 0) return refused('length', `it is shorter than a block: ${tokens} tokens, ${blockTokens} are one`);

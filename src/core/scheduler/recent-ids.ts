@@ -1,10 +1,11 @@
-// Names of requests that are over, so that what comes late of them is known for that.
+// Recently ended requests, so that late messages about them are recognised.
+
 import type { RequestId } from '../protocol/ids.ts';
 
-/** Remembered at least: what is later than twice as many ends is taken for news. */
+/** Minimum number of remembered ids; the maximum is twice as many. */
 const idsMin = 4096;
 
-/** In two halves, of which the older one goes whole: nothing has to be taken out name by name. */
+/** Two generations: the older one is dropped whole, so that no id is removed individually. */
 export class RecentIds {
   #ids = new Set<RequestId>();
   #before = new Set<RequestId>();

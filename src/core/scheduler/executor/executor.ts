@@ -1,4 +1,4 @@
-// What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
+// The contents of requests behind the scheduler: tokens for an engine, or lengths alone for a simulator.
 
 import type { RequestId } from '../../protocol/ids.ts';
 import type { GenerationEvent } from '../../protocol/ports.ts';
@@ -34,16 +34,16 @@ export interface RunningRequest {
   relay: OutputRelay | undefined;
 }
 
-/** Steps that ran: more than one only where each had the same rows, one token further. */
+/** Steps that ran: several only with the same rows, each one token further. */
 export interface StepRun {
   readonly startedUs: number;
-  /** (steps): how long each took. */
+  /** (steps): time of each step. */
   readonly stepUs: ArrayLike<number>;
 }
 
-/** Rows of a result that belong to one request. Reused for the next. */
+/** Rows of a result that belong to one request. The object is reused for the next. */
 export interface ResultRows {
-  /** The first one, the scored rows before the sampled one. */
+  /** The first row; scored rows come before the sampled one. */
   readonly row: number;
   readonly scored: number;
   readonly samples: boolean;
@@ -52,29 +52,29 @@ export interface ResultRows {
 export type Emit = (id: RequestId, event: GenerationEvent) => void;
 
 /**
- * The contents of requests, behind the machine's decisions. Nothing here decides when or where something runs.
- * `Request` comes in, `Plan` goes to the executor, `Result` comes back.
+ * The contents of requests. Nothing here decides when or where a request runs. A `Request` is submitted, a `Plan` goes to the driver, and a
+ * `Result` returns.
  */
 export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   size(request: Request): RequestSize;
-  /** @param arrival unique and rising */
+  /** @param arrival unique and increasing */
   serve(request: Request, arrival: number): S;
-  /** A request whose prompt, and the first token that `held` tells (none: it has decoded for a while), were computed elsewhere. @param whole here alone: nobody of those who computed it has all layers of it */
+  /** A request whose prompt, and the first token in `held` (none: it has decoded before), were computed elsewhere. @param whole several instances computed its layers: none of them has all blocks */
   resume(request: Request, arrival: number, held: readonly GenerationEvent[], whole: boolean): S;
-  /** What it was made of. */
+  /** The request that it was created from. */
   requestOf(served: S): Request;
-  /** A resumed request joins: its client hears the first token now. */
+  /** A resumed request starts: its client receives the first token now. */
   joined(served: S, nowUs: number): void;
-  /** What a resumed request may wait for each token; Infinity: as long as it takes. */
+  /** TBT objective of a request; Infinity: none. */
   tbtUsMax(request: Request): number;
-  /** Lays out sequences with planned rows, in the order that their results are to come back. @param range of one, in blocks that were kept for these layers alone */
+  /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */
   plan(requests: readonly S[], range?: LayerRange): Plan;
-  /** Did a creditor not answer for the request at this place of the plan? Then nothing of it was computed. */
+  /** True if blocks or a creditor's answer were missing for the request at this place of the plan: then nothing of it was computed. */
   isUnanswered(result: Result, place: number): boolean;
-  /** Did any of these rows break? */
+  /** True if the logits of any of these rows are not finite. */
   failed(result: Result, rows: ResultRows): boolean;
-  /** Takes what a run computed for a request, whose sequence is committed; says whether that was its last token. */
+  /** Applies the results of a run to a request, whose sequence is committed. Returns why it ends; undefined: it continues. */
   commit(served: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
-  /** How many tokens a request may grow by before it could end: 1 where only its tokens tell. */
+  /** Tokens that a request can grow by before it may end: 1 where that depends on the tokens. */
   growthMax(served: S): number;
 }

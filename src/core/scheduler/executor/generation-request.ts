@@ -1,4 +1,4 @@
-// One request inside an engine's instance: its tokens, and what its sampling and its end depend on.
+// A request at an instance with an engine: its tokens, and the state of its sampling and of its end.
 
 import { Int32List } from '../../../util/int32-list.ts';
 import type { RequestId } from '../../protocol/ids.ts';
@@ -7,7 +7,7 @@ import { Sequence } from '../batching/sequence.ts';
 import { TokenContent } from '../batching/token-content.ts';
 import type { RunningRequest } from './executor.ts';
 
-/** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
+/** The distinct tokens of a request, and their counts in its output. */
 export class SeenTokens {
   readonly tokens = new Int32List();
   readonly counts = new Int32List();
@@ -37,14 +37,14 @@ function hasPenalties(sampling: SamplingParams): boolean {
   return sampling.repetitionPenalty !== 1 || sampling.frequencyPenalty !== 0 || sampling.presencePenalty !== 0;
 }
 
-/** Lives from submit to its last event. */
+/** A request from its submission to its last event. */
 export class ServedRequest implements RunningRequest {
   readonly request: GenerationRequest;
   readonly sequence: Sequence;
   readonly content: TokenContent;
   readonly biasTokens: Int32Array;
   readonly biasValues: Float32Array;
-  /** Undefined when no penalty asks for it. */
+  /** Undefined: no penalty is set. */
   readonly seen: SeenTokens | undefined;
   readonly tbtUsMax: number;
   readonly #stops: ReadonlySet<number>;
@@ -63,7 +63,7 @@ export class ServedRequest implements RunningRequest {
     this.sequence = new Sequence({
       content: this.content,
       promptLength: request.prompt.length,
-      // The last token of its output never needs keys and values.
+      // The last output token needs no keys and values.
       lengthMax: request.prompt.length + Math.max(1, request.maxTokens) - 1,
       groups,
       priority: request.priority,
@@ -95,7 +95,7 @@ export class ServedRequest implements RunningRequest {
     return this.content.length - this.sequence.promptLength;
   }
 
-  /** Appends a sampled token; says whether it is the last one. */
+  /** Appends a sampled token. Returns why it is the last one; undefined: it is not. */
   append(token: number): 'stop' | 'length' | undefined {
     this.content.tokens.push(token);
     this.seen?.addOutput(token);

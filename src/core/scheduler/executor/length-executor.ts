@@ -1,4 +1,4 @@
-// The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
+// The executor of a simulated instance: requests are lengths and block names.
 
 import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
@@ -11,10 +11,10 @@ import type { GrowingChain, LengthRequest } from './length-request.ts';
 class LengthContent implements SequenceContent {
   readonly request: LengthRequest;
   readonly chain: BlockChain;
-  /** Undefined: outputs have no names that anybody could share. */
+  /** Undefined: output blocks have no names to share. */
   readonly #growing: GrowingChain | undefined;
 
-  /** @param named it computes all of its blocks, and those of its output are known */
+  /** @param named all blocks are computed here, and the output blocks have names */
   constructor(request: LengthRequest, chain: BlockChain, named: boolean) {
     this.request = request;
     this.#growing = named ? request.growingChain() : undefined;
@@ -61,12 +61,11 @@ export class ServedLengths implements RunningRequest {
   }
 }
 
-/** Nothing goes to an executor but the step's shape, and nothing comes back but its times. */
-/** Places of requests whose blocks did not come. */
+/** Places of requests whose blocks did not arrive; a step has no other results than its times. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
 export class LengthExecutor implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
-  /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
+  /** Equal steps run at once: the trace says when a request ends. */
   readonly #coalesce: boolean;
   readonly #tellsAll: boolean;
 
@@ -83,11 +82,11 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
     return new ServedLengths(request, arrival, request.chain);
   }
 
-  /** The prefix cache is where prompts are computed: what has landed is nobody else's, unless no other instance has the whole of it. */
+  /** Prefixes are cached where prompts are computed: received blocks have no names, unless no other instance has all of them. */
   resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): ServedLengths {
     const served = new ServedLengths(request, arrival, whole ? request.chain : noBlocks);
     served.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
-    // What it finds of itself here is no hit: it came over the network.
+    // Its own blocks are no cache hit: they were received.
     served.sequence.cachedTokens = 0;
     return served;
   }
@@ -134,12 +133,12 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
   }
 
   growthMax({ request }: ServedLengths): number {
-    // Others hear of a first token when it comes: no step follows it unheard.
+    // The first token is reported when it is computed: no further step runs at once with it.
     return this.#coalesce && request.heard ? request.outputTokens - request.outputs : 1;
   }
 }
 
 const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 
-/** Says that prefill is over; what the token is, nobody knows. */
+/** Stands for the first token, which has no value here. */
 const anyToken = new Int32Array(1);

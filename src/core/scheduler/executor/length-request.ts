@@ -1,4 +1,4 @@
-// A request of a simulated cluster: lengths and names of blocks where an engine's has token ids.
+// A request of a simulated cluster: lengths and block names in place of tokens.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { Float64Pool } from '../../../util/float64-pool.ts';
@@ -14,7 +14,7 @@ import type { StepRun } from './executor.ts';
 
 const noGaps = new Float64Array(0);
 
-/** A request on its way. Times are those of its tokens so far. */
+/** A request and the times of its tokens. */
 export class LengthRequest {
   readonly id: RequestId;
   readonly trace: RequestLengths;
@@ -25,21 +25,21 @@ export class LengthRequest {
   lastTokenUs: number = wideZero;
   cachedTokens = 0;
   outputs = 0;
-  /** Undefined: it waits as long as it takes. */
+  /** Undefined: no objective. */
   slo: Slo | undefined;
-  /** What the conductor said when it took the request. */
+  /** Prediction of the conductor at admission. */
   predicted: Prediction | undefined;
   /** The first `outputs - 1`: gaps between tokens. */
   gapUs: Float64Array = noGaps;
   readonly #pool: Float64Pool;
 
-  /** An instance has said that a token came. */
+  /** An instance has reported its first token. */
   heard = false;
-  /** Tokens of output that it begins with. */
+  /** Output tokens of earlier attempts. */
   resumed = 0;
   readonly #blockTokens: number;
 
-  /** @param pool that its gaps come from with its first token, and go to in `release` */
+  /** @param pool its array of gaps is taken from there with the first token, and returned by `release` */
   constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id: RequestId = String(trace.index)) {
     this.id = id;
     this.#blockTokens = blockTokens;
@@ -50,7 +50,7 @@ export class LengthRequest {
     this.#pool = pool;
   }
 
-  /** Every step of the run gave a token. */
+  /** Each step of the run produced a token. */
   grow({ startedUs, stepUs }: StepRun): void {
     const { outputs } = this;
     if (outputs === 0 && this.outputTokens > 1) this.gapUs = this.#pool.take(this.outputTokens - 1);
@@ -68,20 +68,20 @@ export class LengthRequest {
     this.outputs = outputs + steps;
   }
 
-  /** Nobody looks at its gaps any more. */
+  /** Its gaps are not needed any more. */
   release(): void {
     if (this.gapUs !== noGaps) this.#pool.release(this.gapUs);
     this.gapUs = noGaps;
   }
 
-  /** Its newest token, computed elsewhere, is passed on at `atUs`. */
+  /** Its newest token, computed elsewhere, is delivered at `atUs`. */
   joinedAt(atUs: number): void {
     if (this.outputs === 1) this.firstTokenUs = atUs;
     else this.gapUs[this.outputs - 2] += atUs - this.lastTokenUs;
     this.lastTokenUs = atUs;
   }
 
-  /** Of a sequence that computes it. */
+  /** The chain of a sequence that computes the request. */
   growingChain(): GrowingChain {
     return new GrowingChain(this.chain, this.trace.outputBlocks ?? noNames, this.#blockTokens);
   }
@@ -90,7 +90,7 @@ export class LengthRequest {
     return { promptTokens: this.inputTokens + this.resumed, outputTokensMax: this.outputTokens - this.resumed };
   }
 
-  /** The same request after its first `outputs` tokens, for another try. This one may go on growing where nobody hears it. */
+  /** The same request after its first `outputs` tokens, for another attempt. This one may still grow unobserved. */
   resume(id: RequestId, outputs: number): LengthRequest {
     const next = new LengthRequest(this.trace, this.#blockTokens, this.#pool, id);
     next.slo = this.slo;
@@ -110,7 +110,7 @@ export class LengthRequest {
   }
 }
 
-/** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */
+/** Digests of the prompt's full blocks: the ids of the trace, scrambled for hash tables. */
 function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
   const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
   const words = new Uint32Array(full * digestWords);
@@ -120,7 +120,7 @@ function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number
 
 const noNames = new Int32Array(0);
 
-/** A prompt's blocks, and then those of its output that are full and have names. */
+/** The blocks of a prompt, then the full blocks of its output that have names. */
 export class GrowingChain implements BlockChain {
   blocks: number;
   readonly words: Uint32Array;

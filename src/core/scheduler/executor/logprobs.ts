@@ -1,4 +1,5 @@
-// Cuts the log-probabilities of some rows out of a step's result.
+// Extracts the log-probabilities of some rows from the result of a step.
+
 import { type StepResult, topLogprobsMax } from '../../../util/step.ts';
 import type { TokenLogprobs } from '../../protocol/ports.ts';
 

@@ -1,4 +1,4 @@
-// Lays planned sequences out as one engine step, in arrays that every step reuses.
+// Builds an engine step from planned sequences, in arrays that every step reuses.
 
 import { Int32List } from '../../../util/int32-list.ts';
 import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../../util/step.ts';
@@ -51,16 +51,16 @@ export interface RemoteLayout {
 
 /** Keys and values outside block tables, as steps read them. */
 export interface BorrowedKeys {
-  /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
+  /** Where the blocks outside a sequence's table lie; undefined: there are none. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined;
-  /** The guest room of a creditor, and as which loan it lends to us. */
+  /** The remote attention server of a creditor, and the loan there. */
   roomOf(creditor: InstanceIndex): Pick<RemoteKeys, 'room' | 'loan'>;
 }
 
 /** The block lists of one layer group. */
 class GroupLists {
   readonly #pool: BlockPool;
-  /** Of a step that runs some of the layers: where its one sequence's pages are. */
+  /** Of a step that runs a range of layers: the pages of its one sequence. */
   #pages: Int32Array | undefined;
   readonly #blocks = new Int32List(256);
   readonly #blockStart: Int32Array;
@@ -77,7 +77,7 @@ class GroupLists {
     this.#pages = undefined;
   }
 
-  /** The step's one sequence, of which some layers lie here. */
+  /** Adds the one sequence of a step that runs a range of layers. */
   addStage(held: HeldBlocks, end: number, range: LayerRange): void {
     this.#pages = new StagePages(held, this.#pool, range).table(end);
     this.#blockStart[0] = 0;
@@ -85,7 +85,7 @@ class GroupLists {
     for (let block = 0; block < end; block++) this.#blocks.push(block);
   }
 
-  /** Lists the held blocks before block `end`: they begin with the first that the sequence's next row sees. */
+  /** Lists the held blocks before block `end`, from the first one that the next row attends to. */
   add(index: number, held: HeldBlocks, end: number): void {
     this.#blockStart[index] = this.#blocks.length;
     this.#firstBlock[index] = held.first;
@@ -112,7 +112,7 @@ class GroupLists {
   }
 }
 
-/** A built step is valid until the next `build`. A decode row costs no allocation. */
+/** A step is valid until the next `build`. A decode row allocates nothing. */
 export class StepBuilder {
   readonly #groups: readonly GroupLists[];
   readonly #borrowed: BorrowedKeys | undefined;
@@ -140,7 +140,7 @@ export class StepBuilder {
     this.#sampling = samplingArrays(limits.logitRowsMax);
   }
 
-  /** Sequences with `planned` rows, in the order that results are to come back. @param range of one sequence, these layers */
+  /** Sequences with `planned` rows, in the order of their results. @param range the layers of one sequence */
   build(requests: readonly ServedRequest[], range?: LayerRange): Step {
     this.#rows = 0;
     this.#logits = 0;
@@ -182,12 +182,12 @@ export class StepBuilder {
     this.#groups[0].addSpread(index, table.groups[0], end, layout);
     for (const { creditor, firstBlock, blocks } of layout.remote) {
       const room = this.#borrowed?.roomOf(creditor);
-      if (room === undefined) throw new Error(`Cannot build a step: instance ${creditor} has no guest room`);
+      if (room === undefined) throw new Error(`Cannot build a step: instance ${creditor} serves no remote attention`);
       this.#remote.push({ sequence: index, group: 0, firstBlock, ...room, blocks: Int32Array.from(blocks) });
     }
   }
 
-  /** A row that samples, or, with a target, one that is scored. */
+  /** A row that is sampled, or one that is scored, with its target. */
   #addLogitRow(served: ServedRequest, row: number, target: number | undefined): void {
     const at = this.#logits++;
     const to = this.#sampling;

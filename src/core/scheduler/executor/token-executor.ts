@@ -1,4 +1,4 @@
-// The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
+// The executor of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
 
 import type { LayerGroup, Step, StepResult } from '../../../util/step.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
@@ -13,7 +13,7 @@ import type { StepBuilder } from './step-builder.ts';
 export interface TokenExecutorConfig {
   readonly groups: readonly LayerGroup[];
   readonly root: BlockRoot;
-  /** Four words, the same wherever blocks are exchanged. */
+  /** Four words, the same at all instances that exchange blocks. */
   readonly hashKey: Uint32Array;
 }
 
@@ -42,7 +42,7 @@ export class TokenExecutor implements Executor<GenerationRequest, ServedRequest,
     }
     const { sequence } = served;
     sequence.receivedTokens = served.content.length - 1;
-    // Its prompt's log-probabilities have been told where it was computed.
+    // The log-probabilities of the prompt are reported where it was computed.
     sequence.scored = Math.max(0, sequence.promptLength - 1);
     return served;
   }
