@@ -31,7 +31,7 @@ function conductorWithGroup(retries?: ConductorConfig<LengthRequest>['retries'])
 const cancelled = (effects: readonly ConductorEffect<LengthRequest>[]) =>
   effects.flatMap((effect) => (effect.kind === 'cancel' ? [effect.instance] : [])).sort();
 
-test('a long prompt goes to the first of its group, and each member is as busy as its share', () => {
+test('a long prompt goes to the first member of its group, and each member is charged with its share', () => {
   const { conductor, forward, group } = conductorWithGroup();
   expect([forward.instance, forward.decodeAt]).toEqual([group.members[0], 3]);
   expect(group.members).toHaveLength(2);
@@ -45,7 +45,7 @@ test('a long prompt goes to the first of its group, and each member is as busy a
   conductor.check();
 });
 
-test('a member that is lost, or fails, takes the request with it: all the others let go', () => {
+test('a lost or failed member fails the attempt, and all other members release it', () => {
   for (const leg of [0, 1]) {
     const { conductor, group } = conductorWithGroup();
     const lost = group.members[leg] ?? 0;
@@ -62,7 +62,7 @@ test('a member that is lost, or fails, takes the request with it: all the others
   conductor.check();
 });
 
-test('a member that alone still has a part does not keep it where nothing was heard of its start', () => {
+test('a member that alone still has a part is cancelled where the request has not started', () => {
   const detection = { reportTimeoutUs: 100, requestTimeoutUs: 1e9 };
   const { conductor, group } = conductorWithGroup({ attemptsMax: 2, detection });
   let number = 0;
@@ -86,7 +86,7 @@ test('a member that alone still has a part does not keep it where nothing was he
   expect(tries(700, [second])).toBe(1);
 });
 
-test('a cancel goes to every leg, until the prompt is where it decodes', () => {
+test('a cancel goes to every member until the prompt is handed off', () => {
   const first = conductorWithGroup();
   expect(cancelled(first.conductor.step(1, { kind: 'cancel', id: '0' }))).toEqual([...first.group.members, 3].sort());
   const second = conductorWithGroup();
@@ -128,7 +128,7 @@ function handedOver() {
 const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
 const behind = { kind: 'started', cachedTokens: 16 } as const;
 
-test('what the one that computed it had cached is heard though the one that decodes has all, and counted once', () => {
+test('the cached tokens of the prefilling instance are reported, though the decoding one has all blocks, and counted once', () => {
   const { conductor, instance, decodeAt, hear } = handedOver();
   hear(decodeAt, tokens);
   expect(hear(instance, behind)).toEqual([behind]);
@@ -136,7 +136,7 @@ test('what the one that computed it had cached is heard though the one that deco
   expect(conductor.blocks.hits).toBe(1);
 });
 
-test('what was cached is heard before the end, from whoever decodes where the other word is overtaken, and counted once', () => {
+test('cached tokens are reported before the end, by the decoding instance where the other report is overtaken, and counted once', () => {
   const { conductor, instance, decodeAt, hear } = handedOver();
   const finished = { kind: 'finished', reason: 'length' } as const;
   expect([behind, tokens].flatMap((event) => hear(decodeAt, event))).toEqual([behind, tokens]);

@@ -11,7 +11,7 @@ const mixed = [
 /** Window blocks at once, while one token is computed. */
 const windowBlocks = 64 / pageTokens + 1;
 
-describe('a model of windows alone', () => {
+describe('a model with windows only', () => {
   test('serves a sequence that is longer than its pages, a window and a chunk of them at a time', () => {
     const pages = 2 * (windowBlocks + 4);
     const world = new World({ pages, groups: windows });
@@ -27,7 +27,7 @@ describe('a model of windows alone', () => {
     expect(world.instance.snapshot().pages.used).toBe(0);
   });
 
-  test('runs many long sequences beside one another where whole ones would not fit', () => {
+  test('runs many long sequences at once where whole ones would not fit', () => {
     const world = new World({ pages: 2 * 40, groups: windows });
     const requests = Array.from({ length: 8 }, (_, i) => request(`r${i}`, promptOf(i, 500), { maxTokens: 200 }));
     world.submit(...requests);
@@ -52,7 +52,7 @@ describe('a model of windows alone', () => {
 });
 
 describe('a model with and without windows', () => {
-  test('holds all blocks without a window, and the window of the others', () => {
+  test('holds all blocks of groups without a window, and the window of the others', () => {
     const world = new World({ groups: mixed });
     const one = request('a', promptOf(1, 600), { maxTokens: 100 });
     world.submit(one);
@@ -64,7 +64,7 @@ describe('a model with and without windows', () => {
     expect(world.usedPagesMax).toBe(22 + 3 * windowBlocks);
   });
 
-  test('computes what eight share once, and a next turn finds what the last one left', () => {
+  test('computes a prefix that eight requests share once, and the next turn finds the blocks of the last', () => {
     const world = new World({ pages: 4000, groups: mixed });
     const shared = promptOf(9, 1000);
     const requests = Array.from({ length: 8 }, (_, i) => request(`r${i}`, [...shared, ...promptOf(20 + i, 16)]));
@@ -80,7 +80,7 @@ describe('a model with and without windows', () => {
     expect(world.of('next').events[1]).toEqual({ kind: 'started', cachedTokens: 992 });
   });
 
-  test('a request as long as its capacity ends, whoever was there before it', () => {
+  test('a request as long as the capacity ends, whichever requests ran before it', () => {
     // 3 window blocks of 3 pages, 20 blocks of one.
     const world = new World({ pages: 3 * windowBlocks + 20, groups: mixed, limits: { ...limits, sequencesMax: 4 } });
     expect(world.instance.capacityTokens).toBe(20 * pageTokens);

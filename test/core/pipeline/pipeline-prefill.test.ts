@@ -19,7 +19,7 @@ const nothing = Array.from({ length: prefills + 2 }, () => 0);
 /** By the one where it began, and once more by the one that decodes: the conductor hears the first of the two. */
 const told = ['started', 'started', 'tokens', 'finished'];
 
-test('messages in any order, late or twice: every request is answered once, and everything is free in the end', () => {
+test('messages out of order, late or doubled: every request is answered once, and everything is free in the end', () => {
   let grouped = 0;
   let alone = 0;
   const ahead = { begun: 0, inVain: 0 };
@@ -67,7 +67,7 @@ test('messages in any order, late or twice: every request is answered once, and 
   expect(ahead.begun - ahead.inVain).toBeGreaterThan(100);
 });
 
-test('messages that are lost keep their requests waiting, and a cancel of every leg frees all of it', () => {
+test('lost messages keep their requests waiting, and a cancel at every instance frees everything', () => {
   fc.assert(
     fc.property(fc.array(request, { minLength: 1, maxLength: 8 }), moves, (requests, history) => {
       const world = new HandOffWorld(true, 400, prefills);
@@ -114,7 +114,7 @@ test.each([
   expect(world.heard.get('0')).toEqual(told);
 });
 
-test('where rows wait for room no group begins a chunk; what other members and others need goes on', () => {
+test('no pipeline begins a chunk under backpressure; other members and requests continue', () => {
   const world = new HandOffWorld(true, 1_000, 2);
   const ended = (id: string) => world.heard.get(id)?.includes('finished');
   world.full.add(0);

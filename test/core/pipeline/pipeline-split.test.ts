@@ -3,12 +3,12 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { splitLayers } from '../../../src/core/pipeline/split.ts';
 
-test('members that compute alike, or nearly, run as many', () => {
+test('members of about equal speed run equally many layers', () => {
   expect(splitLayers(30, [100, 100, 100])).toBeUndefined();
   expect(splitLayers(30, [100, 105, 101])).toBeUndefined();
 });
 
-test('a member that is twice as fast runs twice as many', () => {
+test('a member that is twice as fast runs twice as many layers', () => {
   expect(splitLayers(30, [100, 200])).toEqual([20, 10]);
   expect(splitLayers(6, [200, 100])).toEqual([2, 4]);
   expect(splitLayers(7, [200, 100, 100])).toEqual([1, 3, 3]);
@@ -23,7 +23,7 @@ function splits(layers: number, members: number): number[][] {
   );
 }
 
-test('no other split has its slowest member done sooner', () => {
+test('no other split ends its slowest member earlier', () => {
   const step = 2 ** (1 / 6);
   fc.assert(
     fc.property(

@@ -22,7 +22,7 @@ function submitAll(world: World): void {
 }
 
 describe('tenants', () => {
-  test('take turns where both wait, though one of them sent all of its requests before', () => {
+  test('alternate where both wait, though one of them submitted all of its requests earlier', () => {
     const world = new World({ limits: narrow });
     submitAll(world);
     expect(firstsOf(world)).toEqual(['first', 'few1', 'many1', 'few2', 'many2', 'few3', 'many3', 'many4']);
@@ -31,7 +31,7 @@ describe('tenants', () => {
     expect(firstsOf(blind)).toEqual(['first', 'many1', 'many2', 'many3', 'many4', 'few1', 'few2', 'few3']);
   });
 
-  test('pay for their output, twice as much as for prompts', () => {
+  test('are charged for output, twice as much as for prompts', () => {
     const world = new World({ limits: narrow });
     world.submit(request('writes', promptOf(1, 20), { tenant: 'a', maxTokens: 40 }));
     world.submit(request('a1', promptOf(2, 20), { tenant: 'a' }), request('a2', promptOf(3, 20), { tenant: 'a' }));
@@ -40,7 +40,7 @@ describe('tenants', () => {
     expect(firstsOf(world)).toEqual(['writes', 'b0', 'b1', 'b2', 'a1', 'b3', 'a2']);
   });
 
-  test('who comes back has no shares saved up', () => {
+  test('a tenant that returns has saved no share', () => {
     const world = new World({ limits: narrow });
     for (let i = 0; i < 6; i++) world.submit(request(`a${i}`, promptOf(i, 40), { tenant: 'a' }));
     world.submit(request('once', promptOf(20, 40), { tenant: 'b' }));
@@ -50,14 +50,14 @@ describe('tenants', () => {
     expect(firsts.indexOf('a4')).toBeLessThan(2);
   });
 
-  test('a larger priority goes first, whatever its tenant has had', () => {
+  test('a higher priority goes first, whatever share its tenant has had', () => {
     const world = new World({ limits: narrow });
     submitAll(world);
     world.submit(request('urgent', promptOf(30, 40), { tenant: 'many', priority: 1 }));
     expect(firstsOf(world)[1]).toBe('urgent');
   });
 
-  test('none starves, and those who wait together are served alike', () => {
+  test('no tenant starves, and tenants that wait together get equal shares', () => {
     const sizes = fc.array(
       fc.record({ prompt: fc.integer({ min: 8, max: 60 }), output: fc.integer({ min: 1, max: 12 }) }),
       {

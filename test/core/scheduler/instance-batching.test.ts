@@ -3,8 +3,8 @@ import { describe, expect, test } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
 import { expectComplete, limits, promptOf, request, World } from '../router/world.ts';
 
-describe('many at once', () => {
-  test('eight that start together compute little more than one prompt', () => {
+describe('many requests at once', () => {
+  test('eight requests that start together compute little more than one prompt', () => {
     const world = new World({ pages: 4000 });
     const shared = promptOf(9, 1000);
     const requests = Array.from({ length: 8 }, (_, i) => request(`r${i}`, [...shared, ...promptOf(20 + i, 16)]));
@@ -16,7 +16,7 @@ describe('many at once', () => {
     expect(world.instance.snapshot().cachedTokens).toBe(7 * 992);
   });
 
-  test('those that come at the first one’s first token compute only what is their own', () => {
+  test('requests that arrive with the first token of the first one compute only their own blocks', () => {
     const world = new World({ pages: 4000 });
     const shared = promptOf(9, 1000);
     world.submit(request('first', [...shared, ...promptOf(20, 16)], { maxTokens: 50 }));
@@ -26,7 +26,7 @@ describe('many at once', () => {
     for (let i = 0; i < 7; i++) expect(world.of(`r${i}`).events[1]).toEqual({ kind: 'started', cachedTokens: 992 });
   });
 
-  test('others do not wait for a prompt that is not theirs', () => {
+  test('other requests do not wait for a prompt that they do not share', () => {
     const world = new World({ pages: 4000 });
     world.submit(
       request('long', promptOf(1, 3000)),
@@ -40,7 +40,7 @@ describe('many at once', () => {
     expect(world.instance.snapshot().cachedTokens).toBe(93 * pageTokens);
   });
 
-  test('when the one that computes the shared prefix is cancelled, the next takes over', () => {
+  test('the next request computes a shared prefix when the one that computes it is cancelled', () => {
     const world = new World({ pages: 4000 });
     const requests = ['a', 'b', 'c'].map((id, i) => request(id, [...promptOf(9, 1000), i, i]));
     world.submit(...requests);
@@ -53,7 +53,7 @@ describe('many at once', () => {
     expect(world.of('a').events.map((event) => event.kind)).toEqual(['accepted', 'started']);
   });
 
-  test('larger priority goes first, arrival decides among equals', () => {
+  test('a higher priority goes first, and arrival decides among equals', () => {
     const world = new World({ limits: { ...limits, tokensMax: 64, sequencesMax: 2 } });
     world.submit(request('running', promptOf(0, 60), { maxTokens: 30 }));
     world.submit(request('b', promptOf(1, 60)), request('c', promptOf(2, 60)));
@@ -66,7 +66,7 @@ describe('many at once', () => {
     expect(firsts).toEqual(['running', 'urgent', 'b', 'c']);
   });
 
-  test('an urgent one does not wait for blocks that a lesser one computes', () => {
+  test('a request of higher priority does not wait for blocks that one of lower priority computes', () => {
     const world = new World({ pages: 4000 });
     world.submit(request('low', promptOf(1, 2000), { priority: -1 }));
     world.submit(request('middle', promptOf(2, 2000)), request('urgent', promptOf(1, 2000), { priority: 1 }));
@@ -75,7 +75,7 @@ describe('many at once', () => {
     world.finishAll();
   });
 
-  test('an urgent one takes the place of the least urgent, which ends with the same tokens later', () => {
+  test('a request of higher priority preempts the lowest one, which ends later with the same tokens', () => {
     const world = new World({ pages: 2 * 8, limits: { ...limits, sequencesMax: 4 } });
     const low = request('low', promptOf(1, 150), { maxTokens: 60, priority: -1 });
     world.submit(low);
@@ -89,7 +89,7 @@ describe('many at once', () => {
     expect(world.instance.snapshot().preemptions).toBe(1);
   });
 
-  test('pages that run out preempt the latest, and all end', () => {
+  test('requests preempt the latest one when pages run out, and all end', () => {
     const world = new World({ pages: 2 * 10 });
     const requests = Array.from({ length: 6 }, (_, i) => request(`r${i}`, promptOf(i, 40), { maxTokens: 200 }));
     world.submit(...requests);
@@ -99,7 +99,7 @@ describe('many at once', () => {
     expect(world.instance.snapshot().pages.used).toBe(0);
   });
 
-  test('a long prompt leaves a share of every chunk to short ones behind it', () => {
+  test('a long prompt leaves a share of every chunk to short prompts behind it', () => {
     const world = new World({ pages: 4000 });
     world.submit(request('long', promptOf(1, 4000)));
     world.submit(...Array.from({ length: 5 }, (_, i) => request(`s${i}`, promptOf(2 + i, 20))));

@@ -205,7 +205,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
   expect(Math.min(preempted, shared, evicted, pinned)).toBeGreaterThan(0);
 });
 
-test('inside a priority none starves while others keep coming', () => {
+test('within a priority no request starves while others keep arriving', () => {
   const world = new World({ pages: 60, limits: { ...limits, tokensMax: 64, sequencesMax: 4 } });
   const long = request('long', promptOf(1, 700), { maxTokens: 100 });
   let next = 0;

@@ -13,7 +13,7 @@ import {
 } from '../router/world.ts';
 
 describe('one request', () => {
-  test('is accepted, started, streamed and finished; its blocks stay as cache', () => {
+  test('is accepted, started, streamed and finished; its blocks stay cached', () => {
     const world = new World();
     const one = request('a', promptOf(1, 70), { maxTokens: 40 });
     world.submit(one);
@@ -38,7 +38,7 @@ describe('one request', () => {
     });
   });
 
-  test('again: all full blocks but that of the last prompt token come from the cache', () => {
+  test('a repeated prompt takes all full blocks but that of its last token from the cache', () => {
     const world = new World();
     for (const [id, length, cached] of [
       ['a', 64, 0],
@@ -54,7 +54,7 @@ describe('one request', () => {
     }
   });
 
-  test('generated tokens are cache for the next turn', () => {
+  test('generated tokens are cached for the next turn', () => {
     const world = new World();
     const first = request('a', promptOf(1, 40), { maxTokens: 60 });
     world.submit(first);
@@ -66,7 +66,7 @@ describe('one request', () => {
     expect(world.of('b').events[1]).toEqual({ kind: 'started', cachedTokens: 96 });
   });
 
-  test('of another salt shares nothing', () => {
+  test('a prompt with another salt shares nothing', () => {
     const world = new World();
     world.submit(request('a', promptOf(1, 100)), request('b', promptOf(1, 100), { salt: 'other' }));
     world.finishAll();
@@ -86,7 +86,7 @@ describe('one request', () => {
     expect(world.lastOf('a')).toEqual({ kind: 'finished', reason: 'stop' });
   });
 
-  test('with no tokens to generate computes its prompt and ends', () => {
+  test('with no tokens to generate, computes its prompt and ends', () => {
     const world = new World();
     const one = request('a', promptOf(3, 50), {
       maxTokens: 0,
@@ -133,7 +133,7 @@ describe('one request', () => {
 });
 
 describe('refusals', () => {
-  test('over the bound: 429 with figures, and a place again when one ends', () => {
+  test('a full queue refuses with 429 and figures, and accepts again when a request ends', () => {
     const world = new World({ queueMax: 3 });
     world.submit(...['a', 'b', 'c', 'd'].map((id, i) => request(id, promptOf(i, 20))));
     expect(world.of('d').events).toEqual([
@@ -151,7 +151,7 @@ describe('refusals', () => {
     world.finishAll();
   });
 
-  test('larger than the whole pool: refused with the figures, whatever is free', () => {
+  test('a request larger than the pool is refused with figures, whatever is free', () => {
     const world = new World({ pages: 2 * 4 });
     world.submit(
       request('fits', promptOf(1, 100), { maxTokens: 29 }),
@@ -169,7 +169,7 @@ describe('refusals', () => {
     expect(world.of('fits').tokens).toHaveLength(29);
   });
 
-  test('limits that could not hold a step are refused at once', () => {
+  test('limits that cannot hold a step are refused immediately', () => {
     const config = { ...baseConfig, limits: { ...limits, tokensMax: 40, sequencesMax: 16 } };
     expect(() => createTokenInstance(config)).toThrow(
       'Cannot batch: 16 sequences require 48 rows and 17 with logits: 40 and 96 given',
@@ -178,7 +178,7 @@ describe('refusals', () => {
 });
 
 describe('cancel, abort, failure', () => {
-  test('a cancel during its prefill asks for an abort, frees all, and the others get on', () => {
+  test('a cancel during prefill aborts the step and frees all blocks; other requests continue', () => {
     const world = new World();
     const other = request('b', promptOf(2, 90));
     world.submit(request('a', promptOf(1, 600)), other);
@@ -192,7 +192,7 @@ describe('cancel, abort, failure', () => {
     expect(world.instance.snapshot().pages.used).toBe(0);
   });
 
-  test('a cancel that races with the end of its step frees all as well', () => {
+  test('a cancel that races with the end of its step frees all blocks', () => {
     const world = new World();
     world.submit(request('a', promptOf(1, 20)));
     world.cancel('a');
@@ -202,7 +202,7 @@ describe('cancel, abort, failure', () => {
     expect(world.of('a').tokens).toEqual([]);
   });
 
-  test('cancels in a row do not abort the others for ever', () => {
+  test('cancels in a row do not abort other requests without end', () => {
     const world = new World({ pages: 4000 });
     const victim = request('victim', promptOf(1, 300));
     world.submit(victim);
@@ -222,7 +222,7 @@ describe('cancel, abort, failure', () => {
     expectComplete(world, victim);
   });
 
-  test('late, doubled and unknown events change nothing and say so', () => {
+  test('late, doubled and unknown events change nothing and are ignored with a reason', () => {
     const world = new World();
     const one = request('a', promptOf(1, 20));
     world.submit(one, one);
@@ -247,7 +247,7 @@ describe('cancel, abort, failure', () => {
     expectComplete(world, one);
   });
 
-  test('a failed step fails its own requests, with a clean message, and no other', () => {
+  test('a failed step fails its own requests only, with a message without internals', () => {
     const world = new World({ limits: { ...limits, sequencesMax: 2 } });
     const others = request('c', promptOf(3, 30));
     world.submit(request('a', promptOf(1, 30)));
@@ -267,7 +267,7 @@ describe('cancel, abort, failure', () => {
     expectComplete(world, others);
   });
 
-  test('a row that is not finite fails alone and leaves nothing in the cache', () => {
+  test('a row with logits that are not finite fails alone and leaves nothing in the cache', () => {
     const world = new World();
     const good = request('b', promptOf(2, 40));
     world.submit(request('a', promptOf(1, 40)));

@@ -32,7 +32,7 @@ const cachedOf = (w: World, id: string): number | undefined =>
   w.of(id).events.flatMap((event) => (event.kind === 'started' ? [event.cachedTokens] : []))[0];
 
 describe('a pinned prefix', () => {
-  it('is computed where it is not there yet, heard of by nobody else, and outlives what evicts all others', () => {
+  it('is computed where it is not cached, without events for clients, and survives an eviction of all other blocks', () => {
     const w = world();
     w.deliver(pinOf('a'));
     expect(w.pins).toEqual([]);
@@ -46,7 +46,7 @@ describe('a pinned prefix', () => {
     expect(w.instance.components.pinning.hitTokens).toBe(128);
   });
 
-  it('is pinned at once where the cache has it', () => {
+  it('is pinned immediately where it is cached', () => {
     const w = world();
     w.submit(request('first', [...prefix, 5]));
     w.finishAll();
@@ -54,7 +54,7 @@ describe('a pinned prefix', () => {
     expect(w.pins).toEqual([['a', { kind: 'pinned', tokens: 128, untilUs: w.nowUs + ttlUs }]]);
   });
 
-  it('goes when its time has passed, which an order that is repeated renews, or when it is taken back', () => {
+  it('ends when its time has passed, which a repeated order renews, or when it is unpinned', () => {
     const w = world();
     w.deliver(pinOf('a'));
     w.finishAll();
@@ -75,7 +75,7 @@ describe('a pinned prefix', () => {
     expect(w.ignored.at(-1)).toContain('b is not pinned');
   });
 
-  it('is not computed further when it is taken back before', () => {
+  it('is not computed further when it is unpinned before', () => {
     const w = world();
     w.deliver(pinOf('a'));
     w.deliver({ kind: 'unpin', id: 'a' });
@@ -84,7 +84,7 @@ describe('a pinned prefix', () => {
     expect(w.instance.snapshot().pages.used).toBe(0);
   });
 
-  it('is refused with figures where pins would hold too much, now or ever, or it is no block long', () => {
+  it('is refused with figures where pins would exceed their share, now or always, or where it is shorter than a block', () => {
     const w = world();
     w.deliver(pinOf('a'));
     w.deliver(pinOf('b', promptOf(2, 64)));
@@ -120,7 +120,7 @@ describe('a pinned prefix', () => {
     expect(w.instance.capacityTokens).toBe(15 * 32);
   });
 
-  it('is refused by the name of the setting where pins may hold nothing', () => {
+  it('is refused with the name of the setting where pins may hold nothing', () => {
     const w = new World({ pages: 40 });
     w.deliver(pinOf('a'));
     const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
@@ -139,7 +139,7 @@ describe('the conductor', () => {
     c.step(1, { kind: 'pinUpdated', instance, id, state });
   const held: PinState = { kind: 'pinned', tokens: 128, untilUs: 9 };
 
-  it('sends a pin to one instance, there again when it is repeated, and passes on what becomes of it', () => {
+  it('sends a pin to one instance, to the same one when it is repeated, and forwards its states', () => {
     const c = make();
     expect(c.step(0, pinOf('a'))).toEqual([{ ...pinOf('a'), instance: 0 }]);
     c.step(0, { kind: 'submit', request: request('r', prefix) });
@@ -150,7 +150,7 @@ describe('the conductor', () => {
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toMatchObject([{ kind: 'ignored' }]);
   });
 
-  it('asks the next instance where one has not the memory, and says at last whether there may be some later', () => {
+  it('tries the next instance where one has no memory, and reports at last whether there may be some later', () => {
     const c = make();
     const refused = (why: 'length' | 'memory'): PinState => ({ kind: 'refused', why, message: why });
     c.step(0, pinOf('a'));
@@ -165,7 +165,7 @@ describe('the conductor', () => {
     ]);
   });
 
-  it('takes back what it does not know, and tells what is lost with an instance', () => {
+  it('unpins a pin that it does not know, and reports pins that are lost with an instance', () => {
     const c = make();
     expect(told(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
     c.step(0, pinOf('a'));

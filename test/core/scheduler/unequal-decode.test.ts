@@ -23,14 +23,14 @@ function submit(instances: Instances, promptTokens: number, maxTokens: number, b
   return forward?.kind === 'forward' ? [forward.instance, forward.decodeAt] : effects;
 }
 
-describe('a request whose prompt is handed over', () => {
+describe('a request whose prompt is handed off', () => {
   const unequal: Instances = [
     ['prefill', 1000],
     ['decode', 300],
     ['decode', 1000],
   ];
 
-  it('is decoded where it fits, though one that is too small has less to do', () => {
+  it('is decoded where it fits, though an instance that is too small is less loaded', () => {
     expect(submit(unequal, 200, 200, 1)).toEqual([0, 2]);
     expect(submit(unequal, 200, 50)).toEqual([0, 1]);
   });
@@ -48,7 +48,7 @@ describe('a request whose prompt is handed over', () => {
     ]);
   });
 
-  it('is refused with the figures of one that decodes where none could hold it', () => {
+  it('is refused with the figures of a decoding instance where no instance can hold it', () => {
     expect(submit(unequal, 600, 600)).toMatchObject([
       {
         kind: 'emit',
@@ -60,7 +60,7 @@ describe('a request whose prompt is handed over', () => {
     ]);
   });
 
-  it('goes to one that is mixed where only that could hold it', () => {
+  it('goes to a mixed instance where only that one can hold it', () => {
     expect(submit([...unequal.slice(0, 2), ['mixed', 1000]], 200, 500)).toEqual([2, undefined]);
   });
 });

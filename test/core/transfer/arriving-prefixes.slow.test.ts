@@ -25,8 +25,8 @@ function compute(world: BorrowWorld, at: number, lengths: Readonly<Record<number
 
 const ahead = { startsAhead: true, patient: true };
 
-describe('a request starts behind what is still coming', () => {
-  it('where others make room by moving away', () => {
+describe('a request starts behind blocks that are still arriving', () => {
+  it('a request for which other blocks are moved away', () => {
     const world = new BorrowWorld({ blocks: [72, 150], settles: true, seed: 1, ...ahead });
     compute(world, 1, { 3: 660 });
     const long = request('long', promptOf(1, 1_400), { maxTokens: 400 });
@@ -41,7 +41,7 @@ describe('a request starts behind what is still coming', () => {
     for (const one of [long, behind]) expect(world.tokensOf(one.id)).toEqual(expectedOutput(one).tokens);
   });
 
-  it('where no instance could hold it', () => {
+  it('a request that no instance can hold', () => {
     const world = new BorrowWorld({ blocks: [72, 200], settles: true, seed: 1, ...ahead });
     compute(world, 1, { 3: 2_000 });
     const overlong = request('overlong', promptOf(3, 4_500), { maxTokens: 30 });
@@ -53,7 +53,7 @@ describe('a request starts behind what is still coming', () => {
     expect(world.tokensOf('overlong')).toEqual(expectedOutput(overlong).tokens);
   });
 
-  it('and behind what host memory has, with the rest from another instance', () => {
+  it('starts behind blocks in host memory, with the rest from another instance', () => {
     const tiers = { hostBlocks: 120, ssdBlocks: 0 };
     const world = new BorrowWorld({ blocks: [72, 150], settles: true, seed: 1, ...ahead, tiers });
     compute(world, 1, { 3: 1_600 });
@@ -69,7 +69,7 @@ describe('a request starts behind what is still coming', () => {
     expect(world.tokensOf('behind')).toEqual(expectedOutput(behind).tokens);
   });
 
-  it('and behind what host memory has, with the rest from SSD', () => {
+  it('starts behind blocks in host memory, with the rest from SSD', () => {
     const tiers = { hostBlocks: 100, ssdBlocks: 200 };
     const world = new BorrowWorld({ blocks: [72, 72], settles: true, seed: 1, ...ahead, tiers });
     compute(world, 0, { 3: 1_600 });
@@ -100,7 +100,7 @@ const spec = fc.record({
   cancelAfter: arbitraryPatience,
 });
 
-it('whatever else happens to instances that borrow, have tiers, and start requests ahead', () => {
+it('with any other event at instances that borrow, have tiers, and start requests early', () => {
   let [behind, moved, loaded] = [0, 0, 0];
   fc.assert(
     fc.property(

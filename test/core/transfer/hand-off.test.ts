@@ -12,7 +12,7 @@ const moves = fc.array(fc.record({ choice: fc.nat(1_000), doubled: fc.boolean(),
 /** By the one where it began, and once more by the one that decodes: the conductor hears the first of the two. */
 const told = ['started', 'started', 'tokens', 'finished'];
 
-test('messages in any order, late or twice: every request is answered once, and everything is free in the end', () => {
+test('messages out of order, late or doubled: every request is answered once, and everything is free in the end', () => {
   let whole = 0;
   fc.assert(
     fc.property(
@@ -48,7 +48,7 @@ test('messages in any order, late or twice: every request is answered once, and 
   expect(whole).toBeGreaterThan(100);
 });
 
-test('messages that are lost keep their requests waiting, and a cancel of every leg frees all of it', () => {
+test('lost messages keep their requests waiting, and a cancel at every instance frees everything', () => {
   fc.assert(
     fc.property(fc.array(request, { minLength: 1, maxLength: 8 }), moves, (requests, history) => {
       const world = new HandOffWorld(true, 400);
@@ -66,7 +66,7 @@ test('messages that are lost keep their requests waiting, and a cancel of every 
   );
 });
 
-test('a prompt that could never land is refused, and both sides let go', () => {
+test('a prompt that exceeds the receive buffer is refused, and both instances release it', () => {
   const world = new HandOffWorld(true, 40);
   world.submit(100, 5);
   world.finish();

@@ -45,7 +45,7 @@ const sent = (effects: readonly InstanceEffect<undefined, LengthRequest>[]) =>
   effects.flatMap((effect) => (effect.kind === 'send' ? [`${effect.message.kind} ${effect.to}`] : []));
 
 describe('an instance whose request outgrows it', () => {
-  it('says so, and again with every report until it is told where it goes', () => {
+  it('reports that it outgrows, again with every report, until it gets its target', () => {
     const small = new Small();
     const outgrows = { kind: 'outgrows', id: '0', tokens: (blocks + 1) * blockTokens };
     expect(small.grow()).toContainEqual(outgrows);
@@ -54,7 +54,7 @@ describe('an instance whose request outgrows it', () => {
     expect(small.tell({ kind: 'wake' }, 2 * reportUs)).not.toContainEqual(outgrows);
   });
 
-  it('asks there for room for all that it has, once, and lets go when it is taken', () => {
+  it('reserves memory for all of its tokens there, once, and frees its blocks when they are received', () => {
     const small = new Small();
     small.grow();
     const effects = small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
@@ -68,7 +68,7 @@ describe('an instance whose request outgrows it', () => {
     expect(small.instance.components.migrator?.totals).toMatchObject({ moved: 1, stalls: 1 });
   });
 
-  it('has nothing to do where it has ended, and tells the other side when it is cancelled on its way', () => {
+  it('ignores a finished request and notifies the receiver on cancel', () => {
     const small = new Small();
     expect(sent(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 }))).toEqual([]);
     small.grow();
@@ -110,7 +110,7 @@ describe('the fleet', () => {
     expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
   });
 
-  it('restarts a lost instance for requests that ask again', () => {
+  it('restarts a lost instance for requests that need it again', () => {
     const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 50 });
     fleet.instanceJoined(1);

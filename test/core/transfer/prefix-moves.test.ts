@@ -222,7 +222,7 @@ const moves = fc.array(fc.record({ choice: fc.nat(1_000), doubled: fc.boolean(),
 const requestsOf = fc.array(asked, { minLength: 1, maxLength: 20 });
 
 describe('prefixes between instances', () => {
-  test('messages in any order, late or twice: every request is answered once, and nothing stays pinned', () => {
+  test('messages out of order, late or doubled: every request is answered once, and nothing stays pinned', () => {
     const sizes = fc.constantFrom(12, 30);
     let [whole, sent, late, behind, inVain] = [0, 0, 0, 0, 0];
     fc.assert(
@@ -266,7 +266,7 @@ describe('prefixes between instances', () => {
     expect(Math.min(behind, inVain)).toBeGreaterThan(3);
   });
 
-  test('messages that are lost cost their requests no more than patience', () => {
+  test('lost messages delay their requests by no more than the patience', () => {
     let [given, lost] = [0, 0];
     fc.assert(
       fc.property(requestsOf, moves, fc.boolean(), (requests, history, startsAhead) => {
@@ -295,7 +295,7 @@ describe('prefixes between instances', () => {
   };
   const again = { at: 1, family: 0, blocks: 6, output: 1, from: 0, said: 5 };
 
-  test('become cache of the one that asked, told in its journal', () => {
+  test('become cached at the instance that fetched them, and reported as KV events', () => {
     const world = warmed();
     world.submit(again);
     world.finish();
@@ -310,7 +310,7 @@ describe('prefixes between instances', () => {
     expect([world.cachedTokens(1), world.cachedTokens(2)]).toEqual([10 * blockTokens, 5 * blockTokens]);
   });
 
-  test('are fetched once for two that want them at once', () => {
+  test('are fetched once for two requests that need them at once', () => {
     const world = warmed();
     world.submit(again);
     world.submit(again);
@@ -319,7 +319,7 @@ describe('prefixes between instances', () => {
     expect(world.cachedTokens(1)).toBe(10 * blockTokens);
   });
 
-  test('are computed where the other one has them no more', () => {
+  test('are computed where the other instance has evicted them', () => {
     const world = new PrefixWorld();
     world.submit(again);
     world.finish();
@@ -334,7 +334,7 @@ describe('prefixes between instances', () => {
     expect(world.cachedTokens(1)).toBe(3 * blockTokens);
   });
 
-  test('let a request start while they come, and are shared once its step has seen them', () => {
+  test('let a request start while they arrive, and are shared once its step has read them', () => {
     const world = warmed(true);
     world.submit(again);
     // The submit, the question, what has left, and that it comes.
@@ -347,7 +347,7 @@ describe('prefixes between instances', () => {
     expect([world.behind, world.inVain]).toEqual([1, 0]);
   });
 
-  test('that do not come are computed by those that had started behind them', () => {
+  test('that do not arrive are computed by the requests that started behind them', () => {
     const world = warmed(true);
     world.submit(again);
     for (let i = 0; i < 4; i++) world.advance(0);
@@ -359,7 +359,7 @@ describe('prefixes between instances', () => {
     expect([...world.told]).toEqual([6, 6, 0]);
   });
 
-  test('stop when their request is cancelled, and both sides let go', () => {
+  test('stop when their request is cancelled, and both instances release them', () => {
     const world = warmed();
     world.submit(again);
     // The submit, and the question.

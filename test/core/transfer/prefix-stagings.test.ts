@@ -57,7 +57,7 @@ test('is read into host memory, then sent from there', () => {
   cache.check();
 });
 
-test('is given up when nobody wants it any more', () => {
+test('is cancelled when the receiver does not need it any more', () => {
   const { cache, effects, handle, receive } = world();
   receive(3, fetch);
   expect(receive(3, { kind: 'unwanted', id: 'r' })).toBeUndefined();

@@ -51,7 +51,7 @@ function world(hostBlocks: number) {
 }
 
 describe('a store', () => {
-  it('fetches what it lacks of what it is offered, once, and keeps it', () => {
+  it('fetches the blocks that it lacks of an offer once, and keeps them', () => {
     const { cache, moves, asked, came, handle, receive } = world(64);
     expect(receive(1, offer(1, 4))).toBeUndefined();
     expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.1', from: 0, blocks: 4 }]);
@@ -71,7 +71,7 @@ describe('a store', () => {
     expect(moves.kept?.sentBlocks).toBe(4);
   });
 
-  it('keeps what has come of one that dies on the way, or has no more', () => {
+  it('keeps the blocks that arrived of a fetch whose sender fails, or has no more', () => {
     const { cache, moves, asked, came, receive } = world(64);
     receive(1, offer(1, 6));
     asked();
@@ -85,7 +85,7 @@ describe('a store', () => {
     expect(cache.lower?.host.arriving).toBe(0);
   });
 
-  it('gives up what does not come, and waits longer for the next', () => {
+  it('gives up a fetch that does not arrive, and waits longer for the next', () => {
     const { clock, moves, asked, receive } = world(64);
     receive(1, offer(1, 4));
     asked();
@@ -98,7 +98,7 @@ describe('a store', () => {
     expect(moves.kept?.declinedOffers).toBe(1);
   });
 
-  it('takes in parts what is long, as much of it as there is room for, and no more', () => {
+  it('fetches a long prefix in parts, as much of it as there is room for', () => {
     const { cache, moves, asked, came, receive } = world(16);
     receive(1, offer(1, 40));
     let parts = 0;
@@ -113,7 +113,7 @@ describe('a store', () => {
     expect(moves.moving).toBe(0);
   });
 
-  it('has so many on their way at once, and lets so many wait', () => {
+  it('limits the fetches at once, and the offers that wait', () => {
     const { moves, asked, came, receive } = world(1000);
     for (let name = 0; name < 64; name++) expect(receive(1, offer(name, 2))).toBeUndefined();
     expect(receive(1, offer(64, 2))).toBe('64 offers wait');
@@ -155,7 +155,7 @@ describe('an instance', () => {
     return { offers, offered, sends };
   }
 
-  it('offers what is computed and new, to the store that all offer it to, while little leaves', () => {
+  it('offers new computed prefixes to the same store as all instances, while few prefixes are being sent', () => {
     const { offers, offered, sends } = offering();
     offers.offer(sequenceOf(1, 80));
     expect(offered).toEqual([]);
@@ -178,7 +178,7 @@ describe('an instance', () => {
     expect(new Set(offered.map(({ to }) => to))).toEqual(new Set([7, 8]));
   });
 
-  it('learns what copying takes, and now and then tries what did not seem to be worth it', () => {
+  it('learns the time of copies, and occasionally tries a prefix that is not worth it', () => {
     const worth = new ReplicationWorth();
     expect(worth.isWorth(10, 1)).toBe(true);
     worth.copied(10, 1000);

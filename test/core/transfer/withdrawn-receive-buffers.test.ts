@@ -45,7 +45,7 @@ const reserved = (id: string, asking?: number) =>
   asking === undefined ? { kind: 'reserved', id } : { kind: 'reserved', id, asking };
 
 describe('memory that is given up', () => {
-  it('goes to whoever waits, and is asked for again behind him', () => {
+  it('is granted to the next prompt that waits, and the next attempt waits behind it', () => {
     const { reserve, withdraw, granted } = decoder(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(withdraw('a', 0)).toEqual([true, reserved('b')]);
@@ -54,7 +54,7 @@ describe('memory that is given up', () => {
     expect([...granted.keys()]).toEqual(['a']);
   });
 
-  it('is not kept for an asking that comes after it was given up, or comes twice', () => {
+  it('is not reserved for an attempt that arrives after its withdrawal, or twice', () => {
     const { reserve, withdraw, granted } = decoder(100);
     expect(withdraw('a', 0)).toEqual([false]);
     expect(reserve('a')).toEqual([]);
@@ -68,14 +68,14 @@ describe('memory that is given up', () => {
     expect(granted.size).toBe(0);
   });
 
-  it('is given up by the next asking where nothing was heard of that', () => {
+  it('is given up by the next attempt where the withdrawal was lost', () => {
     const { reserve, granted } = decoder(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(reserve('a', 1)).toEqual([reserved('b')]);
     expect([...granted.keys()]).toEqual(['b']);
   });
 
-  it('lets one in that is computed and keeps the blocks that the first needs: they waited for each other for ever', () => {
+  it('is granted to a computed prompt that keeps the blocks which the first needs: they waited for each other without end', () => {
     const { requests, completed } = runRequestChaos(277).totals;
     expect(completed).toBeGreaterThan(requests / 2);
   });
