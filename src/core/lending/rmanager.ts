@@ -1,6 +1,7 @@
 // The rManager machine (Infinite-LLM, section 5): owns the rBlocks of an instance at home and at creditors, lends,
 // borrows ahead of need, and reports to the gManager.
 
+import { assertNever } from '../../util/assert-never.ts';
 import type { LendingMemory } from '../kvcache/lending-memory.ts';
 import type { InstanceIndex, RBlockId } from '../protocol/ids.ts';
 import type {
@@ -99,6 +100,8 @@ export class RManager implements OwnNeeds {
         break;
       case 'tick':
         break;
+      default:
+        assertNever(event);
     }
     this.#loanRequests.tick();
     this.#settlementMember.tick();

@@ -1,5 +1,6 @@
 // When an instance stores a snapshot of its cache where gateways can read it, and what it sends to them: the stored
 // snapshot's number, and the batches since.
+import { assertNever } from '../../../util/assert-never.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface ArchiveLimits {
@@ -133,6 +134,8 @@ export class SnapshotArchive<Gateway> {
         break;
       case 'wake':
         break;
+      default:
+        assertNever(event);
     }
     if (nowUs >= this.nextUs) this.#list();
     return this.#effects;

@@ -1,6 +1,7 @@
 // How a gateway learns the blocks of instances after missing KV events: from a stored snapshot and the batches since,
 // or from a snapshot that the instance sends.
 
+import { assertNever } from '../../../util/assert-never.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
@@ -100,6 +101,9 @@ export class SnapshotCatchUp {
       case 'wake':
         if (this.#reading !== undefined && nowUs >= this.#reading.untilUs)
           this.#read(nowUs, this.#reading.instance, undefined);
+        break;
+      default:
+        assertNever(event);
     }
     this.#readNext(nowUs);
     return this.#effects;
