@@ -61,7 +61,7 @@ function record(requests: readonly TraceRequest[]) {
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: new Uneven(times, sizes), blocks: tokens / pageTokens },
-        ...{ coalesce: false, tellsAll: true, learns: true, startsAhead: true },
+        ...{ coalesce: false, reportsAll: true, learns: true, startsAhead: true },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },

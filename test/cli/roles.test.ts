@@ -69,7 +69,7 @@ describe('the hardware of a role', () => {
     const [stages] = instanceSpecs(clusterOf({ mixed: '1', tp: '8', pp: '2' }), false);
     if (one === undefined || two === undefined || stages === undefined) throw new Error('no instance');
     expect(two.nic.bytesPerSecond).toBe(2 * one.nic.bytesPerSecond);
-    const landing = (spec: typeof one) => spec.machine.handOff?.landingTokens ?? 0;
+    const landing = (spec: typeof one) => spec.machine.handOff?.receiveTokens ?? 0;
     expect(Math.abs(landing(two) - 2 * landing(one))).toBeLessThan(2);
     expect(two.machine.cost.kvCapacityTokens).toBeGreaterThan(2 * one.machine.cost.kvCapacityTokens);
     const shape = { rows: 4096, keyRows: 8_390_656, decodeRows: 0, decodeKeys: 0, logitRows: 0 };

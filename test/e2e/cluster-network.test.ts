@@ -20,7 +20,7 @@ if (link === undefined) {
     let nats: NatsServer;
     let gateway: RunningServer;
     let expected: readonly Answer[] = [];
-    let landingPages = 0;
+    let receivePages = 0;
     const running: RunningProcess[] = [];
     const urlFrom = (host: string) => nats.url.replace('127.0.0.1', host);
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
@@ -33,7 +33,7 @@ if (link === undefined) {
     const whole = (instances: number) =>
       until(
         async () =>
-          (await health(gateway)) === instances && (await idle(gateway)) && (await freeLandings()) === landingPages,
+          (await health(gateway)) === instances && (await idle(gateway)) && (await freeLandings()) === receivePages,
       );
 
     beforeAll(async () => {
@@ -48,7 +48,7 @@ if (link === undefined) {
       const behind = ['--nats', urlFrom(link.here), '--name', 'd', '--role', 'decode', '--pages-host', link.there];
       running.push(gateway, ...(await Promise.all([startInstance(prefill), startInstance(behind, link.within)])));
       await until(async () => (await health(gateway)) === 2 && (await freeLandings()) > 0);
-      landingPages = await freeLandings();
+      receivePages = await freeLandings();
     });
     afterAll(async () => {
       for (const { process } of running) process.kill('SIGKILL');
@@ -66,8 +66,8 @@ if (link === undefined) {
     it('is given up when it is cut while pages cross it, and taken back when it is mended', async () => {
       running.push(await startInstance(['--nats', nats.url, '--name', 'e', '--role', 'decode']));
       await until(async () => (await health(gateway)) === 3);
-      await until(async () => (await freeLandings()) > landingPages);
-      landingPages = await freeLandings();
+      await until(async () => (await freeLandings()) > receivePages);
+      receivePages = await freeLandings();
       link.limit('50mbit');
       const under = streams();
       // What goes to the other one is through; of what crosses the link most is still to come.

@@ -17,7 +17,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
   describe('prefill and decode in processes of their own', () => {
     let nats: NatsServer;
     let expected: readonly Answer[] = [];
-    let landingPages = 0;
+    let receivePages = 0;
     const roles = { p: 'prefill', q: 'prefill', d: 'decode', e: 'decode' } as const;
     const members = new Map<keyof typeof roles, RunningProcess>();
     let gateways: RunningServer[] = [];
@@ -46,7 +46,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     const whole = () =>
       until(
         async () =>
-          (await health(gateway(1))) === 4 && (await idle(gateway(1))) && (await freeLandings()) === landingPages,
+          (await health(gateway(1))) === 4 && (await idle(gateway(1))) && (await freeLandings()) === receivePages,
       );
     /** Some pages are on their way, and some prompts are still to be computed. */
     const halfway = async (under: readonly Stream[]) => {
@@ -65,7 +65,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await Promise.all((['p', 'q', 'd', 'e'] as const).map(join));
       await until(async () => (await health(gateway(0))) === 4 && (await health(gateway(1))) === 4);
       await until(async () => (await freeLandings()) > 0);
-      landingPages = await freeLandings();
+      receivePages = await freeLandings();
     });
     afterAll(async () => {
       for (const { process } of [...gateways, ...members.values()]) process.kill('SIGKILL');

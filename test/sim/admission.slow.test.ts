@@ -5,7 +5,7 @@ import { type AdmissionKind, admissionKinds } from '../../src/core/router/admiss
 import type { SloClass } from '../../src/core/router/admission/slo.ts';
 import { cluster, requestOf, run, traces } from './small-cluster.ts';
 
-const handOff = { layerWise: true, landingTokens: 10_000, rechecks: false };
+const handOff = { layerWise: true, receiveTokens: 10_000, rechecks: false };
 
 describe('a cluster with admission by SLO', () => {
   const slo = { ttft: { us: 60_000 }, tbt: { us: 9_000 } };

@@ -209,9 +209,9 @@ describe('disaggregated prefill and decode', () => {
     const landing = fc.constantFrom(160, 400, 10_000);
     let coalesced = 0;
     fc.assert(
-      fc.property(traces, shapes, links, landing, (trace, [prefill, decode, both, layerWise], link, landingTokens) => {
+      fc.property(traces, shapes, links, landing, (trace, [prefill, decode, both, layerWise], link, receiveTokens) => {
         const outcomes = [true, false].map((coalesce) => {
-          const changes = { coalesce, handOff: { ...handOff, layerWise, landingTokens } };
+          const changes = { coalesce, handOff: { ...handOff, layerWise, receiveTokens } };
           const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
           const { outcome, live } = run(trace, { instances, linkBytesPerSecond: link });
           expect([outcome.requests, live]).toEqual([trace.length, 0]);

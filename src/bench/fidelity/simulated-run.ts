@@ -87,7 +87,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: costOf(i, recorded[i], () => simulation), blocks: Math.floor(tokens / pageTokens) },
-        ...{ coalesce: false, tellsAll: true, learns: true, startsAhead: cluster.startsAhead },
+        ...{ coalesce: false, reportsAll: true, learns: true, startsAhead: cluster.startsAhead },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },

@@ -220,7 +220,7 @@ function instanceParts(
   const { machines: part } = spanOf(costOptions, devices);
   const { layers } = modelSpec(options.model, options.models);
   const { kvBytesPerToken } = cost;
-  const { landingTokens, hostMemory, ssd, ...tiers } = instanceTiers({
+  const { receiveTokens, hostMemory, ssd, ...tiers } = instanceTiers({
     options,
     hardware,
     machines: part,
@@ -257,7 +257,7 @@ function instanceParts(
       startsAhead: options.aheadOfUse,
       handOff: {
         layerWise: options.stream,
-        landingTokens,
+        receiveTokens,
         rechecks,
       },
       ...tiers,

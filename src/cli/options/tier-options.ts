@@ -53,8 +53,8 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const { lendHost, blockTokens } = options;
   const hostTokens = Math.floor((hostMemoryBytes * machines * hostKvShare) / kvBytesPerToken);
   const lentBlocks = Math.floor((hostTokens / blockTokens) * lendHost);
-  const landingTokens = hostTokens - lentBlocks * blockTokens;
-  const capacity = Math.floor(landingTokens / blockTokens);
+  const receiveTokens = hostTokens - lentBlocks * blockTokens;
+  const capacity = Math.floor(receiveTokens / blockTokens);
   const hostBlocks = options.hostCacheBlocks ?? (hostLinkBytesPerSecond === undefined ? 0 : capacity);
   const ssdBlocks = options.ssdCacheBlocks ?? 0;
   const cannot = (flag: string, n: number, why: string) => new UsageError(`Cannot use ${flag} ${n}: ${why}`);
@@ -76,9 +76,9 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
   const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
   const hostMemory = lentBlocks === 0 ? undefined : lent;
-  if (hostBlocks === 0) return { landingTokens, hostMemory, tiers: undefined, ssd: undefined };
+  if (hostBlocks === 0) return { receiveTokens, hostMemory, tiers: undefined, ssd: undefined };
   return {
-    ...{ landingTokens, hostMemory },
+    ...{ receiveTokens, hostMemory },
     tiers: { hostBlocks, ssdBlocks },
     ssd: ssd && {
       readBytesPerSecond: ssd.readBytesPerSecond * machines,

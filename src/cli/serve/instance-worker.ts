@@ -59,10 +59,10 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
   // The receive buffer holds the longest prompt, so that every prompt can be received.
-  const landingPages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
-  const otherPages = landingPages + lent.staging + (sizes?.pages ?? 0) + lent.host;
+  const otherPages = receivePages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
   const engine = new Engine({ ...{ model, backend, tokensMax, logitRowsMax }, kvBytes: kvBytes + otherBytes });
@@ -88,7 +88,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
     ...{ root, hashKey },
-    handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
+    handOff: { layerWise: settings.sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecks: settings.rechecks },
     journalIncarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },

@@ -60,7 +60,7 @@ export function instanceConfig(config: ServingConfig): InstanceConfig {
   const { hostBlocks: blocks = 0, hostFirstPage: firstPage } = borrowing ?? {};
   return {
     ...config,
-    receivePages: handOff?.landingPages,
+    receivePages: handOff?.receivePages,
     stagingBlocks: borrowing?.stagingBlocks,
     hostRows: firstPage === undefined ? undefined : { blocks, firstPage },
   };

@@ -54,7 +54,7 @@ export interface LengthInstanceConfig
   /** Equal steps run at once. */
   readonly coalesce: boolean;
   /** Every token is reported, and KV events with it, as by an instance with an engine; else the first token only. */
-  readonly tellsAll?: boolean;
+  readonly reportsAll?: boolean;
   /** Steps are predicted from steps that ran, as with an engine, and not by the cost model. */
   readonly learns?: boolean;
 }
@@ -63,7 +63,7 @@ export function createLengthInstance({
   cost,
   blocks,
   coalesce,
-  tellsAll = false,
+  reportsAll = false,
   learns = false,
   ...config
 }: LengthInstanceConfig): LengthInstance {
@@ -78,6 +78,6 @@ export function createLengthInstance({
   return new Instance(
     instanceConfig(machine),
     (context) => createComponents(context, machine),
-    () => new LengthExecutor({ coalesce, tellsAll }),
+    () => new LengthExecutor({ coalesce, reportsAll }),
   );
 }

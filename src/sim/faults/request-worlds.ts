@@ -61,7 +61,7 @@ function instancesOf(prng: Prng, rechecks: boolean, tokensMax: number): readonly
   const machine = {
     ...({ cost, blockTokens, eviction: 'lru', coalesce: prng.chance(0.8), blocks: prng.integer(20, 40) } as const),
     limits: { tokensMax, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-    handOff: { layerWise: prng.chance(0.7), landingTokens: prng.integer(160, 600), rechecks },
+    handOff: { layerWise: prng.chance(0.7), receiveTokens: prng.integer(160, 600), rechecks },
     ...(prng.chance(0.3) && { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } }),
   };
   const of = (role: InstanceSpec['role'], count: number): InstanceSpec[] =>
@@ -245,8 +245,8 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
       handsOver || spec.role === 'mixed' ? (lendable + lendableHost) * (length - 1) + hostBlocks : 0;
     const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
     const borrowing = { instance, policy, times, handsOver, ...figures };
-    const landingTokens = spec.machine.handOff?.landingTokens ?? 0;
-    const more = spec.machine.handOff && { ...spec.machine.handOff, landingTokens: landingFactor * landingTokens };
+    const receiveTokens = spec.machine.handOff?.receiveTokens ?? 0;
+    const more = spec.machine.handOff && { ...spec.machine.handOff, receiveTokens: landingFactor * receiveTokens };
     return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(more && { handOff: more }) } };
   });
   const lending = {

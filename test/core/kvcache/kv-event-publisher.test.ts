@@ -116,7 +116,7 @@ test('an instance that nobody asked to keep a journal says so', () => {
 });
 
 test('the blocks of a prompt that is handed over are told once it is computed', () => {
-  const handOff = { layerWise: true, landingTokens: 0, rechecks: false };
+  const handOff = { layerWise: true, receiveTokens: 0, rechecks: false };
   const instance = createLengthInstance({
     ...{ cost, blockTokens, limits, handOff, blocks: 20, eviction: 'lru', coalesce: true, queueMax: 9 },
   });

@@ -29,8 +29,8 @@ test('messages out of order, late or doubled: every request is answered once, an
       moves,
       fc.boolean(),
       fc.constantFrom(260, 1_000),
-      (requests, history, layerWise, landingTokens) => {
-        const world = new HandOffWorld(layerWise, landingTokens, prefills);
+      (requests, history, layerWise, receiveTokens) => {
+        const world = new HandOffWorld(layerWise, receiveTokens, prefills);
         const cancelled = new Set<string>();
         for (const { input, output, members } of requests) world.submit(input, output, members);
         for (const { choice, doubled, cancel } of history) {

@@ -41,10 +41,10 @@ export class HandOffWorld {
   readonly begun = new Set<string>();
 
   /** @param tellsAhead members hear of chunks that are being made for them */
-  constructor(layerWise: boolean, landingTokens: number, prefills = 2, tellsAhead = true) {
+  constructor(layerWise: boolean, receiveTokens: number, prefills = 2, tellsAhead = true) {
     this.#prefills = prefills;
     this.#tellsAhead = tellsAhead;
-    const handOff = { layerWise, landingTokens, rechecks: false };
+    const handOff = { layerWise, receiveTokens, rechecks: false };
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
     this.instances = Array.from({ length: prefills + 2 }, (_, i) =>

@@ -20,8 +20,8 @@ test('messages out of order, late or doubled: every request is answered once, an
       moves,
       fc.boolean(),
       fc.constantFrom(160, 1_000),
-      (requests, history, layerWise, landingTokens) => {
-        const world = new HandOffWorld(layerWise, landingTokens);
+      (requests, history, layerWise, receiveTokens) => {
+        const world = new HandOffWorld(layerWise, receiveTokens);
         const cancelled = new Set<string>();
         for (const { input, output } of requests) world.submit(input, output);
         for (const { choice, doubled, cancel } of history) {

@@ -15,7 +15,7 @@ import { FakeEngine } from '../scheduler/fake-engine.ts';
 const members = 4;
 /** The first two prefill, the others decode. */
 const decodes = (index: number) => index >= 2;
-const landingPages = 60;
+const receivePages = 60;
 
 interface Landing {
   readonly at: number;
@@ -59,10 +59,10 @@ class PageWorld {
     this.instances = Array.from({ length: members }, (_, i) =>
       createTokenInstance({
         ...{ ...baseConfig, groups, pages },
-        handOff: { layerWise: true, landingTokens: 0, landingPages: decodes(i) ? landingPages : 0, rechecks: false },
+        handOff: { layerWise: true, receiveTokens: 0, receivePages: decodes(i) ? receivePages : 0, rechecks: false },
       }),
     );
-    this.engines = this.instances.map(() => new FakeEngine(pages + landingPages, groups));
+    this.engines = this.instances.map(() => new FakeEngine(pages + receivePages, groups));
   }
 
   submit(one: GenerationRequest, at: number, decodeAt: number): void {

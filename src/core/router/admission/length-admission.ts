@@ -21,7 +21,7 @@ interface PredictedInstance {
   readonly machine: {
     readonly cost: StepCostModel;
     readonly limits: BatchLimits;
-    readonly handOff?: { readonly layerWise: boolean; readonly landingTokens: number } | undefined;
+    readonly handOff?: { readonly layerWise: boolean; readonly receiveTokens: number } | undefined;
   };
   readonly nic: { readonly bytesPerSecond: number };
 }
@@ -57,7 +57,7 @@ export function lengthAdmission(
   const members = instances.map(({ role, machine }, i) => {
     if (role === 'prefill' && roleSwitch === undefined) return undefined;
     const steps = new ModelPredictor(machine.cost);
-    const receiveTokens = machine.handOff?.landingTokens ?? 0;
+    const receiveTokens = machine.handOff?.receiveTokens ?? 0;
     return { steps, capacityTokens: capacityTokens[i], receiveTokens, takesHandOffs: role === 'decode' };
   });
   const [{ machine, nic }] = instances;

@@ -67,11 +67,11 @@ export type LengthResult = { readonly unanswered: readonly number[] } | undefine
 export class LengthExecutor implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
   /** Equal steps run at once: the trace says when a request ends. */
   readonly #coalesce: boolean;
-  readonly #tellsAll: boolean;
+  readonly #reportsAll: boolean;
 
-  constructor({ coalesce, tellsAll }: { readonly coalesce: boolean; readonly tellsAll: boolean }) {
+  constructor({ coalesce, reportsAll }: { readonly coalesce: boolean; readonly reportsAll: boolean }) {
     this.#coalesce = coalesce;
-    this.#tellsAll = tellsAll;
+    this.#reportsAll = reportsAll;
   }
 
   size({ size }: LengthRequest): RequestSize {
@@ -123,8 +123,8 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
     emit: Emit,
   ): 'length' | undefined {
     if (!samples) return undefined;
-    if (!request.heard || this.#tellsAll) {
-      request.heard = true;
+    if (!request.reported || this.#reportsAll) {
+      request.reported = true;
       if (request.outputs === 0) request.cachedTokens = sequence.cachedTokens ?? 0;
       emit(request.id, { kind: 'tokens', tokens: anyToken, logprobs: undefined, at: request.outputs });
     }
@@ -134,7 +134,7 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
 
   growthMax({ request }: ServedLengths): number {
     // The first token is reported when it is computed: no further step runs at once with it.
-    return this.#coalesce && request.heard ? request.outputTokens - request.outputs : 1;
+    return this.#coalesce && request.reported ? request.outputTokens - request.outputs : 1;
   }
 }
 

@@ -34,7 +34,7 @@ export class LengthRequest {
   readonly #pool: Float64Pool;
 
   /** An instance has reported its first token. */
-  heard = false;
+  reported = false;
   /** Output tokens of earlier attempts. */
   resumed = 0;
   readonly #blockTokens: number;

@@ -24,9 +24,9 @@ export interface HandOffConfig {
   /** Keys and values leave layer by layer while the rest is computed; else when all is. */
   readonly layerWise: boolean;
   /** Tokens of host memory that receives prompts. What is cached there gives way. */
-  readonly landingTokens: number;
+  readonly receiveTokens: number;
   /** Pages of the pool that receive prompts instead, so that loading copies nothing. */
-  readonly landingPages?: number;
+  readonly receivePages?: number;
   /** A received prompt is refused where its decode would be late, or would not fit. */
   readonly rechecks: boolean;
   /** Prompts start only once they have memory at their receivers. */
@@ -46,8 +46,8 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     this.#context = context;
     this.sender = new KvSender(context, config?.layerWise !== false, config?.reservesFirst === true);
     const memory =
-      config?.landingPages === undefined
-        ? new HostReceiveMemory(kvCache, config?.landingTokens ?? 0)
+      config?.receivePages === undefined
+        ? new HostReceiveMemory(kvCache, config?.receiveTokens ?? 0)
         : new PageReceiveMemory(context, kvCache);
     this.receiver = new KvReceiver(context, memory);
     this.#check = config?.rechecks === true ? new DecodeCheck(context) : undefined;
