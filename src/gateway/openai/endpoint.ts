@@ -162,7 +162,10 @@ export async function runToEnd(
   return running.usage;
 }
 
-/** Starts choices that write to an event stream; throws a refusal before the status line is sent. */
+/**
+ * Starts choices that write to an event stream. Throws a refusal on arrival, before the status line is sent; a later
+ * refusal is an error event, after which the stream ends without `[DONE]`.
+ */
 export function runStreaming(
   choices: readonly Choice[],
   handlerFor: (stream: SseStream) => ChoiceHandler,
