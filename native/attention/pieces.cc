@@ -33,7 +33,7 @@ AttentionPieces::AttentionPieces(const AttentionArgs& args, const void* query, c
   }
 }
 
-/** The last index whose value is not above `value`: of equal ones the earlier are empty. */
+/** The last index with a value not above `value`: of equal ones the earlier are empty. */
 int AttentionPieces::find(const std::vector<int>& firsts, int value) {
   return static_cast<int>(std::upper_bound(firsts.begin(), firsts.end(), value) - firsts.begin()) - 1;
 }

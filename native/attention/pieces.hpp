@@ -33,7 +33,7 @@ constexpr int kRangesMost = 1 << 19;
 /** The longest subtree, a power of two, that still gives each thread its share of tasks. */
 int subtree_ranges(long long ranges_of_all_tasks, int threads);
 
-/** Rows of one sequence whose partials merge into one output: normalised, or unnormalised with its statistics. */
+/** Rows of one sequence with partials that merge into one output: normalised, or unnormalised with its statistics. */
 struct AttentionRoot {
   const AttentionSequence* sequence;
   int token;   // rows [token, token + tokens) of the sequence

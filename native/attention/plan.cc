@@ -53,7 +53,7 @@ AttentionTile make_tile(const AttentionArgs& args, int sequence, int token, int 
   return tile;
 }
 
-/** The last tile whose `first` is not above `value`. */
+/** The last tile with a `first` not above `value`. */
 template <class First>
 const AttentionTile& find_tile(const AttentionPlan& plan, int value, First first) {
   int low = 0;

@@ -1,4 +1,4 @@
-// The compute state of one backend: its instruction set, its threads, who may use them, and its counters.
+// The compute state of one backend: its instruction set, its threads, their present user, and its counters.
 #pragma once
 #include <atomic>
 #include <mutex>

@@ -17,7 +17,7 @@ size_t spread(size_t bytes) {
 
 bool rounds_to_bf16_values(Isa isa, InputForm form) { return form == InputForm::bf16 && isa >= Isa::avx512; }
 
-/** A block whose largest magnitude is below this becomes zero: 127 / magnitude must stay finite. */
+/** A block with a largest magnitude below this becomes zero: 127 / magnitude must stay finite. */
 constexpr float kTiny = 1e-30f;
 
 /** `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, and so the whole output row. */

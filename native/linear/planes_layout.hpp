@@ -11,7 +11,7 @@ namespace kvasir {
 
 constexpr int kPanel = 16;       // output columns of a panel; the last panel of a segment is padded with zero weights
 constexpr int kBlock = 32;       // inputs of a block; inputs are padded with zeros to whole blocks
-constexpr int kSuperBlocks = 8;  // blocks of a super-block, whose scales have a common factor
+constexpr int kSuperBlocks = 8;  // blocks of a super-block; their scales have a common factor
 
 /**
  * A block of (32 inputs, 16 columns) of codes: value = scale x (code - zero), or scale x code + minimum. First the planes: the low bits of

@@ -1,4 +1,4 @@
-// A connection between two processes: a byte stream each way, over TCP or shared memory, whose calls return by a deadline.
+// A connection between two processes: a byte stream each way, over TCP or shared memory. Calls return by a deadline.
 #pragma once
 #include <sys/uio.h>
 

@@ -1,4 +1,4 @@
-// The memory is an unnamed file whose size is sealed: a peer cannot truncate it, so mapped pages never raise SIGBUS.
+// The memory is an unnamed file with a sealed size: a peer cannot truncate it, so mapped pages never raise SIGBUS.
 #include "net/shared_memory_connection.hpp"
 
 #include <fcntl.h>

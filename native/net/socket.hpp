@@ -1,4 +1,4 @@
-// Non-blocking sockets whose waits end by a deadline or when another thread sets a flag.
+// Non-blocking sockets: their waits end by a deadline or when another thread sets a flag.
 #pragma once
 #include <string>
 

@@ -54,7 +54,7 @@ inline __attribute__((always_inline)) Lanes lost_of(Lanes product, Lanes a, Lane
 #if defined(__AVX2__)
   return fused(a, b, -product);
 #else
-  // Halves of 12 bits, whose products are exact.
+  // Halves of 12 bits: their products are exact.
   const Lanes a_high = (Lanes)((BitLanes)a & 0xfffff000u), b_high = (Lanes)((BitLanes)b & 0xfffff000u);
   const Lanes a_low = a - a_high, b_low = b - b_high;
   return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;

@@ -47,7 +47,7 @@ void gather_mass(const RowKernels& kernels, const DrawRow& row, double need, Sam
   gather_candidates(kernels, row, 0.0f, scratch);
 }
 
-/** Reduces the candidates to the shortest ranked prefix whose mass reaches `need`, by selecting halves instead of sorting. */
+/** Reduces the candidates to the shortest ranked prefix with a mass of at least `need`, by selecting halves instead of sorting. */
 void keep_mass(Candidates& candidates, double need) {
   constexpr size_t kSorted = 64;
   Candidate* all = candidates.data();
@@ -72,7 +72,7 @@ void keep_mass(Candidates& candidates, double need) {
   candidates.resize(kept);
 }
 
-/** The first candidate in ascending id whose cumulative mass exceeds the drawn share. One bit per id gives the order without a sort. */
+/** The first candidate in ascending id at which the cumulative mass exceeds the drawn share. One bit per id gives the order without a sort. */
 int32_t draw_candidate(const DrawRow& row, SampleScratch& scratch) {
   std::fill(scratch.kept.begin(), scratch.kept.end(), 0);
   for (const Candidate& c : scratch.candidates) {

@@ -1,4 +1,4 @@
-// WAIT_LAYER and WAIT_ROWS: a step waits for pages in transfer and continues without the sequences whose pages do not arrive.
+// WAIT_LAYER and WAIT_ROWS: a step waits for pages in transfer and continues without the sequences of missing pages.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@ class LayerWaits {
   /** A transfer without an arrival for `stall_limit` fails its sequences. */
   explicit LayerWaits(std::chrono::milliseconds stall_limit) : stall_limit_(stall_limit) {}
 
-  /** Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences whose pages do not arrive. */
+  /** Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences of missing pages. */
   void begin(const StepView& step, uint8_t* unanswered);
   /**
    * Returns when the layer's pages have arrived or failed, or when `abort` is set, which aborts the step. Remote queries may use the

@@ -23,7 +23,7 @@ struct RemoteAttentionCall {
   const int32_t* abort;
 };
 
-/** Attention of the `wanted` sequences, whose keys are all local. Rows of sequences with `unanswered` 1 become 0. */
+/** Attention of the `wanted` sequences; all of their keys are local. Rows of sequences with `unanswered` 1 become 0. */
 void run_local(const RemoteAttentionCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered);
 
 /** The remote keys of a program: the plan of the current step, and its queries from layer to layer. */
@@ -34,7 +34,7 @@ class RemoteAttention {
 
   /**
    * Begins a step. `sequences` holds those of each layer group. `unanswered` (sequences of the step): entries of 1 send no queries; 1 is
-   * written for sequences whose remote keys are refused or late. All arguments must stay valid until the step ends. Costs nothing without
+   * written for sequences with refused or late remote keys. All arguments must stay valid until the step ends. Costs nothing without
    * remote keys.
    */
   void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered);
@@ -69,7 +69,7 @@ class RemoteAttention {
     std::shared_ptr<RemoteQuery> query;
     std::vector<Partial> partials;  // of the nodes
   };
-  /** Roots whose partials are held in memory at the same time, and their requests. */
+  /** Roots with partials in memory at the same time, and their requests. */
   struct Wave {
     size_t root, root_end, request, request_end;
   };
@@ -79,7 +79,7 @@ class RemoteAttention {
     std::vector<Root> roots;
     std::vector<Request> requests;
     std::vector<Wave> waves;
-    std::vector<int> local;  // sequences whose keys are all local
+    std::vector<int> local;  // sequences with local keys alone
   };
 
   void plan(Group& group, const RemoteAttentionCall& call);

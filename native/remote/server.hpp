@@ -71,7 +71,7 @@ class RemoteAttentionServer final : public RemoteAttentionEndpoint {
 
   void serve();
   std::vector<std::shared_ptr<RemoteQuery>> take_queries();
-  /** Returns the queries whose blocks are all lent; refuses the others. */
+  /** Returns the queries over lent blocks alone; refuses the others. */
   ServedQueries admit(std::vector<std::shared_ptr<RemoteQuery>> queries, int threads);
   void compute(const ServedQueries& batch);
   bool compute_together(const ServedQueries& batch);

@@ -93,7 +93,7 @@ class BlockStore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> reads_, writes_;
-  int working_on_ = 0;  // the job whose pages are being touched
+  int working_on_ = 0;  // the job that is touching its pages
   std::deque<BlockStoreResult> results_;
   BlockStoreCounts counts_;
   std::string error_;

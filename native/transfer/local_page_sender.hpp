@@ -28,7 +28,7 @@ struct SendCounts {
 
 /**
  * Pages of one receive buffer are sent in the order of `send`, so that a partially filled page that is sent again arrives in its last
- * state. Receive buffers take turns: one whose layers are not ready does not delay the others.
+ * state. Receive buffers take turns: one without ready layers does not delay the others.
  */
 class LocalPageSender {
  public:

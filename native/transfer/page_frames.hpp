@@ -43,7 +43,7 @@ inline uint64_t header_checksum(Isa isa, const FrameHeader& header, const uint32
   const uint64_t head = checksum(isa, &header, offsetof(FrameHeader, checksum), kHeaderSeed);
   return checksum(isa, slots, header.count * sizeof *slots, head ^ kSlotsSeed);
 }
-/** The trailer of a frame whose stream was stopped while it was sent: its pages are invalid. */
+/** The trailer of a frame of a stream that was stopped meanwhile: its pages are invalid. */
 inline uint64_t given_up(const FrameHeader& header) { return ~header.checksum; }
 
 }  // namespace kvasir

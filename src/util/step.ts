@@ -98,8 +98,8 @@ export interface PendingRows extends RowPages {
  *    (l -= p if count > 0), then bias (l += b).
  * 3. Temperature 0: the highest logit, lowest id among equals.
  * 4. Else p = exp((l - max) / temperature). Ranked by (l descending, id ascending), kept are: the first topK (if 0 < topK); of those
- *    the shortest prefix whose mass reaches topP of their mass (if topP < 1), never empty; of those p >= minP (p of the best is 1).
- * 5. Kept tokens in ascending id: the first whose running mass exceeds u times the kept mass, u = counterUniform(seed, tokenIndex)
+ *    the shortest prefix with at least topP of their mass (if topP < 1), never empty; of those p >= minP (p of the best is 1).
+ * 5. Kept tokens in ascending id: the first at which the running mass exceeds u times the kept mass, u = counterUniform(seed, tokenIndex)
  *    of `util/counter-random.ts`.
  * A row with a NaN or a non-finite maximum, before or after step 2, fails alone.
  */

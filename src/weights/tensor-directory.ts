@@ -78,7 +78,7 @@ export function checkOverlap(
   let previous: (typeof ordered)[number] | undefined;
   for (const tensor of ordered) {
     if (previous !== undefined && tensor.offset < previous.offset + previous.byteLength) {
-      const reason = `it overlaps tensor ${quoteName(previous.name)}, whose bytes end at ${previous.offset + previous.byteLength}`;
+      const reason = `it overlaps tensor ${quoteName(previous.name)}, which ends at ${previous.offset + previous.byteLength}`;
       throw new ModelFileError({ file: path, tensor: tensor.name, offset: tensor.offset, reason });
     }
     previous = tensor;

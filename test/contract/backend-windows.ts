@@ -144,7 +144,7 @@ export function testWindows(backend: Backend): void {
     );
   });
 
-  test('a NaN key reaches the rows whose window holds it, and no other', () => {
+  test('a NaN key reaches the rows with it in their window, and no others', () => {
     fc.assert(
       fc.property(cases, fc.nat(), (given, pick) => {
         const scene = sceneOf({ ...given, stats: false, sequences: [{ start: 500, rows: 60 }] });

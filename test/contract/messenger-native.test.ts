@@ -127,7 +127,7 @@ else {
   });
 }
 
-/** Nobody listens there. */
+/** An address without a listener. */
 function closedPort(): Promise<number> {
   return new Promise((resolve) => {
     const probe = createServer().listen(0, '127.0.0.1', () => {

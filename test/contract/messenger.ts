@@ -151,7 +151,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       for (const one of [a, landing]) receiver.messenger.close(one);
     });
 
-    it('goes on after a stop, to the same landing: what was there between is read for nobody', async () => {
+    it('continues after a stop, to the same receive buffer, without reading what was registered in between', async () => {
       const [to, other] = [places(first.length), places(1, first.length)];
       for (let i = 0; i < 6; i++) {
         run();

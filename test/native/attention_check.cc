@@ -130,7 +130,7 @@ void check_causal_nan(const Family& family, const Shape& shape) {
   expect(same_bits(a, b), describe(family, shape, "a NaN token reaches rows before it"));
 }
 
-/** Keys distributed in aligned `share`s, whose partials are merged, give the bits of one pool. */
+/** Keys distributed in aligned `share`s give the bits of one pool after the merge of their partials. */
 void check_merge(const Family& family, const Shape& shape, int count, int share) {
   Tokens tokens = random_tokens(shape, count, 5);
   World world(family.isa, shape, {tokens}, 3);

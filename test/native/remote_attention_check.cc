@@ -214,7 +214,7 @@ int run(int rounds) {
   std::mt19937 chance(1);
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), unanswered) && !unanswered, "undisturbed, all queries are answered");
 
-  // A creditor whose step never ends, with a share of 0, answers nothing.
+  // A creditor with an endless step and a share of 0 answers nothing.
   creditors[0]->server.set_cpu_share(0);
   creditors[0]->backend->threads_lock.lock();
   const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {endpoint_of(*creditors[0]), endpoint_of(*creditors[1]), nullptr, nullptr};

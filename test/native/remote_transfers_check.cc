@@ -191,7 +191,7 @@ void check_malformed_frames(World& world) {
   }, true);
 }
 
-/** A frame whose stream was stopped in transit completes nothing, and later frames are received. */
+/** A frame of a stream that was stopped in transit completes nothing, and later frames are received. */
 void check_given_up(World& world) {
   const World::Opened opened = world.open(1);
   MalformedPeer peer(world);

@@ -1,4 +1,4 @@
-// Frames in transit whose pages are written: while they fill, and by their next owner.
+// Frames in transit with pages that are written: while they fill, and by their next owner.
 #pragma once
 #include "remote_transfers_world.hpp"
 #include "transfer/remote_page_sender.hpp"

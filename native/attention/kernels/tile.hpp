@@ -18,7 +18,7 @@ constexpr int kHeavyMost = 20;
 /** Rows weighed side by side. */
 constexpr int kWeighedRows = 8;
 
-/** A key whose weight changed when it was rounded. */
+/** A key with a weight that rounding changed. */
 struct HeavyKey {
   const uint8_t* values;  // V of its page, in pairs
   int slot;

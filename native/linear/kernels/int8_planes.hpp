@@ -1,4 +1,4 @@
-// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task, whose sums stay in L1. Instantiated for lanes
+// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task; their sums stay in L1. Instantiated for lanes
 // V (see planes.hpp) once per instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/planes.hpp"
@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-constexpr int kPlaneRows = 96;  // rows whose sums are held at once
+constexpr int kPlaneRows = 96;  // rows with sums held at once
 
 template <class V, TensorType TYPE>
 struct PlaneProducts {

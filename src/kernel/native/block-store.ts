@@ -97,7 +97,7 @@ export class NativeBlockStore {
     this.#arrivals.delete(job);
   }
 
-  /** Ends its thread and gives its files to whoever wants them. */
+  /** Ends its thread and unlocks its files. */
   free(): void {
     this.#native.freeStore(this.#store);
   }

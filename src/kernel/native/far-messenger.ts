@@ -16,12 +16,12 @@ export interface FarMessengerOptions {
   readonly host: string;
   /** 0 or undefined: one that is free. */
   readonly port?: number | undefined;
-  /** A secret of the cluster: whoever does not know it is refused. */
+  /** The secret of the cluster; peers without it are refused. */
   readonly token: string;
   /** How others are reached, and reach this: 'auto' over shared memory where they are on this host, else by tcp. */
   readonly transport?: Transport | undefined;
   readonly frameBytes?: number | undefined;
-  /** After the first failure nobody waits for pages any more that were to go there. */
+  /** After the first failure no transfer to that address is waited for. */
   readonly giveUpMs?: number | undefined;
 }
 
@@ -38,7 +38,7 @@ export class NativeFarMessenger {
 
   /**
    * @param wake called in this thread, some time after landings have become complete
-   * @throws where the kernels are not compiled, or nobody can listen at that address
+   * @throws if the kernels are not compiled, or the address cannot be listened at
    */
   constructor(pool: KvPoolHandle, options: FarMessengerOptions, wake: () => void) {
     const {

@@ -40,7 +40,7 @@ export class NativeMessenger {
     return this.#landings.landed().map(String);
   }
 
-  /** None: nobody in this process is out of reach. */
+  /** None: every receiver of this process is reachable. */
   unreachable(): readonly string[] {
     return [];
   }

@@ -9,7 +9,7 @@ export interface GuestDoorOptions {
   readonly host: string;
   /** 0 or undefined: one that is free. */
   readonly port?: number | undefined;
-  /** A secret of the cluster: whoever does not know it is refused. */
+  /** The secret of the cluster; peers without it are refused. */
   readonly token: string;
   /** How it is reached, as between messengers. */
   readonly transport?: Transport | undefined;
@@ -21,7 +21,7 @@ export class NativeGuestDoor {
   readonly #native: NativeModule;
   readonly #door: number;
 
-  /** @throws where the kernels are not compiled, or nobody can listen at that address */
+  /** @throws if the kernels are not compiled, or the address cannot be listened at */
   constructor(room: RemoteAttentionHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
     this.#native = nativeOf('Cannot open a guest door');
     this.#door = this.#native.openRemoteAttentionListener(room, host, port, transportCodes[transport], keyOf(token));

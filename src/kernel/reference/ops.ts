@@ -81,7 +81,7 @@ function erfc(x: number): number {
   return Math.exp(-x * x) / (Math.sqrt(Math.PI) * fraction);
 }
 
-/** Error function to an absolute 1e-15: 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...), whose terms never cancel. */
+/** Error function to an absolute 1e-15: 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...); its terms never cancel. */
 function erf(x: number): number {
   if (Math.abs(x) > 6) return Math.sign(x);
   let term = x;

@@ -39,7 +39,7 @@ interface Scene {
   readonly bound: BoundProgram;
   readonly pool: ReferencePool;
   readonly step: Step;
-  /** Places of sequences whose remote keys cannot be had. */
+  /** Places of sequences with unavailable remote keys. */
   readonly unanswered: ReadonlySet<number>;
 }
 
@@ -251,7 +251,7 @@ function runOp(op: Op, scene: Scene): void {
     case 'waitLayer':
     case 'waitRows':
     case 'rowsReady':
-      // Pages of the oracle stay in its thread: nobody waits for them.
+      // Pages of the oracle stay in its thread: there is nothing to wait for.
       break;
     case 'qkv':
     case 'attention':

@@ -1,4 +1,4 @@
-// Guest rooms of the oracle: what is lent is read where it lies, in the thread of whoever asks.
+// Remote attention servers of the oracle: lent pages are read in place, in the thread of the debtor.
 import type { GuestCounts } from '../../util/counts.ts';
 import { pageTokens, type RemoteKeys, type Step } from '../../util/step.ts';
 import type { PageOf, ReferencePool } from './attention.ts';
@@ -16,7 +16,7 @@ export class ReferenceRoom {
     this.#pool = pool;
   }
 
-  /** No bytes move, and nobody computes for another. */
+  /** No bytes move, and no thread computes for another. */
   get counts(): GuestCounts {
     const moved = { seconds: 0, restSeconds: 0, bytesIn: 0, bytesOut: 0 };
     return { queries: this.#queries, rows: this.#rows, refused: this.#refused, ...moved };
