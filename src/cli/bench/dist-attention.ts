@@ -10,14 +10,14 @@ import { counts, progress } from './options.ts';
 const ranges = (defaults: readonly number[]) =>
   counts(1024, defaults).refine((all) => all.every((one) => one % 1024 === 0), 'multiples of 1024');
 
-const ways = ['memory', 'shared', 'tcp'] as const;
+const transports = ['memory', 'shared', 'tcp'] as const;
 
 const schema = z.object({
   contexts: ranges([16_384, 65_536]),
   remote: ranges([8192, 32_768]),
   layers: z.coerce.number().int().min(1).max(64).default(4),
   repeats: z.coerce.number().int().min(1).default(21),
-  transport: z.enum(ways).default('memory'),
+  transport: z.enum(transports).default('memory'),
 });
 
 export function distAttentionCommand(): Command {
@@ -30,7 +30,7 @@ export function distAttentionCommand(): Command {
     .option('--remote <list>', 'Compare queries with fetches for these remote lengths (default: 8192,32768)')
     .option('--layers <n>', 'Run this number of attention layers per step (default: 4)')
     .option('--repeats <n>', 'Repeat each measurement this number of times (default: 21)')
-    .addOption(new Option('--transport <way>', 'Move queries and pages this way (default: memory)').choices(ways))
+    .addOption(new Option('--transport <way>', 'Move queries and pages this way (default: memory)').choices(transports))
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);

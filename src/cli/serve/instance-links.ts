@@ -44,7 +44,7 @@ export function createHandOffs(
 ): LiveHandOffs | undefined {
   if (peers === 'none') return undefined;
   const { pool, kv, layers } = memory;
-  const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
+  const messenger = createMessenger(settings.lending === undefined ? pages : pagesBesideLending(pages), pool, wake);
   return new LiveHandOffs({
     ...{ messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes },
     post: (to, wire) => publishTo(bus, 'peer', [to, address], wire),
@@ -56,7 +56,7 @@ const roomsOut = 4;
 const roomsIn = 8;
 
 /** Activations sent to and received from other members of pipeline groups. */
-export function createRows(
+export function createActivationTransfer(
   { pages }: InstanceThreadData<InstanceSettings>,
   { backend, columns }: { readonly backend: Backend; readonly columns: number },
   post: (to: InstanceIndex, wire: ActivationWire) => void,
@@ -77,13 +77,13 @@ export function createRows(
 }
 
 /** With a given port, lending uses that port and the next one. */
-function besideLending(pages: PagesAddress | undefined): PagesAddress | undefined {
+function pagesBesideLending(pages: PagesAddress | undefined): PagesAddress | undefined {
   const { port = 0 } = pages ?? {};
   return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
 
 /** Connections for lending; undefined without lending. */
-export function lenderWays(
+export function lenderRoutes(
   instance: InstanceIndex | undefined,
   { bus, address }: ThreadEndpoint,
 ): LenderRoutes | undefined {
@@ -101,6 +101,6 @@ export function createMessenger(pages: PagesAddress | undefined, pool: KvPoolHan
 }
 
 /** Sends a log line to the thread that started this one. */
-export function logOver({ bus, address, incarnation }: ThreadEndpoint): (message: string) => void {
+export function createThreadLog({ bus, address, incarnation }: ThreadEndpoint): (message: string) => void {
   return (message) => publishTo(bus, 'output', [address, incarnation], { kind: 'log', message });
 }

@@ -24,12 +24,12 @@ import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import {
+  createActivationTransfer,
   createHandOffs,
   createMessenger,
-  createRows,
+  createThreadLog,
   fetchBytesPerToken,
-  lenderWays,
-  logOver,
+  lenderRoutes,
 } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
@@ -54,7 +54,7 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
 
 function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, loaded, hashKey, role } = data;
-  const log = logOver(own);
+  const log = createThreadLog(own);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
@@ -71,7 +71,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
+    ...{ ways: lenderRoutes(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     host: {
       pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
@@ -120,7 +120,8 @@ function createStages(
   wake: () => void,
 ): PipelineRunner {
   const columns = model.config.hiddenSize;
-  const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.sendWire(to, wire), wake);
+  const createOwn = () =>
+    createActivationTransfer(data, { backend, columns }, (to, wire) => handOffs.sendWire(to, wire), wake);
   const staged = {
     layers: engine.layers,
     slice: (span: LayerSpan) => engine.slice(span),

@@ -162,13 +162,14 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     ...{ stagingBlocks, rangeBlocks, handsOver: true },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
-  const door = lending.lenders === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
-  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), attentionAddress: door };
+  const attentionAddress =
+    lending.lenders === 'others' && parts.pages !== undefined ? openAttentionListener(room, parts.pages) : undefined;
+  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), attentionAddress };
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.serverOf(creditor) } };
 }
 
 /** The ports after that of pages, if that one is given. */
-function openDoor(room: number, { port = 0, ...pages }: PagesAddress): string {
+function openAttentionListener(room: number, { port = 0, ...pages }: PagesAddress): string {
   return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 

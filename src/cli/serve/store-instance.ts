@@ -14,7 +14,7 @@ import type {
 import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
-import { createHandOffs, fetchBytesPerToken, logOver } from './instance-links.ts';
+import { createHandOffs, createThreadLog, fetchBytesPerToken } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -34,7 +34,7 @@ const computesNothing = {
 export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint): ServedInstance {
   const { settings, hashKey, role } = data;
   const { kv, layers, root } = shapeOf(settings);
-  const log = logOver(own);
+  const log = createThreadLog(own);
   const backend = createBackend(1, log);
   const bytesPerToken = fetchBytesPerToken(kv);
   if (backend.isa === 'reference') throw new Error('Cannot start a store: the native kernels are not compiled');
