@@ -1,4 +1,4 @@
-// Wakes a machine when it asked to be woken: a timer over its `nextUs`, on the clock that machines are told.
+// A timer for the `nextUs` of a state machine, and the monotonic clock that state machines use.
 
 /** Microseconds by the thread's monotonic clock. */
 export function nowUs(): number {
@@ -9,15 +9,15 @@ export function nowUs(): number {
 const delayMsMax = 2 ** 31 - 1;
 
 export class Alarm {
-  readonly #ring: () => void;
+  readonly #onAlarm: () => void;
   #timer: NodeJS.Timeout | undefined;
   #atUs = Number.POSITIVE_INFINITY;
 
-  constructor(ring: () => void) {
-    this.#ring = ring;
+  constructor(onAlarm: () => void) {
+    this.#onAlarm = onAlarm;
   }
 
-  /** Rings once it is `atUs`, and no more at what it was set to before; infinite: never. It may ring too early, then it is to be set again. */
+  /** Replaces the deadline; infinite: none. The alarm may fire early; the callback then sets it again. */
   set(atUs: number): void {
     if (atUs === this.#atUs) return;
     clearTimeout(this.#timer);
@@ -27,9 +27,9 @@ export class Alarm {
     const delayMs = Math.min(delayMsMax, Math.max(0, Math.ceil((atUs - nowUs()) / 1000)));
     this.#timer = setTimeout(() => {
       this.#atUs = Number.POSITIVE_INFINITY;
-      this.#ring();
+      this.#onAlarm();
     }, delayMs);
-    // What is only waited for must not keep the process alive.
+    // A pending alarm does not keep the process alive.
     this.#timer.unref();
   }
 }

@@ -1,15 +1,15 @@
-// What a step that begins has to wait for, by the native names of what brings it.
+// Translates the blocks that a step waits for to handles of native arrivals.
 
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import type { ArrivingKeys } from '../../util/step.ts';
 
-/** Who brings blocks; undefined: they do not come. */
+/** A source of blocks: its arrivals handle; undefined if the blocks will not come. */
 export interface ArrivalSource {
   arrivalsOf(id: RequestId): number | undefined;
 }
 
-/** Names nothing: handles are given out from 1 on. */
+/** No valid handle: handles start at 1. */
 export const neverArrives = 2 ** 31 - 1;
 const withinMsMax = 2 ** 31 - 1;
 
@@ -20,10 +20,10 @@ export function arrivingKeys(
 ): readonly ArrivingKeys[] {
   return awaited.flatMap(({ place, id, sources, withinUs }) => {
     const withinMs = Math.min(withinMsMax, Math.ceil(withinUs / 1000));
-    const bringers = sources?.map((source) => (source === 'ssd' ? ssd : peers)) ?? [undefined];
-    return bringers.map((bringer) => ({
+    const arrivalSources = sources?.map((source) => (source === 'ssd' ? ssd : peers)) ?? [undefined];
+    return arrivalSources.map((arrivalSource) => ({
       sequence: place,
-      arrivals: bringer?.arrivalsOf(id) ?? neverArrives,
+      arrivals: arrivalSource?.arrivalsOf(id) ?? neverArrives,
       withinMs,
     }));
   });

@@ -1,11 +1,11 @@
-// Forcing collections in every thread of a process that was started with `--expose-gc`: how the soak bench tells leaks from litter.
+// Forces garbage collection in every thread of a process started with `--expose-gc`, so that the soak bench measures live memory.
 import { BroadcastChannel } from 'node:worker_threads';
 
 const channelName = 'kvasir-collection';
-/** A thread in the middle of a step answers when it ends. */
+/** A thread answers at the end of its step. */
 const answerMsMax = 2000;
 
-/** Makes a worker thread collect when it is asked to; does nothing in a process without `--expose-gc`. */
+/** Makes a worker thread collect on request; does nothing without `--expose-gc`. */
 export function collectWhenAsked(): void {
   const collect = globalThis.gc;
   if (collect === undefined) return;
@@ -18,7 +18,7 @@ export function collectWhenAsked(): void {
   channel.unref();
 }
 
-/** Collects here and in the worker threads. @returns bytes used of all heaps */
+/** Collects in this thread and the workers. @returns used bytes of all heaps */
 export async function collectEverywhere(workers: number): Promise<number> {
   const channel = new BroadcastChannel(channelName);
   const heaps: number[] = [];

@@ -1,4 +1,4 @@
-// An instance's thread as the gateway's thread sees it: started, spoken to over the bus of the process, interrupted, and gone.
+// The owner's side of an instance's thread: starts it, sends commands over the bus of the process, interrupts steps, and detects its end.
 import { Worker } from 'node:worker_threads';
 import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
@@ -8,21 +8,21 @@ import { publishTo, subscribeTo } from './thread-bus.ts';
 import type { FromInstance, InstanceThreadData, OutputsMessage, ReadyMessage, ToThread } from './thread-protocol.ts';
 
 export interface InstanceThreadOptions {
-  /** Module that the thread runs: it makes an instance and starts an InstanceLoop. */
+  /** Module of the thread, which creates an instance and starts an InstanceLoop. */
   readonly entry: URL;
-  /** Of the process, and its end on this thread. */
+  /** The bus of the process: its hub, and the endpoint of this thread. */
   readonly hub: MemoryHub;
   readonly bus: MemoryBus;
   readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'endpoint'>;
-  readonly log: (message: string) => void;
-  readonly onOutputs: (message: OutputsMessage) => void;
-  /** What may wait for it to hear, in bytes: a thread that lets more gather is ended. */
+  log(message: string): void;
+  onOutputs(message: OutputsMessage): void;
+  /** Limit of unread bytes sent to the thread: a thread over it is terminated. */
   readonly backlogBytesMax?: number;
 }
 
 export class InstanceThread {
   readonly #bus: MemoryBus;
-  /** What it is called on the bus, and which start of it this is. */
+  /** Its address on the bus, and its incarnation. */
   readonly #address: readonly [address: string, incarnation: number];
   readonly #worker: Worker;
   readonly #interrupt = new StepInterrupt();
@@ -31,115 +31,117 @@ export class InstanceThread {
   readonly #endpoint: EndpointHandle;
   readonly #backlogBytesMax: number;
   readonly #log: (message: string) => void;
-  #isCutOff = false;
-  #isReady: (message: ReadyMessage) => void = () => {};
-  #isUnable: (error: Error) => void = () => {};
+  #hasFailed = false;
+  #onReady: (message: ReadyMessage) => void = () => {};
+  #onStartFailed: (error: Error) => void = () => {};
 
   constructor({ entry, hub, bus, data, log, onOutputs: onEvents, backlogBytesMax }: InstanceThreadOptions) {
     const { address, incarnation } = data;
     this.#bus = bus;
     this.#address = [address, incarnation];
     this.#ready = new Promise((resolve, reject) => {
-      this.#isReady = resolve;
-      this.#isUnable = reject;
+      this.#onReady = resolve;
+      this.#onStartFailed = reject;
     });
-    // Whoever awaits it sees the failure; nobody else has to.
+    // Callers of `ready` receive the failure.
     this.#ready.catch(() => {});
     this.#endpoint = hub.createEndpoint();
     this.#backlogBytesMax = backlogBytesMax ?? defaultChannelConfig.keptBytesMax;
     this.#log = log;
     const { endpoint, transferList } = this.#endpoint;
     const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#interrupt.polled, endpoint };
-    const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#hear(message, log, onEvents));
+    const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#onMessage(message, log, onEvents));
     this.#worker = new Worker(entry, { workerData, transferList: [...transferList] });
     this.#worker.once('error', (error) => {
       log(`Instance thread failed: ${error.stack ?? error.message}`);
-      this.#isUnable(error);
+      this.#onStartFailed(error);
     });
     this.#ended = new Promise((resolve) => {
       this.#worker.once('exit', (code) => {
         this.#endpoint.drop();
-        // Its last words.
+        // Messages that it sent before it ended.
         bus.drain();
         stop();
         publishTo(bus, 'gone', this.#address, undefined);
-        this.#isUnable(new Error(`Cannot start the instance: its thread ended with code ${code}`));
+        this.#onStartFailed(new Error(`Cannot start the instance: its thread ended with code ${code}`));
         resolve();
       });
     });
   }
 
-  /** Resolves once the instance serves. @throws Error saying in one line why it cannot */
+  /** Resolves once the instance serves. @throws Error in one line if it cannot start */
   get ready(): Promise<ReadyMessage> {
     return this.#ready;
   }
 
-  /** Resolves when the thread has ended, asked to or not. */
+  /** Resolves when the thread has ended, for any reason. */
   get ended(): Promise<void> {
     return this.#ended;
   }
 
-  /** Heard by one that is ready. */
+  /** Sends a command, which the thread reads once it is ready. */
   send(message: ToThread): void {
     if (message.kind === 'peerMessage') publishTo(this.#bus, 'peer', [this.#address[0], message.from], message.wire);
     else publishTo(this.#bus, 'command', this.#address, message);
-    // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
-    const comer = comerOf(message);
-    if (comer !== undefined) this.#interrupt.notify(comer);
-    if (this.#endpoint.backlogBytes > this.#backlogBytesMax) this.#cutOff();
+    // The message precedes the interrupt of a batch step or waiting step, so that the thread reads it afterwards.
+    const reason = reasonOf(message);
+    if (reason !== undefined) this.#interrupt.notify(reason);
+    if (this.#endpoint.backlogBytes > this.#backlogBytesMax) this.#fail();
   }
 
-  /** It hears nothing: nobody says anything to it any more, and it ends with its step, which stops. */
-  #cutOff(): void {
-    if (this.#isCutOff) return;
-    this.#isCutOff = true;
+  /** The instance is declared failed: it receives nothing more, its step is interrupted, and its thread exits. */
+  #fail(): void {
+    if (this.#hasFailed) return;
+    this.#hasFailed = true;
     const { backlogBytes } = this.#endpoint;
-    this.#log(`Instance thread ended: ${backlogBytes} bytes waited for it to hear, ${this.#backlogBytesMax} may`);
+    this.#log(
+      `Instance thread terminated: it has not read ${backlogBytes} bytes, the limit is ${this.#backlogBytesMax}`,
+    );
     this.#endpoint.drop();
     this.interrupt();
     void this.#worker.terminate();
   }
 
-  /** Another thread is gone, and all have been told: nobody is to wait for what it had. */
+  /** Another thread is lost, which was announced: interrupts a step that may wait for its data. */
   interruptWaits(): void {
     this.#interrupt.notify('end');
   }
 
-  /** Stops the step in flight. */
+  /** Interrupts the running step. */
   interrupt(): void {
     this.#interrupt.stop();
   }
 
-  /** Ends the thread, once it hears; what runs there is lost. */
+  /** Ends the thread as soon as it reads the command; running requests are lost. */
   async close(): Promise<void> {
-    const leave = (): void => {
+    const end = (): void => {
       this.send({ kind: 'close' });
       this.interrupt();
     };
-    this.#ready.then(leave, () => {});
+    this.#ready.then(end, () => {});
     await this.#ended;
   }
 
-  #hear(message: FromInstance, log: (message: string) => void, onEvents: (message: OutputsMessage) => void): void {
+  #onMessage(message: FromInstance, log: (message: string) => void, onEvents: (message: OutputsMessage) => void): void {
     switch (message.kind) {
       case 'events':
         onEvents(message);
         break;
       case 'ready':
-        this.#isReady(message);
+        this.#onReady(message);
         break;
       case 'log':
         log(message.message);
         break;
       case 'startFailed':
-        this.#isUnable(new Error(message.message));
-        // Whatever it began may keep it.
+        this.#onStartFailed(new Error(message.message));
+        // Its open handles may keep it alive.
         void this.#worker.terminate();
     }
   }
 }
 
-function comerOf(message: ToThread): InterruptReason | undefined {
+function reasonOf(message: ToThread): InterruptReason | undefined {
   if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
   const isGone = message.kind === 'peerMessage' && message.wire.kind === 'gone';
   return message.kind === 'cancel' || isGone ? 'end' : undefined;

@@ -1,9 +1,44 @@
-// Carries out what an instance's cache decides about its lower tiers: blocks copied inside the pool's memory, read from SSD and written there.
+// Carries out the effects of an instance's cache tiers: copies blocks between the pool and host memory, and reads and writes SSD.
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { StoreSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
-import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
+import { assertNever } from '../../util/assert-never.ts';
+import type { StoreCounts } from '../../util/counts.ts';
+
+/** A block on SSD, and its consecutive pages of the pool, from `page` on. */
+export interface StoredBlock {
+  readonly slot: number;
+  readonly page: number;
+  /** Position in its chain, from 1. */
+  readonly depth: number;
+  /** (4 words) */
+  readonly digest: Uint32Array;
+}
+
+/** Result of a job: its first `done` blocks have been transferred. */
+export interface StoreResult {
+  readonly job: number;
+  readonly done: number;
+}
+
+/** Block storage on SSD. Reads precede writes; each kind runs in the order of submission. */
+export interface TierStore {
+  readonly counts: StoreCounts;
+  /** Stops at the first corrupt block. @param job a unique number, from 1 */
+  read(job: number, blocks: readonly StoredBlock[]): void;
+  /**
+   * Reads into `pages` (blocks, pages of a block): the first page of every block, then the second, and so on; the pages in `blocks` are ignored.
+   * Returns the arrivals handle (`Step.arriving`), valid until the job ends. A block's last page arrives only if the block is intact.
+   */
+  readByLayer(job: number, blocks: readonly StoredBlock[], pages: Int32Array): number;
+  write(job: number, blocks: readonly StoredBlock[]): void;
+  /** Clears the slot; has no result. */
+  erase(job: number, slot: number): void;
+  /** When it returns, the job uses none of its pages, and has no result. */
+  stop(job: number): void;
+  results(): readonly StoreResult[];
+}
 
 export type TierEffect = Extract<
   InstanceEffect,
@@ -13,33 +48,33 @@ export type TierEffect = Extract<
 interface Read {
   readonly id: RequestId;
   readonly blocks: readonly StoredBlock[];
-  /** All of the prompt before this block is there when all blocks are. */
+  /** When the read completes, all blocks of the prompt before this one are present. */
   readonly to: number;
-  /** Of the pool, (blocks, layers): read there, layer by layer. */
+  /** (blocks, layers) pages of the pool for a read layer by layer; undefined: into host memory. */
   readonly pages: Int32Array | undefined;
 }
 
-/** Copies blocks while a step runs, which waits for them layer by layer. */
+/** Copies blocks while a step runs; the step waits for them layer by layer. */
 export interface PageLoader {
-  /** (blocks, layers) pages both. */
+  /** Both are (blocks, layers) pages. */
   begin(from: Int32Array, to: Int32Array): void;
-  /** All is there when it returns. */
+  /** When it returns, all blocks have been copied. */
   finish(): void;
 }
 
 export interface LiveTiersOptions {
-  /** Pages of the pool, one by one; done when it returns. */
-  readonly copy: (from: Int32Array, to: Int32Array) => void;
+  /** Copies pages of the pool one by one; done when it returns. */
+  copy(from: Int32Array, to: Int32Array): void;
   readonly loader: PageLoader;
   readonly pageBytes: number;
   readonly blockBytes: number;
-  /** Undefined: there is no SSD. */
+  /** Undefined without SSD. */
   readonly store: TierStore | undefined;
-  readonly log: (message: string) => void;
+  log(message: string): void;
 }
 
-/** Until blocks have been read. */
-const bytesPerSecondGuess = 1e9;
+/** Assumed read bandwidth until the first read. */
+const initialBytesPerSecond = 1e9;
 
 export class LiveTiers {
   readonly #options: LiveTiersOptions;
@@ -47,12 +82,12 @@ export class LiveTiers {
   /** By job. */
   readonly #reads = new Map<number, Read>();
   readonly #byId = new Map<RequestId, number>();
-  /** Of those that steps may run behind, by job. */
+  /** By job, arrivals handles of reads layer by layer. */
   readonly #arrivals = new Map<number, number>();
-  /** Reads of nothing: they have ended. */
-  #ended: InstanceEvent[] = [];
+  /** Completions of empty reads. */
+  #completed: InstanceEvent[] = [];
   #copiedPages = 0;
-  /** What the step that comes next reads. */
+  /** Blocks that the next step loads. */
   #loads: { readonly from: Int32Array; readonly to: Int32Array } | undefined;
   #faulted = false;
 
@@ -74,11 +109,11 @@ export class LiveTiers {
     return { copiedBytes, ssdReadBytes, ssdReadSeconds, ssdWrittenBytes, badBlocks };
   }
 
-  /** How long so many blocks of SSD would take to read, as fast as it has read. */
+  /** Predicted time of a read from SSD, at the average bandwidth so far. */
   readonly readUs = (blocks: number): number => {
     const { ssdReadBytes = 0, ssdReadSeconds = 0 } = this.counts ?? {};
     const bytes = blocks * this.#options.blockBytes;
-    return (1e6 * bytes) / (ssdReadBytes > 0 ? ssdReadBytes / ssdReadSeconds : bytesPerSecondGuess);
+    return (1e6 * bytes) / (ssdReadBytes > 0 ? ssdReadBytes / ssdReadSeconds : initialBytesPerSecond);
   };
 
   withBytes(store: StoreSnapshot): StoreSnapshot {
@@ -108,21 +143,23 @@ export class LiveTiers {
       case 'eraseSsd':
         this.#options.store?.erase(++this.#jobs, effect.slot);
         break;
+      default:
+        assertNever(effect);
     }
   }
 
-  /** The step that is about to run reads what is to be loaded. */
+  /** Starts the loads of the next step. */
   stepBegins(): void {
     if (this.#loads !== undefined) this.#options.loader.begin(this.#loads.from, this.#loads.to);
   }
 
-  /** It has run, or was aborted. */
+  /** The step has completed or was aborted. */
   stepEnded(): void {
     if (this.#loads !== undefined) this.#options.loader.finish();
     this.#loads = undefined;
   }
 
-  /** What is to be loaded is there when it returns: somebody else than a step reads it. */
+  /** Completes pending loads for another reader than a step. */
   finishLoads(): void {
     this.stepBegins();
     this.stepEnded();
@@ -131,7 +168,7 @@ export class LiveTiers {
   #read(read: Read): void {
     const { store } = this.#options;
     if (store === undefined || read.blocks.length === 0) {
-      this.#ended.push({ kind: 'loaded', id: read.id, source: 'ssd', to: read.to });
+      this.#completed.push({ kind: 'loaded', id: read.id, source: 'ssd', to: read.to });
       return;
     }
     const job = ++this.#jobs;
@@ -141,14 +178,14 @@ export class LiveTiers {
     else this.#arrivals.set(job, store.readByLayer(job, read.blocks, read.pages));
   }
 
-  /** What a step waits for that runs behind what is read (`Step.arriving`); undefined: it does not come. */
+  /** The arrivals of a read that a step waits for (`Step.arriving`); undefined if there is none. */
   arrivalsOf(id: RequestId): number | undefined {
     const job = this.#byId.get(id);
     return job === undefined ? undefined : this.#arrivals.get(job);
   }
 
   #stop(id: RequestId): void {
-    this.#ended = this.#ended.filter((event) => event.kind !== 'loaded' || event.id !== id);
+    this.#completed = this.#completed.filter((event) => event.kind !== 'loaded' || event.id !== id);
     const job = this.#byId.get(id);
     if (job === undefined) return;
     this.#options.store?.stop(job);
@@ -157,10 +194,10 @@ export class LiveTiers {
     this.#arrivals.delete(job);
   }
 
-  /** What has ended since the last call. */
+  /** Completions since the last call. */
   poll(): readonly InstanceEvent[] {
-    const events = this.#ended;
-    this.#ended = [];
+    const events = this.#completed;
+    this.#completed = [];
     const written: StoreResult[] = [];
     for (const result of this.#options.store?.results() ?? []) {
       const read = this.#reads.get(result.job);
@@ -180,7 +217,7 @@ export class LiveTiers {
     return { kind: 'loaded', id, source: 'ssd', to: bad.depth - 1, bad: bad.slot };
   }
 
-  /** In the order in which they began, as they end. */
+  /** Writes complete in the order of submission. */
   #written(results: readonly StoreResult[]): InstanceEvent {
     const failed = results.flatMap(({ done }, i) => (done === 0 ? [i] : []));
     if (failed.length > 0 && !this.#faulted) {

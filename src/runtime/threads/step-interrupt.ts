@@ -1,52 +1,52 @@
-// Words in memory that an instance's thread shares with the one that started it: by them whoever comes stops a step in flight that is to stop for him.
+// Shared-memory flags that interrupt the running step.
 
-/** Another value than 0 stops the step in flight: kernels poll it. */
+/** A value other than 0 stops the running step: kernels poll it. */
 const stopWord = 0;
-/** The step in flight is one of batch jobs alone. */
+/** 1 while a step of batch jobs alone runs. */
 export const backgroundWord = 1;
-/** It waits for rows of a group, and computes nothing. Kernels clear it when rows are there. */
+/** 1 while the step waits for activations of its group. Kernels clear it when they have arrived. */
 const waitingWord = 2;
-/** How many of each have come. */
-const cameWords = { request: 3, end: 4 } as const;
+/** Counters of notifications, by reason. */
+const counterWords = { request: 3, end: 4 } as const;
 const words = 5;
 
-/** A request that somebody waits for; the end of a request, or of an instance. */
-export type InterruptReason = keyof typeof cameWords;
+/** `request`: an interactive request has arrived. `end`: a request was cancelled, or an instance is lost. */
+export type InterruptReason = keyof typeof counterWords;
 
-/** What steps stop for that somebody does not have to wait for their end. */
+/** Which notifications interrupt a step. */
 export interface StepKind {
-  /** Of batch jobs alone: it stops for requests. */
+  /** A step of batch jobs alone: requests interrupt it. */
   readonly background: boolean;
-  /** It begins with a wait: until that is over it stops for all. */
+  /** The step begins with a wait, which every notification interrupts. */
   readonly waiting: boolean;
 }
 
 /**
- * Nobody is overlooked between hearing and running: who comes is counted, then looks whether a step is there that stops for him; who begins a step
- * says so, then looks whether more have come than he has heard of. All accesses are in one order, so one of the two sees the other.
+ * No notification is lost between reading the bus and running a step. A notifier increments its counter, then checks for a step to interrupt;
+ * the thread publishes its step, then checks for new notifications. The accesses are sequentially consistent, so one of the two sees the other.
  */
 export class StepInterrupt {
-  /** What kernels poll and clear. */
+  /** The flags that kernels poll and clear. */
   readonly polled: Int32Array;
-  readonly #heard: Record<InterruptReason, number> = { request: 0, end: 0 };
+  readonly #acknowledged: Record<InterruptReason, number> = { request: 0, end: 0 };
 
-  /** @param polled over shared memory: of the other end */
+  /** @param polled the flags of the other side; new ones unless given */
   constructor(polled: Int32Array = new Int32Array(new SharedArrayBuffer(words * Int32Array.BYTES_PER_ELEMENT))) {
     this.polled = polled;
   }
 
-  /** Of whoever runs steps, before it hears what was said until now: that stops no step that comes after. */
+  /** Called by the thread before it reads the bus: earlier notifications interrupt no later step. */
   acknowledge(): void {
     Atomics.store(this.polled, stopWord, 0);
-    this.#heard.request = this.#came('request');
-    this.#heard.end = this.#came('end');
+    this.#acknowledged.request = this.#count('request');
+    this.#acknowledged.end = this.#count('end');
   }
 
-  /** A step is about to run. Those that came since `hears` may have been heard, or not: it stops for them at once. */
+  /** Called by the thread before a step. Notifications since `acknowledge` may be unread: they interrupt the step at once. */
   stepBegins({ background: jobs, waiting: waits }: StepKind): void {
     Atomics.store(this.polled, backgroundWord, Number(jobs));
     Atomics.store(this.polled, waitingWord, Number(waits));
-    const isNew = (comer: InterruptReason): boolean => this.#came(comer) !== this.#heard[comer];
+    const isNew = (reason: InterruptReason): boolean => this.#count(reason) !== this.#acknowledged[reason];
     if (((jobs || waits) && isNew('request')) || (waits && isNew('end'))) this.stop();
   }
 
@@ -55,19 +55,19 @@ export class StepInterrupt {
     Atomics.store(this.polled, waitingWord, 0);
   }
 
-  /** The step in flight, or the next one if none has begun since `hears`. */
+  /** Interrupts the running step, or the next one if none has begun since `acknowledge`. */
   stop(): void {
     Atomics.store(this.polled, stopWord, 1);
   }
 
-  /** Of others: what was said of one has been said. */
-  notify(comer: InterruptReason): void {
-    Atomics.add(this.polled, cameWords[comer], 1);
-    const jobs = comer === 'request' && Atomics.load(this.polled, backgroundWord) === 1;
-    if (jobs || Atomics.load(this.polled, waitingWord) === 1) this.stop();
+  /** Called by other threads, after they have sent the message about it. */
+  notify(reason: InterruptReason): void {
+    Atomics.add(this.polled, counterWords[reason], 1);
+    const background = reason === 'request' && Atomics.load(this.polled, backgroundWord) === 1;
+    if (background || Atomics.load(this.polled, waitingWord) === 1) this.stop();
   }
 
-  #came(comer: InterruptReason): number {
-    return Atomics.load(this.polled, cameWords[comer]);
+  #count(reason: InterruptReason): number {
+    return Atomics.load(this.polled, counterWords[reason]);
   }
 }

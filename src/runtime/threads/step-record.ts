@@ -1,4 +1,4 @@
-// What an instance's steps were and how long they took, written to shared memory as they end: nothing else changes.
+// A record of an instance's steps and their durations in shared memory.
 
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -6,7 +6,7 @@ import type { Engine } from '../../engine/engine.ts';
 type StepShape = Extract<InstanceEffect, { kind: 'runStep' }>['shape'];
 
 export interface RecordedStep {
-  /** By the monotonic clock of the machine. */
+  /** On the monotonic clock that all threads share. */
   readonly startedUs: number;
   readonly us: number;
   readonly shape: StepShape;
@@ -14,12 +14,12 @@ export interface RecordedStep {
 
 const columns = 7;
 
-/** Room for so many steps; later ones are not written. */
+/** @param steps capacity; later steps are not recorded */
 export function createStepRecord(steps: number): SharedArrayBuffer {
   return new SharedArrayBuffer((1 + steps * columns) * Float64Array.BYTES_PER_ELEMENT);
 }
 
-/** Those written so far, after the first `skip`. */
+/** The recorded steps after the first `skip`. */
 export function readStepRecord(record: SharedArrayBuffer, skip = 0): readonly RecordedStep[] {
   const values = new Float64Array(record);
   return Array.from({ length: values[0] - skip }, (_, i) => {
@@ -28,7 +28,7 @@ export function readStepRecord(record: SharedArrayBuffer, skip = 0): readonly Re
   });
 }
 
-/** The engine, with a record of the steps that it ran to their ends. */
+/** The engine, which also records every completed step. */
 export function recorded(engine: Pick<Engine, 'run'>, record: SharedArrayBuffer): Pick<Engine, 'run'> {
   const values = new Float64Array(record);
   return {
@@ -46,7 +46,7 @@ export function recorded(engine: Pick<Engine, 'run'>, record: SharedArrayBuffer)
   };
 }
 
-/** The same clock in all threads. */
+/** A clock that is the same in all threads. */
 function clockUs(): number {
   return Math.round((performance.timeOrigin + performance.now()) * 1000);
 }

@@ -1,4 +1,4 @@
-// Records for traces what an instance does for requests: when each step ran, with which tokens of which requests, and when prefixes came.
+// Records trace spans of an instance: each step with the rows of its requests, and each prefix fetch.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
@@ -7,7 +7,7 @@ import { pageTokens } from '../../util/step.ts';
 import type { HandOffEffect } from '../transfer/live-hand-offs.ts';
 import type { StepTrace } from './thread-protocol.ts';
 
-/** Microseconds since 1970: threads have clocks of their own. */
+/** Microseconds since 1970: the monotonic clocks of threads differ. */
 function epochUs(): number {
   return Math.round((performance.timeOrigin + performance.now()) * 1000);
 }
@@ -16,41 +16,41 @@ export class StepTracer {
   #traces: StepTrace[] = [];
   #rows: StepTrace['rows'] = [];
   #startedUs = 0;
-  /** By request: when its prefix was asked for. */
+  /** By request, the start of its prefix fetch. */
   readonly #fetches = new Map<RequestId, number>();
-  /** Does somebody want to hear of steps? */
+  /** A gateway collects traces. */
   enabled: boolean;
 
   constructor(on: boolean) {
     this.enabled = on;
   }
 
-  /** A step is about to run. */
+  /** To be called before a step. */
   begin({ inFlight }: Pick<TokenInstance, 'inFlight'>): void {
     if (!this.enabled) return;
     this.#rows = inFlight.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
     this.#startedUs = epochUs();
   }
 
-  /** It has run, or was stopped. */
+  /** To be called after the step, completed or aborted. */
   end(aborted: boolean): void {
     if (!this.enabled) return;
     this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
   }
 
-  /** A prefix is asked for, or not waited for any more. */
+  /** A prefix fetch starts or is cancelled. */
   onEffect(effect: HandOffEffect): void {
     if (effect.kind === 'expectPrefix' && this.enabled) this.#fetches.set(effect.id, epochUs());
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 
-  /** A prefix may have come, or there is none. */
+  /** A prefix was received, or is missing. */
   onEvent(event: InstanceEvent): void {
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
     if (event.kind === 'peer' && event.message.kind === 'missing') this.#fetched(event.message.id, 0);
   }
 
-  /** @param blocks of its prompt that are here then */
+  /** @param blocks blocks of the prompt that are present; 0: the fetch failed */
   #fetched(id: RequestId, blocks: number): void {
     const startedUs = this.#fetches.get(id);
     if (startedUs === undefined) return;
@@ -59,7 +59,7 @@ export class StepTracer {
     this.#traces.push({ kind: 'fetch', startedUs, endedUs: epochUs(), aborted: blocks === 0, rows });
   }
 
-  /** Those since the last time. */
+  /** The spans since the last call. */
   take(): readonly StepTrace[] {
     const traces = this.#traces;
     this.#traces = [];

@@ -1,4 +1,4 @@
-// What threads of one process tell each other over its bus: by which subjects, and how messages become bytes.
+// Messages between the threads of one process over its bus: their subjects and serialization.
 import { deserialize, serialize } from 'node:v8';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -7,36 +7,36 @@ import type { LendingWire, ManagerOutput } from '../lending/lending-wire.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { FromInstance, ToInstance } from './thread-protocol.ts';
 
-/** By the first word of the subject; the words that follow it are named. An address is the number of an instance, or `own` where the others are in other processes. */
+/** By the first word of the subject; comments list the words that follow it. An address is an instance's index, or `own` if its peers are in other processes. */
 export interface ThreadSubjects {
-  /** ADDRESS.LIFE: to an instance, from whoever started its thread. */
+  /** ADDRESS.INCARNATION: to an instance, from the owner of its thread. */
   readonly command: ToInstance;
-  /** ADDRESS.LIFE: what it says to that one. With `ready` it announces itself. */
+  /** ADDRESS.INCARNATION: from the instance to that owner; `ready` is the first. */
   readonly output: FromInstance;
-  /** ADDRESS.LIFE: its thread has ended; whatever it said comes before. */
+  /** ADDRESS.INCARNATION: the thread has ended; all of its messages come before. */
   readonly gone: undefined;
-  /** TO.FROM: from an instance to another one. */
+  /** TO.FROM: from an instance to another. */
   readonly peer: PeerWire;
-  /** TO.FROM: about memory that instances lend to one another. */
+  /** TO.FROM: about lent memory. */
   readonly lending: LendingWire;
-  /** FROM: to all who lend, and each answers with its own: its guest room. */
+  /** FROM: announces a remote attention server to all lenders, which reply with theirs. */
   readonly attentionServer: number;
-  /** FROM: to whoever is gManager. */
+  /** FROM: to the gManager. */
   readonly manager: Envelope;
-  /** ADDRESS: a gManager's word, and who comes and goes of those who lend. */
+  /** ADDRESS: messages of the gManager, and joins and losses of lenders. */
   readonly managerOutput: ManagerOutput;
 }
 
 type Words = readonly (string | number)[];
 
-/** An instance's end of the bus, and what it is called there. */
+/** An instance's endpoint of the bus, and its address there. */
 export interface ThreadEndpoint {
   readonly bus: Pick<MemoryBus, 'publish' | 'subscribe' | 'drain' | 'close'>;
   readonly address: string;
   readonly incarnation: number;
 }
 
-/** What an instance is called whose peers are in other processes: those have numbers of their own. */
+/** Address of an instance whose peers are in other processes. */
 export const ownAddress = 'own';
 
 export function publishTo<K extends keyof ThreadSubjects>(
@@ -48,15 +48,15 @@ export function publishTo<K extends keyof ThreadSubjects>(
   bus.publish([kind, ...to].join('.'), serialize(wire));
 }
 
-/** @param hear with the words that stand in the subject after its kind. Returns how to stop */
+/** @param handler also receives the words of the subject after the kind. Returns a function that unsubscribes */
 export function subscribeTo<K extends keyof ThreadSubjects>(
   bus: Pick<Bus, 'subscribe'>,
   kind: K,
   words: Words,
-  hear: (wire: ThreadSubjects[K], words: readonly string[]) => void,
+  handler: (wire: ThreadSubjects[K], words: readonly string[]) => void,
 ): () => void {
   return bus.subscribe([kind, ...words].join('.'), (payload, subject) =>
-    // Whoever is on the bus of a process is of this release: what it says is what its type says.
-    hear(deserialize(payload) as ThreadSubjects[K], subject.split('.').slice(1)),
+    // All threads of a process run the same release, so the type is trusted.
+    handler(deserialize(payload) as ThreadSubjects[K], subject.split('.').slice(1)),
   );
 }

@@ -1,4 +1,4 @@
-// Messages between the gateway's thread and the threads of instances.
+// Messages between the owner of an instance's thread and that thread.
 
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
@@ -14,7 +14,7 @@ import type { PagesAddress } from '../transfer/messenger.ts';
 
 export type KvEventBatch = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type KvSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
-/** What the identities of blocks chain from. */
+/** Root of block identities. */
 export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
@@ -22,20 +22,20 @@ export type ToInstance =
       InstanceEvent,
       { kind: 'submit' | 'cancel' | 'requestSnapshot' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }
     >
-  /** Steps are recorded from now on, or no more. */
+  /** Turns the recording of steps on or off. */
   | { readonly kind: 'traces'; readonly on: boolean }
   | { readonly kind: 'close' };
 
-/** What a thread is told whose peers are in other processes: the same, and what those say. */
+/** With peers in other processes, their messages too. */
 export type ToThread =
   | ToInstance
   | { readonly kind: 'peerMessage'; readonly from: InstanceIndex; readonly wire: PeerWire };
 
 export type FromInstance =
   | ReadyMessage
-  /** The instance could not start: one line that says why. */
+  /** The instance could not start: an error in one line. */
   | { readonly kind: 'startFailed'; readonly message: string }
-  /** For the log of its process. */
+  /** A line for the log of the process. */
   | { readonly kind: 'log'; readonly message: string }
   | OutputsMessage;
 
@@ -44,40 +44,40 @@ export interface ReadyMessage {
   readonly description: InstanceDescription;
   readonly snapshot: InstanceSnapshot;
   readonly root: BlockRoot;
-  /** What the others of the process may use as well; undefined where weights belong to one thread. */
+  /** Weights that other threads may share; undefined if they belong to one thread. */
   readonly shared: LoadedModel | undefined;
 }
 
-/** A step that ran, or a prefix that came from another instance; times since 1970. */
+/** A step, or the fetch of a prefix from another instance; times since 1970. */
 export interface StepTrace {
   readonly kind: 'step' | 'fetch';
   readonly startedUs: number;
   readonly endedUs: number;
-  /** A step was stopped, a prefix did not come. */
+  /** The step was aborted, or the fetch failed. */
   readonly aborted: boolean;
   readonly rows: readonly (readonly [id: RequestId, from: number, rows: number])[];
 }
 
-/** What one turn of the instance's loop brought, in order. */
+/** Outputs of one iteration of the instance's loop, in order. */
 export interface OutputsMessage {
   readonly kind: 'events';
   readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
   readonly snapshot: InstanceSnapshot;
-  /** Prompts that are computed and go on elsewhere. */
+  /** Prefilled prompts that other instances decode. */
   readonly prefilled: readonly RequestId[];
-  /** Requests that it could have gone on with, were it not for others, and why it does not. */
+  /** Requests that this instance gave up because of another one, and the reasons; they can be retried. */
   readonly released: readonly (readonly [id: RequestId, why: string])[];
-  /** Its steps, and what it fetched, where they are recorded. */
+  /** Recorded steps and fetches. */
   readonly steps: readonly StepTrace[];
-  /** What became of pins. */
+  /** New states of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];
-  /** What its cache stored and dropped, where conductors are told. */
+  /** Batches of KV events: blocks that the cache stored and dropped. */
   readonly kvEvents: readonly KvEventBatch[];
-  /** All that it holds, if it was asked. */
+  /** All cached blocks, on request. */
   readonly kvSnapshot: KvSnapshot | undefined;
 }
 
-/** What is in force, for the line printed at start. */
+/** Effective settings of the instance. */
 export interface InstanceDescription {
   readonly weights: string;
   readonly inputs: string;
@@ -86,20 +86,20 @@ export interface InstanceDescription {
   readonly weightBytes: number;
   readonly kvBytes: number;
   readonly contextTokens: number;
-  /** Tokens whose keys and values fit into the KV memory at once. */
+  /** Tokens whose keys and values fit into KV memory at once. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
-  /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
+  /** Blocks that it can receive at once in a settlement; undefined if no memory is lent. */
   readonly stagingBlocks?: number | undefined;
-  /** Blocks that it may lend, and where instances of other processes have attention computed over them, where there are such. */
+  /** Number of blocks that it may lend, and the address of its remote attention server for other processes. */
   readonly lends?: { readonly blocks: number; readonly attentionAddress: string | undefined } | undefined;
-  /** Layers of the model, of which a group may run ranges; undefined: some of them keep a window alone. */
+  /** Layers of the model of which a group may run ranges; undefined: none, for example with sliding windows. */
   readonly stageLayers?: number | undefined;
-  /** Requests start while their prefixes are still on their way. */
+  /** Requests start while their prefixes are still being received. */
   readonly startsAhead?: boolean;
-  /** Undefined: no prefix can be fetched from it. */
+  /** Undefined: no prefix can be fetched from the instance. */
   readonly fetchBytesPerToken: number | undefined;
-  /** Blocks below the pool, and those that SSD had at the start. */
+  /** Capacity of the tiers, and the blocks found on SSD at the start. */
   readonly tiers?:
     | {
         readonly blockBytes: number;
@@ -110,29 +110,29 @@ export interface InstanceDescription {
     | undefined;
 }
 
-/** What the thread is started with, beside the settings of its own. */
+/** The workerData of an instance's thread. */
 export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
-  /** On the bus of the process, and what the instance is called there. */
+  /** Endpoint of the bus of the process, and the instance's address there. */
   readonly endpoint: BusEndpoint;
   readonly address: string;
-  /** Of its StepWords. */
+  /** Flags of its StepInterrupt. */
   readonly abort: Int32Array;
   readonly role: InstanceRole;
-  /** Which start of the instance this is: 1, 2, 3... */
+  /** Counts the starts of the instance, from 1. */
   readonly incarnation: number;
-  /** Prompts of others may land there, now or once it has another role. */
+  /** Prompts of others may be received, now or after a role switch. */
   readonly receivesPrompts: boolean;
-  /** Where those are that this one hands prompts to, or takes them from. */
+  /** Where the instances are with which it exchanges prompts. */
   readonly peers: 'none' | 'threads' | 'processes';
-  /** Its number among those that lend and borrow; undefined: nobody does. */
+  /** Its lender number; undefined: no memory is lent. */
   readonly lender?: InstanceIndex | undefined;
-  /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
+  /** Address of its pages, and the token of senders; undefined: pages are copied inside the process. */
   readonly pages: PagesAddress | undefined;
   /** Steps are recorded. */
   readonly traces: boolean;
-  /** Four words that key the identities of blocks: the same for all instances of a cluster. */
+  /** Four words that key block identities: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
-  /** Weights that another thread has loaded, with what their blocks chain from. */
+  /** Weights that another thread has loaded, and their root of block identities. */
   readonly loaded: { readonly model: LoadedModel; readonly root: BlockRoot } | undefined;
 }

@@ -1,4 +1,4 @@
-// Tokenises long texts on a thread of its own, so that the gateway goes on answering meanwhile.
+// Tokenizes long texts on a separate thread, so that the gateway's thread stays responsive.
 import { Worker } from 'node:worker_threads';
 
 /** To the thread. */
@@ -8,7 +8,7 @@ export interface TokenizeCall {
   readonly addSpecial: boolean;
 }
 
-/** From the thread: ids, or one line that says why there are none. */
+/** From the thread: token ids, or an error in one line. */
 export type TokenizeAnswer =
   | { readonly call: number; readonly ids: Int32Array }
   | { readonly call: number; readonly message: string };
@@ -18,7 +18,7 @@ interface Waiting {
   reject(error: Error): void;
 }
 
-/** Starts its thread at the first call; a thread that dies fails the calls it had and is started anew by the next. */
+/** Starts its thread at the first call. If the thread dies, its pending calls fail, and the next call starts another. */
 export class TokenizerThread {
   readonly #entry: URL;
   readonly #settings: unknown;
@@ -47,7 +47,7 @@ export class TokenizerThread {
 
   #start(): Worker {
     const worker = new Worker(this.#entry, { workerData: this.#settings });
-    // A thread that waits for texts must not keep the process alive.
+    // An idle thread does not keep the process alive.
     worker.unref();
     worker.on('message', (answer: TokenizeAnswer) => {
       const waiting = this.#waiting.get(answer.call);
@@ -60,7 +60,7 @@ export class TokenizerThread {
     return worker;
   }
 
-  /** A thread that failed ends a little later: by then the calls may be another's. */
+  /** A failed thread exits later; pending calls may then belong to its successor. */
   #fail(worker: Worker, why: string): void {
     if (this.#worker !== worker) return;
     this.#worker = undefined;

@@ -5,7 +5,7 @@ import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts'
 import { subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { liveRequest } from './instances.ts';
 
-test('a thread that hears nothing is ended when too much waits for it', async () => {
+test('a thread that reads nothing is terminated when its backlog exceeds the limit', async () => {
   const hub = new MemoryHub();
   const bus = hub.connect();
   const lines: string[] = [];
@@ -25,6 +25,6 @@ test('a thread that hears nothing is ended when too much waits for it', async ()
   const long = Array.from({ length: 5_000 }, (_, i) => i);
   for (let i = 0; i < 8; i++) thread.send({ kind: 'submit', request: liveRequest(`long ${i}`, long, 4) });
   await Promise.all([thread.close(), gone]);
-  expect(lines).toEqual([expect.stringMatching(/^Instance thread ended: \d+ bytes waited for it to hear, 65536 may$/)]);
+  expect(lines).toEqual([expect.stringMatching(/^Instance thread terminated: it has not read \d+ bytes, the limit is 65536$/)]);
   await bus.close();
 });
