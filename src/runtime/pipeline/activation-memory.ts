@@ -1,9 +1,9 @@
-// The pool that rows of the residual stream go over from member to member of a group: rooms for chunks, some for what leaves and the others for what comes.
+// The buffers of activations between members of a pipeline group: fixed numbers for sending and receiving chunks.
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
-/** What members of a group tell each other about rows. Numbers are the sender's, for as long as the two know each other. */
+/** Messages between members about activations. The sender numbers its chunks. */
 export type ActivationWire =
-  /** To the next member, when the step over this chunk begins, and again when it begins anew: it comes to that landing, or, without one, to where it is told. */
+  /** To the next member, when the step over the chunk starts or restarts. `landing`: its receive buffer; undefined: the sender has none yet. */
   | {
       readonly kind: 'activations';
       readonly number: number;
@@ -11,41 +11,41 @@ export type ActivationWire =
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
       readonly landing: ReceiveBufferHandle | undefined;
     }
-  /** Back: room for the chunk of that number, or, without one, for whichever is next. */
+  /** Back: a receive buffer for the chunk of that number, or for any next chunk. */
   | { readonly kind: 'activationsBuffer'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
-  /** Back: nobody wants the chunk of that number, which waits for room. */
+  /** Back: the chunk of that number, which waits for a buffer, is not needed. */
   | { readonly kind: 'activationsCancelled'; readonly number: number };
 
-/** Float32 pages that native threads send and programs read and write. */
+/** Float32 pages that programs read and write and native threads send. */
 export interface ActivationMemory {
   readonly pool: number;
-  /** Chunks that have room: the first are for what leaves. */
+  /** Buffers for sent chunks, which come first, and for received chunks. */
   readonly sendBuffers: number;
   readonly receiveBuffers: number;
-  /** Of the longest chunk. */
+  /** Pages of the longest chunk. */
   readonly chunkPages: number;
   readonly pageValues: number;
-  /** Of a row. */
+  /** Values in a row. */
   readonly rowValues: number;
-  /** Rows to their pages, as a program leaves them there. */
+  /** Writes rows to pages in the layout of a program. */
   write(pages: Int32Array, rows: Float32Array): void;
 }
 
-/** Rooms that are free, by their first pages; the lowest is taken first, so that no more memory is touched than is used at once. */
+/** Free buffers by first page. The lowest is taken first, so that the touched memory stays minimal. */
 export class BufferPool {
   readonly #free: number[];
   readonly #chunkPages: number;
 
-  constructor(first: number, rooms: number, chunkPages: number) {
+  constructor(first: number, buffers: number, chunkPages: number) {
     this.#chunkPages = chunkPages;
-    this.#free = Array.from({ length: rooms }, (_, i) => (first + i) * chunkPages);
+    this.#free = Array.from({ length: buffers }, (_, i) => (first + i) * chunkPages);
   }
 
   get free(): number {
     return this.#free.length;
   }
 
-  /** All pages of a room. */
+  /** All pages of a free buffer; undefined if there is none. */
   take(): Int32Array | undefined {
     const first = this.#free.shift();
     return first === undefined ? undefined : Int32Array.from({ length: this.#chunkPages }, (_, i) => first + i);
@@ -57,19 +57,19 @@ export class BufferPool {
   }
 }
 
-/** The tokens of a prompt that it holds. */
+/** Range of prompt tokens. */
 export interface ChunkRange {
   readonly from: number;
   readonly tokens: number;
 }
 
-/** Of a room, what so many tokens take. @throws Error where the chunk is longer than any may be */
+/** Pages that a chunk needs. @throws Error if it exceeds a buffer */
 export function pagesOfChunk(
   { chunkPages, rowValues: columns, pageValues }: ActivationMemory,
   { from, tokens }: ChunkRange,
 ): number {
   const pages = Math.ceil(((tokens - from) * columns) / pageValues);
   if (pages > chunkPages)
-    throw new Error(`Cannot move rows: ${tokens - from} tokens need ${pages} pages of ${chunkPages}`);
+    throw new Error(`Cannot transfer activations: ${tokens - from} tokens need ${pages} pages of ${chunkPages}`);
   return pages;
 }

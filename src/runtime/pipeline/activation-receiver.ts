@@ -1,4 +1,4 @@
-// Chunks of rows that come from the members of groups before this one: room is kept for those that come next, so that they can leave with the step that makes them.
+// Receives activations from previous members of groups. Buffers are granted in advance, so that a chunk can leave with the step that computes it.
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { PendingRows } from '../../util/step.ts';
@@ -12,185 +12,185 @@ import {
   pagesOfChunk,
 } from './activation-memory.ts';
 
-/** Somewhere for a chunk to land. */
-interface Landing {
+/** A receive buffer granted to a member. */
+interface Buffer {
   readonly from: InstanceIndex;
-  readonly room: Int32Array;
-  /** Of the chunk that asked for it. */
+  readonly pages: Int32Array;
+  /** Number of the chunk that requested it. */
   readonly number: number | undefined;
-  /** Whose it is; undefined: nobody has said so yet. */
-  what: { readonly id: RequestId; readonly chunk: Activations } | undefined;
-  here: boolean;
+  /** The announced chunk; undefined: none yet. */
+  chunk: { readonly id: RequestId; readonly chunk: Activations } | undefined;
+  received: boolean;
 }
 
-type Told = Extract<ActivationWire, { kind: 'activations' }>;
+type Announced = Extract<ActivationWire, { kind: 'activations' }>;
 
-/** Chunks that one member may have on their way without asking: one that is computed here, one that is there to be computed next, and one that is being made. */
-const keptEach = 3;
-/** Room that is not kept for anybody, and goes to whoever has something first: so each in turn gets on. */
-const keptForAll = 2;
-/** Long for a step, and not longer than guests and messages may wait. */
+/** Buffers granted to each member in advance: for the chunk computed here, the next one, and the one that the member computes. */
+const grantedEach = 3;
+/** Buffers granted only on request, first come first served: every member makes progress. */
+const sharedBuffers = 2;
+/** Longest wait of a step: longer than any step, and acceptable as a delay of messages and remote attention. */
 const withinMs = 1000;
 
 export class ActivationReceiver {
   readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
-  readonly #rooms: BufferPool;
-  readonly #landings = new Map<ReceiveBufferHandle, Landing>();
-  /** Requests whose rows are expected, and from whom; undefined: that one is gone. */
+  readonly #pool: BufferPool;
+  readonly #buffers = new Map<ReceiveBufferHandle, Buffer>();
+  /** By request, the previous member; undefined if it is lost. */
   readonly #expected = new Map<RequestId, InstanceIndex | undefined>();
-  /** What has no room, in the order in which it was told of. */
-  #waiting: { readonly from: InstanceIndex; readonly told: Told }[] = [];
+  /** Announced chunks without a buffer, in order of arrival. */
+  #waiting: { readonly from: InstanceIndex; readonly announced: Announced }[] = [];
   #events: InstanceEvent[] = [];
 
   constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
-    this.#rooms = new BufferPool(memory.sendBuffers, memory.receiveBuffers, memory.chunkPages);
+    this.#pool = new BufferPool(memory.sendBuffers, memory.receiveBuffers, memory.chunkPages);
   }
 
-  /** Chunks that are here or on their way. */
-  get underWay(): number {
+  /** Number of announced chunks, received or not. */
+  get inFlight(): number {
     let count = this.#waiting.length;
-    for (const { what } of this.#landings.values()) if (what !== undefined) count++;
+    for (const { chunk } of this.#buffers.values()) if (chunk !== undefined) count++;
     return count;
   }
 
-  /** Is there something to tell? */
-  get hasNews(): boolean {
+  /** Whether `poll` would return events. */
+  get hasEvents(): boolean {
     return this.#events.length > 0;
   }
 
-  /** Chunks of the request come from there. */
+  /** Chunks of the request will come from that member. */
   expect(id: RequestId, from: InstanceIndex): void {
     this.#expected.set(id, from);
-    this.#share();
+    this.#grant();
   }
 
-  hear(from: InstanceIndex, told: Told): void {
-    const { number, id, landing } = told;
+  onAnnounced(from: InstanceIndex, announced: Announced): void {
+    const { number, id, landing } = announced;
     if (this.#expected.get(id) !== from) {
-      // What is told of room is told once: that of a chunk that nobody wants is free.
-      if (landing !== undefined && this.#landings.get(landing)?.from === from) this.#close(landing);
+      // A buffer is used once: that of an unneeded chunk is freed.
+      if (landing !== undefined && this.#buffers.get(landing)?.from === from) this.#close(landing);
       else if (landing === undefined) this.#post(from, { kind: 'activationsCancelled', number });
     } else if (landing !== undefined) {
-      this.#tell(from, landing, told);
-    } else if (!this.#isAsked(from, number)) {
-      this.#waiting.push({ from, told });
+      this.#assign(from, landing, announced);
+    } else if (!this.#isPending(from, number)) {
+      this.#waiting.push({ from, announced });
     }
-    this.#share();
+    this.#grant();
   }
 
-  /** One that is told of again has room, or waits for some. */
-  #isAsked(from: InstanceIndex, number: number): boolean {
-    for (const landing of this.#landings.values()) if (landing.from === from && landing.number === number) return true;
-    return this.#waiting.some((other) => other.from === from && other.told.number === number);
+  /** A chunk announced again already has a buffer or waits for one. */
+  #isPending(from: InstanceIndex, number: number): boolean {
+    for (const landing of this.#buffers.values()) if (landing.from === from && landing.number === number) return true;
+    return this.#waiting.some((other) => other.from === from && other.announced.number === number);
   }
 
-  #tell(from: InstanceIndex, handle: ReceiveBufferHandle, { id, chunk }: Told): void {
-    const landing = this.#landings.get(handle);
-    if (landing?.from !== from) return;
-    landing.what ??= { id, chunk };
-    this.#events.push({ kind: landing.here ? 'activations' : 'activationsPending', id, ...chunk });
+  #assign(from: InstanceIndex, handle: ReceiveBufferHandle, { id, chunk }: Announced): void {
+    const buffer = this.#buffers.get(handle);
+    if (buffer?.from !== from) return;
+    buffer.chunk ??= { id, chunk };
+    this.#events.push({ kind: buffer.received ? 'activations' : 'activationsPending', id, ...chunk });
   }
 
-  /** What nobody waits for any more is not to come. */
-  sweep(isWanted: (id: RequestId) => boolean): void {
+  /** Cancels the chunks of requests that are no longer computed here. */
+  sweep(isComputing: (id: RequestId) => boolean): void {
     for (const id of this.#expected.keys()) {
-      if (isWanted(id)) continue;
+      if (isComputing(id)) continue;
       this.#expected.delete(id);
-      for (const [handle, { what }] of this.#landings) if (what?.id === id) this.#close(handle);
-      for (const { from, told } of this.#waiting)
-        if (told.id === id) this.#post(from, { kind: 'activationsCancelled', number: told.number });
-      this.#waiting = this.#waiting.filter(({ told }) => told.id !== id);
-      this.#share();
+      for (const [handle, { chunk }] of this.#buffers) if (chunk?.id === id) this.#close(handle);
+      for (const { from, announced } of this.#waiting)
+        if (announced.id === id) this.#post(from, { kind: 'activationsCancelled', number: announced.number });
+      this.#waiting = this.#waiting.filter(({ announced }) => announced.id !== id);
+      this.#grant();
     }
   }
 
-  /** It is gone, or has nothing more of what was under way. What has landed can be computed with. */
-  lost(other: InstanceIndex): void {
+  /** A member is lost, or has started a new session. Received chunks stay usable. */
+  onPeerLost(other: InstanceIndex): void {
     for (const [id, from] of this.#expected) if (from === other) this.#expected.set(id, undefined);
     this.#waiting = this.#waiting.filter(({ from }) => from !== other);
-    for (const [handle, { from, what, here }] of this.#landings)
-      if (from === other && !(here && what !== undefined)) this.#close(handle);
-    this.#share();
+    for (const [handle, { from, chunk, received }] of this.#buffers)
+      if (from === other && !(received && chunk !== undefined)) this.#close(handle);
+    this.#grant();
   }
 
-  /** What has been told, and what has landed, since the last call. */
-  news(): readonly InstanceEvent[] {
-    for (const handle of this.#landings.size === 0 ? [] : this.#messenger.received()) {
-      const landing = this.#landings.get(handle);
-      if (landing === undefined || landing.here) continue;
-      landing.here = true;
-      const { what } = landing;
-      if (what !== undefined) this.#events.push({ kind: 'activations', id: what.id, ...what.chunk });
+  /** Events of announced and received chunks since the last call. */
+  poll(): readonly InstanceEvent[] {
+    for (const handle of this.#buffers.size === 0 ? [] : this.#messenger.received()) {
+      const buffer = this.#buffers.get(handle);
+      if (buffer === undefined || buffer.received) continue;
+      buffer.received = true;
+      const { chunk } = buffer;
+      if (chunk !== undefined) this.#events.push({ kind: 'activations', id: chunk.id, ...chunk.chunk });
     }
     const events = this.#events;
     this.#events = [];
     return events;
   }
 
-  /** Where a step finds that chunk, now or as soon as it has come. */
+  /** Where a step reads the chunk, now or once it has arrived. */
   rowsOf(id: RequestId, chunk: ChunkRange): PendingRows {
     const { pool, chunkPages } = this.#memory;
     const count = pagesOfChunk(this.#memory, chunk);
-    const [handle, landing] = this.#find(id, chunk) ?? [];
+    const [handle, buffer] = this.#find(id, chunk) ?? [];
     const arrivals = handle === undefined ? undefined : this.#messenger.arrivals(handle, count);
-    // Whoever was to make it is gone: the step hears so at once.
-    if (landing === undefined || arrivals === undefined)
+    // The previous member is lost: the step fails at once.
+    if (buffer === undefined || arrivals === undefined)
       return { pool, pages: new Int32Array(chunkPages), arrivals: neverArrives, withinMs: 0 };
-    return { pool, pages: landing.room.subarray(0, count), arrivals, withinMs };
+    return { pool, pages: buffer.pages.subarray(0, count), arrivals, withinMs };
   }
 
-  /** It has been computed with. */
+  /** A step has read the chunk. */
   used(id: RequestId, chunk: ChunkRange): void {
     const [handle] = this.#find(id, chunk) ?? [];
     if (handle !== undefined) this.#close(handle);
-    this.#share();
+    this.#grant();
   }
 
-  #find(id: RequestId, { from, tokens }: ChunkRange): readonly [ReceiveBufferHandle, Landing] | undefined {
-    for (const found of this.#landings) {
-      const { what } = found[1];
-      if (what?.id === id && what.chunk.from === from && what.chunk.tokens === tokens) return found;
+  #find(id: RequestId, { from, tokens }: ChunkRange): readonly [ReceiveBufferHandle, Buffer] | undefined {
+    for (const found of this.#buffers) {
+      const { chunk } = found[1];
+      if (chunk?.id === id && chunk.chunk.from === from && chunk.chunk.tokens === tokens) return found;
     }
     return undefined;
   }
 
-  /** Whoever told of a chunk first gets room first; what is left is kept for those that come next. */
-  #share(): void {
-    while (this.#waiting.length > 0 && this.#rooms.free > 0) {
-      const [{ from, told }, ...rest] = this.#waiting;
+  /** Grants buffers to waiting chunks in order of arrival, then in advance to members. */
+  #grant(): void {
+    while (this.#waiting.length > 0 && this.#pool.free > 0) {
+      const [{ from, announced }, ...rest] = this.#waiting;
       this.#waiting = rest;
-      this.#tell(from, this.#open(from, told.number), told);
+      this.#assign(from, this.#open(from, announced.number), announced);
     }
     for (const from of new Set(this.#expected.values()))
-      while (from !== undefined && this.#keptFor(from) < keptEach && this.#rooms.free > keptForAll)
+      while (from !== undefined && this.#grantedTo(from) < grantedEach && this.#pool.free > sharedBuffers)
         this.#open(from, undefined);
   }
 
-  #keptFor(other: InstanceIndex): number {
+  #grantedTo(other: InstanceIndex): number {
     let count = 0;
-    for (const { from } of this.#landings.values()) if (from === other) count++;
+    for (const { from } of this.#buffers.values()) if (from === other) count++;
     return count;
   }
 
   #open(from: InstanceIndex, number: number | undefined): ReceiveBufferHandle {
-    const room = this.#rooms.take();
-    if (room === undefined) throw new Error('Cannot receive rows: no room is free');
-    const handle = this.#messenger.open(room, 1);
-    this.#landings.set(handle, { from, room, number, what: undefined, here: false });
+    const pages = this.#pool.take();
+    if (pages === undefined) throw new Error('Cannot receive activations: no buffer is free');
+    const handle = this.#messenger.open(pages, 1);
+    this.#buffers.set(handle, { from, pages, number, chunk: undefined, received: false });
     this.#post(from, { kind: 'activationsBuffer', number, landing: handle });
     return handle;
   }
 
   #close(handle: ReceiveBufferHandle): void {
-    const landing = this.#landings.get(handle);
-    if (landing === undefined) return;
-    this.#landings.delete(handle);
+    const buffer = this.#buffers.get(handle);
+    if (buffer === undefined) return;
+    this.#buffers.delete(handle);
     this.#messenger.close(handle);
-    this.#rooms.release(landing.room);
+    this.#pool.release(buffer.pages);
   }
 }

@@ -1,4 +1,4 @@
-// Chunks of rows that leave for the next member of a group: put on their way before the step that computes them begins, so that they leave with its last op.
+// Sends activations to next members of groups. A chunk is queued before the step that computes it, so that it leaves with the step's last operation.
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
@@ -7,19 +7,19 @@ import { LinkCounters } from '../transfer/link-counters.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 import { type ActivationMemory, type ActivationWire, BufferPool, pagesOfChunk } from './activation-memory.ts';
 
-interface Leaving {
+interface OutgoingChunk {
   readonly number: number;
   readonly to: InstanceIndex;
   readonly id: RequestId;
   readonly chunk: Activations;
-  /** Undefined: the other side has not said where to. */
+  /** Undefined until the next member grants a receive buffer. */
   landing: ReceiveBufferHandle | undefined;
-  /** Where the step leaves its rows; undefined: no room was free. */
-  room: Int32Array | undefined;
-  /** What it left where no room was free: the next member is that far behind. */
+  /** Send buffer; undefined: none was free. */
+  pages: Int32Array | undefined;
+  /** Activations kept outside a send buffer, because none was free. */
   rows: Float32Array | undefined;
   computed: boolean;
-  /** The messenger has it, and sends it as soon as it is computed. */
+  /** Passed to the messenger, which sends it once it is computed. */
   sent: boolean;
 }
 
@@ -27,16 +27,16 @@ export class ActivationSender {
   readonly #memory: ActivationMemory;
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: ActivationWire) => void;
-  readonly #rooms: BufferPool;
-  /** In the order in which they are computed. */
-  readonly #leaving = new Map<number, Leaving>();
-  /** Room that others keep for what comes next. */
-  readonly #landings = new Map<InstanceIndex, ReceiveBufferHandle[]>();
-  /** They say nothing, as far as is known. */
-  readonly #gone = new Set<InstanceIndex>();
+  readonly #pool: BufferPool;
+  /** By number, in the order of computation. */
+  readonly #chunks = new Map<number, OutgoingChunk>();
+  /** Receive buffers granted in advance, by member. */
+  readonly #granted = new Map<InstanceIndex, ReceiveBufferHandle[]>();
+  /** Lost members. */
+  readonly #lost = new Set<InstanceIndex>();
   readonly #links: LinkCounters;
-  /** Landings that the messenger has given up, until what was to go there is settled. */
-  readonly #givenUp = new Set<ReceiveBufferHandle>();
+  /** Unreachable receive buffers whose chunks are not settled. */
+  readonly #unreachable = new Set<ReceiveBufferHandle>();
   #events: InstanceEvent[] = [];
   #number = 0;
 
@@ -44,194 +44,194 @@ export class ActivationSender {
     this.#memory = memory;
     this.#messenger = messenger;
     this.#post = post;
-    this.#rooms = new BufferPool(0, memory.sendBuffers, memory.chunkPages);
+    this.#pool = new BufferPool(0, memory.sendBuffers, memory.chunkPages);
     this.#links = new LinkCounters(messenger);
   }
 
-  get underWay(): number {
-    return this.#leaving.size;
+  get inFlight(): number {
+    return this.#chunks.size;
   }
 
-  /** Chunks whose rows are kept where no room is. */
+  /** Number of chunks kept outside send buffers. */
   get held(): number {
     let count = 0;
-    for (const { rows } of this.#leaving.values()) if (rows !== undefined) count++;
+    for (const { rows } of this.#chunks.values()) if (rows !== undefined) count++;
     return count;
   }
 
-  /** Is a chunk of the request told of whose step came to nothing, and runs again? The other side keeps room for it. */
-  owes(id: RequestId): boolean {
-    for (const leaving of this.#leaving.values()) if (leaving.id === id && !leaving.computed) return true;
+  /** True if an announced chunk of the request must be computed again: the next member keeps a buffer for it. */
+  isRestarting(id: RequestId): boolean {
+    for (const outgoing of this.#chunks.values()) if (outgoing.id === id && !outgoing.computed) return true;
     return false;
   }
 
-  /** Bytes of rows, without what pads them to pages. */
+  /** Counts bytes of activations, without the padding of pages. */
   get links(): readonly LinkSnapshot[] {
     return this.#links.all;
   }
 
-  /** The step over this chunk is about to run: where it is to leave its rows; undefined: in its buffer, `ended` asks for them. */
+  /** Called before the step over the chunk. Returns the send buffer for its activations; undefined: `ended` reads them from the step's output. */
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
     this.#settle();
-    const leaving = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
-    if (this.#rooms.free > 0) leaving.landing ??= this.#landings.get(to)?.shift();
-    // The last room is for those that can leave: the others could wait in all of them for the other side, and that for what has no room here.
-    if (leaving.landing !== undefined || this.#rooms.free > 1) leaving.room ??= this.#rooms.take();
-    const { number, room } = leaving;
-    this.#post(to, { kind: 'activations', number, id, chunk, landing: leaving.landing });
-    if (room === undefined) return undefined;
-    // Steps are counted as they leave rows: this is the next.
-    if (leaving.landing !== undefined) this.#send(leaving, room, leaving.landing, this.#messenger.nextStep);
-    return { pool: this.#memory.pool, pages: room };
+    const outgoing = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
+    if (this.#pool.free > 0) outgoing.landing ??= this.#granted.get(to)?.shift();
+    // The last buffer is reserved for chunks that can be sent: chunks that wait for a receive buffer must not block all of them.
+    if (outgoing.landing !== undefined || this.#pool.free > 1) outgoing.pages ??= this.#pool.take();
+    const { number, pages } = outgoing;
+    this.#post(to, { kind: 'activations', number, id, chunk, landing: outgoing.landing });
+    if (pages === undefined) return undefined;
+    // The messenger counts steps; this is the next one.
+    if (outgoing.landing !== undefined) this.#send(outgoing, pages, outgoing.landing, this.#messenger.nextStep);
+    return { pool: this.#memory.pool, pages };
   }
 
-  /** The step has run. @param left what it left in its buffer; undefined: it came to nothing, and runs again or never */
+  /** Called after the step. @param left reads the activations from its output; undefined: the step failed, and runs again or never */
   ended(to: InstanceIndex, id: RequestId, chunk: Activations, left: (() => Float32Array) | undefined): void {
-    const leaving = this.#pending(to, id, chunk);
-    if (leaving === undefined) return;
-    const { landing, room, sent } = leaving;
+    const outgoing = this.#pending(to, id, chunk);
+    if (outgoing === undefined) return;
+    const { landing, pages, sent } = outgoing;
     if (left === undefined) {
-      // The next step that leaves rows is perhaps another request's.
+      // The next step may belong to another request.
       if (landing !== undefined) this.#messenger.stop(landing);
-      leaving.sent = false;
-      this.#giveBack(leaving);
+      outgoing.sent = false;
+      this.#releaseBuffer(outgoing);
       return;
     }
-    leaving.computed = true;
-    if (room === undefined) leaving.rows = left();
-    if (sent && landing !== undefined) this.#count(leaving, landing);
+    outgoing.computed = true;
+    if (pages === undefined) outgoing.rows = left();
+    if (sent && landing !== undefined) this.#count(outgoing, landing);
     this.#sendNext();
   }
 
-  /** The other side says where to. */
-  land(from: InstanceIndex, landing: ReceiveBufferHandle, number: number | undefined): void {
-    this.#gone.delete(from);
-    const leaving = number === undefined ? undefined : this.#leaving.get(number);
-    if (leaving?.to === from) {
-      leaving.landing ??= landing;
+  /** The next member grants a receive buffer. */
+  onBuffer(from: InstanceIndex, landing: ReceiveBufferHandle, number: number | undefined): void {
+    this.#lost.delete(from);
+    const outgoing = number === undefined ? undefined : this.#chunks.get(number);
+    if (outgoing?.to === from) {
+      outgoing.landing ??= landing;
       this.#sendNext();
     } else if (number === undefined && !this.#isKnown(landing)) {
-      this.#landings.set(from, [...(this.#landings.get(from) ?? []), landing]);
+      this.#granted.set(from, [...(this.#granted.get(from) ?? []), landing]);
     }
   }
 
-  /** Nobody there wants it. */
-  unwanted(from: InstanceIndex, number: number): void {
-    const leaving = this.#leaving.get(number);
-    if (leaving?.to === from) this.#drop(leaving);
+  /** The next member does not need the chunk. */
+  onCancelled(from: InstanceIndex, number: number): void {
+    const outgoing = this.#chunks.get(number);
+    if (outgoing?.to === from) this.#drop(outgoing);
   }
 
-  /** Those that are not computed, and will not be, do not leave; nor do those that nobody will ask for. */
+  /** Drops chunks of ended requests that are not computed, or whose member is lost. */
   sweep(isComputing: (id: RequestId) => boolean): void {
-    for (const leaving of this.#leaving.values())
-      if ((!leaving.computed || this.#gone.has(leaving.to)) && !isComputing(leaving.id)) this.#drop(leaving);
+    for (const outgoing of this.#chunks.values())
+      if ((!outgoing.computed || this.#lost.has(outgoing.to)) && !isComputing(outgoing.id)) this.#drop(outgoing);
   }
 
-  /** The other side is gone, or has nothing more of what was under way. */
-  lost(other: InstanceIndex): void {
-    this.#landings.delete(other);
-    this.#gone.add(other);
-    for (const leaving of this.#leaving.values()) if (leaving.to === other) this.#drop(leaving);
+  /** A member is lost, or has started a new session. */
+  onPeerLost(other: InstanceIndex): void {
+    this.#granted.delete(other);
+    this.#lost.add(other);
+    for (const outgoing of this.#chunks.values()) if (outgoing.to === other) this.#drop(outgoing);
   }
 
-  /** Is something computed that has somewhere to go and waits for room? Nobody says when that is free. */
-  get waitsForRoom(): boolean {
-    for (const { computed, sent, landing } of this.#leaving.values())
+  /** True if a computed chunk with a receive buffer waits for a send buffer; its release causes no event. */
+  get awaitsBuffer(): boolean {
+    for (const { computed, sent, landing } of this.#chunks.values())
       if (computed && !sent && landing !== undefined) return true;
     return false;
   }
 
-  /** What could not be sent for too long, since the last call. */
-  news(): readonly InstanceEvent[] {
+  /** Events of unreachable members since the last call. */
+  poll(): readonly InstanceEvent[] {
     this.#settle();
     const events = this.#events;
     this.#events = [];
     return events;
   }
 
-  /** Forgets what has arrived, or was given up. */
+  /** Drops chunks that have arrived or are unreachable. */
   #settle(): void {
-    const gone = [...this.#leaving.values()].filter(
+    const gone = [...this.#chunks.values()].filter(
       ({ computed, sent, landing }) =>
         computed && sent && landing !== undefined && this.#messenger.pending(landing) === 0,
     );
     if (gone.length === 0) return;
-    for (const landing of this.#messenger.unreachable()) this.#givenUp.add(landing);
-    for (const leaving of gone) {
-      const { landing = '', id, to } = leaving;
-      if (this.#givenUp.has(landing)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
-      this.#drop(leaving);
+    for (const landing of this.#messenger.unreachable()) this.#unreachable.add(landing);
+    for (const outgoing of gone) {
+      const { landing = '', id, to } = outgoing;
+      if (this.#unreachable.has(landing)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
+      this.#drop(outgoing);
     }
   }
 
-  /** One whose step came to nothing before. */
-  #pending(to: InstanceIndex, id: RequestId, { from }: Activations): Leaving | undefined {
-    for (const each of this.#leaving.values())
+  /** The chunk of an earlier failed step. */
+  #pending(to: InstanceIndex, id: RequestId, { from }: Activations): OutgoingChunk | undefined {
+    for (const each of this.#chunks.values())
       if (each.to === to && each.id === id && each.chunk.from === from && !each.computed) return each;
     return undefined;
   }
 
-  #add(to: InstanceIndex, id: RequestId, chunk: Activations): Leaving {
+  #add(to: InstanceIndex, id: RequestId, chunk: Activations): OutgoingChunk {
     const number = ++this.#number;
-    const nothing = { landing: undefined, room: undefined, rows: undefined, computed: false, sent: false };
-    const leaving: Leaving = { number, to, id, chunk, ...nothing };
-    this.#leaving.set(number, leaving);
-    return leaving;
+    const nothing = { landing: undefined, pages: undefined, rows: undefined, computed: false, sent: false };
+    const outgoing: OutgoingChunk = { number, to, id, chunk, ...nothing };
+    this.#chunks.set(number, outgoing);
+    return outgoing;
   }
 
   #isKnown(landing: ReceiveBufferHandle): boolean {
-    for (const all of this.#landings.values()) if (all.includes(landing)) return true;
-    for (const leaving of this.#leaving.values()) if (leaving.landing === landing) return true;
+    for (const all of this.#granted.values()) if (all.includes(landing)) return true;
+    for (const outgoing of this.#chunks.values()) if (outgoing.landing === landing) return true;
     return false;
   }
 
-  /** What is computed, has somewhere to go, and waited for that or for room. */
+  /** Sends computed chunks that waited for a receive buffer or a send buffer. */
   #sendNext(): void {
-    for (const leaving of this.#leaving.values()) {
-      const { computed, sent, landing, rows } = leaving;
+    for (const outgoing of this.#chunks.values()) {
+      const { computed, sent, landing, rows } = outgoing;
       if (!computed || sent || landing === undefined) continue;
-      leaving.room ??= this.#rooms.take();
-      const { room } = leaving;
-      if (room === undefined) continue;
-      if (rows !== undefined) this.#memory.write(room, rows);
-      leaving.rows = undefined;
-      this.#count(leaving, landing);
-      this.#send(leaving, room, landing, 0);
+      outgoing.pages ??= this.#pool.take();
+      const { pages } = outgoing;
+      if (pages === undefined) continue;
+      if (rows !== undefined) this.#memory.write(pages, rows);
+      outgoing.rows = undefined;
+      this.#count(outgoing, landing);
+      this.#send(outgoing, pages, landing, 0);
     }
   }
 
-  #send(leaving: Leaving, room: Int32Array, landing: ReceiveBufferHandle, step: number): void {
-    leaving.sent = true;
-    const parcels = new Int32Array(pagesOfChunk(this.#memory, leaving.chunk) * 3);
-    for (let place = 0; place * 3 < parcels.length; place++) parcels.set([0, room[place], place], 3 * place);
-    this.#messenger.send(landing, step, parcels, true);
+  #send(outgoing: OutgoingChunk, pages: Int32Array, landing: ReceiveBufferHandle, step: number): void {
+    outgoing.sent = true;
+    const descriptors = new Int32Array(pagesOfChunk(this.#memory, outgoing.chunk) * 3);
+    for (let place = 0; place * 3 < descriptors.length; place++) descriptors.set([0, pages[place], place], 3 * place);
+    this.#messenger.send(landing, step, descriptors, true);
   }
 
-  #count(leaving: Leaving, landing: ReceiveBufferHandle): void {
-    const { to, chunk } = leaving;
+  #count(outgoing: OutgoingChunk, landing: ReceiveBufferHandle): void {
+    const { to, chunk } = outgoing;
     const bytes = (chunk.tokens - chunk.from) * this.#memory.rowValues * Float32Array.BYTES_PER_ELEMENT;
-    this.#links.add(to, landing, nameOf(leaving), bytes);
+    this.#links.add(to, landing, nameOf(outgoing), bytes);
   }
 
-  #drop(leaving: Leaving): void {
-    const { number, landing } = leaving;
-    this.#leaving.delete(number);
-    if (landing !== undefined) this.#givenUp.delete(landing);
-    this.#links.settle(nameOf(leaving));
+  #drop(outgoing: OutgoingChunk): void {
+    const { number, landing } = outgoing;
+    this.#chunks.delete(number);
+    if (landing !== undefined) this.#unreachable.delete(landing);
+    this.#links.settle(nameOf(outgoing));
     if (landing !== undefined) this.#messenger.stop(landing);
-    this.#giveBack(leaving);
+    this.#releaseBuffer(outgoing);
   }
 
-  /** Nothing is read for it any more, so that others may have its room. */
-  #giveBack(leaving: Leaving): void {
-    const { room } = leaving;
-    if (room === undefined) return;
-    leaving.room = undefined;
-    this.#rooms.release(room);
+  /** Releases the send buffer; the messenger no longer reads it. */
+  #releaseBuffer(outgoing: OutgoingChunk): void {
+    const { pages } = outgoing;
+    if (pages === undefined) return;
+    outgoing.pages = undefined;
+    this.#pool.release(pages);
     this.#sendNext();
   }
 }
 
-function nameOf({ number }: Leaving): string {
+function nameOf({ number }: OutgoingChunk): string {
   return String(number);
 }

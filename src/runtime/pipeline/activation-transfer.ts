@@ -1,4 +1,4 @@
-// Rows of the residual stream that go from member to member of a group: native threads write, send and wait for them; what is said here is which pages are whose.
+// Transfer of activations between members of pipeline groups: assigns buffers, while native threads write, send and wait for them.
 import type { Activations, InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
@@ -8,106 +8,106 @@ import type { ActivationMemory, ActivationWire, ChunkRange } from './activation-
 import { ActivationReceiver } from './activation-receiver.ts';
 import { ActivationSender } from './activation-sender.ts';
 
-/** Between two looks at what the messenger has given up. */
-const lookUs = 1_000_000;
-/** Between two looks at whether there is room again. */
-const roomUs = 1000;
-/** Chunks that are kept where no room is before others are worth waiting for: the next member, which has some, lacks none while these come. */
+/** Interval between checks for unreachable receive buffers. */
+const checkUs = 1_000_000;
+/** Interval between checks for free send buffers. */
+const freeUs = 1000;
+/** Chunks kept outside buffers before backpressure: the next member stays busy while they are sent. */
 const heldMax = 4;
 
 export class ActivationTransfer {
-  readonly #out: ActivationSender;
-  readonly #in: ActivationReceiver;
-  #lookedUs = 0;
-  /** Somebody was told so, and waits for `news`. */
-  #saidFull = false;
+  readonly #sender: ActivationSender;
+  readonly #receiver: ActivationReceiver;
+  #checkedUs = 0;
+  /** Backpressure was reported; `poll` reports its end. */
+  #reportedFull = false;
 
   /** @param messenger of that memory alone */
   constructor(memory: ActivationMemory, messenger: Messenger, post: (to: InstanceIndex, wire: ActivationWire) => void) {
-    this.#out = new ActivationSender(memory, messenger, post);
-    this.#in = new ActivationReceiver(memory, messenger, post);
+    this.#sender = new ActivationSender(memory, messenger, post);
+    this.#receiver = new ActivationReceiver(memory, messenger, post);
   }
 
-  /** Chunks on their way, either way: nothing once all requests are over. */
+  /** Number of chunks in flight in both directions; 0 once all requests have ended. */
   get inFlight(): number {
-    return this.#out.underWay + this.#in.underWay;
+    return this.#sender.inFlight + this.#receiver.inFlight;
   }
 
-  /** Do so many rows wait for room that no other chunk of the request should begin? `news` tells when it is over. */
+  /** Backpressure: true while downstream members cannot accept activations of the request. `poll` returns an event when it ends. */
   isBlocked(id: RequestId): boolean {
-    const isHeld = this.#isFull && !this.#out.owes(id);
-    this.#saidFull ||= isHeld;
-    return isHeld;
+    const isBlocked = this.#isFull && !this.#sender.isRestarting(id);
+    this.#reportedFull ||= isBlocked;
+    return isBlocked;
   }
 
   get links(): readonly LinkSnapshot[] {
-    return this.#out.links;
+    return this.#sender.links;
   }
 
-  /** Chunks of the request come from there. */
+  /** Chunks of the request will come from that member. */
   expect(id: RequestId, from: InstanceIndex): void {
-    this.#in.expect(id, from);
+    this.#receiver.expect(id, from);
   }
 
-  /** Where a step finds the rows of a chunk, now or as soon as they have come. */
+  /** Where a step reads the activations of a chunk, now or once they have arrived. */
   rowsOf(id: RequestId, chunk: ChunkRange): PendingRows {
-    return this.#in.rowsOf(id, chunk);
+    return this.#receiver.rowsOf(id, chunk);
   }
 
-  /** A step has computed with them. */
+  /** A step has read them. */
   used(id: RequestId, chunk: ChunkRange): void {
-    this.#in.used(id, chunk);
+    this.#receiver.used(id, chunk);
   }
 
-  /** A step that makes this chunk's rows is about to run: where it is to leave them; undefined: there is no room, and `ended` asks for them. */
+  /** Called before the step that computes the chunk. Returns the pages for its activations; undefined without a free buffer: `ended` then reads them. */
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
-    return this.#out.begin(to, id, chunk);
+    return this.#sender.begin(to, id, chunk);
   }
 
-  /** That step has run. @param left what it left in its buffer; undefined: it came to nothing, and runs again or never */
+  /** Called after that step. @param left reads the activations from the step's own output; undefined: the step failed, and runs again or never */
   ended(to: InstanceIndex, id: RequestId, chunk: Activations, left: (() => Float32Array) | undefined): void {
-    this.#out.ended(to, id, chunk, left);
+    this.#sender.ended(to, id, chunk, left);
   }
 
   onMessage(from: InstanceIndex, wire: ActivationWire): void {
-    if (wire.kind === 'activations') this.#in.hear(from, wire);
-    else if (wire.kind === 'activationsBuffer') this.#out.land(from, wire.landing, wire.number);
-    else this.#out.unwanted(from, wire.number);
+    if (wire.kind === 'activations') this.#receiver.onAnnounced(from, wire);
+    else if (wire.kind === 'activationsBuffer') this.#sender.onBuffer(from, wire.landing, wire.number);
+    else this.#sender.onCancelled(from, wire.number);
   }
 
-  /** What nobody computes any more neither comes nor leaves. */
+  /** Releases the chunks of requests that are no longer computed here. */
   sweep(isComputing: (id: RequestId) => boolean): void {
-    this.#in.sweep(isComputing);
-    this.#out.sweep(isComputing);
+    this.#receiver.sweep(isComputing);
+    this.#sender.sweep(isComputing);
   }
 
-  /** It is gone, or has nothing more of what was under way. */
+  /** A member is lost, or has started a new session. */
   onPeerLost(other: InstanceIndex): void {
-    this.#in.lost(other);
-    this.#out.lost(other);
+    this.#receiver.onPeerLost(other);
+    this.#sender.onPeerLost(other);
   }
 
-  /** When to ask for `news` again, if nothing comes before. */
+  /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
-    if (this.#in.hasNews || this.#hasRoomAgain) return 0;
-    if (this.#out.underWay === 0) return Number.POSITIVE_INFINITY;
-    return this.#lookedUs + (this.#out.waitsForRoom ? roomUs : lookUs);
+    if (this.#receiver.hasEvents || this.#isUnblocked) return 0;
+    if (this.#sender.inFlight === 0) return Number.POSITIVE_INFINITY;
+    return this.#checkedUs + (this.#sender.awaitsBuffer ? freeUs : checkUs);
   }
 
-  /** What has come, and what could not be sent for too long. */
+  /** Events of received chunks and unreachable members. */
   poll(nowUs: number): readonly InstanceEvent[] {
-    this.#lookedUs = nowUs;
-    const events = [...this.#in.news(), ...this.#out.news()];
-    if (!this.#hasRoomAgain) return events;
-    this.#saidFull = false;
+    this.#checkedUs = nowUs;
+    const events = [...this.#receiver.poll(), ...this.#sender.poll()];
+    if (!this.#isUnblocked) return events;
+    this.#reportedFull = false;
     return [...events, { kind: 'wake' }];
   }
 
   get #isFull(): boolean {
-    return this.#out.held >= heldMax;
+    return this.#sender.held >= heldMax;
   }
 
-  get #hasRoomAgain(): boolean {
-    return this.#saidFull && !this.#isFull;
+  get #isUnblocked(): boolean {
+    return this.#reportedFull && !this.#isFull;
   }
 }

@@ -25,6 +25,8 @@ test('a thread that reads nothing is terminated when its backlog exceeds the lim
   const long = Array.from({ length: 5_000 }, (_, i) => i);
   for (let i = 0; i < 8; i++) thread.send({ kind: 'submit', request: liveRequest(`long ${i}`, long, 4) });
   await Promise.all([thread.close(), gone]);
-  expect(lines).toEqual([expect.stringMatching(/^Instance thread terminated: it has not read \d+ bytes, the limit is 65536$/)]);
+  expect(lines).toEqual([
+    expect.stringMatching(/^Instance thread terminated: it has not read \d+ bytes, the limit is 65536$/),
+  ]);
   await bus.close();
 });
