@@ -1,4 +1,4 @@
-// Runs an instance's stages of prompts that groups compute: each a program over a range of the layers, whose rows come and go over pages.
+// Runs an instance's share of pipeline prefill: programs over ranges of the layers, with activations received and sent over pages.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import { stageLayers } from '../../core/kvcache/stage-pages.ts';
@@ -8,6 +8,7 @@ import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { LayerSlice } from '../../engine/layer-slice.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { ActivationWire } from './activation-memory.ts';
 import type { ActivationTransfer } from './activation-transfer.ts';
 
@@ -17,18 +18,18 @@ type StepOutcome = ReturnType<LayerSlice['run']>;
 export type PipelineEffect = Extract<InstanceEffect, { kind: 'sendActivations' | 'copyPrefix' | 'expectActivations' }>;
 
 export interface PipelineEngine extends Pick<Engine, 'slice' | 'layers'> {
-  /** Pages of the pool, one by one; done when it returns. */
+  /** Copies pages of the pool one by one; done when it returns. */
   copyPages(from: Int32Array, to: Int32Array): void;
 }
 
 export class PipelineRunner {
   readonly #engine: PipelineEngine;
   readonly #create: () => ActivationTransfer;
-  /** Made when a group first computes something here. */
-  #rows: ActivationTransfer | undefined;
-  /** Programs of ranges of the layers, made when first wanted. */
+  /** Created at the first use. */
+  #transfer: ActivationTransfer | undefined;
+  /** Programs of layer ranges, created at the first use. */
   readonly #slices = new Map<string, LayerSlice>();
-  /** (places in a group): chunks that ran. */
+  /** (places in a group): number of chunks run. */
   readonly #chunks: number[] = [];
 
   constructor(engine: PipelineEngine, rows: () => ActivationTransfer) {
@@ -36,34 +37,34 @@ export class PipelineRunner {
     this.#create = rows;
   }
 
-  get #moved(): ActivationTransfer {
-    this.#rows ??= this.#create();
-    return this.#rows;
+  get #activations(): ActivationTransfer {
+    this.#transfer ??= this.#create();
+    return this.#transfer;
   }
 
-  /** (places in a group): chunks that ran as the first of a group, the second... */
+  /** (places in a group): chunks that this instance ran as the first member, the second, and so on. */
   get chunks(): readonly number[] {
     return this.#chunks;
   }
 
-  /** Do enough rows wait here for room, and is nothing of the request begun? */
+  /** Backpressure: true while downstream members cannot accept activations of the request. */
   isBlocked(id: RequestId): boolean {
-    return this.#rows?.isBlocked(id) === true;
+    return this.#transfer?.isBlocked(id) === true;
   }
 
-  /** To each member that rows have gone to. */
+  /** Links to all members that activations were sent to. */
   get links(): readonly LinkSnapshot[] {
-    return this.#rows?.links ?? [];
+    return this.#transfer?.links ?? [];
   }
 
-  /** One chunk through the layers of the range: it waits for what it begins with, and what it makes leaves with its last op. @param id whose it is */
+  /** Runs one chunk through the layers of the range: waits for its input activations, and sends its output with the last operation. @param id the request */
   run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
-    if (range === undefined) throw new Error('Cannot run layers: the step runs all');
+    if (range === undefined) throw new Error('Cannot run a pipeline step: it has no layer range');
     const slice = this.#sliceOf(range);
     const { length: rows, 0: from } = plan.positions;
     const chunk = { from, tokens: from + rows };
-    const rowsIn = range.index === 0 ? undefined : this.#moved.rowsOf(id, chunk);
-    const rowsOut = passes && this.#moved.begin(passes.to, id, passes.chunk);
+    const rowsIn = range.index === 0 ? undefined : this.#activations.rowsOf(id, chunk);
+    const rowsOut = passes && this.#activations.begin(passes.to, id, passes.chunk);
     let ran = false;
     try {
       const outcome = slice.run({ ...plan, rowsIn, rowsOut }, abort);
@@ -71,8 +72,8 @@ export class PipelineRunner {
       return outcome;
     } finally {
       if (passes !== undefined)
-        this.#moved.ended(passes.to, id, passes.chunk, ran ? () => slice.readOutput(rows) : undefined);
-      if (ran && rowsIn !== undefined) this.#moved.used(id, chunk);
+        this.#activations.ended(passes.to, id, passes.chunk, ran ? () => slice.readOutput(rows) : undefined);
+      if (ran && rowsIn !== undefined) this.#activations.used(id, chunk);
       if (ran) this.#count(range.index);
     }
   }
@@ -85,41 +86,42 @@ export class PipelineRunner {
   carryOut(effect: PipelineEffect): void {
     switch (effect.kind) {
       case 'expectActivations':
-        this.#moved.expect(effect.id, effect.from);
+        this.#activations.expect(effect.id, effect.from);
         break;
       case 'copyPrefix':
-        // What is cached of a prompt goes to the pages that are kept for its layers.
+        // Cached blocks of the prompt go to the pages reserved for its layers.
         this.#engine.copyPages(effect.from, effect.to);
         break;
       case 'sendActivations':
-        // It has left with its step.
+        // The activations were sent with their step.
         break;
+      default:
+        assertNever(effect);
     }
   }
 
-  onMessage(from: InstanceIndex, wire: ActivationWire): InstanceEvent[] {
-    this.#moved.onMessage(from, wire);
-    return [];
+  onMessage(from: InstanceIndex, wire: ActivationWire): void {
+    this.#activations.onMessage(from, wire);
   }
 
-  /** What has come from other members, and what cannot go there. */
+  /** Events of received activations and unreachable members. */
   poll(nowUs: number): readonly InstanceEvent[] {
-    return this.#rows?.poll(nowUs) ?? [];
+    return this.#transfer?.poll(nowUs) ?? [];
   }
 
-  /** When to ask for `news` again, if nothing comes before. */
+  /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
-    return this.#rows?.nextUs ?? Number.POSITIVE_INFINITY;
+    return this.#transfer?.nextUs ?? Number.POSITIVE_INFINITY;
   }
 
-  /** Another instance is gone. */
+  /** Another instance is lost. */
   onPeerLost(other: InstanceIndex): void {
-    this.#rows?.onPeerLost(other);
+    this.#transfer?.onPeerLost(other);
   }
 
-  /** Lets go of what nobody will compute. */
+  /** Releases the chunks of requests that are no longer computed here. */
   sweep(machine: Pick<TokenInstance, 'components'>): void {
-    this.#rows?.sweep((id) => machine.components.pipeline.has(id));
+    this.#transfer?.sweep((id) => machine.components.pipeline.has(id));
   }
 
   #sliceOf(range: LayerRange): LayerSlice {

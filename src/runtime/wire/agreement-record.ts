@@ -1,4 +1,4 @@
-// The record of what all processes of a cluster have alike, as it is checked where it is read.
+// Validation of the stored agreement record of a cluster.
 import { z } from 'zod';
 import type { Agreement } from '../../core/membership/agreement.ts';
 import type { wireVersion } from './frames.ts';
@@ -15,15 +15,15 @@ const agreement = z.strictObject({
   pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
   again: z.boolean().optional(),
 });
-/** What records of all versions have, if they have it. */
+/** Fields that records of every version may have. */
 const anyAgreement = z.object({ version: z.number().int().optional(), hashKey: hashKey.optional() });
 
-/** Throws an Error that names the field at fault. */
+/** Throws an Error that names the invalid field. */
 export const readAgreement = reader<Agreement & { readonly version: typeof wireVersion }>(
   "the cluster's record",
   agreement,
 );
-/** Of a record of any version. */
+/** Reads a record of any version. */
 export const readAnyAgreement = reader<{
   readonly version: number | undefined;
   readonly hashKey: readonly number[] | undefined;

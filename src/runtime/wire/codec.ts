@@ -1,4 +1,4 @@
-// Plain data with typed arrays as bytes: a JSON head, then the arrays' elements as they lie in memory (little-endian).
+// Serialization of plain data with typed arrays: a JSON head, then the elements of the arrays in little-endian order.
 
 const arrayTypes = {
   u8: Uint8Array,
@@ -9,21 +9,21 @@ const arrayTypes = {
 type TypeName = keyof typeof arrayTypes;
 type Elements = InstanceType<(typeof arrayTypes)[TypeName]>;
 
-/** Stands for an array in the head. No field of a message has this name. */
+/** Field of the head's placeholder for an array. No field of a message has this name. */
 const mark = '~';
 const headLengthBytes = 4;
 
-/** @throws Error for what is no plain data, and for typed arrays of other types */
+/** @throws Error for typed arrays of other types, and for data that JSON cannot represent */
 export function encode(value: unknown): Uint8Array {
   const arrays: Elements[] = [];
   let tailBytes = 0;
   const text = JSON.stringify(value, (_, part: unknown) => {
     if (!ArrayBuffer.isView(part)) return part;
     const array = part as Elements;
-    const stands = { [mark]: typeOf(part), at: tailBytes, length: array.length };
+    const placeholder = { [mark]: typeOf(part), at: tailBytes, length: array.length };
     arrays.push(array);
     tailBytes += array.byteLength;
-    return stands;
+    return placeholder;
   });
   const head = new TextEncoder().encode(text);
   const bytes = new Uint8Array(headLengthBytes + head.length + tailBytes);
@@ -42,7 +42,7 @@ function typeOf(view: ArrayBufferView): TypeName {
   throw new Error(`Cannot encode a message: it holds a ${view.constructor.name}`);
 }
 
-/** The arrays are copies. What comes out is whatever was sent: its fields are still to be checked. @throws Error for bytes that are none of `encode`'s */
+/** The arrays are copies. The fields are not validated. @throws Error for bytes that `encode` did not produce */
 export function decode(bytes: Uint8Array): unknown {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const headBytes = bytes.length < headLengthBytes ? Number.POSITIVE_INFINITY : view.getUint32(0, true);
@@ -57,13 +57,13 @@ export function decode(bytes: Uint8Array): unknown {
   });
 }
 
-function arrayOf(stands: object, tail: Uint8Array): Elements {
-  const { [mark]: name, at, length } = stands as { [mark]: unknown; at?: unknown; length?: unknown };
+function arrayOf(placeholder: object, tail: Uint8Array): Elements {
+  const { [mark]: name, at, length } = placeholder as { [mark]: unknown; at?: unknown; length?: unknown };
   const type = typeof name === 'string' && Object.hasOwn(arrayTypes, name) ? arrayTypes[name as TypeName] : undefined;
   const end = type === undefined ? Number.NaN : Number(at) + Number(length) * type.BYTES_PER_ELEMENT;
   if (type === undefined || !isCount(at) || !isCount(length) || !(end <= tail.length))
-    throw new Error(`Cannot decode a message: an array's place is wrong: ${JSON.stringify(stands)}`);
-  // Not `slice`: what a socket gives may be a Buffer, which would share its memory.
+    throw new Error(`Cannot decode a message: the placeholder of an array is invalid: ${JSON.stringify(placeholder)}`);
+  // Not `slice`, which shares memory if the bytes are a Buffer.
   return new type(Uint8Array.from(tail.subarray(at, end)).buffer);
 }
 

@@ -1,9 +1,9 @@
 // Frames of a channel on the bus: a fixed head, then the bytes of a part, or the status that an ack carries.
 
-/** Of everything that processes of a cluster tell each other: those of another version do not understand us. */
+/** Version of all messages between processes of a cluster. Processes of different versions do not communicate. */
 export const wireVersion = 12;
 
-/** Sessions are numbered by the side that leads: a higher one begins, and ends all before it. */
+/** The leading side numbers sessions: a higher number starts a session, and ends all earlier ones. */
 export type Frame =
   | {
       readonly kind: 'part';
@@ -21,7 +21,7 @@ export type Frame =
       readonly bytes: Uint8Array;
     }
   | { readonly kind: 'nack'; readonly session: number; readonly from: number }
-  /** To the side that leads: this session is over here. */
+  /** To the leading side: the session has ended here. */
   | { readonly kind: 'over'; readonly session: number };
 
 const kinds = ['part', 'ack', 'nack', 'over'] as const;
@@ -54,13 +54,13 @@ function figuresOf(frame: Frame): readonly [number, number] {
   }
 }
 
-/** Its bytes are those of the payload. @throws Error for what is no frame */
+/** The bytes share memory with the payload. @throws Error for a malformed frame */
 export function decodeFrame(payload: Uint8Array): Frame {
   const version = payload[0];
   if (version !== wireVersion)
     throw new Error(`Cannot read a frame: its version is ${version}, ours is ${wireVersion}`);
   const kind = kinds[payload[1] ?? kinds.length];
-  if (payload.length < headBytes || kind === undefined) throw new Error('Cannot read a frame: its head is wrong');
+  if (payload.length < headBytes || kind === undefined) throw new Error('Cannot read a frame: its head is malformed');
   const view = new DataView(payload.buffer, payload.byteOffset);
   const session = view.getUint32(4, true);
   const a = view.getUint32(8, true);

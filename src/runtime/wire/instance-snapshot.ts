@@ -1,6 +1,5 @@
-// Counters and gauges of an instance, as they are checked where they arrive.
+// Validation of the counters and gauges of an instance, lending included.
 import { z } from 'zod';
-import { lendingSnapshot } from './lending-snapshot.ts';
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -13,6 +12,48 @@ const link = z.strictObject({
   backlogBytes: count,
   transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
 });
+const lendingLink = z.strictObject({
+  peer: count,
+  borrowedBlocks: count,
+  movedBytes: count,
+  refusals: count,
+  queries: count,
+  refusedQueries: count,
+  queryBytes: count,
+  partialBytes: count,
+  transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
+});
+
+const lendingSnapshot = z.strictObject({
+  lentBlocks: count,
+  borrowedBlocks: count,
+  remoteBlocks: count,
+  keptBlocks: count,
+  ownHostBlocks: count,
+  movedBlocks: count,
+  hostBlocks: count,
+  vacatedBlocks: count,
+  homeBlocks: count,
+  lostBlocks: count,
+  stalls: count,
+  stallUs: figure,
+  copiedBytes: count,
+  earlyBytes: count,
+  place: count,
+  links: z.array(lendingLink).max(4096),
+  guests: z.strictObject({
+    queries: count,
+    rows: count,
+    refused: count,
+    seconds: figure,
+    restSeconds: figure,
+    bytesIn: count,
+    bytesOut: count,
+  }),
+  remote: z.strictObject({ queries: count, bytesOut: count, bytesIn: count, waitSeconds: figure }),
+  isManager: z.boolean().exactOptional(),
+});
+
 export const instanceSnapshot = z.strictObject({
   ready: z.boolean(),
   waiting: count,

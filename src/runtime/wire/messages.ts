@@ -1,4 +1,4 @@
-// What gateways and instances in different processes tell each other, checked field by field where it arrives.
+// Messages between gateways and instances in different processes, validated on receipt.
 import { z } from 'zod';
 import type { Announcement } from '../../core/membership/liveness.ts';
 import type { PrefixFetch, PrefixMessage } from '../../core/protocol/events.ts';
@@ -62,7 +62,7 @@ const prefix = z.strictObject({
 });
 
 const switched = z.enum(['mixed', 'prefill', 'decode']);
-const order = z.discriminatedUnion('kind', [
+const command = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('submit'),
     request,
@@ -115,7 +115,7 @@ const kvEvents = z
   })
   .refine(
     ({ changes, words, stored }) => words.length === changes * digestWords && stored.length === changes,
-    'a journal has not as many blocks as it says',
+    'the arrays do not match the number of changes',
   );
 
 export const kvSnapshot = z
@@ -128,7 +128,7 @@ export const kvSnapshot = z
   })
   .refine(
     ({ blocks, words, onSsd = 0 }) => words.length === blocks * digestWords && onSsd <= blocks,
-    'a snapshot has not as many blocks as it says',
+    'the arrays do not match the number of blocks',
   );
 
 const pinState = z.discriminatedUnion('kind', [
@@ -145,7 +145,7 @@ const step = z.strictObject({
   rows: z.array(z.tuple([id, count, count])),
 });
 
-const turn = z.strictObject({
+const outputs = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
   released: z.array(z.tuple([id, text])),
@@ -184,7 +184,10 @@ const handOff = z.discriminatedUnion('kind', [
 
 const chain = z
   .strictObject({ blocks: count, words: z.instanceof(Uint32Array) })
-  .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a chain has not as many blocks as it says');
+  .refine(
+    ({ blocks, words }) => words.length === blocks * digestWords,
+    'the array does not match the number of blocks',
+  );
 const layerRange = z.strictObject({
   index: count,
   stages: count,
@@ -193,7 +196,10 @@ const layerRange = z.strictObject({
 const fetch = z.discriminatedUnion('kind', [
   z
     .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text, range: layerRange.optional() })
-    .refine(({ chain, from }) => from < chain.blocks, { path: ['from'], message: 'there is nothing to send' }),
+    .refine(({ chain, from }) => from < chain.blocks, {
+      path: ['from'],
+      message: 'it is not less than the number of blocks',
+    }),
   z.strictObject({ kind: z.literal('offer'), id, chain }),
   z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
   z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixReceived']), id }),
@@ -224,36 +230,36 @@ const instanceAnnouncement = z.strictObject({
   stageLayers: count.optional(),
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
-// Releases before version 12 sent `life`: their announcements are read, so that the log can name their version.
+// Announcements of releases before version 12 have `life`; they are read so that the log can name their version.
 const named = z.preprocess(
   (sent) => (typeof sent === 'object' && sent !== null && 'life' in sent ? { ...sent, incarnation: sent.life } : sent),
   z.object({ name: memberFields.name, incarnation: count, version: count.optional() }),
 );
 const leave = z.strictObject({ name: memberFields.name, incarnation: count });
 
-/** Sends a part of a prompt, under that name. */
+/** A sender of a part of a prompt, and the request's id there. */
 export interface NamedSender extends Pick<SessionName, 'name' | 'incarnation'> {
   readonly id: RequestId;
 }
 
-/** Between an instance that prefills and one that decodes. `id`: as the one that prefills calls the request. */
+/** Between a prefill and a decode instance. `id`: of the request at the prefill instance. */
 export type HandOffWire =
-  /** To the one that decodes. The request under the name, and of the session, that its gateway has with that one. */
+  /** To the decode instance. `gateway`: the session of the request's gateway with it; the request has the gateway's id. */
   | {
       readonly kind: 'reserve';
       readonly id: RequestId;
       readonly gateway: SessionName;
       readonly request: GenerationRequest;
-      /** Undefined: the one who asks sends all. */
+      /** Undefined: this prefill instance sends the whole prompt. */
       readonly senders?: readonly NamedSender[] | undefined;
-      /** How often memory was asked for and given up before; undefined: never. */
+      /** Number of earlier reservations that were withdrawn; undefined: 0. */
       readonly asking?: number | undefined;
     }
   | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }
-  /** Nothing comes for that asking; another may follow. */
+  /** That reservation is withdrawn; another may follow. */
   | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number }
-  /** Back. */
+  /** To the prefill instance, as are the following. */
   | {
       readonly kind: 'reserved';
       readonly id: RequestId;
@@ -261,100 +267,100 @@ export type HandOffWire =
       readonly asking?: number | undefined;
     }
   | { readonly kind: 'received' | 'declined'; readonly id: RequestId }
-  /** Its gateway's session is not known, or over. */
+  /** The gateway's session is unknown or has ended. */
   | { readonly kind: 'unknown'; readonly id: RequestId };
 
-/** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
+/** Between the receiver and the source of a prefix. `id`: of the request at the receiver. */
 export type FetchWire =
   | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly landing: ReceiveBufferHandle })
-  /** To a store: this is here. */
+  /** To a store: offers a prefix. */
   | Extract<PrefixMessage, { kind: 'offer' }>
-  /** Nobody wants it any more. */
+  /** To the source: the fetch is cancelled. */
   | { readonly kind: 'unwanted'; readonly id: RequestId }
-  /** All of it is here. */
+  /** To the source: the prefix has been received. */
   | { readonly kind: 'prefixReceived'; readonly id: RequestId }
-  /** Back: so far it comes; it does not. */
+  /** To the receiver: the number of blocks that are sent; or that the prefix is missing. */
   | { readonly kind: 'prefix'; readonly id: RequestId; readonly blocks: number }
   | { readonly kind: 'missing'; readonly id: RequestId };
 
-/** A prefix that a start of another instance has. */
+/** A prefix, and the incarnation of an instance that has it. */
 export interface NamedPrefix extends Omit<PrefixFetch, 'from'>, Omit<SessionName, 'session'> {}
 
-/** To an instance. */
+/** From a gateway to an instance. */
 export type InstanceCommand =
   | {
       readonly kind: 'submit';
       readonly request: GenerationRequest;
-      /** Who goes on with it: the instance, and the gateway's session with that one. */
+      /** The decode instance, by the gateway's session with it. */
       readonly decodeAt: SessionName | undefined;
-      /** What it is to fetch before it starts. */
+      /** The prefix to fetch before it starts. */
       readonly prefix: NamedPrefix | undefined;
-      /** Who computes its prompt with it. */
+      /** The group that computes its prompt. */
       readonly group: NamedGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
-  /** `unread`: the copy that it was told of last was not there. */
+  /** `unread`: the stored snapshot that was reported last could not be read. */
   | { readonly kind: 'requestSnapshot'; readonly unread: boolean }
   | ({ readonly kind: 'pin' } & PinOrder)
   | { readonly kind: 'unpin'; readonly id: PinId }
-  /** What it does from now on; all gateways are told. */
+  /** The new role, which the instance reports to all gateways. */
   | { readonly kind: 'role'; readonly role: InstanceRole };
 
-/** What one turn of an instance's loop brought a gateway: `steps` where it asks for them, with rows of its own requests alone. */
+/** Outputs of one iteration of an instance's loop for one gateway; `steps` only if it collects traces, with rows of its own requests. */
 export interface InstanceOutputs extends Omit<OutputsMessage, 'kind' | 'snapshot'> {
-  /** It does that from now on. */
+  /** The new role. */
   readonly role?: InstanceRole;
-  /** A copy of all that it holds lies in the store, of that number or a later one: the journals are those since. */
+  /** A snapshot of this number or a later one is stored; `kvEvents` are the batches since. */
   readonly snapshotNumber?: number;
 }
 
-/** Of an instance, told with each tally. */
+/** Status of an instance, sent with each ack. */
 export interface InstanceStatus {
   readonly snapshot: InstanceSnapshot;
-  /** 1, 2, 3... in each session. */
+  /** Counts the reports of the session, from 1. */
   readonly number: number;
-  /** The last journal that has left. */
+  /** Number of the last batch of KV events that was sent. */
   readonly kvEventNumber: number;
-  /** Of the gateway that is told, with how many tokens of output it has been told of each. */
+  /** Requests of the receiving gateway, with the number of output tokens sent. */
   readonly requests: readonly ReportedRequest[];
 }
 
 export interface GatewayAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
-  /** Somebody collects traces: it wants to hear of steps. */
+  /** The gateway collects traces, and needs the steps. */
   readonly traces: boolean;
 }
 
 export interface InstanceAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
   readonly role: InstanceRole;
-  /** May it be given another role? */
+  /** The role may change. */
   readonly canSwitchRole: boolean;
   readonly root: BlockRoot;
-  /** Of its blocks: as `identityOf` gives it. */
+  /** Identity of its blocks, as `identityOf` computes it. */
   readonly identity: string;
-  /** Prompt plus output of a request at most. */
+  /** Largest prompt plus output of a request, in tokens. */
   readonly capacityTokens: number;
-  /** Undefined: no prefix can be fetched from it. */
+  /** Undefined: no prefix can be fetched from the instance. */
   readonly fetchBytesPerToken: number | undefined;
-  /** Layers of the model, of which a group may run ranges; undefined: it can be in none. */
+  /** Layers of the model of which a group may run ranges; undefined: the instance joins no groups. */
   readonly stageLayers: number | undefined;
 }
 
-/** Of one instance to others. */
+/** Announcement of an instance to other instances. */
 export interface PeerAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
 }
 
-/** Of an instance to those that it fetches prefixes from, or that fetch them from it. */
+/** Announcement of an instance that fetches prefixes or is a source of them. */
 export interface FetcherAnnouncement extends PeerAnnouncement {
-  /** It is a store: what others have computed may be offered to it. */
+  /** The instance is a store, to which prefixes may be offered. */
   readonly isStore: boolean;
 }
 
-/** Each throws an Error that names the field at fault. */
-export const readCommand = reader<InstanceCommand>('an order', order);
-export const readOutputs = reader<InstanceOutputs>("an instance's turn", turn);
+/** Each throws an Error that names the invalid field. */
+export const readCommand = reader<InstanceCommand>('a command', command);
+export const readOutputs = reader<InstanceOutputs>("an instance's outputs", outputs);
 export const readStatus = reader<InstanceStatus>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", gatewayAnnouncement);
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
@@ -363,14 +369,14 @@ export const readFetcher = reader<FetcherAnnouncement>(
   "an instance's announcement",
   z.strictObject({ ...memberFields, isStore: z.boolean() }),
 );
-export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
+export const readFetch = reader<FetchWire>('a prefix message', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
-/** Whoever announces itself as whatever, of any version. */
+/** Reads the announcement of any role and version. */
 export const readAnyAnnouncement = reader<
   Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }
 >('an announcement', named);
 export const readDeparture = reader<Pick<Announcement, 'name' | 'incarnation'>>('a farewell', leave);
-/** A field that may be undefined is sent as none. */
+/** An undefined field is not sent. */
 type Received<T> = T extends ArrayBufferView
   ? T
   : T extends readonly unknown[]
@@ -381,7 +387,7 @@ type Received<T> = T extends ArrayBufferView
         }
       : T;
 
-/** What comes is checked, and typed as it was sent. */
+/** A validating decoder. @param what names the message in errors */
 export function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes: Uint8Array) => T {
   return (bytes) => {
     const parsed = schema.safeParse(decode(bytes));

@@ -1,4 +1,4 @@
-// How gateways and instances in different processes name one another.
+// Names of processes, sessions and groups in messages between processes.
 import { z } from 'zod';
 import type { GroupPrefix } from '../../core/protocol/events.ts';
 import type { PinId, RequestId } from '../../core/protocol/ids.ts';
@@ -22,23 +22,23 @@ export const namedGroup = z
   })
   .refine(({ members, layers }) => layers === undefined || layers.length === members.length, {
     path: ['layers'],
-    message: 'a group has not as many as members',
+    message: 'a group has one entry for each member',
   });
 
-/** One start of a process, and a gateway's session with it. */
+/** One incarnation of a process, and a gateway's session with it. */
 export interface SessionName {
   readonly name: string;
   readonly incarnation: number;
   readonly session: number;
 }
 
-/** Who computes a prompt together, in the order of their layers: each by the session that the request's gateway has with it. */
+/** The members of a group in the order of their layers, each by the session of the request's gateway with it. */
 export interface NamedGroup {
   readonly members: readonly SessionName[];
-  /** (members): how many layers each runs; undefined: as many. */
+  /** (members): number of layers of each; undefined: equal shares. */
   readonly layers: readonly number[] | undefined;
   readonly chunkTokens: number;
-  /** Behind which they compute; `of` a start of an instance that has it. */
+  /** The prefix to reuse; `of`: an incarnation of an instance that has it. */
   readonly prefix:
     | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'incarnation'> | undefined })
     | undefined;

@@ -1,4 +1,4 @@
-// Why a request was refused, as it comes over the wire.
+// Validation of the cause of a refusal.
 import { z } from 'zod';
 
 const count = z.number().int().min(0);

@@ -1,4 +1,4 @@
-// What crosses between processes: it comes out as it went in, and whatever else arrives is refused by the field at fault.
+// Messages between processes: they round-trip, and invalid ones are refused with the name of the field.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { decode, encode } from '../../../src/runtime/wire/codec.ts';
@@ -58,7 +58,7 @@ const turn: InstanceOutputs = {
 };
 
 describe('messages', () => {
-  test('come out as they went in, also from memory that others share', () => {
+  test('round-trip, also out of a shared buffer', () => {
     expect(readCommand(encode(order))).toEqual(order);
     expect(readOutputs(encode(turn))).toEqual(turn);
     const bytes = encode(turn);
@@ -95,8 +95,8 @@ describe('messages', () => {
     [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
     [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
     [{ kind: 'format' }, 'kind'],
-    [null, 'Cannot read an order'],
-  ])('an order is refused by its field: %#', (wrong, field) => {
+    [null, 'Cannot read a command'],
+  ])('an invalid command is refused with the name of its field: %#', (wrong, field) => {
     expect(() => readCommand(encode(wrong))).toThrow(field);
   });
 
@@ -108,7 +108,7 @@ describe('messages', () => {
       'events.0',
     ],
     [{ ...turn, events: [['r1', { kind: 'failed', code: 'WHO_KNOWS', message: '' }]] }, 'events.0.1.code'],
-  ])('a turn is refused by its field: %#', (wrong, field) => {
+  ])('invalid outputs are refused with the name of the field: %#', (wrong, field) => {
     expect(() => readOutputs(encode(wrong))).toThrow(field);
   });
 
@@ -130,7 +130,7 @@ describe('messages', () => {
     { kind: 'release', id: 'r1' },
     { kind: 'unknown', id: 'r1' },
   ];
-  test('what they tell each other of prefixes does too, as long as it makes sense', () => {
+  test('prefix messages round-trip, and invalid ones are refused', () => {
     const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
     const told: readonly FetchWire[] = [
       { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
@@ -148,7 +148,7 @@ describe('messages', () => {
     expect(() => readFetch(encode({ ...told[0], from: 1 }))).toThrow('from');
     expect(() => readFetch(encode({ kind: 'fetch', id: 'r1' }))).toThrow('chain');
   });
-  test('what instances tell each other comes out as it went in', () => {
+  test('hand-off messages round-trip, and invalid ones are refused', () => {
     expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
     expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
     expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('landing');
@@ -156,14 +156,14 @@ describe('messages', () => {
     expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
   });
 
-  test('who speaks another version is refused', () => {
+  test('messages of another wire version are refused', () => {
     expect(() => readInstance(encode({ version: 1, name: 'a', incarnation: 1, number: 1 }))).toThrow('version');
     const frame = encodeFrame({ kind: 'over', session: 1 });
     frame[0] = wireVersion + 1;
     expect(() => decodeFrame(frame)).toThrow(`its version is ${wireVersion + 1}, ours is ${wireVersion}`);
   });
 
-  test('frames come out as they went in', () => {
+  test('frames round-trip', () => {
     const bytes = Uint8Array.of(1, 2, 3);
     const frames: Frame[] = [
       { kind: 'part', session: 3, number: 4_000_000_000, last: true, bytes },
@@ -175,7 +175,7 @@ describe('messages', () => {
     for (const frame of frames) expect(decodeFrame(encodeFrame(frame))).toEqual(frame);
   });
 
-  test('any bytes are a message, or an error in words', () => {
+  test('arbitrary bytes decode to a message or throw an Error', () => {
     const good = encode(turn);
     const mutated = fc.tuple(fc.nat(good.length - 1), fc.nat(255)).map(([at, byte]) => good.with(at, byte));
     const cut = fc.nat(good.length).map((length) => good.slice(0, length));
