@@ -6,7 +6,7 @@ import type { StepCostModel } from '../cost/roofline.ts';
 import { StepCost } from '../cost/step-cost.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
-import { LengthExecutor, type LengthResult, type ServedLengths } from '../scheduler/executor/length-executor.ts';
+import { LengthExecutor, type LengthResult, type RunningLengths } from '../scheduler/executor/length-executor.ts';
 import type { LengthRequest } from '../scheduler/executor/length-request.ts';
 import { Instance } from '../scheduler/instance.ts';
 import { createComponents, instanceConfig, type ServingComponents, type ServingConfig } from './components.ts';
@@ -18,10 +18,10 @@ export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
 
 export type LengthInstance = Instance<
   LengthRequest,
-  ServedLengths,
+  RunningLengths,
   undefined,
   LengthResult,
-  ServingComponents<LengthRequest, ServedLengths>
+  ServingComponents<LengthRequest, RunningLengths>
 >;
 
 export interface LengthInstanceConfig

@@ -4,7 +4,7 @@ import { pageTokens, type Step, type StepResult } from '../../util/step.ts';
 import { StepCost } from '../cost/step-cost.ts';
 import type { GenerationRequest } from '../protocol/ports.ts';
 import type { Sequence } from '../scheduler/batching/sequence.ts';
-import type { ServedRequest } from '../scheduler/executor/generation-request.ts';
+import type { RunningGeneration } from '../scheduler/executor/generation-request.ts';
 import { type BorrowedKeys, StepBuilder } from '../scheduler/executor/step-builder.ts';
 import { TokenExecutor, type TokenExecutorConfig } from '../scheduler/executor/token-executor.ts';
 import { Instance } from '../scheduler/instance.ts';
@@ -17,10 +17,10 @@ export interface TokenInstanceConfig extends Omit<ServingConfig, 'blockTokens' |
 
 export type TokenInstance = Instance<
   GenerationRequest,
-  ServedRequest,
+  RunningGeneration,
   Step,
   StepResult,
-  ServingComponents<GenerationRequest, ServedRequest>
+  ServingComponents<GenerationRequest, RunningGeneration>
 >;
 
 export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {

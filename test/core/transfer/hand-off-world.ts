@@ -40,7 +40,7 @@ export class HandOffWorld {
   /** Requests of which a chunk was begun there before. */
   readonly begun = new Set<string>();
 
-  /** @param tellsAhead members hear of chunks that are being made for them */
+  /** @param tellsAhead members get `activationsPending` when the member before begins a chunk */
   constructor(layerWise: boolean, receiveTokens: number, prefills = 2, tellsAhead = true) {
     this.#prefills = prefills;
     this.#tellsAhead = tellsAhead;
@@ -141,7 +141,7 @@ export class HandOffWorld {
     this.#streamedFrom.set(own, (this.#streamedFrom.get(own) ?? 0) + tokens);
   }
 
-  /** What a step makes of a chunk is told of as it begins. */
+  /** Chunks of pipelines are announced when their steps begin. */
   #begin(at: number, { range, passes }: Extract<Effect, { kind: 'runStep' }>): void {
     this.#needed.delete(at);
     const [served] = this.instances[at]?.inFlight ?? [];

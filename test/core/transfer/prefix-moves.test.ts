@@ -36,14 +36,14 @@ class PrefixWorld {
   readonly ignored: string[] = [];
   /** Tokens that were sent, by request. */
   readonly sent = new Map<string, number>();
-  /** Blocks told in journals, stored less removed, by instance. */
+  /** Blocks reported in KV events, stored minus removed, by instance. */
   readonly told = new Int32Array(instances);
   nowUs = 0;
   readonly #patienceUs: number;
 
   /** What the step in flight of each instance waited for when it began. */
   readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
-  /** What has been told as loaded. */
+  /** Blocks reported as loaded. */
   readonly #came = new Set<string>();
   /** Steps that ran behind blocks that came, and in vain. */
   behind = 0;
@@ -95,7 +95,7 @@ class PrefixWorld {
     if (at < this.messages.length) {
       const message = this.messages[at];
       const kind = message?.event.kind;
-      // Submits are the conductor's, and what has left is told by the instance's own driver: neither is lost or doubled.
+      // Submits come from the conductor, and `prefixSent` from the instance itself: neither is lost or doubled.
       const local = kind === 'submit' || kind === 'prefixSent';
       if (local || lost || !doubled) this.messages.splice(at, 1);
       if (message !== undefined && (local || !lost)) this.tell(message.to, message.event);
@@ -118,7 +118,7 @@ class PrefixWorld {
       this.#awaited.set(to, instance?.components.prefixes.awaitedBlocks(this.nowUs) ?? []);
   }
 
-  /** What is on its way may have come by now, before anybody is told; what is lost has not. */
+  /** Blocks on their way may have arrived before their event; lost blocks have not. */
   #resultOf(at: number, choice: number): LengthResult {
     const awaited = this.#awaited.get(at) ?? [];
     const missing = awaited.filter(({ id, sources }) => {

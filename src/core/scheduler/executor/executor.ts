@@ -62,9 +62,9 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   /** A request whose prompt, and the first token in `held` (none: it has decoded before), were computed elsewhere. @param whole several instances computed its layers: none of them has all blocks */
   resume(request: Request, arrival: number, held: readonly GenerationEvent[], whole: boolean): S;
   /** The request that it was created from. */
-  requestOf(served: S): Request;
+  requestOf(running: S): Request;
   /** A resumed request starts: its client receives the first token now. */
-  joined(served: S, nowUs: number): void;
+  joined(running: S, nowUs: number): void;
   /** TBT objective of a request; Infinity: none. */
   tbtUsMax(request: Request): number;
   /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */
@@ -74,7 +74,7 @@ export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   /** True if the logits of any of these rows are not finite. */
   failed(result: Result, rows: ResultRows): boolean;
   /** Applies the results of a run to a request, whose sequence is committed. Returns why it ends; undefined: it continues. */
-  commit(served: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
+  commit(running: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
   /** Tokens that a request can grow by before it may end: 1 where that depends on the tokens. */
-  growthMax(served: S): number;
+  growthMax(running: S): number;
 }

@@ -38,7 +38,7 @@ function hasPenalties(sampling: SamplingParams): boolean {
 }
 
 /** A request from its submission to its last event. */
-export class ServedRequest implements RunningRequest {
+export class RunningGeneration implements RunningRequest {
   readonly request: GenerationRequest;
   readonly sequence: Sequence;
   readonly content: TokenContent;

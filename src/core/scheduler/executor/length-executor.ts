@@ -30,7 +30,7 @@ class LengthContent implements SequenceContent {
   }
 }
 
-export class ServedLengths implements RunningRequest {
+export class RunningLengths implements RunningRequest {
   readonly id: RequestId;
   readonly request: LengthRequest;
   readonly sequence: Sequence;
@@ -64,7 +64,7 @@ export class ServedLengths implements RunningRequest {
 /** Places of requests whose blocks did not arrive; a step has no other results than its times. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
-export class LengthExecutor implements Executor<LengthRequest, ServedLengths, undefined, LengthResult> {
+export class LengthExecutor implements Executor<LengthRequest, RunningLengths, undefined, LengthResult> {
   /** Equal steps run at once: the trace says when a request ends. */
   readonly #coalesce: boolean;
   readonly #reportsAll: boolean;
@@ -78,24 +78,24 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
     return size;
   }
 
-  serve(request: LengthRequest, arrival: number): ServedLengths {
-    return new ServedLengths(request, arrival, request.chain);
+  serve(request: LengthRequest, arrival: number): RunningLengths {
+    return new RunningLengths(request, arrival, request.chain);
   }
 
   /** Prefixes are cached where prompts are computed: received blocks have no names, unless no other instance has all of them. */
-  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): ServedLengths {
-    const served = new ServedLengths(request, arrival, whole ? request.chain : noBlocks);
-    served.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
+  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): RunningLengths {
+    const running = new RunningLengths(request, arrival, whole ? request.chain : noBlocks);
+    running.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
     // Its own blocks are no cache hit: they were received.
-    served.sequence.cachedTokens = 0;
-    return served;
+    running.sequence.cachedTokens = 0;
+    return running;
   }
 
-  requestOf({ request }: ServedLengths): LengthRequest {
+  requestOf({ request }: RunningLengths): LengthRequest {
     return request;
   }
 
-  joined({ request }: ServedLengths, nowUs: number): void {
+  joined({ request }: RunningLengths, nowUs: number): void {
     request.joinedAt(nowUs);
   }
 
@@ -116,7 +116,7 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
   }
 
   commit(
-    { request, sequence }: ServedLengths,
+    { request, sequence }: RunningLengths,
     _result: undefined,
     { samples }: ResultRows,
     run: StepRun,
@@ -132,7 +132,7 @@ export class LengthExecutor implements Executor<LengthRequest, ServedLengths, un
     return request.outputs === request.outputTokens ? 'length' : undefined;
   }
 
-  growthMax({ request }: ServedLengths): number {
+  growthMax({ request }: RunningLengths): number {
     // The first token is reported when it is computed: no further step runs at once with it.
     return this.#coalesce && request.reported ? request.outputTokens - request.outputs : 1;
   }

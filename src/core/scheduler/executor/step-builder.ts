@@ -10,7 +10,7 @@ import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 import type { BatchLimits } from '../batching/step-budget.ts';
-import type { ServedRequest } from './generation-request.ts';
+import type { RunningGeneration } from './generation-request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
 function samplingArrays(rows: number) {
@@ -141,7 +141,7 @@ export class StepBuilder {
   }
 
   /** Sequences with `planned` rows, in the order of their results. @param range the layers of one sequence */
-  build(requests: readonly ServedRequest[], range?: LayerRange): Step {
+  build(requests: readonly RunningGeneration[], range?: LayerRange): Step {
     this.#rows = 0;
     this.#logits = 0;
     this.#remote = [];
@@ -151,10 +151,10 @@ export class StepBuilder {
     return this.#views(requests.length);
   }
 
-  #addSequence(served: ServedRequest, index: number, range: LayerRange | undefined): void {
-    const { sequence } = served;
+  #addSequence(running: RunningGeneration, index: number, range: LayerRange | undefined): void {
+    const { sequence } = running;
     const { computed, planned } = sequence;
-    const known = served.content.tokens.raw;
+    const known = running.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
     const end = blocksFor(computed + planned, pageTokens);
     const layout = sequence.remoteBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
@@ -170,10 +170,10 @@ export class StepBuilder {
     const scoredFrom = sequence.scoredRowsFrom;
     const scored = sequence.scoredRows;
     for (let i = 0; i < scored; i++) {
-      this.#addLogitRow(served, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
+      this.#addLogitRow(running, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
     }
     const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
-    if (samples) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
+    if (samples) this.#addLogitRow(running, this.#rows + planned - 1, undefined);
     this.#rows += planned;
   }
 
@@ -188,10 +188,10 @@ export class StepBuilder {
   }
 
   /** A row that is sampled, or one that is scored, with its target. */
-  #addLogitRow(served: ServedRequest, row: number, target: number | undefined): void {
+  #addLogitRow(running: RunningGeneration, row: number, target: number | undefined): void {
     const at = this.#logits++;
     const to = this.#sampling;
-    const { sampling } = served.request;
+    const { sampling } = running.request;
     this.#logitRows[at] = row;
     to.temperature[at] = sampling.temperature;
     to.topP[at] = sampling.topP;
@@ -199,7 +199,7 @@ export class StepBuilder {
     to.minP[at] = sampling.minP;
     to.seed[2 * at] = sampling.seed[0];
     to.seed[2 * at + 1] = sampling.seed[1];
-    to.tokenIndex[at] = served.outputs;
+    to.tokenIndex[at] = running.outputs;
     to.repetitionPenalty[at] = sampling.repetitionPenalty;
     to.frequencyPenalty[at] = sampling.frequencyPenalty;
     to.presencePenalty[at] = sampling.presencePenalty;
@@ -208,13 +208,13 @@ export class StepBuilder {
     to.target[at] = target ?? 0;
     to.seenStart[at] = this.#seenTokens.length;
     to.biasStart[at] = this.#biasTokens.length;
-    if (target === undefined) this.#addLists(served);
+    if (target === undefined) this.#addLists(running);
     to.seenStart[at + 1] = this.#seenTokens.length;
     to.biasStart[at + 1] = this.#biasTokens.length;
   }
 
-  #addLists(served: ServedRequest): void {
-    const { seen, biasTokens, biasValues } = served;
+  #addLists(running: RunningGeneration): void {
+    const { seen, biasTokens, biasValues } = running;
     if (seen !== undefined) {
       this.#seenTokens.append(seen.tokens.raw, 0, seen.tokens.length);
       this.#seenCounts.append(seen.counts.raw, 0, seen.counts.length);

@@ -6,7 +6,7 @@ import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts
 import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
-import { ServedRequest } from './generation-request.ts';
+import { RunningGeneration } from './generation-request.ts';
 import { logprobsOf } from './logprobs.ts';
 import type { StepBuilder } from './step-builder.ts';
 
@@ -17,7 +17,7 @@ export interface TokenExecutorConfig {
   readonly hashKey: Uint32Array;
 }
 
-export class TokenExecutor implements Executor<GenerationRequest, ServedRequest, Step, StepResult> {
+export class TokenExecutor implements Executor<GenerationRequest, RunningGeneration, Step, StepResult> {
   readonly #config: TokenExecutorConfig;
   readonly #builder: StepBuilder;
 
@@ -30,24 +30,24 @@ export class TokenExecutor implements Executor<GenerationRequest, ServedRequest,
     return sizeOf(request);
   }
 
-  serve(request: GenerationRequest, arrival: number): ServedRequest {
+  serve(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    return new ServedRequest(request, root, arrival, this.#config.groups.length);
+    return new RunningGeneration(request, root, arrival, this.#config.groups.length);
   }
 
-  resume(request: GenerationRequest, arrival: number, held: readonly GenerationEvent[]): ServedRequest {
-    const served = this.serve(request, arrival);
+  resume(request: GenerationRequest, arrival: number, held: readonly GenerationEvent[]): RunningGeneration {
+    const running = this.serve(request, arrival);
     for (const event of held) {
-      if (event.kind === 'tokens') for (const token of event.tokens) served.append(token);
+      if (event.kind === 'tokens') for (const token of event.tokens) running.append(token);
     }
-    const { sequence } = served;
-    sequence.receivedTokens = served.content.length - 1;
+    const { sequence } = running;
+    sequence.receivedTokens = running.content.length - 1;
     // The log-probabilities of the prompt are reported where it was computed.
     sequence.scored = Math.max(0, sequence.promptLength - 1);
-    return served;
+    return running;
   }
 
-  requestOf({ request }: ServedRequest): GenerationRequest {
+  requestOf({ request }: RunningGeneration): GenerationRequest {
     return request;
   }
 
@@ -57,7 +57,7 @@ export class TokenExecutor implements Executor<GenerationRequest, ServedRequest,
     return tbtUsMax;
   }
 
-  plan(requests: readonly ServedRequest[], range?: LayerRange): Step {
+  plan(requests: readonly RunningGeneration[], range?: LayerRange): Step {
     return this.#builder.build(requests, range);
   }
 
@@ -70,24 +70,24 @@ export class TokenExecutor implements Executor<GenerationRequest, ServedRequest,
   }
 
   commit(
-    served: ServedRequest,
+    running: RunningGeneration,
     result: StepResult,
     { row, scored, samples }: ResultRows,
     _run: StepRun,
     emit: Emit,
   ): 'stop' | 'length' | undefined {
-    const { sequence } = served;
-    const width = served.request.sampling.topLogprobs;
+    const { sequence } = running;
+    const width = running.request.sampling.topLogprobs;
     if (scored > 0) {
       sequence.scored = Math.min(sequence.computed, sequence.promptLength - 1);
-      emit(served.id, { kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
+      emit(running.id, { kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
     }
     if (!samples) return !sequence.samples && sequence.remaining === 0 ? 'length' : undefined;
     const last = row + scored;
     const token = result.tokens[last];
-    const reason = served.append(token);
+    const reason = running.append(token);
     const logprobs = width === undefined ? undefined : logprobsOf(result, last, 1, width);
-    emit(served.id, { kind: 'tokens', tokens: Int32Array.of(token), logprobs });
+    emit(running.id, { kind: 'tokens', tokens: Int32Array.of(token), logprobs });
     return reason;
   }
 
