@@ -24,7 +24,6 @@ const aboutPeople: readonly string[] = [
  * breaches of a folder, set its count to 0 and run this test.
  */
 export const remaining: Readonly<Record<string, number>> = {
-  docs: 15,
   'src/core': 36,
   'src/engine': 4,
   'src/runtime': 197,
