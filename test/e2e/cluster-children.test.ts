@@ -1,4 +1,4 @@
-// A whole cluster of one command: a gateway with instances as processes of its own, started anew when they die and gone when it is.
+// A cluster of one command: a gateway whose instances are child processes, which restart when they die and end with it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -48,7 +48,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('serve when the command says so, and are started anew when they are killed', async () => {
+    it('serve once the command reports it, and restart when they are killed', async () => {
       // The names of joined instances and the address come on two streams, in either order.
       await until(async () => pidsOf(server).length === 2 && (await health(server)) === 2);
       expect(await answer(server)).toEqual(expected);
@@ -66,7 +66,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       for (const line of logged) expect(JSON.parse(line)).toMatchObject({ level: 30, msg: expect.anything() });
     });
 
-    it.each(['SIGTERM', 'SIGKILL'] as const)('are gone when the gateway ends by %s', async (signal) => {
+    it.each(['SIGTERM', 'SIGKILL'] as const)('end when the gateway ends by %s', async (signal) => {
       const other = await startServer(['--config', config]);
       await until(async () => pidsOf(other).length === 2);
       const pids = pidsOf(other);

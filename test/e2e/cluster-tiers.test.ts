@@ -85,7 +85,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       }
     });
 
-    it('are given to the instances that a gateway starts, and found when it is started anew', async () => {
+    it('are given to the instances of a gateway, and found again after its restart', async () => {
       const config = join(folder, 'cluster.yaml');
       const ssd = `ssd: ${join(folder, 'shared')}\nssd-size: 128m\n`;
       writeFileSync(

@@ -98,7 +98,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(await answers(streams(one))).toEqual(expected);
     });
 
-    it('finishes elsewhere what was on an instance that is killed, and takes it back when it is started anew', async () => {
+    it('retries the requests of a killed instance elsewhere, and uses the instance again after its restart', async () => {
       if (one === undefined) throw new Error('no gateway');
       const [server, killed] = [one, running.find(({ output }) => output().includes('Joined as b'))];
       const under = [...streams(one), ...streams(two ?? one)];

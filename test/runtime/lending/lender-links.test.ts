@@ -67,7 +67,7 @@ it('meet, and each hears where the others are and how much they lend together', 
   }
 });
 
-it('have one gManager, which answers whoever asks; when it leaves another one is elected', async () => {
+it('elect one gManager, which answers all lenders, and another one when it leaves', async () => {
   const hub = new MemoryHub();
   const members = await Promise.all(['a', 'b'].map((name) => lender(hub.connect(), name)));
   const holders = () => members.filter(({ links }) => links.isManager);
@@ -107,7 +107,7 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
   await until(() => rest.every(({ links, heard }) => links.isManager && answers(heard(), 2)));
 });
 
-it('carry what threads tell one another, and say whose loans are over', async () => {
+it('relay messages between threads, and report the loss of a lender', async () => {
   const hub = new MemoryHub();
   const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
   await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
@@ -120,7 +120,7 @@ it('carry what threads tell one another, and say whose loans are over', async ()
   expect(b.heard().at(-1)).toEqual({ kind: 'instanceLost', instance: a.instance });
 });
 
-it('do not meet where they compute in other ways', async () => {
+it('refuse lenders with another block identity', async () => {
   const hub = new MemoryHub();
   const members = await Promise.all([
     lender(hub.connect(), 'a', 1, 'one'),
@@ -131,7 +131,7 @@ it('do not meet where they compute in other ways', async () => {
   expect(members.map(({ heard }) => doors(heard()).length)).toEqual([1, 0, 1]);
 });
 
-it('have the number that they had when they come again, with a higher life; who leaves gives it up', async () => {
+it('keep their number across restarts with a higher incarnation, and free it when they leave', async () => {
   const bus = new MemoryHub().connect();
   const [a, b] = [await takeNumber(bus, 'a', 10, false), await takeNumber(bus, 'b', 10, false)];
   expect([a, b]).toEqual([

@@ -1,4 +1,4 @@
-// Guests that would take more of a creditor than their share: it looks at their work as steps of its own run, and tells those who asked for it.
+// Remote attention over its share of a creditor: the creditor measures the load during its own steps, and reports it to its debtors.
 import { expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -53,7 +53,7 @@ function creditor() {
   return { lending, rooms, told };
 }
 
-it('is told as what it would be without rests, where steps run most of the time', () => {
+it('is reported as the load without the limit, while steps run most of the time', () => {
   const { lending, rooms, told } = creditor();
   lending.onStepRan(10e6, 5e6);
   // For a second: steps, guests' work and rests in seconds, and what is told of it.

@@ -71,7 +71,7 @@ it('says that it was lost until all who are there have had time to say theirs ag
   expect((await comes(end())).again).toBeUndefined();
 });
 
-it('is mended by whoever comes where those who said it again are gone, and not by who is cut off', async () => {
+it('is completed by a joining process once the processes that restored it have left, and not by a disconnected one', async () => {
   const [first, cut] = [end(), end()];
   await comes(first);
   await comes(cut);

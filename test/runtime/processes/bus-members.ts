@@ -1,4 +1,4 @@
-// Gateways and instances of a cluster over a bus inside this process, for tests: real threads compute, and each is closed when its test ends.
+// Gateways and instances of a cluster over a bus inside this process, with real threads; each is closed at the end of its test.
 import { afterEach } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
@@ -10,7 +10,7 @@ import { type JoinedInstance, joinCluster } from '../../../src/runtime/processes
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { dyingWorker, everyone, liveRoot, liveSettings } from '../threads/instances.ts';
 
-/** More than the model has: what tokens are is not looked at here. */
+/** Larger than the model's vocabulary: token ids are not checked here. */
 export const vocabSize = 100_000;
 export const pagesHere = { host: '127.0.0.1', port: 0, token: undefined };
 
@@ -30,19 +30,19 @@ interface GatewayChoices {
 }
 
 interface BusMembers {
-  /** Of the model that all have. */
+  /** Root of the model of all instances. */
   readonly root: BlockRoot;
-  /** Of whoever was started last: each has a higher one than those before. */
+  /** The last incarnation; it increases with each start. */
   readonly incarnation: number;
   instance(bus: Bus, name: string, choices?: InstanceChoices): Promise<JoinedInstance>;
   gateway(bus: Bus, choices?: GatewayChoices): Promise<ClusterGateway>;
-  /** To be done when the test ends, before what was said earlier. */
+  /** Registers a call for the end of the test; later registrations run first. */
   closes(close: () => unknown): void;
 }
 
 let incarnations = 0;
 
-/** To be called where a file's tests are defined. */
+/** To be called at the top level of a test file. */
 export function busMembers(): BusMembers {
   const root = liveRoot();
   const closing: (() => unknown)[] = [];
@@ -77,7 +77,7 @@ export function busMembers(): BusMembers {
   };
 }
 
-/** Asks again until the condition holds; the test's own time-out bounds it. */
+/** Polls until the condition holds; the test's timeout bounds it. */
 export async function until(holds: () => boolean): Promise<void> {
   while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
 }

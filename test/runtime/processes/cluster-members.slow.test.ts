@@ -64,7 +64,7 @@ describe('a cluster over a bus', () => {
     ['loses', { loss: 0.1, doubled: 0, late: 0 }],
     ['doubles and reorders', { loss: 0, doubled: 0.3, late: 0.3 }],
     ['does all of that to', { loss: 0.05, doubled: 0.1, late: 0.1 }],
-  ])('that %s what it is given answers as one process does, once', async (_, faults) => {
+  ])('that %s messages gives the answers of one process, once', async (_, faults) => {
     const hub = new MemoryHub();
     const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
     const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
@@ -77,7 +77,7 @@ describe('a cluster over a bus', () => {
     await until(() => first.snapshot().pages.used === 0 && first.snapshot().running === 0);
   });
 
-  it('hears of an instance while it loads, so that the record stays as it was written', async () => {
+  it('receives heartbeats of an instance while it loads, so that the record stays', async () => {
     const hub = new MemoryHub();
     const heard: string[] = [];
     hub.connect().subscribe('beat.*', (_, subject) => heard.push(subject));
@@ -86,7 +86,7 @@ describe('a cluster over a bus', () => {
     expect(heard[0]).toBe('beat.coming');
   });
 
-  it('knows where prefixes are from what lay in the store before the gateway came', async () => {
+  it('finds prefixes from snapshots stored before the gateway joined', async () => {
     const hub = new MemoryHub();
     const first = await gateway(hub.connect(), 'g1');
     await Promise.all([instance(hub.connect(), 'a'), instance(hub.connect(), 'b')]);
@@ -113,7 +113,7 @@ describe('a cluster over a bus', () => {
     }
   });
 
-  it('keeps prefixes for gateways, each its own, and nothing for one that has gone', async () => {
+  it('pins prefixes for each gateway, and unpins those of a lost gateway', async () => {
     const hub = new MemoryHub();
     const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
     await instance(hub.connect(), 'a', 'mixed', { pinShare: 0.5 });

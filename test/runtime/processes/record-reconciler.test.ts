@@ -39,7 +39,7 @@ async function pass(ms: number): Promise<void> {
   }
 }
 
-it('is tried again ever later, whoever misses it meanwhile, and says so once, and when it is over', async () => {
+it('retries failed checks with backoff despite new requests, and logs the failure and the recovery once', async () => {
   reconcile();
   failing = 'no answer';
   announceMissing(bus);

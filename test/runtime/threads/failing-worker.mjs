@@ -5,14 +5,14 @@ import { publishTo, subscribeTo } from '../../../dist/runtime/threads/thread-bus
 
 const { settings, endpoint, address, incarnation } = workerData;
 const bus = new MemoryBus(endpoint);
-const tell = (message) => publishTo(bus, 'output', [address, incarnation], message);
+const report = (message) => publishTo(bus, 'output', [address, incarnation], message);
 
-if (settings.failure === 'startFailed') tell({ kind: 'startFailed', message: 'Cannot read model: no such file' });
+if (settings.failure === 'startFailed') report({ kind: 'startFailed', message: 'Cannot read model: no such file' });
 else if (settings.failure === 'early exit') process.exit(3);
 else {
   const pages = { total: 0, used: 0, cached: 0, free: 0 };
   const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
   const snapshot = { ready: true, waiting: 0, running: 0, pages };
   subscribeTo(bus, 'command', [address, incarnation], () => process.exit(4));
-  tell({ kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
+  report({ kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });
 }

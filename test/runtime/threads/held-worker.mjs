@@ -1,4 +1,4 @@
-// Entry of a thread that dies of its first request, or hears nothing for a while, as in a long step; and says whether it was started anew before the other had heard of its end.
+// Entry of a thread that dies at its first request, or reads nothing for a while, as in a long step; it records whether it restarted before the other thread received its end.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { publishTo, subscribeTo } from '../../../dist/runtime/threads/thread-bus.js';

@@ -1,4 +1,4 @@
-// A thread that hears, says something and waits until it is stopped, as one does whose steps wait for rows; it counts how often it was left waiting by somebody who had come.
+// A thread that reads the bus, publishes and waits until it is interrupted, like steps that wait for activations; it counts missed notifications.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepInterrupt } from '../../../dist/runtime/threads/step-interrupt.js';

@@ -16,7 +16,7 @@ function start(failure: string): LiveCluster {
 }
 
 describe('InstanceThread', () => {
-  it('is heard under its own life alone, and so is its end', async () => {
+  it('receives outputs of its own incarnation only, and so its end', async () => {
     const hub = new MemoryHub();
     const [bus, other] = [hub.connect(), hub.connect()];
     const gone: (readonly string[])[] = [];
@@ -30,9 +30,9 @@ describe('InstanceThread', () => {
     const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onOutputs: () => {} });
     await thread.ready;
     for (const incarnation of [1, 2, 3])
-      publishTo(other, 'output', ['3', incarnation], { kind: 'log', message: `of life ${incarnation}` });
+      publishTo(other, 'output', ['3', incarnation], { kind: 'log', message: `of incarnation ${incarnation}` });
     await other.flush();
-    expect([logged, gone]).toEqual([['of life 2'], []]);
+    expect([logged, gone]).toEqual([['of incarnation 2'], []]);
     thread.send({ kind: 'requestSnapshot' });
     await thread.ended;
     await other.flush();
@@ -42,7 +42,7 @@ describe('InstanceThread', () => {
 });
 
 describe('LiveCluster', () => {
-  it('says in one line why it cannot start', async () => {
+  it('reports in one line why it cannot start', async () => {
     const instance = start('startFailed');
     await expect(instance.ready()).rejects.toThrow('Cannot read model: no such file');
     await instance.close();
@@ -61,7 +61,7 @@ describe('LiveCluster', () => {
     await instance.close();
   });
 
-  it('fails what runs when its thread dies, refuses afterwards, and is drained', async () => {
+  it('fails running requests when its thread dies, refuses later ones, and drains', async () => {
     const instance = start('late exit');
     await instance.ready();
     const events: GenerationEvent[] = [];
@@ -81,7 +81,7 @@ describe('LiveCluster', () => {
     await instance.close();
   });
 
-  it('is not ready for more while it drains', async () => {
+  it('is not ready while it drains', async () => {
     const instance = start('late exit');
     await instance.ready();
     expect(instance.snapshot().ready).toBe(true);
@@ -90,7 +90,7 @@ describe('LiveCluster', () => {
     await instance.close();
   });
 
-  it('goes on when a sink throws: the others hear what they should', async () => {
+  it('delivers events to other sinks when one throws', async () => {
     const instance = start('late exit');
     await instance.ready();
     instance.submit(request('bad', [1, 2, 3]), () => {

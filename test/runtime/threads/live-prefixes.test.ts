@@ -1,4 +1,4 @@
-// Prefixes that an instance asks others for: what is said of one that is not there ends what was waited for, and nothing else.
+// Prefix fetches: a `missing` reply ends the fetch that it belongs to, and no other.
 import { describe, expect, it } from 'vitest';
 import { StepTracer } from '../../../src/runtime/threads/step-tracer.ts';
 import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';

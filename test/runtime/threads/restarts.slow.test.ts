@@ -1,4 +1,4 @@
-// Instances whose threads end are started anew: alone, beside others that have their weights, and as either side of hand-offs.
+// Restarts of instances whose threads end: alone, beside others with the weights, and on either side of hand-offs.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LendingSnapshot } from '../../../src/core/protocol/ports.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
@@ -42,7 +42,7 @@ const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
 
 describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () => {
   it.each([[['mixed']], [['mixed', 'mixed']], [['prefill', 'decode']]] as const)(
-    'is started anew, and all is as before: %s',
+    'restarts and serves as before: %s',
     async (roles) => {
       const cluster = await started(...roles);
       const expected = (await ask(cluster, 'a')).map(heard);
@@ -80,7 +80,7 @@ describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () 
   });
 });
 
-it('a thread is started anew when the others have heard of its end, however long their steps are', async () => {
+it('a thread restarts only after all others have received its end, however long their steps are', async () => {
   const words = new Int32Array(new SharedArrayBuffer(8));
   let serves: () => void = () => {};
   const again = new Promise<void>((resolve) => {

@@ -1,4 +1,4 @@
-// Entry of a thread that waits, at its first request, as for rows of another one; or dies of it once that one waits, or does nothing. It says how the wait ended.
+// Entry of a thread that at its first request waits, as for activations of another one, or dies once that one waits, or does nothing. It reports how the wait ended.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepInterrupt } from '../../../dist/runtime/threads/step-interrupt.js';

@@ -71,7 +71,7 @@ async function asking(knows = true) {
 }
 
 describe('prompts between processes', () => {
-  it('have a name of their own on each side, and are told of until all is there', async () => {
+  it('have an id of their own on each side, and are relayed until the prompt is received', async () => {
     const { p, d, to } = await asking();
     await settled();
     expect(d.thread.told).toMatchObject([
