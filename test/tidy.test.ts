@@ -14,7 +14,7 @@ const files = readSourceTree(root);
 /** Structure that is still to be changed; the table only shrinks. */
 const pendingStructure = {
   crowded: ['native:', 'test/e2e:'],
-  cycles: ['kernel/guests', 'sim/engine/tiers'],
+  cycles: ['sim/engine/tiers'],
 };
 
 it('keeps the import rule, the purity of rooms, and sizes', () => {

@@ -169,7 +169,7 @@ function pageValues(kind: number): Float32Array {
 
 /** A remote attention server of the creditor with `tokens` lent, and its keys for the debtor. */
 function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Phase, tokens: number) {
-  const own = guest.backend.createGuestRoom(guest.pool);
+  const own = guest.backend.createRemoteAttentionServer(guest.pool);
   const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
   guest.backend.lendBlocks(own, loan, blocks, plainPageTable(blocks.length, layers));
   const between = transport === 'memory' ? undefined : transport;
@@ -177,9 +177,9 @@ function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Pha
   const room = door === undefined ? own : reachGuestRoom(home.pool, door.address, token, between);
   const keys: RemoteKeys = { sequence: 0, group: 0, firstBlock: 0, room, loan, blocks };
   const free = (): void => {
-    if (room !== own) home.backend.freeGuestRoom(room);
+    if (room !== own) home.backend.freeRemoteAttentionServer(room);
     door?.close();
-    guest.backend.freeGuestRoom(own);
+    guest.backend.freeRemoteAttentionServer(own);
   };
   return { keys, free };
 }

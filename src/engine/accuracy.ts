@@ -1,4 +1,5 @@
-// How far a form is from the float32 form of the same stored weights: perplexity, KL divergence, agreement on the top token.
+// Deviation of a form from the float32 form of the same stored weights: perplexity, KL divergence, agreement on the top
+// token.
 import type { InputForm } from '../graph/program.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { pageTokens } from '../util/step.ts';
@@ -18,27 +19,27 @@ export interface AccuracyRow extends AccuracyForm {
   readonly perplexity: number;
   /** Mean over positions of KL(f32 || form), in nats. */
   readonly meanKl: number;
-  /** Share of positions whose likeliest token is that of f32, 0..1. */
+  /** Share of positions with the same top token as f32, 0..1. */
   readonly sameTop: number;
 }
 
 export interface AccuracyOptions {
   readonly model: string | ModelFiles;
   readonly backend: Backend;
-  /** One text; every token but the first is predicted from all before it. At least two. */
+  /** One text of at least two tokens; each token but the first is predicted from all tokens before it. */
   readonly tokens: ArrayLike<number>;
   readonly forms: readonly AccuracyForm[];
-  /** Rows of logits that are read at once. */
+  /** Rows of logits read at once. */
   readonly blockRows?: number;
 }
 
-/** What everything is measured against: the weights as stored, all arithmetic in float32. */
+/** The reference of all measurements: the weights as stored, all arithmetic in float32. */
 export const accuracyBaseline: AccuracyForm = { weights: 'native', inputs: 'f32' };
 
-/** The baseline and every form walk through the text side by side, so that no logits are kept. */
+/** The baseline and all forms process the text in step, so that no logits are kept. */
 export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
   const { tokens, backend, blockRows = 64 } = options;
-  if (tokens.length < 2) throw new Error(`Cannot measure accuracy: the text has ${tokens.length} tokens: 2 needed`);
+  if (tokens.length < 2) throw new Error(`Cannot measure accuracy: the text has ${tokens.length} tokens: 2 required`);
   const baseline = new Reader(accuracyBaseline, options, blockRows);
   const readers = options.forms.map((form) => new Reader(form, options, blockRows));
   const sums = readers.map(() => ({ loss: 0, kl: 0, same: 0 }));
@@ -68,7 +69,7 @@ export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
   }));
 }
 
-/** A model in one form, reading the text block by block. */
+/** A model in one form that processes the text block by block. */
 class Reader {
   readonly #engine: Engine;
   readonly #blocks: readonly number[];
@@ -98,7 +99,7 @@ class Reader {
 }
 
 interface RowComparison {
-  /** KL(wanted || given). */
+  /** KL(expected || given). */
   readonly kl: number;
   readonly sameTop: boolean;
   /** ln of the sum of exp of the given logits. */

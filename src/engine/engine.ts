@@ -9,9 +9,9 @@ import { type LoadedModel, layersOf } from './load-model.ts';
 export interface EngineOptions {
   readonly model: LoadedModel;
   readonly backend: Backend;
-  /** Most tokens of a step. */
+  /** Maximum tokens of a step. */
   readonly tokensMax: number;
-  /** Most rows of a step that need logits. */
+  /** Maximum rows of a step that require logits. */
   readonly logitRowsMax: number;
   /** Memory of the KV pool; whole pages of it are used. */
   readonly kvBytes: number;
@@ -28,10 +28,10 @@ export class Engine {
   readonly #program: ProgramHandle;
   /** The pages. */
   readonly pool: KvPoolHandle;
-  /** (layers of the model, in the order of computation): the group of each, and its place there. */
+  /** (layers of the model, in the order of computation): the group of each layer, and its index in the group. */
   readonly layers: readonly LayerRef[];
 
-  /** @throws Error when the memory given holds not even one rBlock of each layer group */
+  /** @throws Error when the memory cannot hold one rBlock of each layer group */
   constructor(options: EngineOptions) {
     const { model, backend, tokensMax, logitRowsMax, kvBytes } = options;
     const { kvHeads, headDim, type, pageBytes, groups } = model.kv;
@@ -54,20 +54,20 @@ export class Engine {
     this.#program = backend.createProgram(model.compiled.program, this.#bindings);
   }
 
-  /** One step, synchronously. @param abort a value other than 0 ends it between two ops as `aborted` */
+  /** Runs one step synchronously. @param abort any value but 0 ends it between two ops as `aborted` */
   run(step: Step, abort: Int32Array): StepOutcome {
     return this.#backend.run(this.#program, this.pool, step, abort);
   }
 
-  /** Some of the layers over the same pages, as a program of its own: for whoever runs them to free. */
+  /** A separate program for a range of the layers over the same pages. The caller frees it. */
   slice(span: LayerSpan): LayerSlice {
     return new LayerSlice(this.#backend, this.pool, this.model, span, this.#bindings);
   }
 
-  /** (rows, vocabulary) logits of the last step, in the order of its `logitRows`: a copy. */
+  /** (rows, vocabulary): a copy of the logits of the last step, in the order of its `logitRows`. */
   readLogits(rows: number): Float32Array {
     const { logits } = this.model.compiled.program;
-    if (logits === undefined) throw new Error('Cannot read logits: the program has none');
+    if (logits === undefined) throw new Error('Cannot read logits: the program has no logits');
     return this.#backend.readBuffer(this.#program, logits, rows);
   }
 

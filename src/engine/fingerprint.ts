@@ -1,11 +1,11 @@
-// Names a model's weights: instances of the same weights get the same name, whatever the path.
+// Identifies a model's weights: equal weights have equal fingerprints, whatever their path.
 import { createHash } from 'node:crypto';
 import type { ModelFiles } from '../weights/types.ts';
 
-/** Bytes of each tensor that count: enough to tell fine-tunes apart without reading the whole file. */
+/** Bytes hashed of each tensor: enough to distinguish fine-tuned models without reading whole files. */
 const sampleBytes = 1024;
 
-/** 128 bits in hex, of every tensor's name, type, shape and first bytes. */
+/** 128 bits in hex over every tensor's name, type, shape and first bytes. */
 export function modelFingerprint(files: ModelFiles): string {
   const hash = createHash('sha256');
   for (const info of files.tensors()) {

@@ -1,17 +1,18 @@
-// Weight and input forms: what the user asks for, and what it means for one stored tensor or one linear layer.
+// Weight and input forms: the user's choice, and the resulting type of one stored tensor or one linear layer.
 import type { InputForm, KvType } from '../graph/program.ts';
 import type { TensorInfo, TensorType } from '../weights/types.ts';
 import { tensorLayouts } from '../weights/types.ts';
 
-/** `native` keeps every tensor's stored values exactly; the others convert at load. */
+/** `native` keeps the stored values of every tensor exactly; other forms convert at load. */
 export type WeightsForm = 'native' | 'q4' | 'q8' | 'bf16' | 'f32';
 
 export const weightsForms: readonly WeightsForm[] = ['native', 'q4', 'q8', 'bf16', 'f32'];
 export const inputForms: readonly InputForm[] = ['bf16', 'int8', 'f32'];
 
 /**
- * Type that a stored matrix is packed as. `vocabulary`: embeddings and heads keep 8 bits under q4, since errors there reach every token.
- * What is stored in 5 bits or fewer (vocabulary: in 8.5) stays under q4: to convert it would lose and save nothing.
+ * Packed type of a stored matrix. `vocabulary`: embeddings and heads keep 8 bits under q4, since errors there affect
+ * every token. Types of 5 bits or fewer (vocabulary: of 8.5) stay as stored under q4: conversion would lose accuracy
+ * and save nothing.
  */
 export function packedType(info: TensorInfo, form: WeightsForm, vocabulary: boolean): TensorType {
   if (form === 'native') return info.type;
@@ -22,7 +23,7 @@ export function packedType(info: TensorInfo, form: WeightsForm, vocabulary: bool
   return columns % tensorLayouts[wanted].blockElements === 0 ? wanted : 'bf16';
 }
 
-/** Stored bits of an element, its share of scales included. */
+/** Stored bits of an element, including its share of scales. */
 function bitsOf(type: TensorType): number {
   const { blockElements, blockBytes } = tensorLayouts[type];
   return (8 * blockBytes) / blockElements;
@@ -32,7 +33,7 @@ export function isQuantised(type: TensorType): boolean {
   return tensorLayouts[type].blockElements > 1;
 }
 
-/** int8 inputs serve layers whose segments are all quantised; a layer with a float segment takes bf16. */
+/** int8 inputs serve layers with quantised segments only; a layer with a float segment takes bf16. */
 export function layerInputs(form: InputForm, types: readonly TensorType[]): InputForm {
   return form === 'int8' && !types.every(isQuantised) ? 'bf16' : form;
 }

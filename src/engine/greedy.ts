@@ -1,4 +1,4 @@
-// Greedy generation of one sequence over a pool that it has to itself: goldens and accuracy need no scheduler.
+// Greedy generation of one sequence with a pool of its own: goldens and accuracy measurements use no scheduler.
 import { pageTokens, topLogprobsMax } from '../util/step.ts';
 import type { Engine } from './engine.ts';
 import { groupedStep, plainPages } from './plain-step.ts';

@@ -1,11 +1,12 @@
-// A range of a model's layers over the engine's pages: rows come from the range before, and go on to the next.
+// A range of a model's layers over the engine's pages: takes activations from the range before, and returns those for
+// the next.
 import { type LayerSpan, type ProgramSlice, sliceProgram } from '../graph/slice.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
 import type { LoadedModel } from './load-model.ts';
 
 export class LayerSlice {
-  /** Float32 values of a row that goes from one range to the next. */
+  /** Float32 values of a row between two ranges. */
   readonly columns: number;
   readonly #backend: Backend;
   readonly #pool: KvPoolHandle;
@@ -28,25 +29,30 @@ export class LayerSlice {
     this.#program = backend.createProgram(program, bindings);
   }
 
-  /** As the engine's `run`, over these layers alone. @param input (rows, columns) what the range before left of the step's rows, unless the step's `rowsIn` has it; of the first range nothing */
+  /**
+   * Like the engine's `run`, over these layers only. @param input (rows, columns): activations of the range before,
+   * unless the step's `rowsIn` has them; undefined for the first range
+   */
   run(step: Step, abort: Int32Array, input?: Float32Array): StepOutcome {
     const { input: buffer } = this.#slice;
     const given = Number(input !== undefined) + Number(step.rowsIn !== undefined);
     if (given !== Number(buffer !== undefined))
-      throw new Error(`Cannot run layers: rows of the layers before are ${given === 0 ? 'missing' : 'too many'}`);
+      throw new Error(
+        `Cannot run layers: activations of the layers before are ${given === 0 ? 'missing' : 'too many'}`,
+      );
     if (buffer !== undefined && input !== undefined)
       this.#backend.writeBuffer(this.#program, buffer, step.tokens.length, input);
     return this.#backend.run(this.#program, this.#pool, step, abort);
   }
 
-  /** (rows, columns) what the last step left for the next range, wherever else it lies: a copy. */
+  /** (rows, columns): a copy of the last step's activations for the next range. */
   readOutput(rows: number): Float32Array {
     const { output } = this.#slice;
     if (output === undefined) throw new Error('Cannot read rows for the next layers: these are the last');
     return this.#backend.readBuffer(this.#program, output, rows);
   }
 
-  /** (rows, vocabulary) logits of the last step of the last range: a copy. */
+  /** (rows, vocabulary): a copy of the logits of the last step, of the last range. */
   readLogits(rows: number): Float32Array {
     const { logits } = this.#slice.program;
     if (logits === undefined) throw new Error('Cannot read logits: these layers are not the last');

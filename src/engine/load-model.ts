@@ -16,20 +16,20 @@ export interface LoadOptions {
   /** A path, which is opened and closed, or files that stay open. */
   readonly model: string | ModelFiles;
   readonly backend: Backend;
-  /** `native` unless given. */
+  /** `native` by default. */
   readonly weights?: WeightsForm;
-  /** `bf16` unless given. */
+  /** `bf16` by default. */
   readonly inputs?: InputForm;
-  /** Longest sequence in tokens; the model's own unless given, and never more. */
+  /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
   readonly context?: number;
 }
 
-/** Shape of the KV memory that a model needs. */
+/** Shape of the KV memory that a model requires. */
 export interface KvShape {
   readonly type: KvType;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Layer groups, as the program numbers them: an rBlock of a group is a page for each of its layers. */
+  /** Layer groups, numbered as in the program: an rBlock of a group is a page for each of its layers. */
   readonly groups: readonly LayerGroup[];
   /** Bytes of a page: `pageTokens` tokens of one layer's K and V. */
   readonly pageBytes: number;
@@ -46,13 +46,13 @@ export interface LoadedModel {
   readonly linears: readonly LinearHandle[];
   readonly vectors: readonly VectorHandle[];
   readonly kv: KvShape;
-  /** Packed weights and vectors in memory. */
+  /** Memory of packed weights and vectors. */
   readonly weightsBytes: number;
   /** Stored types of the linear layers, most bytes first. */
   readonly packedTypes: readonly TensorType[];
 }
 
-/** @throws ModelFileError naming the file, and tensor and offset where one is at fault */
+/** @throws ModelFileError that names the file, and the tensor and offset at fault */
 export function loadModel(options: LoadOptions): LoadedModel {
   if (typeof options.model !== 'string') return loadFrom(options.model, options);
   const files = openModel(options.model);
@@ -63,7 +63,7 @@ export function loadModel(options: LoadOptions): LoadedModel {
   }
 }
 
-/** As `load`, with the file named in what it refuses. */
+/** Like `loadModel`, with the file named in every error about its content. */
 function loadFrom(files: ModelFiles, options: LoadOptions): LoadedModel {
   try {
     return load(files, options);
@@ -113,7 +113,10 @@ function compileModel(files: ModelFiles, context: number, weights: WeightsForm, 
   return { compiled, typeOf };
 }
 
-/** Of a model that is not loaded: the KV memory of one that is, and the layers in the order of computation. Reads no weights. */
+/**
+ * For a model that is not loaded: its KV memory once loaded, and its layers in the order of computation. Reads no
+ * weights.
+ */
 export function kvShapeOf(
   files: ModelFiles,
   { weights = 'native', inputs = 'bf16', context }: Pick<LoadOptions, 'weights' | 'inputs' | 'context'>,
@@ -122,12 +125,12 @@ export function kvShapeOf(
   return { kv: kvShape(files.config, kvTypeOf(inputs), compiled), layers: layersOf(compiled.program) };
 }
 
-/** In the order of computation: the group of each, and its place there. */
+/** In the order of computation: the group of each layer, and its index in the group. */
 export function layersOf({ ops }: Program): readonly LayerRef[] {
   return ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
 }
 
-/** Packs every layer; when a read fails half-way, what was packed is freed. */
+/** Packs every layer; frees packed layers when a read fails. */
 function packAll(
   files: ModelFiles,
   backend: Backend,
@@ -145,7 +148,7 @@ function packAll(
   return linears;
 }
 
-/** Frees the model's weights; no engine may use it any more. */
+/** Frees the model's weights; no engine may use the model afterwards. */
 export function freeModel(model: LoadedModel, backend: Backend): void {
   for (const linear of model.linears) backend.freeLinear(linear);
   for (const vector of model.vectors) backend.freeVector(vector);
@@ -153,7 +156,7 @@ export function freeModel(model: LoadedModel, backend: Backend): void {
 
 function contextOf(config: ModelConfig, asked: number | undefined): number {
   if (asked !== undefined && asked > config.maxPositions) {
-    throw new Error(`Cannot load the model: context ${asked} is longer than its positions: ${config.maxPositions}`);
+    throw new Error(`Cannot load the model: context ${asked} exceeds its maximum positions: ${config.maxPositions}`);
   }
   return asked ?? config.maxPositions;
 }

@@ -1,4 +1,4 @@
-// Packing: stored rows go from the file through one reusable buffer to the backend, converted on the way if a form asks for it.
+// Packing: stored rows move from the file through one reusable buffer to the backend, converted if a form requires it.
 
 import { alibiSlopes } from '../graph/alibi.ts';
 import type { LinearSource, VectorSource } from '../graph/compile.ts';
@@ -15,16 +15,19 @@ import {
   tensorLayouts,
 } from '../weights/types.ts';
 
-/** A stored matrix and the type it is packed as. */
+/** A stored matrix and its packed type. */
 export interface Segment {
   readonly info: TensorInfo;
   readonly type: TensorType;
 }
 
-/** Bytes of a chunk of rows as stored, or as float32 where a form converts it: small beside any model, large beside a call. */
+/**
+ * Bytes of a chunk of rows, as stored or as converted float32: small against any model, large against the cost of a
+ * call.
+ */
 const chunkBytes = 2 ** 20;
 
-/** Reads chunks of rows of any tensor, through buffers that are made once. */
+/** Reads chunks of rows of any tensor into reusable buffers. */
 export class Packer {
   readonly #files: ModelFiles;
   readonly #backend: Backend;

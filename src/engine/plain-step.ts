@@ -1,4 +1,4 @@
-// Steps written by hand: sequences with blocks of their own choosing and greedy sampling, for accuracy work and tests.
+// Steps built by hand, with chosen blocks and greedy sampling, for accuracy measurements and tests.
 import {
   type LayerGroup,
   pageTokens,
@@ -14,18 +14,18 @@ export interface PlainSequence {
   readonly start: number;
   /** rBlock ids of the sequence from its first position on, the same in every layer group. */
   readonly blocks: readonly number[];
-  /** Window groups list no block that none of these tokens sees; else every group lists all. */
-  readonly leavesBehind?: boolean;
-  /** Which rows need logits. */
+  /** True: window groups omit blocks that none of these tokens attends to. False: every group lists all blocks. */
+  readonly omitsUnseen?: boolean;
+  /** Rows that require logits. */
   readonly logits: 'none' | 'last' | 'all';
 }
 
-/** Page ids of rBlocks 0..blocks-1, each of consecutive pages. */
+/** Page ids of rBlocks 0..blocks-1, each with consecutive pages. */
 export function plainPageTable(blocks: number, layers: number): Int32Array {
   return Int32Array.from({ length: blocks * layers }, (_, index) => index);
 }
 
-/** Where the rBlocks of a layer group have their pages. */
+/** Pages of the rBlocks of a layer group. */
 export type PlainPages = Pick<StepGroup, 'pageTable'> & LayerGroup;
 
 /** Pages of rBlocks 0..blocks-1 of every group, one group after another. */
@@ -70,7 +70,7 @@ function groupBlocks(sequences: readonly PlainSequence[], { pageTable, layers, w
   const blockStart: number[] = [];
   const firstBlock: number[] = [];
   for (const sequence of sequences) {
-    const first = sequence.leavesBehind ? firstSeenBlock(sequence.start, window) : 0;
+    const first = sequence.omitsUnseen ? firstAttendedBlock(sequence.start, window) : 0;
     blockStart.push(blocks.length);
     firstBlock.push(first);
     blocks.push(...sequence.blocks.slice(first));
@@ -84,8 +84,8 @@ function groupBlocks(sequences: readonly PlainSequence[], { pageTable, layers, w
   };
 }
 
-/** The block of the first token that a row at `position` sees. */
-export function firstSeenBlock(position: number, window: number | undefined): number {
+/** The block of the first token that a row at `position` attends to. */
+export function firstAttendedBlock(position: number, window: number | undefined): number {
   return window === undefined ? 0 : Math.floor(Math.max(0, position - window + 1) / pageTokens);
 }
 

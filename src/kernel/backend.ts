@@ -1,19 +1,19 @@
-// The seam between TypeScript and computation: one contract for the native kernels and for the plain-TypeScript oracle.
+// The interface of computation: one contract for the native kernels and for the plain TypeScript reference backend.
 import type { BufferId, InputForm, KvType, Program } from '../graph/program.ts';
+import type { RemoteAttentionCounts, RemoteCounts } from '../util/counts.ts';
 import type { QuantisedType } from '../util/quantised-blocks.ts';
 import type { Step, StepResult } from '../util/step.ts';
-import type { RemoteAttentionServers } from './guests.ts';
 
 export type Isa = 'portable' | 'avx2' | 'avx512' | 'amx' | 'reference';
 
-/** Stored element types of a linear layer, by their names in GGUF. */
+/** Stored element types of a linear layer, with their GGUF names. */
 export type WeightType = 'f32' | 'f16' | 'bf16' | QuantisedType;
 
-/** A linear layer, (rows, columns) = (out, in); several tensors with one input are one layer of several segments. */
+/** A linear layer, (rows, columns) = (out, in). Several tensors with one input are one layer with several segments. */
 export interface LinearSpec {
   readonly columns: number;
   readonly segments: readonly { readonly type: WeightType; readonly rows: number }[];
-  /** int8 inputs need quantised segments; a layer with a float segment takes bf16 or f32. */
+  /** int8 inputs require quantised segments; a layer with a float segment takes bf16 or f32. */
   readonly inputs: InputForm;
 }
 
@@ -33,45 +33,79 @@ export type ProgramHandle = number;
 export interface ProgramBindings {
   readonly linears: readonly LinearHandle[];
   readonly vectors: readonly VectorHandle[];
-  /** Largest step: buffers are planned for it. */
+  /** Maximum tokens of a step: sizes the buffers. */
   readonly tokensMax: number;
   readonly logitRowsMax: number;
-  /** Longest sequence, in tokens: attention scratch is planned for it. */
+  /** Maximum tokens of a sequence: sizes the attention scratch. */
   readonly contextMax: number;
-  /** A creditor's room that answers nothing for so long fails the sequences that wait for it; 2000 unless given. */
+  /**
+   * Timeout for a creditor's remote attention server, after which the sequences that wait for it fail; 2000 by default.
+   */
   readonly remoteWaitMs?: number;
+}
+
+/** Handle of a remote attention server, valid in every thread of the process; see `Step.remote`. */
+export type RemoteAttentionHandle = number;
+
+/** Attention over lent blocks, from both sides: the server over a creditor's pool, and the counts of its debtors. */
+export interface RemoteAttentionServers {
+  /**
+   * A server over a pool of this backend. It computes with the backend's threads while no step uses them, else alone
+   * and within its share.
+   */
+  createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle;
+  /**
+   * Serves queries of this loan over these blocks from now on. Their pages hold full blocks and are not written any
+   * more.
+   * @param pages (blocks, layers): page ids, in the layer group that debtors name
+   * @throws when a block is lent already, or the pool has no such page
+   */
+  lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  /**
+   * After the return, no remote attention reads the pages of these blocks, and queries for them are refused. Blocks
+   * that this loan does not hold stay as they are.
+   */
+  takeBackBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array): void;
+  /** Share of one core's time, in thousandths, while local steps run and do not wait; 0: none. Initially all of it. */
+  setRemoteAttentionShare(server: RemoteAttentionHandle, thousandths: number): void;
+  remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts;
+  /** Refuses open and future queries. */
+  freeRemoteAttentionServer(server: RemoteAttentionHandle): void;
+  remoteCounts(): RemoteCounts;
 }
 
 export type StepOutcome =
   | { readonly kind: 'done'; readonly result: StepResult }
-  /** The abort word was set; nothing is committed and the step can run again without some rows. */
+  /** The abort word was set. Nothing is committed, and the step can run again with fewer rows. */
   | { readonly kind: 'aborted' };
 
 export interface Backend extends RemoteAttentionServers {
   readonly isa: Isa;
   readonly threads: number;
   createLinear(spec: LinearSpec): LinearHandle;
-  /** Packs `rows` consecutive rows of a segment from their stored bytes; every row exactly once, in any order. */
+  /** Packs `rows` consecutive rows of a segment from their stored bytes; each row exactly once, in any order. */
   packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void;
-  /** Bytes the packed layer takes in memory. */
+  /** Memory of the packed layer. */
   linearBytes(linear: LinearHandle): number;
   createVector(values: Float32Array): VectorHandle;
   createKvPool(spec: KvPoolSpec): KvPoolHandle;
-  /** Canonical content of a page slot range, for tests and transfers: (2, kvHeads, tokens, headDim) as float32, K first. */
+  /** Canonical content of a page, for tests and transfers: (2, kvHeads, tokens, headDim) as float32, K first. */
   readPage(pool: KvPoolHandle, page: number): Float32Array;
   writePage(pool: KvPoolHandle, page: number, values: Float32Array): void;
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle;
   /**
-   * Runs one step on the calling thread and the backend's own threads; synchronous.
-   * @param abort its first word is polled between ops; a value other than 0 ends the step as `aborted`. Its third, if there is one, is 1 while the step waits for `rowsIn`.
+   * Runs one step synchronously, on the calling thread and the backend's own threads.
+   * @param abort its first word is polled between ops; any value but 0 ends the step as `aborted`. Its third word, if
+   * present, is 1 while the step waits for `rowsIn`.
    */
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome;
   /**
-   * Rows of an f32 buffer (or of an `input`/`query` buffer, widened) as the last run left them: a copy, for tests and accuracy.
-   * Only what ops read and never write (inputs) or what no later op reads (outputs) has memory of its own; others may throw.
+   * Copies rows of an f32 buffer (or of an `input`/`query` buffer, widened) after the last run, for tests and accuracy.
+   * Only program inputs, which no op writes, and outputs, which no later op reads, have memory of their own; other
+   * buffers may throw.
    */
   readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array;
-  /** Fills rows of an f32, input or query buffer (rounding as the op that usually writes it would), for tests. */
+  /** Fills rows of an f32, input or query buffer, rounded like the op that usually writes it, for tests. */
   writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void;
   freeLinear(linear: LinearHandle): void;
   freeVector(vector: VectorHandle): void;

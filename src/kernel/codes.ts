@@ -1,4 +1,4 @@
-// Numbers that stand for names between TypeScript and C++: the enums of native/base/types.hpp.
+// Codes of enums between TypeScript and C++; C++ declares them in native/base/types.hpp.
 import type { InputForm, KvType } from '../graph/program.ts';
 import type { Activation } from '../util/model-config.ts';
 import type { WeightType } from './backend.ts';
@@ -26,6 +26,6 @@ export const weightTypeCodes = {
   q6_k: 12,
 } as const satisfies Record<WeightType, number>;
 
-/** Instruction sets in ascending order: a machine that has one has those before it. */
+/** Instruction sets in ascending order: a machine that supports one supports those before it. */
 export const nativeIsas = ['portable', 'avx2', 'avx512', 'amx'] as const;
 export type NativeIsa = (typeof nativeIsas)[number];

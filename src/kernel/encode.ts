@@ -1,4 +1,5 @@
-// Programs as integers and floats, the form that native/program/encoded.hpp reads: both files change together, with the version.
+// Programs as integers and floats, as native/program/encoded.hpp reads them. Both files change together, with the
+// version.
 import { opReads, opWrites } from '../graph/plan.ts';
 import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../graph/program.ts';
 import type { ProgramBindings } from './backend.ts';
@@ -27,7 +28,7 @@ const opCodes = {
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
 
-/** Stands for an operand that an op goes without. */
+/** Code of an absent operand. */
 const absent = -1;
 
 export interface EncodedProgram {
@@ -48,12 +49,12 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
     program.groups.length,
     ...program.groups.flatMap(({ layers, window }) => [layers, window ?? absent]),
   ];
-  const incarnations = bufferLives(program);
+  const lifetimes = bufferLifetimes(program);
   const queries = queryHeads(program);
   program.buffers.forEach((spec, id) => {
     const form = spec.kind === 'input' ? inputFormCodes[spec.form] : 0;
     const { heads, headDim } = queries.get(id) ?? { heads: spec.kind === 'query' ? 1 : 0, headDim: spec.columns };
-    const { first, last, alone } = incarnations[id] as BufferLife;
+    const { first, last, alone } = lifetimes[id] as BufferLifetime;
     ints.push(
       bufferKindCodes[spec.kind],
       rowKindCodes[spec.rows],
@@ -125,15 +126,18 @@ function pagedLayer(op: HeadShape & { readonly layer: LayerRef }): readonly numb
   return [op.layer.group, op.layer.index, op.heads, op.kvHeads, op.headDim];
 }
 
-interface BufferLife {
+interface BufferLifetime {
   readonly first: number;
   readonly last: number;
-  /** No other buffer may use its memory: it comes from outside, or goes there. */
+  /** True if no other buffer may share its memory: it is an input or output of the program. */
   readonly alone: boolean;
 }
 
-/** The ops between which each buffer holds something; a buffer that no op writes before reading, or reads after writing, lives throughout. */
-function bufferLives(program: Program): readonly BufferLife[] {
+/**
+ * The ops between which each buffer holds data. A buffer that is read before any op writes it, or not read after the
+ * last write, lives throughout.
+ */
+function bufferLifetimes(program: Program): readonly BufferLifetime[] {
   const end = program.ops.length;
   return program.buffers.map((_, id) => {
     const reads = program.ops.flatMap((op, index) => (opReads(op).includes(id) ? [index] : []));
@@ -149,7 +153,7 @@ function bufferLives(program: Program): readonly BufferLife[] {
   });
 }
 
-/** Heads of each query buffer, from the ops that touch it. */
+/** Heads of each query buffer, from the ops that use it. */
 function queryHeads(program: Program): ReadonlyMap<BufferId, { readonly heads: number; readonly headDim: number }> {
   const heads = new Map<BufferId, { heads: number; headDim: number }>();
   for (const op of program.ops) {

@@ -23,7 +23,7 @@ export function layerAttention(config: ModelConfig, layer: number): AttentionOpt
 export function positionTable(config: ModelConfig, stem: string): PositionTable {
   const { positions, maxPositions, architecture } = config;
   if (positions.kind !== 'learned')
-    throw new Error(`Cannot build the model: ${architecture} has learned positions, not ${positions.kind}`);
+    throw new Error(`Cannot build the model: ${architecture} requires learned positions, not ${positions.kind}`);
   return { name: `${stem}.weight`, rows: maxPositions + positions.offset, offset: positions.offset };
 }
 

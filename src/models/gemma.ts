@@ -1,17 +1,16 @@
-// Common parts of Gemma 2 and 3: scaled embeddings, norms before and after attention and MLP, GeGLU, local and global
-// layers.
+// Gemma 2 and 3: scaled embeddings, norms before and after attention and MLP, GeGLU, local and global layers.
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { layerAttention } from './attention.ts';
 
 /** Differences between the generations. */
-export interface GemmaTraits {
+interface GemmaTraits {
   /** q and k have an RMSNorm per head before the rotation. */
   readonly qkNorm: boolean;
 }
 
-export function gemma(config: ModelConfig, traits: GemmaTraits): Graph {
+function gemma(config: ModelConfig, traits: GemmaTraits): Graph {
   const { hiddenSize, intermediateSize, vocabSize, heads, kvHeads, headDim, norm, biases, activation } = config;
   const b = new GraphBuilder();
   const table = 'model.embed_tokens';
@@ -37,4 +36,14 @@ export function gemma(config: ModelConfig, traits: GemmaTraits): Graph {
   }
   const head = config.tieEmbeddings ? table : 'lm_head';
   return b.head(b.rmsNorm(h, 'model.norm', norm), head, vocabSize, config.logitSoftcap);
+}
+
+/** Gemma 2: soft-capped attention scores and logits; every second layer is local, by the configuration. */
+export function gemma2(config: ModelConfig): Graph {
+  return gemma(config, { qkNorm: false });
+}
+
+/** Gemma 3, its text part: norms over each head of q and k instead of the caps, and a separate rope for local layers. */
+export function gemma3(config: ModelConfig): Graph {
+  return gemma(config, { qkNorm: true });
 }

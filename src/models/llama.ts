@@ -34,3 +34,18 @@ export function llama(config: ModelConfig, traits: LlamaTraits = { qkNorm: false
   }
   return b.head(b.rmsNorm(h, 'model.norm', norm), config.tieEmbeddings ? table : 'lm_head', vocabSize);
 }
+
+/** Mistral: Llama, with a sliding window if the configuration has one. */
+export function mistral(config: ModelConfig): Graph {
+  return llama(config);
+}
+
+/** Qwen2 and 2.5: Llama with biases on q, k and v. */
+export function qwen2(config: ModelConfig): Graph {
+  return llama({ ...config, biases: { qkv: true, attentionOutput: false, mlp: false } });
+}
+
+/** Qwen3: Llama with an rms norm over each head of q and of k. */
+export function qwen3(config: ModelConfig): Graph {
+  return llama(config, { qkNorm: true });
+}

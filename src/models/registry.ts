@@ -2,16 +2,12 @@
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { bloom } from './bloom.ts';
-import { gemma2 } from './gemma2.ts';
-import { gemma3 } from './gemma3.ts';
+import { gemma2, gemma3 } from './gemma.ts';
 import { gptNeox } from './gpt-neox.ts';
 import { gpt2 } from './gpt2.ts';
-import { llama } from './llama.ts';
-import { mistral } from './mistral.ts';
+import { llama, mistral, qwen2, qwen3 } from './llama.ts';
 import { opt } from './opt.ts';
 import { phi3 } from './phi3.ts';
-import { qwen2 } from './qwen2.ts';
-import { qwen3 } from './qwen3.ts';
 
 const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = {
   bloom,

@@ -18,7 +18,7 @@ export interface MessengerCounts extends SentPages {
 }
 
 /** Work of a remote attention server for debtors. */
-export interface GuestCounts {
+export interface RemoteAttentionCounts {
   /** Answered queries: of one sequence in one layer each. */
   readonly queries: number;
   /** Query rows of these. */

@@ -1,8 +1,13 @@
 // A scene: a small program with its weights, pages and step, which any backend can play; what it leaves is compared.
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
-import type { Backend, KvPoolHandle, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
-import type { RemoteAttentionHandle } from '../../src/kernel/guests.ts';
+import type {
+  Backend,
+  KvPoolHandle,
+  LinearSpec,
+  RemoteAttentionHandle,
+  StepOutcome,
+} from '../../src/kernel/backend.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
 export interface Scene {
@@ -100,7 +105,7 @@ export function play(
     backend.freeProgram(program);
     for (const way of ways) way.close();
     for (const { room, pool } of rooms) {
-      backend.freeGuestRoom(room);
+      backend.freeRemoteAttentionServer(room);
       backend.freeKvPool(pool);
     }
     backend.freeKvPool(pool);
@@ -113,7 +118,7 @@ function openRoom(backend: Backend, scene: Scene, { pages, loans }: SceneRoom) {
   const { kvHeads, headDim } = scene.kv ?? { kvHeads: 1, headDim: 1 };
   const pool = backend.createKvPool({ kvHeads, headDim, type: scene.kvType ?? 'f32', pages: pages.length });
   for (const [page, values] of pages.entries()) backend.writePage(pool, page, values);
-  const room = backend.createGuestRoom(pool);
+  const room = backend.createRemoteAttentionServer(pool);
   for (const { loan, blocks, pages: lent } of loans) backend.lendBlocks(room, loan, blocks, lent);
   return { pool, room };
 }

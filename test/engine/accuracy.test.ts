@@ -43,6 +43,6 @@ test('perplexity is what the log-probabilities of each next token say, at any bl
 
 test('a text of one token predicts nothing and is refused', () => {
   expect(() => measureAccuracy({ model: embeddedModel, backend, tokens: [1], forms: [] })).toThrow(
-    'the text has 1 tokens: 2 needed',
+    'the text has 1 tokens: 2 required',
   );
 });

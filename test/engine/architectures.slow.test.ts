@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
-import { firstSeenBlock } from '../../src/engine/plain-step.ts';
+import { firstAttendedBlock } from '../../src/engine/plain-step.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { backends, type NamedBackend } from './backends.ts';
@@ -50,9 +50,9 @@ function tailRows(player: Player, windows: readonly number[], from: number): Uin
   player.step([{ tokens: prompt.slice(0, from), start: 0, blocks, logits: 'none' }]);
   return prompt.slice(from).flatMap((token, i) => {
     const start = from + i;
-    const left = Math.min(...windows.map((window) => firstSeenBlock(start, window)));
+    const left = Math.min(...windows.map((window) => firstAttendedBlock(start, window)));
     for (const block of blocks.slice(0, left)) player.spoil(block, Number.NaN, 'windows');
-    return player.step([{ tokens: [token], start, blocks, leavesBehind: true, logits: 'all' }]).rows;
+    return player.step([{ tokens: [token], start, blocks, omitsUnseen: true, logits: 'all' }]).rows;
   });
 }
 

@@ -67,7 +67,7 @@ test('a tensor of the wrong shape or a missing one is one line with file and ten
 });
 
 test('a context beyond the positions is refused, with both figures', () => {
-  expect(() => loaded(embeddedModel, { context: 10_000 })).toThrow('context 10000 is longer than its positions: 8192');
+  expect(() => loaded(embeddedModel, { context: 10_000 })).toThrow('context 10000 exceeds its maximum positions: 8192');
 });
 
 test('a pool too small for one block is refused, with figures', () => {

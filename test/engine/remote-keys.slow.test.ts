@@ -3,8 +3,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
-import type { Backend, KvPoolHandle } from '../../src/kernel/backend.ts';
-import type { RemoteAttentionHandle } from '../../src/kernel/guests.ts';
+import type { Backend, KvPoolHandle, RemoteAttentionHandle } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
 import { nativeBackends } from './backends.ts';
@@ -37,7 +36,7 @@ class Creditor {
     this.#backend = backend;
     this.#layers = layers;
     this.pool = backend.createKvPool({ pages: blocksMost * layers, kvHeads, headDim, type });
-    this.room = backend.createGuestRoom(this.pool);
+    this.room = backend.createRemoteAttentionServer(this.pool);
   }
 
   /** Takes the contents of a range, and lends its blocks. */
@@ -65,7 +64,7 @@ class Creditor {
   }
 
   free(): void {
-    this.#backend.freeGuestRoom(this.room);
+    this.#backend.freeRemoteAttentionServer(this.room);
     this.#backend.freeKvPool(this.pool);
     this.#backend.close();
   }

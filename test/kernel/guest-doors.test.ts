@@ -15,7 +15,7 @@ function over(transport: 'tcp' | 'shared', doorToken = 'secret', token = doorTok
     return {
       room: far,
       close: () => {
-        backend.freeGuestRoom(far);
+        backend.freeRemoteAttentionServer(far);
         door.close();
       },
     };
@@ -41,7 +41,7 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
       const door = new NativeGuestDoor(room, { host, token: 'secret', transport });
       door.close();
       const far = reachGuestRoom(pool, door.address, 'secret', transport);
-      return { room: far, close: () => backend.freeGuestRoom(far) };
+      return { room: far, close: () => backend.freeRemoteAttentionServer(far) };
     };
     expect(resultOf(play(backend, lent, {}, undefined, gone)).unanswered).toEqual(Int32Array.of(0));
   });
@@ -52,7 +52,7 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
     expect(() => backend.lendBlocks(far, 1, Int32Array.of(0), Int32Array.of(0))).toThrow(
       /it belongs to another process/,
     );
-    backend.freeGuestRoom(far);
+    backend.freeRemoteAttentionServer(far);
     backend.freeKvPool(pool);
   });
 });

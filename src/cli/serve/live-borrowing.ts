@@ -134,7 +134,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
     Math.floor(bytes / kv.pageBytes / group.layers);
   const own = blocksOf(settings.kvBytes);
-  const room = backend.createGuestRoom(engine.pool);
+  const room = backend.createRemoteAttentionServer(engine.pool);
   const live = new LiveLending({
     ...{ ways, messenger: messenger(), rooms: backend, room },
     host: {

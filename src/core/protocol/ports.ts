@@ -1,6 +1,6 @@
 // Ports between the gateway and the cluster: requests in, events and snapshots out.
 
-import type { GuestCounts, MessengerCounts, RemoteCounts } from '../../util/counts.ts';
+import type { MessengerCounts, RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
 import type { PinId, RequestId } from './ids.ts';
 import type { InstanceRole } from './instance-report.ts';
 import type { PinOrder as Order, PinState } from './pin-order.ts';
@@ -206,7 +206,7 @@ export interface LendingSnapshot {
   readonly place: number;
   readonly links: readonly LendingLink[];
   /** Attention computed here for debtors: query rows in, partials out. */
-  readonly guests: GuestCounts;
+  readonly guests: RemoteAttentionCounts;
   /** Attention computed by creditors: query rows out, partials in, and how long steps waited for them after their own part. */
   readonly remote: RemoteCounts;
 }

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type { GuestCounts, RemoteCounts, SentPages, StoreCounts } from '../../util/counts.ts';
+import type { RemoteAttentionCounts, RemoteCounts, SentPages, StoreCounts } from '../../util/counts.ts';
 import { encodingVersion } from '../encode.ts';
 
 /** The functions that native/addon/ binds. Handles are integers, valid in every thread of the process. */
@@ -115,9 +115,9 @@ export interface NativeModule {
   lendBlocks(server: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   takeBackBlocks(server: number, loan: number, blocks: Int32Array): void;
   setRemoteAttentionShare(server: number, thousandths: number): void;
-  remoteAttentionServerCounts(server: number): GuestCounts;
+  remoteAttentionServerCounts(server: number): RemoteAttentionCounts;
   /** Counts of one loan's queries; times are 0. */
-  remoteAttentionLoanCounts(server: number, loan: number): GuestCounts;
+  remoteAttentionLoanCounts(server: number, loan: number): RemoteAttentionCounts;
   remoteCounts(backend: number): RemoteCounts;
   createProgram(
     backend: number,

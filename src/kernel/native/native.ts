@@ -1,6 +1,6 @@
 // The native backend: the contract of backend.ts over the compiled addon.
 import type { BufferId, Program } from '../../graph/program.ts';
-import type { GuestCounts, RemoteCounts } from '../../util/counts.ts';
+import type { RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
 import type { Step } from '../../util/step.ts';
 import type {
   Backend,
@@ -10,12 +10,12 @@ import type {
   LinearSpec,
   ProgramBindings,
   ProgramHandle,
+  RemoteAttentionHandle,
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from '../codes.ts';
 import { encodeProgram } from '../encode.ts';
-import type { RemoteAttentionHandle } from '../guests.ts';
 import { loadNative, type NativeModule } from './addon.ts';
 import { createResult, stepArguments, unansweredFlags, withUnanswered } from './step.ts';
 
@@ -105,7 +105,7 @@ class NativeBackend implements Backend {
     this.#native.writePage(pool, page, values);
   }
 
-  createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle {
+  createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
     return this.#native.createRemoteAttentionServer(this.#team, pool);
   }
 
@@ -117,15 +117,15 @@ class NativeBackend implements Backend {
     this.#native.takeBackBlocks(room, loan, blocks);
   }
 
-  setGuestShare(room: RemoteAttentionHandle, thousandths: number): void {
+  setRemoteAttentionShare(room: RemoteAttentionHandle, thousandths: number): void {
     this.#native.setRemoteAttentionShare(room, thousandths);
   }
 
-  guestCounts(room: RemoteAttentionHandle): GuestCounts {
+  remoteAttentionCounts(room: RemoteAttentionHandle): RemoteAttentionCounts {
     return this.#native.remoteAttentionServerCounts(room);
   }
 
-  freeGuestRoom(room: RemoteAttentionHandle): void {
+  freeRemoteAttentionServer(room: RemoteAttentionHandle): void {
     this.#native.freeRemoteAttention(room);
   }
 

@@ -1,7 +1,6 @@
 // Guest rooms of other processes, over shared memory or tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
 import { createHash } from 'node:crypto';
-import type { KvPoolHandle } from '../backend.ts';
-import type { RemoteAttentionHandle } from '../guests.ts';
+import type { KvPoolHandle, RemoteAttentionHandle } from '../backend.ts';
 import { loadNative, type NativeModule, type Transport, transportCodes } from './addon.ts';
 
 export interface GuestDoorOptions {

@@ -2,7 +2,7 @@
 
 import { planBuffers } from '../../graph/plan.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
-import type { GuestCounts, RemoteCounts } from '../../util/counts.ts';
+import type { RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
 import type { Step } from '../../util/step.ts';
 import type {
   Backend,
@@ -12,10 +12,10 @@ import type {
   LinearSpec,
   ProgramBindings,
   ProgramHandle,
+  RemoteAttentionHandle,
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
-import type { RemoteAttentionHandle } from '../guests.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './buffers.ts';
 import { checkGroups } from './groups.ts';
@@ -81,7 +81,7 @@ export class ReferenceBackend implements Backend {
     this.#pools.get(pool).write(page, values);
   }
 
-  createGuestRoom(pool: KvPoolHandle): RemoteAttentionHandle {
+  createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
     const room = referenceRooms.add(new ReferenceRoom(this.#pools.get(pool)));
     this.#rooms.add(room);
     return room;
@@ -96,15 +96,15 @@ export class ReferenceBackend implements Backend {
   }
 
   /** Guests of the oracle take no time but their own. */
-  setGuestShare(room: RemoteAttentionHandle): void {
+  setRemoteAttentionShare(room: RemoteAttentionHandle): void {
     referenceRooms.get(room);
   }
 
-  guestCounts(room: RemoteAttentionHandle): GuestCounts {
+  remoteAttentionCounts(room: RemoteAttentionHandle): RemoteAttentionCounts {
     return referenceRooms.get(room).counts;
   }
 
-  freeGuestRoom(room: RemoteAttentionHandle): void {
+  freeRemoteAttentionServer(room: RemoteAttentionHandle): void {
     referenceRooms.free(room);
     this.#rooms.delete(room);
   }

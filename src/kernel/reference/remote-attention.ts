@@ -1,5 +1,5 @@
 // Remote attention servers of the oracle: lent pages are read in place, in the thread of the debtor.
-import type { GuestCounts } from '../../util/counts.ts';
+import type { RemoteAttentionCounts } from '../../util/counts.ts';
 import { pageTokens, type RemoteKeys, type Step } from '../../util/step.ts';
 import type { PageOf, ReferencePool } from './attention.ts';
 import { Handles } from './handles.ts';
@@ -17,7 +17,7 @@ export class ReferenceRoom {
   }
 
   /** No bytes move, and no thread computes for another. */
-  get counts(): GuestCounts {
+  get counts(): RemoteAttentionCounts {
     const moved = { seconds: 0, restSeconds: 0, bytesIn: 0, bytesOut: 0 };
     return { queries: this.#queries, rows: this.#rows, refused: this.#refused, ...moved };
   }

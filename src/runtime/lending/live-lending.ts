@@ -18,9 +18,9 @@ export interface RemoteAttentionServers {
   lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   /** When it returns, remote attention uses none of these blocks. */
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
-  setGuestShare(room: number, thousandths: number): void;
-  guestCounts(room: number): LendingSnapshot['guests'];
-  freeGuestRoom(room: number): void;
+  setRemoteAttentionShare(room: number, thousandths: number): void;
+  remoteAttentionCounts(room: number): LendingSnapshot['guests'];
+  freeRemoteAttentionServer(room: number): void;
   remoteCounts(): LendingSnapshot['remote'];
 }
 
@@ -97,7 +97,7 @@ export class LiveLending {
     this.#options = options;
     const { rooms, room, messenger, layers, remoteAttentionPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    rooms.setGuestShare(room, remoteAttentionPermilleMax);
+    rooms.setRemoteAttentionShare(room, remoteAttentionPermilleMax);
   }
 
   /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
@@ -113,7 +113,7 @@ export class LiveLending {
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
     const { rooms, room, host } = this.#options;
     const links = this.#counters.links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor));
-    const counts = { guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
+    const counts = { guests: rooms.remoteAttentionCounts(room), remote: rooms.remoteCounts() };
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
     return { ...totals, copiedBytes, earlyBytes, place: this.#instance, links, ...counts };
   }
@@ -315,7 +315,7 @@ export class LiveLending {
     if (this.#addresses.get(creditor) === address) return;
     const { rooms, host } = this.#options;
     const before = this.#servers.get(creditor);
-    if (before !== undefined) rooms.freeGuestRoom(before);
+    if (before !== undefined) rooms.freeRemoteAttentionServer(before);
     this.#addresses.set(creditor, address);
     this.#servers.set(creditor, host.connectServer(address));
   }
@@ -389,7 +389,7 @@ export class LiveLending {
     const elapsedUs = nowUs - this.#lastLoad.us;
     if (elapsedUs < checkUs) return;
     const { rooms, room, remoteAttentionPermilleMax } = this.#options;
-    const { seconds, restSeconds } = rooms.guestCounts(room);
+    const { seconds, restSeconds } = rooms.remoteAttentionCounts(room);
     const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
     const { guestUs, restUs, stepUs: ownUs } = this.#lastLoad;
     this.#lastLoad = now;

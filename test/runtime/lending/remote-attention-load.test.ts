@@ -18,12 +18,12 @@ class ScriptedRooms implements RemoteAttentionServers {
   looks = 0;
   lendBlocks(): void {}
   takeBackBlocks(): void {}
-  setGuestShare(): void {}
-  freeGuestRoom(): void {}
+  setRemoteAttentionShare(): void {}
+  freeRemoteAttentionServer(): void {}
   remoteCounts() {
     return { queries: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
   }
-  guestCounts() {
+  remoteAttentionCounts() {
     this.looks++;
     const { seconds, restSeconds } = this;
     return { queries: 0, rows: 0, refused: 0, seconds, restSeconds, bytesIn: 0, bytesOut: 0 };
