@@ -80,5 +80,7 @@ test('phi3 reads one matrix for q, k and v and one for gate and up', () => {
 });
 
 test('an architecture with learned positions refuses a configuration with RoPE', () => {
-  expect(() => buildGraph({ ...smallConfig, architecture: 'gpt2' })).toThrow('gpt2 has learned positions, not rope');
+  expect(() => buildGraph({ ...smallConfig, architecture: 'gpt2' })).toThrow(
+    'gpt2 requires learned positions, not rope',
+  );
 });
