@@ -132,6 +132,8 @@ test('one row of the residual stream goes from layers to layers', () => {
     expect(output).toBeUndefined();
     expect(last.buffers[input ?? -1]).toEqual({ rows: 'token', kind: 'f32', columns: oddSpec.hiddenSize });
     expect(() => sliceProgram(program, { from: 1, to: 9 })).toThrow('Cannot slice the program');
-    expect(() => engine.slice({ from: 1, to: 2 }).run(groupedStep([], []), neverAborted)).toThrow('activations of the layers');
+    expect(() => engine.slice({ from: 1, to: 2 }).run(groupedStep([], []), neverAborted)).toThrow(
+      'activations of the layers',
+    );
   });
 });
