@@ -1,4 +1,4 @@
-// A cluster of one command: a gateway whose instances are child processes, which restart when they die and end with it.
+// A cluster of one command: the gateway starts its instances as child processes, which restart when they die and end with it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
