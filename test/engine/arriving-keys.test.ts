@@ -77,12 +77,12 @@ describe.skipIf(loadNative() === undefined)('a step over blocks that are on thei
       if (fate !== 'gone') receiver.close(landing);
       messenger.stop(landing);
     };
-    // Long enough for what comes, and nobody waits long for what does not.
+    // Long enough for contents that arrive, short for those that do not.
     const withinMs = fate === 'late' ? 5 : 60_000;
     return { keys: { sequence, arrivals, withinMs }, free };
   }
 
-  it('has the bits of one over blocks that were there, and loses the sequences whose blocks do not come, alone', () => {
+  it('equals a step over present blocks bit for bit, and fails only sequences with missing blocks', () => {
     fc.assert(
       fc.property(sequences, (all) => {
         const prompt = all.map(({ blocks }, s) => ({ ...rowsOf(s, 0, blocks * pageTokens), logits: 'none' as const }));

@@ -47,7 +47,7 @@ class Stages {
   run(cuts: readonly number[], sizes: readonly number[]): string {
     const tables = plainPages(8, this.engine.model.kv.groups);
     for (const { pageTable } of tables) {
-      // Nobody else's pages help.
+      // Pages of other layers do not help.
       for (const page of pageTable) this.engine.writePage(page, this.engine.readPage(page).fill(3));
     }
     const spans = [0, ...cuts].map((from, i) => ({ from, to: cuts[i] ?? this.layers }));

@@ -1,4 +1,5 @@
-// A sequence whose ranges lie at creditors: in every form, and on every instruction set, its logits have the bits of one instance that holds it all.
+// A sequence with ranges at creditors: in every form and on every instruction set, its logits equal those of one
+// instance that holds all ranges, bit for bit.
 import { afterAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';

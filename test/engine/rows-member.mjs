@@ -1,4 +1,5 @@
-// A thread with an engine that runs the last layers of chunks whose rows come from another thread: told of a chunk, it says where its rows are to land, and runs at once.
+// A worker thread with an engine that runs the last layers of chunks. It receives a chunk, announces the receive pages
+// of its activations, and starts the step immediately.
 import { parentPort, workerData } from 'node:worker_threads';
 import { Engine } from '../../dist/engine/engine.js';
 import { loadModel } from '../../dist/engine/load-model.js';

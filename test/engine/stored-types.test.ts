@@ -1,4 +1,5 @@
-// A model whose layers mix K types, five-bit types and floats, as quantised files do: every instruction set against the oracle.
+// A model with layers of K types, five-bit types and floats, as in quantised files: every instruction set against the
+// reference backend.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';

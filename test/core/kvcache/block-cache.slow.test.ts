@@ -93,7 +93,7 @@ interface Entry {
   since: number;
 }
 
-/** The cache as a plain list: what it should hold and whom it should evict. */
+/** The cache as a plain list: the blocks that it should hold, and the ones that it should evict. */
 class Oracle {
   readonly entries = new Map<string, Entry>();
   readonly evicted: string[] = [];

@@ -79,7 +79,7 @@ class Reader {
   }
 }
 
-test('whoever applies its journals, and asks where some are lost, knows what it holds', () => {
+test('a consumer that applies all batches, and requests lost ones, has the blocks of the instance', () => {
   const met = { journals: 0, snapshots: 0 };
   const arrival = fc.record({
     family: fc.nat(3),
@@ -108,7 +108,7 @@ test('whoever applies its journals, and asks where some are lost, knows what it 
   expect(met.journals).toBeGreaterThan(300);
 });
 
-test('an instance that nobody asked to keep a journal says so', () => {
+test('an instance without KV events ignores requests for a snapshot', () => {
   const world = new World();
   expect(world.instance.step(0, { kind: 'requestSnapshot' })).toEqual([
     { kind: 'ignored', message: 'Ignored requestSnapshot: this instance publishes no KV events' },

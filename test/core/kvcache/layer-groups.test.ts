@@ -111,7 +111,7 @@ test('what can be reused is what the definition says, whatever came, went and wa
         const running: Runner[] = [];
         const asked = actions.map(({ text }) => ({ text, last: new KnownPrefix() }));
         for (const { text, chunk, leaves } of actions) {
-          // Whoever asked before is told the same as whoever asks for the first time.
+          // A repeated lookup returns the same as a first one.
           for (const { text: other, last } of asked) {
             const [chain, most] = [chainOf(other), other.length - (chunk % 2)];
             expect(cache.match(chain, most, last)).toBe(cache.match(chain, most));

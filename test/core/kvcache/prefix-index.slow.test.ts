@@ -138,7 +138,7 @@ describe('the prefix index', () => {
     expect(index.held(0)).toBe(66);
   });
 
-  test('takes a snapshot that nobody waits for, where it tells what no journal brought', () => {
+  test('applies an unrequested snapshot that is newer than every batch', () => {
     const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
     const holder = new Holder();
     index.apply(0, holder.change([1, 2]) as KvEventBatch);
@@ -201,7 +201,7 @@ describe('the table of replicas', () => {
     );
   });
 
-  test('forgets only what nobody holds', () => {
+  test('forgets only blocks without holders', () => {
     const table = new ReplicaTable(1, 20, 0);
     for (let name = 0; name < 20; name++) table.add(wordsOf([name]), 0, 0);
     for (let name = 100; name < 1000; name++) {

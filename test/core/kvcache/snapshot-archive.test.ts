@@ -89,7 +89,7 @@ class World {
       gateway.inbox.push({ journals, blocks: told.has(gateway) ? blocks : undefined });
   }
 
-  /** @param how 'doubtful': it was, but nobody says so */
+  /** @param how 'doubtful': it was written, but the writer receives no report */
   endWrite(how: 'written' | 'unwritten' | 'doubtful'): void {
     const { writing } = this;
     if (writing === undefined) return;
@@ -127,7 +127,7 @@ class World {
     for (const gateway of this.gateways) gateway.feed(this.nowUs, { kind: 'wake' });
   }
 
-  /** All that is under way comes, and whoever lacks something says so. */
+  /** Delivers every message in transit; gateways that lack blocks request them. */
   rest(): void {
     for (let i = 0; i < 12; i++) {
       this.turn([], true);
@@ -247,7 +247,7 @@ test('a copy that is not there is told over the link, and written again', () => 
   expect(world.store).toBeDefined();
 });
 
-test('what fails is tried again ever later, a copy grows old, and whoever was replaced writes no more', () => {
+test('failed writes are retried with growing delays, old snapshots are rewritten, and a replaced writer stops', () => {
   const archive = new SnapshotArchive<string>(limits);
   const blocks = { incarnation: 1, number: 0, blocks: 0, words: new Uint32Array() };
   const heard = { kind: 'heard', journals: [], blocks } as const;
@@ -303,7 +303,7 @@ test('one copy is read at a time, and not for ever', () => {
     { kind: 'ask', instance: 1, unread: true },
     { kind: 'read', instance: 0, ticket: 2, number: 2 },
   ]);
-  // Too late, of nobody any more; then of a copy before the one that was named.
+  // A late answer without a reader; then one with an older snapshot than announced.
   const late = { incarnation: 1, number: 9, blocks: 0, words: new Uint32Array() };
   expect(feed(4e6, { kind: 'read', ticket: 1, snapshot: late })).toEqual([]);
   expect(feed(4e6, { kind: 'read', ticket: 2, snapshot: { ...late, number: 1 } })).toEqual([
@@ -311,11 +311,11 @@ test('one copy is read at a time, and not for ever', () => {
   ]);
   expect(feed(5e6, { kind: 'gone', instance: 0 })).toEqual([]);
   expect(feed(5e6, { kind: 'wanted', instance: 0 })).toEqual([{ kind: 'ask', instance: 0, unread: false }]);
-  // Who does not answer is asked again.
+  // An instance that does not answer receives another request.
   expect(feed(15e6, { kind: 'wanted', instance: 1 })).toEqual([{ kind: 'ask', instance: 1, unread: false }]);
 });
 
-test('one too large for the store is refused once, and looked at again when as much has changed as there is, or somebody asks', () => {
+test('a snapshot too large for the store is refused once, and tried again after as many changes as blocks, or on request', () => {
   const archive = new SnapshotArchive<string>(limits);
   const kinds = (nowUs: number, event: Parameters<typeof archive.step>[1]) =>
     archive.step(nowUs, event).map(({ kind }) => kind);

@@ -1,4 +1,5 @@
-// Tiers whose blocks have contents: whatever is taken from the cache holds what its name says, however moves, writes and reads fall.
+// Tiers with block contents: blocks from the cache hold the contents of their digests, in every order of moves, writes
+// and reads.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
@@ -137,11 +138,11 @@ class World {
     this.cache.lower?.ssdReadEnded(blocks, bad?.slot);
     landing.fill(from, bad === undefined ? to : bad.depth - 1, 'ssd');
     landing.close();
-    // Whoever waited for it starts.
+    // The waiting sequence starts.
     this.serve(path);
   }
 
-  /** Nobody wants what the oldest read brings. */
+  /** The blocks of the oldest read are not required any more. */
   stopped(): void {
     const read = this.#reads.shift();
     if (read === undefined) return;

@@ -291,7 +291,7 @@ describe('SSD', () => {
     serve(world, 'cccc');
     expect(lower?.takeSsdWrites().count).toBe(4);
     lower?.written(4);
-    // Full: what comes next takes the place of what nobody reads.
+    // Full: the next block evicts one without readers.
     serve(world, 'dddd');
     lower?.takeSsdWrites();
     world.cache.check();
