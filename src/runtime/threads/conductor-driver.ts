@@ -315,7 +315,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     try {
       sink?.(event);
     } catch (error) {
-      // One request's trouble must not end those that are heard after it.
+      // A sink that throws must not keep later events from other requests.
       this.log(`Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`);
       this.cancel(id);
     }
