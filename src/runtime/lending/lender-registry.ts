@@ -87,7 +87,7 @@ type Announced = ReadonlyMap<InstanceIndex, string>;
 /** The entry of a number that was never taken, or that a lost record lacks. */
 const unassigned: LenderPlace = { name: '', incarnation: 0 };
 
-/** The instance's previous number, a freed one, a new one, or one whose owner is not announced. */
+/** The instance's previous number, a freed one, a new one, or the number of an owner without announcements. */
 function freeNumber(
   places: readonly LenderPlace[],
   name: string,

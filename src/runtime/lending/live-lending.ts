@@ -86,7 +86,7 @@ export class LiveLending {
   readonly #servers = new Map<InstanceIndex, number>();
   /** By creditor in another process, the address of its server. */
   readonly #addresses = new Map<InstanceIndex, string>();
-  /** Completed moves whose own pages another transfer still reads. */
+  /** Completed moves with own pages that another transfer still reads. */
   #unreleased: { readonly move: number; readonly pages: Int32Array }[] = [];
   /** Time of the last check for unreachable receive buffers. */
   #checkedUs = 0;
@@ -230,7 +230,7 @@ export class LiveLending {
     return { kind: 'moved', move };
   }
 
-  /** Completed moves whose own pages are no longer read. */
+  /** Completed moves with own pages that are no longer read. */
   #released(): readonly InstanceEvent[] {
     const all = this.#unreleased;
     if (all.length === 0) return [];

@@ -35,7 +35,7 @@ export class ActivationSender {
   /** Lost members. */
   readonly #lost = new Set<InstanceIndex>();
   readonly #links: LinkCounters;
-  /** Unreachable receive buffers whose chunks are not settled. */
+  /** Unreachable receive buffers with unsettled chunks. */
   readonly #unreachable = new Set<ReceiveBufferHandle>();
   #events: InstanceEvent[] = [];
   #number = 0;
@@ -121,7 +121,7 @@ export class ActivationSender {
     if (outgoing?.to === from) this.#drop(outgoing);
   }
 
-  /** Drops chunks of ended requests that are not computed, or whose member is lost. */
+  /** Drops chunks of ended requests that are not computed, or go to a lost member. */
   sweep(isComputing: (id: RequestId) => boolean): void {
     for (const outgoing of this.#chunks.values())
       if ((!outgoing.computed || this.#lost.has(outgoing.to)) && !isComputing(outgoing.id)) this.#drop(outgoing);

@@ -152,7 +152,7 @@ export class PeerSession<Theirs extends Announcement> {
     this.#publish(current, { kind: 'ack', session, ...channel.ack, bytes });
   }
 
-  /** Between equals, the process whose name sorts first leads. */
+  /** Between equals, the process with the first name in sort order leads. */
   #leads(other: string): boolean {
     const { leads } = roles[this.#role];
     return leads === 'byName' ? this.#process.name < other : leads;

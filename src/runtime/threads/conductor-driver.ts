@@ -64,7 +64,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   });
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
-  /** Nesting of events whose effects are being carried out. */
+  /** Nesting depth of the events in progress. */
   #depth = 0;
   readonly #cancels: RequestId[] = [];
   #draining = false;

@@ -42,7 +42,7 @@ export interface LiveClusterOptions {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another; undefined: none is lent. */
   readonly lending?: Omit<LendingManagerSettings, 'instances'> | undefined;
-  /** Restart instances whose thread ends. */
+  /** Restart an instance when its thread ends. */
   readonly restarts?: boolean;
   log(message: string): void;
 }

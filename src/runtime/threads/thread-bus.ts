@@ -36,7 +36,7 @@ export interface ThreadEndpoint {
   readonly incarnation: number;
 }
 
-/** Address of an instance whose peers are in other processes. */
+/** Address of an instance with peers in other processes. */
 export const ownAddress = 'own';
 
 export function publishTo<K extends keyof ThreadSubjects>(

@@ -86,7 +86,7 @@ export interface InstanceDescription {
   readonly weightBytes: number;
   readonly kvBytes: number;
   readonly contextTokens: number;
-  /** Tokens whose keys and values fit into KV memory at once. */
+  /** Number of tokens that KV memory holds at once. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
   /** Blocks that it can receive at once in a settlement; undefined if no memory is lent. */

@@ -28,7 +28,7 @@ export interface Messenger {
   readonly counts: MessengerCounts;
   /** Number of the next step over the pool, for `send`. */
   readonly nextStep: number;
-  /** Opens a receive buffer whose place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
+  /** Opens a receive buffer: its place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
   /** The arrivals for `Step.arriving` of a receive buffer by layers of which `blocks` blocks come, until it is closed. */
   arrivals(landing: ReceiveBufferHandle, blocks: number): number | undefined;
