@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { readOptions } from '../../src/cli/options/options.ts';
 import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
+import { evictionKinds } from '../../src/core/kvcache/eviction.ts';
 
 type Flags = Readonly<Record<string, unknown>>;
 
@@ -33,7 +34,7 @@ const workload: fc.Arbitrary<Flags> = fc.record({
 const machine: fc.Arbitrary<Flags> = fc.record({
   cacheBlocks: fc.constantFrom(100, 160, 300),
   blockTokens: fc.constantFrom(128, 512),
-  eviction: fc.constantFrom('lru', 'lfu', 'length-aware', 'fifo'),
+  eviction: fc.constantFrom(...evictionKinds),
   placement: fc.constantFrom('cache-aware', 'local-cache-only', 'least-loaded', 'round-robin', 'random'),
   stream: fc.boolean(),
   coalesce: fc.boolean(),

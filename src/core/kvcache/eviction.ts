@@ -1,5 +1,5 @@
 // Eviction orders of cached blocks, and the queue that applies one. To add an order, add an entry to `evictionOrders`:
-// options, help and checks read the names from there.
+// options, help and checks read the names from there. Lower tiers keep `lru` in a `LruList` instead (`growingQueue`).
 import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from '../protocol/ids.ts';
 import { LruList } from './lru-list.ts';
@@ -27,7 +27,7 @@ function deeper({ depth }: BlockUse, a: BlockId, b: BlockId): number {
   return depth[b] - depth[a];
 }
 
-/** All orders end with the deepest block, then the lowest id, so that every order is total. */
+/** Every order ends with the lowest id, so that it is total. */
 export const evictionOrders = {
   lru: (use, a, b) => difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,
   lfu: (use, a, b) => difference(use.uses, a, b) || difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,

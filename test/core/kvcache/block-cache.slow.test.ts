@@ -7,7 +7,7 @@ import { BlockPool } from '../../../src/core/kvcache/block-pool.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
-import type { EvictionKind } from '../../../src/core/kvcache/eviction.ts';
+import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { blocksFor } from '../../../src/core/kvcache/layer-groups.ts';
 import { PagePool } from '../../../src/core/kvcache/page-pool.ts';
 import { pageTokens } from '../../../src/util/step.ts';
@@ -168,7 +168,7 @@ function pathsOf(text: string): string[] {
   return Array.from({ length: text.length }, (_, i) => text.slice(0, i + 1));
 }
 
-describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by %s', (kind) => {
+describe.each(evictionKinds)('eviction by %s', (kind) => {
   test('keeps what a brute-force oracle keeps', () => {
     const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 6 });
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });

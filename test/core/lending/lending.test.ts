@@ -183,6 +183,55 @@ describe('a loan', () => {
     expect(town.members[0].owes(1)).toBe(town.members[1].memory.heldPages);
   });
 
+  /** Instance 0 borrows from instance 1, and needs the blocks no more while messages of a kind are lost. */
+  function returning(losing: LendingMessageKind): Town {
+    const town = new Town(2);
+    town.run(300);
+    town.members[0].leave(3);
+    town.run(100);
+    expect(town.members[1].memory.heldPages).toBeGreaterThan(0);
+    town.losing = [losing];
+    town.members[0].leave(20);
+    for (let ms = 0; ms < 1_000 && !town.said.includes('return'); ms++) town.run(1);
+    town.run(2);
+    return town;
+  }
+
+  const count = ({ said }: Town, kind: LendingMessageKind): number => said.filter((each) => each === kind).length;
+
+  it('is returned again until the return is acknowledged, when a return is lost', () => {
+    const town = returning('return');
+    expect(count(town, 'return')).toBe(1);
+    const [debt] = town.members[0].rmanager.debts;
+    const blocks = debt.returning.size;
+    expect(blocks).toBeGreaterThan(0);
+    expect(town.members[1].memory.heldPages).toBe(blocks);
+    town.losing = [];
+    // Less than a lease: nothing but the repeated return frees the blocks.
+    town.run(times.renewUs / 1_000 + 10);
+    expect([count(town, 'return'), count(town, 'returned')]).toEqual([2, 1]);
+    expect(town.members[1].memory.heldPages).toBe(0);
+    expect([...town.members[0].rmanager.debts]).toEqual([]);
+    town.run(1_000);
+    expect(count(town, 'return')).toBe(2);
+  });
+
+  it('has its duplicate return acknowledged again, which changes nothing, when an acknowledgement is lost', () => {
+    const town = returning('returned');
+    expect([count(town, 'return'), count(town, 'returned')]).toEqual([1, 1]);
+    // The creditor has its blocks back; its debtor still waits for the acknowledgement.
+    expect(town.members[1].memory.heldPages).toBe(0);
+    const [debt] = town.members[0].rmanager.debts;
+    expect(debt.returning.size).toBeGreaterThan(0);
+    town.losing = [];
+    const { totals } = town.members[1].memory.lending.device;
+    const before = { ...totals };
+    town.run(times.renewUs / 1_000 + 10);
+    expect([count(town, 'return'), count(town, 'returned')]).toEqual([2, 2]);
+    expect(town.members[1].memory.lending.device.totals).toEqual(before);
+    expect([...town.members[0].rmanager.debts]).toEqual([]);
+  });
+
   it('is recalled when its creditor runs short, and vacated', () => {
     const town = new Town(2);
     town.run(300);

@@ -1,4 +1,5 @@
 // Applies a patch with a known bug to a copy of the pure rooms and runs chaos seeds on it: the checks must find the bug.
+// A patch whose name begins with `request-` runs in chaos of requests, any other in chaos of lending.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -6,7 +7,7 @@ import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { root } from '../../../scripts/root.mjs';
 
-/** The chaos runs of a mutant. The names of mutants of requests begin with `request-`. */
+/** The chaos runs of a mutant. */
 const lending = { entry: 'sim/faults/lending-chaos', run: 'runLendingChaos' };
 const requests = { entry: 'sim/faults/request-chaos', run: 'runRequestChaos' };
 
