@@ -21,12 +21,13 @@ export type MembershipEvent<A extends Announcement> =
   | { readonly kind: 'connection'; readonly up: boolean }
   | { readonly kind: 'wake' };
 
-export type Departure = 'left' | 'sent no heartbeat' | 'restarted' | 'lost messages';
+/** Why a process counts as lost. */
+export type LossReason = 'left' | 'sent no heartbeat' | 'restarted' | 'lost messages';
 
 export type MembershipEffect<A extends Announcement> =
   /** The member is alive; all state of an earlier session with it is void. */
   | { readonly kind: 'joined'; readonly member: A }
-  | { readonly kind: 'lost'; readonly name: string; readonly incarnation: number; readonly why: Departure }
+  | { readonly kind: 'lost'; readonly name: string; readonly incarnation: number; readonly why: LossReason }
   /** The process cannot be a member; emitted once for each incarnation. */
   | { readonly kind: 'refused'; readonly name: string; readonly why: string };
 
@@ -153,7 +154,7 @@ export class Membership<A extends Announcement> {
         this.#lose(name, 'sent no heartbeat', 'failed');
   }
 
-  #lose(name: string, why: Departure, state: Process['state']): void {
+  #lose(name: string, why: LossReason, state: Process['state']): void {
     const known = this.#processes.get(name);
     if (known === undefined) return;
     known.state = state;

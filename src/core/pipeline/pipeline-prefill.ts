@@ -103,7 +103,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const stage = this.#stages.get(id);
     if (stage?.group.members[stage.index + 1] === to) {
       this.#sender.drop(id);
-      this.#context.handedOff(stage.running, false);
+      this.#context.handedOff(stage.running);
     } else if (passes !== true) {
       this.#context.ignore(event, `request ${id} does not leave here`);
       return;

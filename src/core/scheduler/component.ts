@@ -25,7 +25,7 @@ export type Submission<Request> = Extract<InstanceEvent<Request, never>, { kind:
 export type Continuation = Pick<Submission<never>, 'decodeAt' | 'decodeIncarnation' | 'prefix'>;
 
 /** Why a request leaves: its client cancelled it, its output ended or it failed, or another instance continues it. */
-export type Departure = 'cancelled' | 'finished' | 'failed' | 'handedOff';
+export type LeaveReason = 'cancelled' | 'finished' | 'failed' | 'handedOff';
 
 /** What every component may use of its instance. Fields that later parts fill in are not read in constructors: `scheduler`, `requests`, `executor`. */
 export interface InstanceContext<Request extends Identified, S extends RunningRequest> extends EffectSink<Request> {
@@ -59,8 +59,10 @@ export interface InstanceContext<Request extends Identified, S extends RunningRe
   begin(running: S): void;
   /** Its client cancelled the request. */
   cancel(id: RequestId): void;
-  /** Another instance has the request, or could never hold it (`declined`). */
-  handedOff(running: S, declined: boolean): void;
+  /** Another instance has the request, or its stream there is broken. */
+  handedOff(running: S): void;
+  /** Its decode instance declined the request, which exceeds the receive buffers there. */
+  handOffDeclined(running: S): void;
   /** The request ends after these events. */
   finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void;
   /** The request's logits are not finite. */
@@ -144,7 +146,7 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   awaitedRows(_running: S, _arrived: boolean): void {}
 
   /** A request leaves and still has its blocks: releases what the component holds for it. @param running undefined: the scheduler does not know it. @returns true if the component expected it */
-  drop(_id: RequestId, _running: S | undefined, _departure: Departure): boolean {
+  drop(_id: RequestId, _running: S | undefined, _reason: LeaveReason): boolean {
     return false;
   }
 

@@ -137,8 +137,12 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.lifecycle.cancel({ kind: 'cancel', id });
   }
 
-  handedOff(running: S, declined: boolean): void {
-    this.lifecycle.handedOff(running, declined);
+  handedOff(running: S): void {
+    this.lifecycle.handedOff(running);
+  }
+
+  handOffDeclined(running: S): void {
+    this.lifecycle.handOffDeclined(running);
   }
 
   finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void {

@@ -5,7 +5,7 @@ import type { RequestId } from '../protocol/ids.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import { contextTooLong, promptExceedsReceiveBuffer, queueFull } from '../protocol/refusals.ts';
 import { promptOf } from '../protocol/request-size.ts';
-import type { Continuation, Departure, Identified, Submission } from './component.ts';
+import type { Continuation, Identified, LeaveReason, Submission } from './component.ts';
 import type { RunningRequest } from './executor/executor.ts';
 import type { InstanceInternals } from './instance-internals.ts';
 import { Throughput } from './throughput.ts';
@@ -93,14 +93,28 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     if (!steps.cancelRows(nowUs, running)) requests.remove(running, false);
   }
 
-  /** Another instance has the request, or could never hold it (`declined`). */
-  handedOff(running: S, declined: boolean): void {
-    const { requests } = this.#instance;
+  /** Another instance has the request, or its stream there is broken. */
+  handedOff(running: S): void {
+    this.#close(running);
+    this.#leave(running);
+  }
+
+  /** Its decode instance could never hold the request. */
+  handOffDeclined(running: S): void {
+    this.#close(running);
+    this.#instance.notify(running.id, promptExceedsReceiveBuffer(running.sequence.promptLength));
+    this.#leave(running);
+  }
+
+  #close(running: S): void {
     this.#drop(running.id, running, 'handedOff');
-    requests.close(running.id);
-    if (declined) this.#instance.notify(running.id, promptExceedsReceiveBuffer(running.sequence.promptLength));
+    this.#instance.requests.close(running.id);
+  }
+
+  /** Releases its blocks, after the step in flight if that has rows of it. */
+  #leave(running: S): void {
     if (running.sequence.planned > 0) running.cancelled = true;
-    else requests.remove(running, false);
+    else this.#instance.requests.remove(running, false);
   }
 
   finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void {
@@ -126,9 +140,9 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     for (const component of components) component.ended(id, event);
   }
 
-  #drop(id: RequestId, running: S | undefined, departure: Departure): boolean {
+  #drop(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     let wasExpected = false;
-    for (const component of this.#instance.components) if (component.drop(id, running, departure)) wasExpected = true;
+    for (const component of this.#instance.components) if (component.drop(id, running, reason)) wasExpected = true;
     return wasExpected;
   }
 

@@ -1,6 +1,6 @@
 // Lending across processes for one instance: sessions with all other lenders, the candidacy for the gManager, and the gManager itself if elected.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
-import type { Departure } from '../../core/membership/liveness.ts';
+import type { LossReason } from '../../core/membership/liveness.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope, GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -140,7 +140,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     this.#reportLendable();
   }
 
-  onLost(peer: LenderPeer, why: Departure): void {
+  onLost(peer: LenderPeer, why: LossReason): void {
     const { instance, lendableBlocks } = peer.member;
     if (this.#lenders.get(instance) !== peer) return;
     this.#lenders.delete(instance);

@@ -1,7 +1,7 @@
 // An inference port over instances of other processes: runs a conductor, and keeps a session with each instance of the cluster.
 
 import { type Agreement, formsDiffer, identityOf } from '../../core/membership/agreement.ts';
-import type { Departure } from '../../core/membership/liveness.ts';
+import type { LossReason } from '../../core/membership/liveness.ts';
 import type { PipelineGroup, PrefixFetch } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
@@ -236,7 +236,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     return this.#joined().filter(({ role }) => role !== 'store').length;
   }
 
-  onLost({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
+  onLost({ member: { name } }: Peer<InstanceAnnouncement>, why: LossReason): void {
     const instance = this.#slots.findIndex((slot) => slot.peer?.member.name === name);
     const slot = this.#slots[instance];
     if (slot === undefined) return;

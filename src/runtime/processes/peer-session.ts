@@ -1,6 +1,11 @@
 // One role of a process on the bus: announces it, detects its peers, and keeps a session with each over a reliable channel.
 
-import { type Announcement, type Departure, Membership, type MembershipEvent } from '../../core/membership/liveness.ts';
+import {
+  type Announcement,
+  type LossReason,
+  Membership,
+  type MembershipEvent,
+} from '../../core/membership/liveness.ts';
 import { type ChannelEffect, type ChannelEvent, ReliableChannel } from '../../core/membership/reliable-channel.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
@@ -59,7 +64,7 @@ export interface PeerHandler<Theirs extends Announcement> {
   refuses?(member: Theirs): string | undefined;
   /** A session has started; its state is empty on both sides. */
   onJoined(peer: Peer<Theirs>): void;
-  onLost(peer: Peer<Theirs>, why: Departure): void;
+  onLost(peer: Peer<Theirs>, why: LossReason): void;
   /** @throws Error for a malformed message: both sides then start a new session */
   onMessage(peer: Peer<Theirs>, message: Uint8Array): void;
   /** A later incarnation has this process's name: this one receives nothing more. */
@@ -225,7 +230,7 @@ export class PeerSession<Theirs extends Announcement> {
     if (this.#sessions.get(member.name) === current) this.#ack(current);
   }
 
-  #lose(name: string, why: Departure): void {
+  #lose(name: string, why: LossReason): void {
     this.#members.delete(name);
     this.#end(name, why);
   }
@@ -243,7 +248,7 @@ export class PeerSession<Theirs extends Announcement> {
     return current;
   }
 
-  #end(name: string, why: Departure): void {
+  #end(name: string, why: LossReason): void {
     const current = this.#sessions.get(name);
     this.#sessions.delete(name);
     if (current !== undefined) this.#handler.onLost(current, why);

@@ -45,7 +45,7 @@ interface ExpectedPrompt {
 }
 
 /** A prompt that is sent. */
-interface Departure {
+interface OutgoingStream {
   readonly id: RequestId;
   readonly landing: ReceiveBufferHandle;
   readonly to: InstanceIndex;
@@ -75,7 +75,7 @@ export class LiveHandOffs {
   readonly #options: LiveHandOffsOptions;
   readonly #messenger: Messenger;
   /** By receiver and request. */
-  readonly #departures = new Map<string, Departure>();
+  readonly #outgoing = new Map<string, OutgoingStream>();
   readonly #links: LinkCounters;
   readonly #inFlight: InFlightPages;
   readonly #expected = new Map<RequestId, ExpectedPrompt>();
@@ -151,7 +151,7 @@ export class LiveHandOffs {
 
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
-    if (message.kind === 'release' || message.kind === 'withdraw') this.#endDeparture(to, message.id);
+    if (message.kind === 'release' || message.kind === 'withdraw') this.#endOutgoing(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
     const prefixBuffer = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
     this.sendWire(to, { kind: 'message', message, landing: landing?.handle ?? prefixBuffer });
@@ -184,7 +184,7 @@ export class LiveHandOffs {
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
     const { id, to, step, held } = effect;
-    const landing = this.#departures.get(keyOf(to, id))?.landing;
+    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
     const end = effect.from + effect.tokens;
     const from = this.#inFlight.resumeAt(landing, effect.from, end);
@@ -204,7 +204,7 @@ export class LiveHandOffs {
 
   /** When it returns, no page is read for the prompt; the next `stream` resumes it. */
   halt({ id, to, from }: Halt): void {
-    const landing = this.#departures.get(keyOf(to, id))?.landing;
+    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
     this.#inFlight.halt(landing, from);
     this.#links.settle(keyOf(to, id));
@@ -212,7 +212,7 @@ export class LiveHandOffs {
 
   /** When it returns, no page is read for the prompt, now or later. */
   stop(to: InstanceIndex, id: RequestId): void {
-    this.#endDeparture(to, id);
+    this.#endOutgoing(to, id);
   }
 
   /** True while a prompt may still be sent from one of these pages. */
@@ -220,11 +220,11 @@ export class LiveHandOffs {
     return this.#inFlight.isRead(pages);
   }
 
-  #endDeparture(to: InstanceIndex, id: RequestId): void {
-    const landing = this.#departures.get(keyOf(to, id))?.landing;
+  #endOutgoing(to: InstanceIndex, id: RequestId): void {
+    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
     // Also if all has arrived: unacknowledged pages would be sent again over the next connection.
     if (landing !== undefined) this.#inFlight.stop(landing);
-    this.#departures.delete(keyOf(to, id));
+    this.#outgoing.delete(keyOf(to, id));
     this.#links.settle(keyOf(to, id));
   }
 
@@ -248,16 +248,14 @@ export class LiveHandOffs {
     if (message.kind === 'fetch') {
       if (landing !== undefined) this.prefixes.onFetch(from, message.id, landing);
     } else if (landing !== undefined)
-      this.#departures.set(keyOf(from, message.id), { id: message.id, landing, to: from });
-    if (message.kind === 'received' || message.kind === 'declined') this.#endDeparture(from, message.id);
+      this.#outgoing.set(keyOf(from, message.id), { id: message.id, landing, to: from });
+    if (message.kind === 'received' || message.kind === 'declined') this.#endOutgoing(from, message.id);
     return { kind: 'peer', from, message };
   }
 
   /** Time of the next `poll`, if nothing happens before. */
   get nextUs(): number {
-    return this.#departures.size === 0 && !this.prefixes.isSending
-      ? Number.POSITIVE_INFINITY
-      : this.#checkedUs + checkUs;
+    return this.#outgoing.size === 0 && !this.prefixes.isSending ? Number.POSITIVE_INFINITY : this.#checkedUs + checkUs;
   }
 
   /** Events of received prompts and unreachable receivers since the last call. */
@@ -283,7 +281,7 @@ export class LiveHandOffs {
     const unreachable = this.#inFlight.takeUnreachable();
     if (unreachable.size === 0) return [];
     const events: InstanceEvent[] = [];
-    for (const { id, landing, to } of this.#departures.values())
+    for (const { id, landing, to } of this.#outgoing.values())
       if (unreachable.has(landing)) events.push({ kind: 'streamBroken', id, to });
     return [...events, ...this.prefixes.onUnreachable(unreachable)];
   }

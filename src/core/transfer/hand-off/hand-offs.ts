@@ -6,11 +6,11 @@ import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import { isHandOffMessage } from '../../protocol/peer-messages.ts';
 import {
   type Continuation,
-  type Departure,
   type Handled,
   type Identified,
   InstanceComponent,
   type InstanceContext,
+  type LeaveReason,
   type StepDraft,
 } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
@@ -68,7 +68,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     if (event.kind === 'streamBroken') {
       const running = this.sender.settle(event.id, event.to);
       if (running === undefined) return undefined;
-      this.#context.handedOff(running, false);
+      this.#context.handedOff(running);
       this.#context.announce(connectionBroke(event));
       return 'batch';
     }
@@ -97,7 +97,8 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       case 'declined': {
         const running = this.sender.settle(id, from);
         if (running === undefined) return `request ${id} does not leave here`;
-        this.#context.handedOff(running, message.kind === 'declined');
+        if (message.kind === 'declined') this.#context.handOffDeclined(running);
+        else this.#context.handedOff(running);
         return undefined;
       }
       case 'release':
@@ -128,11 +129,11 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     if (received !== undefined) this.receiver.drop(id);
   }
 
-  override drop(id: RequestId, running: S | undefined, departure: Departure): boolean {
+  override drop(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     this.sender.drop(id);
-    if (departure === 'finished' && running !== undefined) this.#check?.ended(running);
+    if (reason === 'finished' && running !== undefined) this.#check?.ended(running);
     const waits = running?.received !== undefined && !running.started;
-    return (departure === 'cancelled' || waits) && this.receiver.drop(id);
+    return (reason === 'cancelled' || waits) && this.receiver.drop(id);
   }
 
   /** Schedules received prompts; those are refused that would be late. */

@@ -10,11 +10,11 @@ import { isPrefixMessage } from '../../protocol/peer-messages.ts';
 import type { InstanceSnapshot, StoreSnapshot } from '../../protocol/ports.ts';
 import {
   type Continuation,
-  type Departure,
   type Handled,
   type Identified,
   InstanceComponent,
   type InstanceContext,
+  type LeaveReason,
   type StepDraft,
 } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
@@ -168,10 +168,10 @@ export class PrefixMoves<Request extends Identified, S extends RunningRequest> e
     if (running.sequence.arriving !== undefined) this.loads.ran(running, arrived);
   }
 
-  override drop(_id: RequestId, running: S | undefined, departure: Departure): boolean {
+  override drop(_id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     if (running === undefined) return false;
     this.loads.drop(running);
-    if (departure === 'finished') this.offers.offer(running);
+    if (reason === 'finished') this.offers.offer(running);
     return false;
   }
 
