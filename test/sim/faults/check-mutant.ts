@@ -1,5 +1,5 @@
 // Applies a patch with a known bug to a copy of the pure rooms and runs chaos seeds on it: the checks must find the bug.
-// A patch whose name begins with `request-` runs in chaos of requests, any other in chaos of lending.
+// A patch named `request-*` runs in chaos of requests, any other in chaos of lending.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
