@@ -4,6 +4,7 @@ import { alibiSlopes } from '../graph/alibi.ts';
 import type { LinearSource, VectorSource } from '../graph/compile.ts';
 import { ropeTable } from '../graph/rope.ts';
 import type { Backend, LinearHandle } from '../kernel/backend.ts';
+import { assertNever } from '../util/assert-never.ts';
 import { dequantise } from '../weights/quants/dequantise.ts';
 import { quantise } from '../weights/quants/quantise.ts';
 import {
@@ -96,6 +97,8 @@ export function vectorValues(files: ModelFiles, source: VectorSource, context: n
     }
     case 'tensors':
       return storedValues(files, source);
+    default:
+      assertNever(source);
   }
 }
 

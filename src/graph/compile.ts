@@ -1,4 +1,6 @@
 // Compiles a fused graph to a program, and lists the weights and vectors that its ids refer to.
+
+import { assertNever } from '../util/assert-never.ts';
 import {
   type GainRef,
   type Graph,
@@ -121,6 +123,8 @@ class Compiler {
       case 'softcap':
         this.#push({ kind: 'softcap', cap: node.cap, x: this.#updateInPlace(node.x, index, node.out) });
         break;
+      default:
+        assertNever(node);
     }
     this.#convert(node.out);
   }

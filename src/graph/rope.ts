@@ -1,4 +1,6 @@
 // Rotary position tables: inverse frequencies of each scaling kind, and cos | sin per position.
+
+import { assertNever } from '../util/assert-never.ts';
 import type { Rope, RopeScaling } from '../util/model-config.ts';
 
 export interface RopeSpec extends Rope {
@@ -32,6 +34,8 @@ function scaled(spec: RopeSpec, frequency: number, index: number, context: numbe
       const kept = (turns - scaling.lowFreqFactor) / (scaling.highFreqFactor - scaling.lowFreqFactor);
       return blended(frequency, scaling.factor, clamp01(kept));
     }
+    default:
+      assertNever(scaling);
   }
 }
 

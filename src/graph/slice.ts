@@ -1,4 +1,6 @@
 // Slices a program into ranges of layers. The output buffer of one slice is the input of the next.
+
+import { assertNever } from '../util/assert-never.ts';
 import { opReads, opWrites } from './plan.ts';
 import type { BufferId, BufferSpec, Op, Program } from './program.ts';
 
@@ -147,5 +149,7 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
       const parts = op.parts.map(({ o, max, sum }) => ({ o: rename(o), max: rename(max), sum: rename(sum) }));
       return { ...op, parts, out: rename(op.out) };
     }
+    default:
+      assertNever(op);
   }
 }

@@ -2,6 +2,7 @@
 // version.
 import { opReads, opWrites } from '../graph/plan.ts';
 import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../graph/program.ts';
+import { assertNever } from '../util/assert-never.ts';
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
@@ -119,6 +120,8 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
       const parts = op.parts.flatMap((part) => [part.o, part.max, part.sum]);
       return { ints: [op.heads, op.headDim, op.out, op.parts.length, ...parts], floats: [] };
     }
+    default:
+      assertNever(op);
   }
 }
 

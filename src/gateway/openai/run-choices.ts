@@ -1,5 +1,6 @@
 // Runs the choices of one HTTP request on the inference port: submits all or none, follows their events, cancels the rest.
 import type { GenerationEvent, GenerationRequest, InferencePort, TokenLogprobs } from '../../core/protocol/ports.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import { ApiError, fromFailure } from '../http/errors.ts';
 import type { RequestClock } from '../metrics/metrics.ts';
 import type { ChoiceOutput, Delta } from './choice-output.ts';
@@ -113,6 +114,9 @@ export class RunningChoices {
       case 'failed':
         this.#open.delete(choice.request.id);
         this.#abandon(fromFailure(event));
+        break;
+      default:
+        assertNever(event);
     }
   }
 

@@ -2,6 +2,7 @@
 
 import { planBuffers } from '../../graph/plan.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { RemoteAttentionCounts, RemoteCounts } from '../../util/counts.ts';
 import type { Step } from '../../util/step.ts';
 import type {
@@ -262,6 +263,8 @@ function runOp(op: Op, scene: Scene): void {
       mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(scene, op.out));
       break;
     }
+    default:
+      assertNever(op);
   }
 }
 

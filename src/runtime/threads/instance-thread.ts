@@ -1,6 +1,7 @@
 // The owner's side of an instance's thread: starts it, sends commands over the bus of the process, interrupts steps, and detects its end.
 import { Worker } from 'node:worker_threads';
 import { defaultChannelConfig } from '../../core/membership/reliable-channel.ts';
+import { assertNever } from '../../util/assert-never.ts';
 import type { MemoryBus } from '../bus/memory-bus.ts';
 import type { EndpointHandle, MemoryHub } from '../bus/memory-hub.ts';
 import { type InterruptReason, StepInterrupt } from './step-interrupt.ts';
@@ -137,6 +138,9 @@ export class InstanceThread {
         this.#onStartFailed(new Error(message.message));
         // Its open handles may keep it alive.
         void this.#worker.terminate();
+        break;
+      default:
+        assertNever(message);
     }
   }
 }

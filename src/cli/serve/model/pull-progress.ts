@@ -1,4 +1,6 @@
 // Progress of a download: a bar on a terminal, and occasional lines elsewhere.
+
+import { assertNever } from '../../../util/assert-never.ts';
 import type { PullEvent } from '../../../weights/hub/pull.ts';
 
 /** The members of stderr in use. */
@@ -50,6 +52,9 @@ export class PullProgress {
         break;
       case 'finished':
         this.#line(`Downloaded ${this.#name} in ${seconds(this.#clock() - this.#startedMs)}`);
+        break;
+      default:
+        assertNever(event);
     }
   };
 
