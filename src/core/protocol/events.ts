@@ -101,19 +101,19 @@ export type HandOffMessage<Request = GenerationRequest> =
       readonly tokens?: number | undefined;
       /** Instances that each send a part; undefined: the requester. All get `reserved`, and each gets `received` when its part is here. */
       readonly senders?: readonly InstanceIndex[] | undefined;
-      /** Number of the attempt: how often memory was requested and given up before. A later attempt replaces an earlier one. Undefined: the first. */
-      readonly asking?: number | undefined;
+      /** Number of the reservation: how many were given up before. A later reservation replaces an earlier one. Undefined: the first. */
+      readonly reservation?: number | undefined;
     }
-  /** To the sender: memory is granted. Of a request that has left it is answered with `release`, of an earlier attempt with `withdraw`, so that no memory stays reserved in vain. */
-  | { readonly kind: 'reserved'; readonly id: RequestId; readonly asking?: number | undefined }
+  /** To the sender: memory is granted. Of a request that has left it is answered with `release`, of an earlier reservation with `withdraw`, so that no memory stays reserved in vain. */
+  | { readonly kind: 'reserved'; readonly id: RequestId; readonly reservation?: number | undefined }
   /** To the sender: the prompt exceeds the receive buffer; the request fails. */
   | { readonly kind: 'declined'; readonly id: RequestId }
   /** To the sender: all of it is here, its blocks may be freed. Unknown: the request was cancelled. */
   | { readonly kind: 'received'; readonly id: RequestId }
   /** To the receiver: nothing is sent, the memory may be freed. Unknown or late: ignored. */
   | { readonly kind: 'release'; readonly id: RequestId }
-  /** To the receiver: nothing is sent for that attempt; another may follow. Unknown: a later `reserve` of that attempt is ignored. Doubled or late: ignored. Lost: repeated. */
-  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number };
+  /** To the receiver: nothing is sent for that reservation; another may follow. Unknown: a later `reserve` with that number is ignored. Doubled or late: ignored. Lost: repeated. */
+  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly reservation: number };
 
 /** Events of an instance. One about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =

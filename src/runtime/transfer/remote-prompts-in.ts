@@ -52,7 +52,8 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
     if (source === undefined || id === undefined) return;
     switch (message.kind) {
       case 'reserved':
-        if (landing !== undefined) this.#sendTo(source.peer, { kind: 'reserved', id, landing, asking: message.asking });
+        if (landing !== undefined)
+          this.#sendTo(source.peer, { kind: 'reserved', id, landing, reservation: message.reservation });
         break;
       case 'received':
       case 'declined':
@@ -99,7 +100,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
         break;
       case 'withdraw': {
         // The prompt stays expected.
-        const withdraw = { kind: 'withdraw', id, asking: message.asking } as const;
+        const withdraw = { kind: 'withdraw', id, reservation: message.reservation } as const;
         this.#forward(source, { kind: 'message', message: withdraw, landing: undefined });
         break;
       }
@@ -122,7 +123,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       id,
       request: { ...prompt.request, id },
       senders,
-      asking: prompt.asking,
+      reservation: prompt.reservation,
     } as const;
     this.#forward(source, { kind: 'message', message, landing: undefined });
   }

@@ -85,7 +85,7 @@ export class RemotePromptsOut implements PeerHandler<PeerAnnouncement> {
     const { id } = message;
     switch (message.kind) {
       case 'reserved': {
-        const reserved = { kind: 'reserved', id, asking: message.asking } as const;
+        const reserved = { kind: 'reserved', id, reservation: message.reservation } as const;
         this.#forward(destination, { kind: 'message', message: reserved, landing: message.landing });
         break;
       }
@@ -156,15 +156,15 @@ function outgoing({ prompts }: Destination, wire: PeerWire): HandOffWire | undef
   const prompt = prompts.get(id);
   switch (kind) {
     case 'reserve': {
-      const { senders, asking } = message;
+      const { senders, reservation } = message;
       // After its group has failed, one instance sends the whole prompt.
-      return prompt && { ...prompt, senders: senders && prompt.senders, asking };
+      return prompt && { ...prompt, senders: senders && prompt.senders, reservation };
     }
     case 'release':
       // A cancelled request is unknown here, but may still be reserved there.
       return { kind, id };
     case 'withdraw':
-      return { kind, id, asking: message.asking };
+      return { kind, id, reservation: message.reservation };
     default:
       throw new Error(`Cannot send ${kind} to a decode instance`);
   }

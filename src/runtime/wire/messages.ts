@@ -174,10 +174,10 @@ const handOff = z.discriminatedUnion('kind', [
       .array(z.strictObject({ name, incarnation: count, id: z.string().max(1024) }))
       .max(64)
       .optional(),
-    asking: count.optional(),
+    reservation: count.optional(),
   }),
-  z.strictObject({ kind: z.literal('reserved'), id, landing: text, asking: count.optional() }),
-  z.strictObject({ kind: z.literal('withdraw'), id, asking: count }),
+  z.strictObject({ kind: z.literal('reserved'), id, landing: text, reservation: count.optional() }),
+  z.strictObject({ kind: z.literal('withdraw'), id, reservation: count }),
   z.strictObject({ kind: z.literal('firstEvents'), id, events: z.array(event) }),
   z.strictObject({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
 ]);
@@ -253,18 +253,18 @@ export type HandOffWire =
       /** Undefined: this prefill instance sends the whole prompt. */
       readonly senders?: readonly NamedSender[] | undefined;
       /** Number of earlier reservations that were withdrawn; undefined: 0. */
-      readonly asking?: number | undefined;
+      readonly reservation?: number | undefined;
     }
   | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }
   /** That reservation is withdrawn; another may follow. */
-  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number }
+  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly reservation: number }
   /** To the prefill instance, as are the following. */
   | {
       readonly kind: 'reserved';
       readonly id: RequestId;
       readonly landing: ReceiveBufferHandle;
-      readonly asking?: number | undefined;
+      readonly reservation?: number | undefined;
     }
   | { readonly kind: 'received' | 'declined'; readonly id: RequestId }
   /** The gateway's session is unknown or has ended. */

@@ -37,12 +37,13 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
     // Waits for receive buffers end when a request with a buffer ends.
     const arrivals = [...components.handOff.receiver.all()];
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));
-    for (const { id, attempt, granted: has, missing } of arrivals) {
+    for (const { id, reservation, granted: has, missing } of arrivals) {
       if (!has) add(at(id, i), granted);
       // Reports reveal lost senders. A sender that missed the grant, or released it, is resolved by retransmission.
       else
         for (const from of missing)
-          if (instances[from].components.handOff.sender.grantedAttempt(id) === attempt) add(at(id, i), [at(id, from)]);
+          if (instances[from].components.handOff.sender.grantedReservation(id) === reservation)
+            add(at(id, i), [at(id, from)]);
     }
     for (const { id, to } of components.handOff.sender.stranded())
       for (const arrival of instances[to].components.handOff.receiver.all())

@@ -1,4 +1,4 @@
-// Memory for prompts that land, asked for, given up and asked for again: whatever is doubled, late or lost, the last asking counts and nothing stays kept.
+// Reservations of receive memory that are given up and repeated: with doubled, late and lost messages the last reservation counts, and no memory leaks.
 import { describe, expect, it } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import { KvReceiver } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
@@ -33,19 +33,19 @@ function decoder(capacityTokens: number) {
     arrivals.check();
     return all;
   };
-  const reserve = (id: string, asking?: number) => {
-    arrivals.reserve(7, { kind: 'reserve', id, request: { id }, asking }, 60);
+  const reserve = (id: string, reservation?: number) => {
+    arrivals.reserve(7, { kind: 'reserve', id, request: { id }, reservation }, 60);
     return said();
   };
-  const withdraw = (id: string, asking: number) => [arrivals.withdraw(7, id, asking), ...said()];
+  const withdraw = (id: string, reservation: number) => [arrivals.withdraw(7, id, reservation), ...said()];
   return { reserve, withdraw, granted };
 }
 
-const reserved = (id: string, asking?: number) =>
-  asking === undefined ? { kind: 'reserved', id } : { kind: 'reserved', id, asking };
+const reserved = (id: string, reservation?: number) =>
+  reservation === undefined ? { kind: 'reserved', id } : { kind: 'reserved', id, reservation };
 
 describe('memory that is given up', () => {
-  it('is granted to the next prompt that waits, and the next attempt waits behind it', () => {
+  it('is granted to the next prompt that waits, and the next reservation waits behind it', () => {
     const { reserve, withdraw, granted } = decoder(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(withdraw('a', 0)).toEqual([true, reserved('b')]);
@@ -54,7 +54,7 @@ describe('memory that is given up', () => {
     expect([...granted.keys()]).toEqual(['a']);
   });
 
-  it('is not reserved for an attempt that arrives after its withdrawal, or twice', () => {
+  it('is not reserved for a reservation that arrives after its withdrawal, or twice', () => {
     const { reserve, withdraw, granted } = decoder(100);
     expect(withdraw('a', 0)).toEqual([false]);
     expect(reserve('a')).toEqual([]);
@@ -68,7 +68,7 @@ describe('memory that is given up', () => {
     expect(granted.size).toBe(0);
   });
 
-  it('is given up by the next attempt where the withdrawal was lost', () => {
+  it('is given up by the next reservation where the withdrawal was lost', () => {
     const { reserve, granted } = decoder(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(reserve('a', 1)).toEqual([reserved('b')]);

@@ -105,19 +105,19 @@ describe('prompts between processes', () => {
   it('stay expected where memory for them is given up, and is asked for again', async () => {
     const { p, d, to } = await asking();
     const withdraw = (id: string) =>
-      ({ kind: 'message', message: { kind: 'withdraw', id, asking: 0 }, landing: undefined }) as const;
+      ({ kind: 'message', message: { kind: 'withdraw', id, reservation: 0 }, landing: undefined }) as const;
     p.out.send(to, withdraw('g.1.1/r'));
     const again = asks('g.1.1/r');
-    p.out.send(to, { ...again, message: { ...again.message, asking: 1 } });
+    p.out.send(to, { ...again, message: { ...again.message, reservation: 1 } });
     await settled();
     expect(d.thread.told).toMatchObject([
       { wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } },
       { kind: 'peerMessage', from: 0, wire: withdraw('g.1.2/r') },
-      { wire: { message: { kind: 'reserve', id: 'g.1.2/r', asking: 1 } } },
+      { wire: { message: { kind: 'reserve', id: 'g.1.2/r', reservation: 1 } } },
     ]);
     const reserved = {
       kind: 'message',
-      message: { kind: 'reserved', id: 'g.1.2/r', asking: 1 },
+      message: { kind: 'reserved', id: 'g.1.2/r', reservation: 1 },
       landing: 'there',
     } as const;
     d.into.send(0, reserved);

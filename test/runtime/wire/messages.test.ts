@@ -119,11 +119,11 @@ describe('messages', () => {
       id: 'r2',
       gateway: { name: 'g', incarnation: 1, session: 2 },
       request: order.request,
-      asking: 1,
+      reservation: 1,
     },
     { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
-    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', asking: 1 },
-    { kind: 'withdraw', id: 'r1', asking: 0 },
+    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', reservation: 1 },
+    { kind: 'withdraw', id: 'r1', reservation: 0 },
     { kind: 'firstEvents', id: 'r1', events: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
     { kind: 'received', id: 'r1' },
     { kind: 'declined', id: 'r1' },
@@ -152,7 +152,7 @@ describe('messages', () => {
     expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
     expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
     expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('landing');
-    expect(() => readHandOff(encode({ kind: 'withdraw', id: 'r1' }))).toThrow('asking');
+    expect(() => readHandOff(encode({ kind: 'withdraw', id: 'r1' }))).toThrow('reservation');
     expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
   });
 

@@ -90,7 +90,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
         this.receiver.reserve(from, message, message.tokens ?? executor.size(message.request).promptTokens);
         return undefined;
       case 'reserved':
-        return this.sender.granted(id, from, message.asking ?? 0, flight?.step)
+        return this.sender.granted(id, from, message.reservation ?? 0, flight?.step)
           ? undefined
           : `request ${id} does not leave here`;
       case 'received':
@@ -104,9 +104,9 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       case 'release':
         return this.receiver.release(from, id) ? undefined : `request ${id} is not expected`;
       case 'withdraw':
-        return this.receiver.withdraw(from, id, message.asking)
+        return this.receiver.withdraw(from, id, message.reservation)
           ? undefined
-          : `attempt ${message.asking} of request ${id} is not known`;
+          : `reservation ${message.reservation} of request ${id} is not known`;
       default:
         return assertNever(message);
     }

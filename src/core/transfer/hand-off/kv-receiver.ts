@@ -13,8 +13,8 @@ interface IncomingPrompt<Request> {
   readonly request: Request;
   readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
-  /** How often its sender had requested memory and given it up before. */
-  readonly attempt: number;
+  /** Number of the reservation: how many its sender gave up before. */
+  readonly reservation: number;
   granted: boolean;
   /** Senders whose parts are not here. */
   readonly missing: Set<InstanceIndex>;
@@ -32,7 +32,7 @@ export class KvReceiver<Request> {
   /** Received completely, in order, and not yet taken. */
   #received: RequestId[] = [];
   readonly #gone = new RecentIds();
-  /** Attempts that were given up. */
+  /** Reservations that were given up. */
   readonly #withdrawn = new RecentIds();
 
   constructor(sink: EffectSink<Request>, memory: ReceiveMemory) {
@@ -46,17 +46,17 @@ export class KvReceiver<Request> {
 
   /**
    * A repeated request is answered as the first one, or with `taken` where the prompt is or was here. A prompt that exceeds all memory is
-   * declined. An attempt that was withdrawn gets no memory.
+   * declined. A reservation that was withdrawn gets no memory.
    */
   reserve(
     from: InstanceIndex,
-    { id, request, senders = [from], asking: attempt = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
+    { id, request, senders = [from], reservation = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
     tokens: number,
   ): void {
-    if (this.#withdrawn.has(attemptKey(id, attempt))) return;
+    if (this.#withdrawn.has(reservationKey(id, reservation))) return;
     const earlier = this.#prompts.get(id);
-    // The sender gave the earlier attempt up; that message was lost.
-    if (earlier !== undefined && earlier.attempt < attempt) this.withdraw(from, id, earlier.attempt);
+    // The sender gave the earlier reservation up; that message was lost.
+    if (earlier !== undefined && earlier.reservation < reservation) this.withdraw(from, id, earlier.reservation);
     const known = this.#prompts.get(id);
     if (known !== undefined) {
       if (!known.missing.has(from)) this.#answer(from, { kind: 'received', id });
@@ -72,7 +72,16 @@ export class KvReceiver<Request> {
       return;
     }
     const missing = new Set(senders);
-    this.#prompts.set(id, { request, senders, tokens, attempt, granted: false, missing, held: undefined, first: [] });
+    this.#prompts.set(id, {
+      request,
+      senders,
+      tokens,
+      reservation,
+      granted: false,
+      missing,
+      held: undefined,
+      first: [],
+    });
     this.#grant();
   }
 
@@ -121,11 +130,11 @@ export class KvReceiver<Request> {
   /** For checkers: all prompts, in the order of their requests. */
   *all(): Iterable<{
     readonly id: RequestId;
-    readonly attempt: number;
+    readonly reservation: number;
     readonly granted: boolean;
     readonly missing: ReadonlySet<InstanceIndex>;
   }> {
-    for (const [id, { attempt, granted, missing }] of this.#prompts) yield { id, attempt, granted, missing };
+    for (const [id, { reservation, granted, missing }] of this.#prompts) yield { id, reservation, granted, missing };
   }
 
   /** The sender will send nothing. False when the prompt is not known, or the sender's part is here. */
@@ -134,11 +143,11 @@ export class KvReceiver<Request> {
     return prompt?.missing.has(from) === true && this.drop(id);
   }
 
-  /** The sender gives an attempt up, and may make another. False when that attempt has no memory and waits for none. */
-  withdraw(from: InstanceIndex, id: RequestId, attempt: number): boolean {
-    this.#withdrawn.add(attemptKey(id, attempt));
+  /** The sender gives a reservation up, and may make another. False when that reservation has no memory and waits for none. */
+  withdraw(from: InstanceIndex, id: RequestId, reservation: number): boolean {
+    this.#withdrawn.add(reservationKey(id, reservation));
     const prompt = this.#prompts.get(id);
-    if (prompt?.attempt !== attempt || !prompt.missing.has(from)) return false;
+    if (prompt?.reservation !== reservation || !prompt.missing.has(from)) return false;
     this.#free(id, prompt);
     return true;
   }
@@ -185,11 +194,11 @@ export class KvReceiver<Request> {
   }
 }
 
-/** The first attempt is not numbered. */
-function reserved(id: RequestId, { attempt }: { readonly attempt: number }): PeerMessage<never> {
-  return attempt === 0 ? { kind: 'reserved', id } : { kind: 'reserved', id, asking: attempt };
+/** The first reservation is not numbered. */
+function reserved(id: RequestId, { reservation }: { readonly reservation: number }): PeerMessage<never> {
+  return reservation === 0 ? { kind: 'reserved', id } : { kind: 'reserved', id, reservation };
 }
 
-function attemptKey(id: RequestId, attempt: number): string {
-  return `${attempt} ${id}`;
+function reservationKey(id: RequestId, reservation: number): string {
+  return `${reservation} ${id}`;
 }

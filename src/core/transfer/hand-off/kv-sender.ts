@@ -34,8 +34,8 @@ class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, 
   /** Memory is requested at the receiver, and was granted. */
   isRequested: boolean;
   isGranted = false;
-  /** How often granted or requested memory was given up before. */
-  attempt = 0;
+  /** Number of the reservation: how many were given up before. */
+  reservation = 0;
   /** Leading tokens whose keys and values are on the stream, read from the pages that hold them now. */
   streamed = 0;
   /** Events that the client receives from the receiver, before the first token. */
@@ -173,8 +173,8 @@ export class KvSender<Request, S extends RunningRequest> {
   resend(): number {
     let repeated = 0;
     for (const prompt of this.#prompts.values()) {
-      const { isRequested, requests, isGranted, first, attempt } = prompt;
-      if (!isRequested && attempt > 0) this.#withdraw(prompt, attempt - 1);
+      const { isRequested, requests, isGranted, first, reservation } = prompt;
+      if (!isRequested && reservation > 0) this.#withdraw(prompt, reservation - 1);
       // Other members of a group request nothing before all of them have begun.
       if (!isRequested || (first === undefined && (!requests || isGranted))) continue;
       this.#reserve(prompt);
@@ -186,14 +186,14 @@ export class KvSender<Request, S extends RunningRequest> {
   #reserve(prompt: OutgoingPrompt<Request, S>): void {
     const { request, running, group, leg } = prompt;
     const tokens = prompt.tokens > running.sequence.promptLength ? prompt.tokens : undefined;
-    const asking = prompt.attempt === 0 ? undefined : prompt.attempt;
+    const reservation = prompt.reservation === 0 ? undefined : prompt.reservation;
     const { id } = prompt;
     const { incarnation } = leg;
-    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders: group?.senders, asking });
+    this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders: group?.senders, reservation });
   }
 
-  #withdraw(prompt: OutgoingPrompt<Request, S>, asking: number): void {
-    this.#send(prompt, { kind: 'withdraw', id: prompt.id, asking });
+  #withdraw(prompt: OutgoingPrompt<Request, S>, reservation: number): void {
+    this.#send(prompt, { kind: 'withdraw', id: prompt.id, reservation });
   }
 
   /** While a computed prompt waits for memory elsewhere, prompts that wait for blocks here keep none there. */
@@ -208,19 +208,19 @@ export class KvSender<Request, S extends RunningRequest> {
 
   #giveUp(prompt: OutgoingPrompt<Request, S>): void {
     this.#stopStream(prompt);
-    this.#withdraw(prompt, prompt.attempt);
+    this.#withdraw(prompt, prompt.reservation);
     prompt.isRequested = false;
     prompt.isGranted = false;
     prompt.streamed = 0;
-    prompt.attempt++;
+    prompt.reservation++;
     prompt.running.sequence.awaitsDecodeMemory = this.#reservesFirst;
     if (this.#reservesFirst) this.request(prompt);
   }
 
-  /** For checkers: which attempt of a prompt has memory. */
-  grantedAttempt(id: RequestId): number | undefined {
+  /** For checkers: which reservation of a prompt has memory. */
+  grantedReservation(id: RequestId): number | undefined {
     const prompt = this.#prompts.get(id);
-    return prompt?.isGranted === true ? prompt.attempt : undefined;
+    return prompt?.isGranted === true ? prompt.reservation : undefined;
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */
@@ -276,14 +276,14 @@ export class KvSender<Request, S extends RunningRequest> {
   }
 
   /** The receiver has granted memory; `step` is in flight. False when the request has left: the receiver releases the memory. A repeated grant does nothing. */
-  granted(id: RequestId, from: InstanceIndex, attempt: number, step: StepNumber | undefined): boolean {
+  granted(id: RequestId, from: InstanceIndex, reservation: number, step: StepNumber | undefined): boolean {
     const prompt = this.#prompts.get(id);
     if (prompt?.leg.to !== from) {
       this.#sink.emit({ kind: 'send', to: from, message: { kind: 'release', id } });
       return false;
     }
-    if (attempt !== prompt.attempt) {
-      this.#withdraw(prompt, attempt);
+    if (reservation !== prompt.reservation) {
+      this.#withdraw(prompt, reservation);
       return true;
     }
     if (prompt.isGranted) return true;
@@ -310,7 +310,7 @@ export class KvSender<Request, S extends RunningRequest> {
     if (prompt === undefined) return;
     this.#forget(prompt);
     if (prompt.isGranted) this.#stopStream(prompt);
-    if (prompt.isRequested || prompt.attempt > 0) this.#send(prompt, { kind: 'release', id });
+    if (prompt.isRequested || prompt.reservation > 0) this.#send(prompt, { kind: 'release', id });
   }
 
   #forget({ running }: OutgoingPrompt<Request, S>): void {
