@@ -5,24 +5,31 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Files of ten seconds and more, the longest first. The first one has a worker of its own. */
 const long = [
-  ...['contract/backend-amx-emulated', 'e2e/cluster-borrowing', 'engine/golden', 'e2e/cluster-roles'],
+  ...['contract/backend-amx-emulated', 'e2e/cluster/cluster-borrowing', 'engine/golden', 'e2e/cluster/cluster-roles'],
   ...[
     'runtime/lending/borrowing',
     'runtime/processes/cluster-members',
     'cli/commands',
     'runtime/transfer/hand-offs',
     'docs/guide',
-    'e2e/cluster',
-    'e2e/cluster-groups',
+    'e2e/cluster/cluster',
+    'e2e/cluster/cluster-groups',
   ],
-  ...['bench/command', 'sim/faults/mutants', 'e2e/cluster-tiers', 'e2e/serving', 'e2e/cluster-network', 'e2e/kills'],
+  ...[
+    'bench/command',
+    'sim/faults/mutants',
+    'e2e/cluster/cluster-tiers',
+    'e2e/serving',
+    'e2e/cluster/cluster-network',
+    'e2e/cluster/kills',
+  ],
   ...[
     'runtime/threads/restarts',
     'runtime/pipeline/pipeline',
     'cli/combinations',
     'native/attention',
-    'e2e/cluster-children',
-    'e2e/cluster-links',
+    'e2e/cluster/cluster-children',
+    'e2e/cluster/cluster-links',
   ],
   ...[
     'contract/backend-native',
@@ -30,7 +37,7 @@ const long = [
     'runtime/threads/tiers',
     'cli/hub',
     'runtime/pipeline/pipeline-over-bus',
-    'e2e/cluster-store',
+    'e2e/cluster/cluster-store',
   ],
   ...['native/linear', 'sim/faults/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
   // By then what both link has been compiled for the fuzz target, as far as cores were idle.

@@ -53,7 +53,7 @@ function anchorsOf(text: string): readonly string[] {
   );
 }
 
-/** Paths in code that do not exist: `src/core/cost`, `experiments/cpp.yaml`, `test/e2e/cluster*.test.ts`. */
+/** Paths in code that do not exist: `src/core/cost`, `experiments/cpp.yaml`, `test/e2e/cluster/cluster*.test.ts`. */
 export function missingPaths({ path, text }: Page): readonly string[] {
   const folders =
     /^(src|native(?!\/(?:f32|bf16|int8))|test|scripts|docs|tools|experiments|specs|models|web)\/[\w./*-]+$/;

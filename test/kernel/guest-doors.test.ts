@@ -36,7 +36,7 @@ describe.skipIf(loadNative() === undefined).each([['tcp'], ['shared']] as const)
     expect(resultOf(played).unanswered).toEqual(Int32Array.of(0));
   });
 
-  test('a room that nobody reaches any more refuses', () => {
+  test('a server without a listener refuses', () => {
     const gone: Reach = (_, pool, room) => {
       const door = new NativeGuestDoor(room, { host, token: 'secret', transport });
       door.close();

@@ -182,7 +182,7 @@ export class BorrowWorld {
 
   #checkLoans(): void {
     const parties = this.instances.map(({ components: { borrower } }, instance) => {
-      if (borrower === undefined) throw new Error('Nobody borrows');
+      if (borrower === undefined) throw new Error('No instance borrows');
       const incarnation = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
       return { instance, skewUs: 0, incarnation };
     });

@@ -1,4 +1,4 @@
-// Groups as the conductor sees them: whom it tells, and what it takes back when a member is lost or fails.
+// Groups as the conductor sees them: the messages that it sends, and what it withdraws when a member is lost or fails.
 import { expect, test } from 'vitest';
 import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
@@ -115,7 +115,7 @@ function handedOver() {
   });
   const request = new LengthRequest(requestOf(0, 0, 50, 5), 16, new Float64Pool());
   const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
-  if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('nobody decodes');
+  if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('no instance decodes');
   const { id, instance, decodeAt } = forward;
   const hear = (from: number, event: GenerationEvent) => {
     const effects = conductor.step(1, { kind: 'generationEvent', instance: from, id, event });

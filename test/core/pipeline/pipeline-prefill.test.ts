@@ -51,7 +51,7 @@ test('messages out of order, late or doubled: every request is answered once, an
           expect(heard).toEqual(told);
           const members = requests[i]?.members.length ?? 0;
           const streamed = world.streamed.get(id) ?? 0;
-          // Every member sends its part of every token; alone, where somebody was short of memory, the first sends all.
+          // Every member sends its part of every token; when a member was short of memory, the first sends all.
           expect([trace.inputTokens, trace.inputTokens * members]).toContain(streamed);
           if (members > 1 && streamed === trace.inputTokens) alone++;
           if (members > 1 && streamed > trace.inputTokens) grouped++;

@@ -1,4 +1,4 @@
-// Tenants of one priority in one instance: who starts next, and how far apart they can come.
+// Tenants of one priority in one instance: which request starts next, and how far apart the tenants can come.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { limits, promptOf, request, World } from '../router/world.ts';

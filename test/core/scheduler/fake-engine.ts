@@ -200,7 +200,7 @@ export class FakeEngine {
     );
     if (keys === undefined) return { engine: this, at: slotOf(step.groups[g] as StepGroup, sequence, position, layer) };
     const lent = this.#lent(keys.room, keys.loan, keys.blocks[block - keys.firstBlock] as number);
-    if (lent === undefined) throw new Error(`Nobody lends block ${block} of sequence ${sequence}`);
+    if (lent === undefined) throw new Error(`No instance lends block ${block} of sequence ${sequence}`);
     return { engine: lent.engine, at: (lent.pages[layer] as number) * pageTokens + (position % pageTokens) };
   }
 }

@@ -1,4 +1,4 @@
-// Many requests in one instance: what they share, who goes first, and who gives way.
+// Many requests in one instance: what they share, which runs first, and which is preempted.
 import { describe, expect, test } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
 import { expectComplete, limits, promptOf, request, World } from '../router/world.ts';

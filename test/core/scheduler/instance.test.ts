@@ -226,7 +226,7 @@ describe('cancel, abort, failure', () => {
     const world = new World();
     const one = request('a', promptOf(1, 20));
     world.submit(one, one);
-    world.cancel('nobody');
+    world.cancel('unknown');
     const plan = world.running?.plan;
     world.deliver({ kind: 'stepAborted', step: 77 });
     world.finishStep();
@@ -234,15 +234,15 @@ describe('cancel, abort, failure', () => {
     world.deliver({ kind: 'stepFailed', step: 1, message: 'late' });
     world.finishAll();
     world.deliver({ kind: 'stepAborted', step: 4 });
-    world.submit(one, request('nobody', promptOf(2, 20)));
+    world.submit(one, request('unknown', promptOf(2, 20)));
     expect(world.ignored).toEqual([
       'Ignored submit: request a was here before',
-      'Ignored cancel: request nobody is not live',
+      'Ignored cancel: request unknown is not live',
       'Ignored stepAborted: step 77 is not in flight: step 1 is',
       'Ignored stepFailed: step 1 is not in flight: step 2 is',
       'Ignored stepAborted: step 4 is not in flight: none is',
       'Ignored submit: request a was here before',
-      'Ignored submit: request nobody was here before',
+      'Ignored submit: request unknown was here before',
     ]);
     expectComplete(world, one);
   });

@@ -92,7 +92,7 @@ const spec = fc.record({
   tokens: fc.integer({ min: 1, max: 3_000 }),
   output: fc.integer({ min: 1, max: 30 }),
   at: fc.nat(2),
-  /** Who is said to have so many blocks of it. */
+  /** The reported holder, and the number of blocks that it reports. */
   from: fc.nat(2),
   said: fc.integer({ min: 20, max: 90 }),
   patienceUs: fc.constantFrom(5_000, 1e9),

@@ -142,7 +142,7 @@ class PageWorld {
     for (const [id, { parcels }] of this.sending) if (parcels.some(({ from }) => from === at)) this.#checkReads(at, id);
   }
 
-  /** What may still be read is the request's, and nobody computes it once more. */
+  /** Pages that may still be read belong to the request, and no instance computes it again. */
   #checkReads(at: number, id: string): void {
     const instance = this.instances[at];
     const sequence = [...(instance?.requests.sequences() ?? [])].find((each) => each.id === id)?.sequence;

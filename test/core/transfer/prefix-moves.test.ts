@@ -19,7 +19,7 @@ interface Asked {
   /** Blocks of the prompt, all but the last shared in the family. */
   readonly blocks: number;
   readonly output: number;
-  /** Who is said to have how many of them. */
+  /** The reported holder, and the number of blocks that it reports. */
   readonly from: number;
   readonly said: number;
 }
@@ -183,7 +183,7 @@ class PrefixWorld {
     expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
   }
 
-  /** Time passes until nobody waits for anything; says whether it had to. */
+  /** Time passes until no request waits. Returns whether it had to. */
   waitOut(): boolean {
     let waited = false;
     this.finish();
@@ -302,7 +302,7 @@ describe('prefixes between instances', () => {
     expect(world.sent.get('1')).toBe(5 * blockTokens);
     expect(world.cachedTokens(1)).toBe(5 * blockTokens);
     expect([...world.told]).toEqual([6, 6, 0]);
-    // Whoever comes next finds it, and can have it from there.
+    // The next request finds it, and can fetch it from there.
     world.submit({ ...again, at: 2, from: 1 });
     world.submit({ ...again, at: 1 });
     world.finish();

@@ -32,7 +32,7 @@ function world(hostBlocks: number) {
   });
   let effects: InstanceEffect<never, never>[] = [];
   const { clock, moves, handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), { keeps: true }, 3);
-  /** What it asks for next: of whom, under which name, from which block to which. */
+  /** The next fetch: its source, its name, its first block and its end. */
   const asked = () => {
     moves.advance();
     moves.check();
@@ -55,7 +55,7 @@ describe('a store', () => {
     const { cache, moves, asked, came, handle, receive } = world(64);
     expect(receive(1, offer(1, 4))).toBeUndefined();
     expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.1', from: 0, blocks: 4 }]);
-    // Somebody else has it too, and more of it: the rest is asked for when the beginning is here.
+    // Another instance has more of it: the rest is fetched after the first blocks have arrived.
     expect(receive(2, offer(1, 6))).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(came('take 3.1', 4)).toBeUndefined();

@@ -23,7 +23,7 @@ interface Stream {
   readonly engine: FakeEngine;
   /** (blocks, layers) */
   readonly sources: Int32Array;
-  /** Also those of places that nobody wants. */
+  /** Pages copied, including those for unneeded slots. */
   done: number;
 }
 
@@ -44,7 +44,7 @@ export class PrefixWires {
   readonly #ssds: readonly FakeEngine[];
   readonly #tell: Tell;
   readonly #landings = new Map<string, Landing>();
-  /** By who was asked, who asks, and for which request. */
+  /** By source, requester and request. */
   readonly #asked = new Map<string, Landing>();
   readonly #streams = new Map<string, Stream>();
   readonly #writes: Write[] = [];
@@ -205,7 +205,7 @@ export class PrefixWires {
     this.#tell(source === 'ssd' ? at : source, at, { kind: 'loaded', id, source, to: blocks });
   }
 
-  /** A step ends that waited for these: places of those for whom not all has come. @param patient it waits until all has come that comes */
+  /** The places, in the plan of an ending step, of requests with blocks that have not arrived. @param patient the step waits for all blocks that will arrive */
   missing(at: number, awaited: readonly AwaitedBlocks[], patient: boolean): ReadonlySet<number> {
     const missing = new Set<number>();
     for (const { place, id, sources } of awaited) {

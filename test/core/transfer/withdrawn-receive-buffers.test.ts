@@ -9,7 +9,7 @@ interface Request {
   readonly id: string;
 }
 
-/** So many tokens, and whom they are granted. */
+/** The number of tokens, and the requests that they are granted to. */
 function decoder(capacityTokens: number) {
   const granted = new Map<string, number>();
   const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);

@@ -26,7 +26,7 @@ async function started(cluster: LiveCluster): Promise<LiveCluster> {
   return cluster;
 }
 
-/** Resolves when nobody has anything to do, and nothing is lent. */
+/** Resolves when all instances are idle and nothing is lent. */
 async function atRest(cluster: LiveCluster): Promise<void> {
   const busy = () =>
     cluster.instances().some(({ ready, waiting, running, pages, lending }) => {
@@ -75,7 +75,7 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     ['with host memory and SSD', 2 ** 22, [0, 1, 2].map(tiersOf)],
     ['prompts handed over', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
   ])(
-    'whatever is cancelled, and whoever dies: %s',
+    'stay correct under cancels and crashes: %s',
     async (_name, lentHostBytes, each) => {
       const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
       const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes }, {}, each));

@@ -1,4 +1,4 @@
-// Processes that lend to one another over a bus, with threads that only note what they hear: numbers, one gManager, envelopes, who comes and goes.
+// Processes that lend to one another over a bus, with threads that only record messages: numbers, one gManager, envelopes, joins and departures.
 import { afterEach, expect, it, vi } from 'vitest';
 import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
@@ -98,7 +98,7 @@ it('elect one gManager, which answers all lenders, and another one when it leave
     } as const;
     publishTo(thread, 'manager', [ownAddress], envelope);
   };
-  // Until the other process has read the record it does not know whom to ask.
+  // Before the other process has read the record, it cannot address the gManager.
   const asking = setInterval(() => members.forEach(ask), 20);
   closing.push(() => clearInterval(asking));
   await until(() => members.every(({ heard }) => answers(heard(), 1)));
@@ -152,7 +152,7 @@ const placesOf = async (bus: Bus) => {
   return record && readPlaces(record.value).places;
 };
 
-it('say their numbers again when the record is lost, and end where somebody else has theirs', async () => {
+it('write their numbers again after the record is lost, and end when another process has theirs', async () => {
   const hub = new MemoryHub();
   const buses = [hub.connect(), hub.connect(), hub.connect()] as const;
   const [busA, busB, bus] = buses;

@@ -11,7 +11,7 @@ import { simulatedEnds } from '../../contract/simulated-messenger.ts';
 import { baseConfig, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
-/** What guests are said to have come to, and how often somebody asked. */
+/** The remote attention load that is reported, and the number of readings. */
 class ScriptedRooms implements RemoteAttentionServers {
   seconds = 0;
   restSeconds = 0;
@@ -65,7 +65,7 @@ it('is reported as the load without the limit, while steps run most of the time'
   };
   expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'remoteAttentionLoad', permille: 160 }]);
   expect(second(2, 0.9, 0.08, 0.1)).toEqual([]);
-  // Where few steps run nobody is in the way.
+  // While few steps run, remote attention delays none.
   expect(second(3, 0.4, 0.6, 0)).toEqual([]);
   expect(second(4, 0.6, 0.6, 0)).toEqual([{ kind: 'remoteAttentionLoad', permille: 600 }]);
   // Not more than once a second.

@@ -1,4 +1,5 @@
-// Rows between members of a group: whole, each once, in any order of events, and no room kept for what is unwanted, came to nothing, or whose other side is gone.
+// Activations between members of a group: complete, each once, in any order of events, and without buffers kept for
+// cancelled chunks, failed chunks or lost members.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { ActivationMemory, ActivationWire } from '../../../src/runtime/pipeline/activation-memory.ts';
@@ -34,7 +35,7 @@ class End {
   woken = 0;
   #ran = 0;
   #lost: string[] = [];
-  /** Nobody is reached: what is ready waits. */
+  /** No member is reachable: ready chunks wait. */
   cut = false;
   #unsent: Parcels[] = [];
 
@@ -151,7 +152,7 @@ function tell([a, b]: readonly [End, End]): boolean {
 }
 
 const underWay = (ends: readonly [End, End]) => ends.map(({ rows }) => rows.inFlight);
-const nobody = () => false;
+const none = () => false;
 
 describe('rows between members', () => {
   it('leave with the step that makes them where the next member has told where to', () => {
@@ -201,10 +202,10 @@ describe('rows between members', () => {
           if (what === 'compute') computed[r]++;
         }
         // What came to nothing and is not tried again is not wanted.
-        ends[0].rows.sweep(nobody);
+        ends[0].rows.sweep(none);
         while (tell(ends) || ends[1].heard.length > 0) use();
         expect(used).toEqual(computed);
-        ends[1].rows.sweep(nobody);
+        ends[1].rows.sweep(none);
         while (tell(ends));
         expect(underWay(ends)).toEqual([0, 0]);
       }),
@@ -212,13 +213,13 @@ describe('rows between members', () => {
     );
   });
 
-  it.each([0, 1, 2, 3])('are dropped by both sides when nobody wants them after %i turns', (turns) => {
+  it.each([0, 1, 2, 3])('are dropped by both sides when they are cancelled after %i turns', (turns) => {
     const ends = pair();
     ends[1].rows.expect('r', 1);
     for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), i === 8 ? undefined : made(2, chunkAt(i)));
     for (let turn = 0; turn < turns; turn++) tell(ends);
-    for (const { rows } of ends) rows.sweep(nobody);
-    while (tell(ends)) for (const { rows } of ends) rows.sweep(nobody);
+    for (const { rows } of ends) rows.sweep(none);
+    while (tell(ends)) for (const { rows } of ends) rows.sweep(none);
     expect(underWay(ends)).toEqual([0, 0]);
     // All room is there again.
     ends[1].rows.expect('s', 1);
@@ -233,7 +234,7 @@ describe('rows between members', () => {
   });
 
   it.each([0, 1, 2, 3])(
-    'are dropped by whoever loses the other after %i turns, but for those that are here',
+    'are dropped by a member that loses the other after %i turns, except those that have arrived',
     (turns) => {
       const ends = pair();
       ends[1].rows.expect('r', 1);
@@ -245,7 +246,7 @@ describe('rows between members', () => {
       expect(ends[1].heard).toHaveLength(ends[1].rows.inFlight);
       for (const from of ends[1].heard)
         expect(ends[1].use('r', chunkAt(from / 10))).toEqual(made(3, chunkAt(from / 10)));
-      // Nothing is kept for whoever is gone.
+      // Nothing is kept for a lost member.
       expect([underWay(ends), ends[1].told]).toEqual([[0, 0], []]);
     },
   );
@@ -265,7 +266,7 @@ describe('rows between members', () => {
     expect(ends[1].told).toMatchObject([{ kind: 'activationsBuffer', number: undefined }]);
   });
 
-  it('that were given up are told of, though the next step begins before anybody looks', () => {
+  it('that were given up are reported, even if the next step begins before the poll', () => {
     const ends = pair();
     ends[1].rows.expect('r', 1);
     tell(ends);
@@ -319,7 +320,7 @@ describe('rows between members', () => {
 
   it('that come to nothing keep no room', () => {
     const [{ rows }] = pair();
-    // Nobody has said where to: one room is for those that know.
+    // No receive buffer is granted yet: one buffer is for chunks with a grant.
     expect(rows.begin(2, 'r', chunkAt(0))).toBeDefined();
     rows.ended(2, 'r', chunkAt(0), undefined);
     expect(rows.begin(2, 's', chunkAt(0))).toBeDefined();
@@ -332,7 +333,7 @@ describe('rows between members', () => {
     ends[0].compute('r', chunkAt(0), made(4, chunkAt(0)));
     while (tell(ends));
     expect([ends[1].heard, ends[0].rows.inFlight]).toEqual([[], 0]);
-    // Nobody brings it.
+    // It never arrives.
     expect(ends[1].rows.rowsOf('r', chunkAt(0))).toMatchObject({ arrivals: 2 ** 31 - 1, withinMs: 0 });
   });
 });

@@ -15,7 +15,7 @@ const members = busMembers();
 const instance = (bus: Bus, name: string, role: InstanceRole, transport: 'auto' | 'tcp' = 'auto') =>
   members.instance(bus, name, { role, transport, settings: { contextTokens: 2048, kvBytes: 8 * 2 ** 20 } });
 const gateway = (bus: Bus) => members.gateway(bus, { pipeline: { members: 2, tokensOver: 300 } });
-/** Nobody holds anything of a request, as far as instances have told. */
+/** No instance reports anything of a request. */
 const atRest = (cluster: ClusterGateway) =>
   until(() =>
     cluster

@@ -193,11 +193,11 @@ describe.skipIf(native === undefined)('groups of instances', () => {
   });
 
   it.each([
-    { who: 'the first one, at a chunk that the next one waits for', by: 'struck by rows' },
-    { who: 'another one, when it is to help', by: 'struck by enlisted' },
-    { who: 'the last one, when the prompt is computed', by: 'struck by the end' },
-    { who: 'whoever decodes, when it has given memory', by: 'struck by reserved' },
-  ])('answer all where one dies: $who', async ({ by }) => {
+    { which: 'the first member, at a chunk that the next member waits for', by: 'struck by activations' },
+    { which: 'another member, when it has joined', by: 'struck by joinedPipeline' },
+    { which: 'the last member, when the prompt is computed', by: 'struck by the end' },
+    { which: 'the decode instance, when it has granted memory', by: 'struck by reserved' },
+  ])('answers all requests when one instance crashes: $which', async ({ by }) => {
     const cluster = await started([...group(3), { role: 'decode' }], 2);
     const asked = [by, 'a', 'b'].map((id, kind) => liveRequest(id, livePrompt(kind, 900 - 300 * kind), 6));
     const answers = await Promise.all(asked.map((request) => answerOf(cluster, request)));

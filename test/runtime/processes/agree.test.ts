@@ -1,4 +1,4 @@
-// The cluster's record over a bus whose records can be lost: who says it again, and for how long whoever comes is told so.
+// The cluster's record over a bus whose records can be lost: which process writes it again, and how long joining processes are told of the loss.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { Agreement } from '../../../src/core/membership/agreement.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -49,7 +49,7 @@ async function agreementOf({ records }: UnsteadyBus): Promise<Agreement | undefi
   return stored && readAgreement(stored.value);
 }
 
-it('says that it was lost until all who are there have had time to say theirs again, and no longer', async () => {
+it('reports the loss until all members have had time to write theirs again, and no longer', async () => {
   const [first, other] = [end(), end()];
   const agreed = await comes(first);
   await comes(other);
@@ -116,7 +116,7 @@ async function split(oldMs: number) {
 }
 
 it.each([0, 60_000])(
-  'is what those hold who come back %d ms old, if whoever has drawn another one has just come: it is told to step aside',
+  'is the one of members that return %d ms old; a newcomer with another one is told to leave',
   async (oldMs) => {
     const { old, late } = await split(oldMs);
     await pass(20_000);
@@ -133,7 +133,7 @@ it.each([0, 60_000])(
   },
 );
 
-it('stays as it is when those who come back come late: they say so', async () => {
+it('stays as it is when members return late: they log it', async () => {
   const { old, late } = await split(0);
   await pass(30_000);
   for (const { bus } of old) bus.connect(true);
@@ -141,7 +141,7 @@ it('stays as it is when those who come back come late: they say so', async () =>
   expect((await agreementOf(late[0].bus))?.hashKey).toEqual(late[0]?.key);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
   expect([...old, ...late].map(({ log }) => log)).toEqual([[elsewhere], [elsewhere], [], []]);
-  // Whoever says it again then overrules nobody.
+  // A later write overrules no other.
   await lose(late[0].bus, 'agreement');
   announceMissing(late[0].bus);
   await settled();
@@ -149,7 +149,7 @@ it('stays as it is when those who come back come late: they say so', async () =>
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
 });
 
-it('is given up to nobody who has another form of the model, or says nonsense', async () => {
+it('is not replaced by a process with another form of the model, or by a malformed message', async () => {
   const late = await member(end());
   const stranger = end();
   const other = { ...instance, root: { ...root, weightForm: 'q4' } };

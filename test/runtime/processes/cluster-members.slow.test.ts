@@ -97,7 +97,7 @@ describe('a cluster over a bus', () => {
       const frame = decodeFrame(payload);
       if (frame.kind !== 'part' || !frame.last) return;
       const turn = readOutputs(frame.bytes);
-      // Nobody lists a second time.
+      // No member lists a second time.
       expect(turn.kvSnapshot).toBeUndefined();
       if (turn.snapshotNumber !== undefined) stored.add(subject);
     });
@@ -189,7 +189,7 @@ describe('a cluster over a bus', () => {
     expect(await later.ended).toContain('the instance ended');
   });
 
-  it('takes nobody who is not like the others, and drops whoever talks nonsense', async () => {
+  it('refuses members that differ from the others, and drops members that send malformed messages', async () => {
     const hub = new MemoryHub();
     const log: string[] = [];
     const bus = hub.connect();
@@ -236,7 +236,7 @@ describe('a cluster over a bus', () => {
     ]);
   });
 
-  it('gives a request up that four instances died of, and says so when nobody is left', async () => {
+  it('gives up a request that crashed four instances, and reports when no instance is left', async () => {
     const hub = new MemoryHub();
     const cluster = await gateway(hub.connect(), 'g1');
     await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => instance(hub.connect(), name)));
@@ -255,7 +255,7 @@ describe('a cluster over a bus', () => {
 });
 
 describe.skipIf(loadNative() === undefined)('prompts that are computed in one process and go on in another', () => {
-  /** Where each prompt was computed, and nobody holds anything any more. */
+  /** Where each prompt was computed, once no instance holds anything. */
   const atRest = (cluster: ClusterGateway) =>
     until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && freeLandings(cluster));
   const freeLandings = (cluster: ClusterGateway) =>
@@ -263,7 +263,7 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
   const computed = (cluster: ClusterGateway) =>
     cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
 
-  /** Each token of prompt and output was in a step, where that ran; of whoever does not collect traces nobody knows. */
+  /** Each token of prompt and output was in a step, if its instance collects traces. */
   const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
     let told = 0;
     for (const [i, prompt] of prompts.entries()) {

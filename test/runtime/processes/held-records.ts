@@ -23,7 +23,7 @@ export class HeldRecords implements Records {
     for (const { letGo } of this.#held.splice(0)) letGo();
   }
 
-  /** Nobody will say what came of them. */
+  /** Their writers will never learn the outcome. */
   lose(): void {
     this.way = 'through';
     for (const { lose } of this.#held.splice(0)) lose();

@@ -1,4 +1,5 @@
-// An office over a bus: whoever ends lays it down, whatever of what it wrote is still under way, so that the next one need not wait for its lease.
+// Leadership over a bus: a leader that ends resigns, even while its writes are in flight, so that the next leader need
+// not wait for the lease.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { defaultElectionTimes } from '../../../src/core/membership/election.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
@@ -46,7 +47,7 @@ const recordOf = async (bus: Bus) => {
 it.each([
   ['is on its way there', 'there'],
   ['was made, and its answer is on its way', 'back'],
-] as const)('whoever resigns while a renewal %s lays the office down', async (_, way) => {
+] as const)('a leader that resigns while a renewal %s gives up the leadership', async (_, way) => {
   const { office, records, other, bus } = offices();
   office.start();
   await settled();
@@ -73,7 +74,7 @@ it.each([
 });
 
 it.each(['there', 'back'] as const)(
-  'whoever resigns while it claims the office, held %s, leaves it to others',
+  'a candidate that resigns while it claims the leadership, held %s, leaves it to others',
   async (way) => {
     const { office, records, bus } = offices();
     records.way = way;
@@ -91,7 +92,7 @@ it.each(['there', 'back'] as const)(
   },
 );
 
-it('whoever resigns in doubt of its renewal asks what became of it; where nothing is answered it does not wait for ever', async () => {
+it('a leader that resigns in doubt of its renewal reads the record, and does not wait endlessly for an answer', async () => {
   const { office, records, bus } = offices();
   office.start();
   await settled();

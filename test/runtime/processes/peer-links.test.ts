@@ -1,4 +1,4 @@
-// Links between instances of several processes: whoever looks sees them by its own numbers, whatever numbers the threads used.
+// Links between instances of several processes: each process sees them by its own numbers, whatever numbers the threads used.
 import { expect, it } from 'vitest';
 import { indexedLinks, namedLinks } from '../../../src/runtime/processes/peer-links.ts';
 

@@ -47,7 +47,7 @@ export class UnsteadyBus implements Bus {
   }
 }
 
-/** Removes it, whoever has written it. */
+/** Removes the record, whichever process wrote it. */
 export async function lose({ records }: Bus, key: string): Promise<void> {
   const stored = await records.read(key);
   if (stored !== undefined) await records.remove(key, stored.revision);

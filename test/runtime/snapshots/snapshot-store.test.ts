@@ -1,4 +1,4 @@
-// Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
+// Copies of what instances hold, in a store: in parts, complete or not at all, and of the instance that has the name now.
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../../src/core/kvcache/events/snapshot-archive.ts';
 import { defaultChannelConfig } from '../../../src/core/membership/reliable-channel.ts';

@@ -28,7 +28,7 @@ MemoryBus.prototype.publish = function (subject, payload) {
 let said = 0;
 function onSaid(message) {
   if (message.events?.some(([id, { kind }]) => kind === 'started' && id === 'poison')) process.exit(5);
-  // Whoever runs the last layers has never been the first.
+  // The member with the last layers is never the first.
   if (message.prefilled?.includes('struck by the end') && !message.snapshot.stageChunks?.[0]) process.exit(5);
   for (const [id, event] of message.events ?? [])
     if (id === 'last straw' && event.kind === 'tokens' && ++said === 5) process.exit(5);

@@ -73,7 +73,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
   await closed;
 });
 
-test('a step of batch jobs alone says so, and stops for whoever comes: that one is next', async () => {
+test('a step of batch jobs alone is marked, and stops for a new request, which runs next', async () => {
   const jobsOnly: number[] = [];
   const engine = new ScriptedEngine((step, abort) => {
     jobsOnly.push(Atomics.load(abort, backgroundWord));
@@ -104,7 +104,7 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
   await closed;
 });
 
-test('whoever comes when a step is about to begin stops it, if it is to stop for him', async () => {
+test('a request that arrives when a step is about to begin stops it, if the step is interruptible', async () => {
   const abort = new StepInterrupt().polled;
   const outcomes: string[] = [];
   const engine = new ScriptedEngine(() => outcomes.push(Atomics.load(abort, 0) === 0 ? 'done' : 'aborted'));

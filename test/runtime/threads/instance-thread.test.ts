@@ -1,4 +1,4 @@
-// An instance's thread as whoever started it sees it: one that hears nothing does not gather messages for ever.
+// An instance's thread as its gateway sees it: a thread that reads nothing does not gather messages without bound.
 import { expect, test } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';

@@ -34,7 +34,7 @@ export function liveRoot(): BlockRoot {
 
 type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];
 
-/** Whoever comes is taken. */
+/** Every request is admitted. */
 export const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
 
 /** One that can be made to believe in times. */

@@ -13,7 +13,7 @@ bus.subscribe('come', () => {
 });
 bus.publish('ready', new Uint8Array());
 
-/** Returns when it is stopped; false: somebody came who is done with that, and it is not. */
+/** Returns when it is stopped; false: an interrupt was sent and did not stop it. */
 function waits() {
   for (;;) {
     const all = Atomics.load(counts, come);

@@ -24,7 +24,7 @@ function landings(): { readonly messenger: Messenger; readonly open: Set<string>
     received: () => [],
     unreachable: () => [],
     send: () => {
-      throw new Error('Cannot send: nobody asked for anything');
+      throw new Error('Cannot send: there is no request');
     },
     stop: () => {},
     pending: () => 0,

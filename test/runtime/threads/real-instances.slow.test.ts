@@ -53,7 +53,7 @@ describe('instances on worker threads', () => {
   it('lose only their own requests when one dies, and its weights serve on', async () => {
     const cluster = await started(3);
     const expected = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`a${i}`, prompt, 30))));
-    // The first one loaded the weights; nobody has anything to do, so it is the one that is taken. Then it is tried once more.
+    // The first instance loaded the weights; all are idle, so it receives the request. Then the request is retried once.
     const death = await answerOf(cluster, liveRequest('deadly', [1, 2, 3], 4));
     expect(death.end).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
     expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);

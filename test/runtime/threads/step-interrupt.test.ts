@@ -1,4 +1,4 @@
-// Words by which those who come stop a step: nobody is overlooked, whenever he comes.
+// Interrupts of steps: none is lost, whenever it is sent.
 import { Worker } from 'node:worker_threads';
 import { expect, test, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -14,11 +14,11 @@ test.each<StepKind & { readonly stops: readonly InterruptReason[] }>([
   { background: true, waiting: false, stops: ['request'] },
   { background: false, waiting: true, stops: ['request', 'end'] },
   { background: true, waiting: true, stops: ['request', 'end'] },
-])('a step stops for whoever comes while it runs, and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
+])('a step stops for interrupts during it and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
   for (const comer of comers) {
     const words = new StepInterrupt();
     const other = new StepInterrupt(words.polled);
-    // Before it is listened for: whoever it is has been heard.
+    // Before the step is published: the interrupt was acknowledged.
     other.notify(comer);
     words.acknowledge();
     words.stepBegins(manner);
@@ -34,7 +34,7 @@ test.each<StepKind & { readonly stops: readonly InterruptReason[] }>([
   }
 });
 
-test('rows that are there end the wait, and nobody stops what is computed then', () => {
+test('arrived activations end the wait, and no interrupt stops the following computation', () => {
   const words = new StepInterrupt();
   words.acknowledge();
   words.stepBegins({ background: false, waiting: true });
@@ -44,7 +44,7 @@ test('rows that are there end the wait, and nobody stops what is computed then',
   expect(isStopped(words)).toBe(false);
 });
 
-test('whoever comes while a step begins is overlooked at no point of either', () => {
+test('an interrupt sent while a step begins is lost at no point of either', () => {
   for (const outer of ['comes', 'begins'] as const)
     for (let point = 0; point < 8; point++) {
       const words = new StepInterrupt();
@@ -73,7 +73,7 @@ test('whoever comes while a step begins is overlooked at no point of either', ()
     }
 });
 
-test('a thread that waits over and over is left waiting by none of those who come', async () => {
+test('a thread that waits repeatedly is woken by every interrupt', async () => {
   const rounds = 5_000;
   const counts = new Int32Array(new SharedArrayBuffer(12));
   const [come, heard, missed] = [0, 1, 2];

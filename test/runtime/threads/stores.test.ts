@@ -1,4 +1,4 @@
-// A store among live instances: bits of what comes from there, and what becomes of requests and memory when it, or who offers to it, dies.
+// A store among live instances: bits of what comes from there, and what becomes of requests and memory when the store, or an instance that offers to it, crashes.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -42,7 +42,7 @@ const wholeBlocks = Math.floor((prompt.length - 1) / 32);
 /** Of a request that ends the thread that it is placed at. */
 const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
 
-it.skipIf(loadNative() === undefined)('gives back the bits of what died with who computed it', async () => {
+it.skipIf(loadNative() === undefined)('returns the bits of prefixes after their instance has crashed', async () => {
   const cluster = await started([{ kvBytes: 2 ** 24, contextTokens: 4096 }, store()]);
   const first = await answerOf(cluster, liveRequest('a', prompt, 6));
   expect(first.cachedTokens).toBe(0);

@@ -102,7 +102,7 @@ describe('SSD below an instance', () => {
     expect(after.snapshot().tiers?.reads).toEqual({ host: 0, ssd: fullBlocks, instance: 0 });
   });
 
-  it('is known to who places requests, of all instances, from the start', async () => {
+  it('is known to placement, of all instances, from the start', async () => {
     const both = [0, 1].map((i) => ({
       tiers: { hostBytes: undefined, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
     }));
@@ -204,7 +204,7 @@ describe('tiers of instances that hand prompts over', () => {
     const cluster = await startedAll(
       (['prefill', 'prefill', 'decode'] as const).map((role, i) => ({ role, ...of(i) })),
     );
-    // Outputs are long enough that what whoever prefills says is heard before the end, which another thread tells.
+    // Outputs are long enough that the prefill instance's report arrives before the end, which another thread reports.
     const outputs = 24;
     const expected = await ask(alone, 'a', outputs);
     expect((await ask(cluster, 'a', outputs)).map(bits)).toEqual(expected.map(bits));

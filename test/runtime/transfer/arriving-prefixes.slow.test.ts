@@ -156,7 +156,7 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
   });
   afterAll(() => pair.close());
 
-  /** Each has a prompt whose prefix nobody here has: the first block differs by its salt. */
+  /** Each has a prompt with a prefix that no instance has: the first block differs by its salt. */
   async function both(id: string, patienceMs: number, send: (landing: string) => void) {
     const request = { ...liveRequest(id, [...prefix, ...livePrompt(9, 40)], 5), salt: id };
     const alone = { ...request, id: `${id} alone`, salt: `${id} alone` };

@@ -114,7 +114,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
       const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
       const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
       const fatal = (id: string) => liveRequest(id, livePrompt(0, 60), 30);
-      // The first one kills who decodes it, the second who prefills it.
+      // The first crashes its decode instance, the second its prefill instance.
       const early = await Promise.all(ask([...asked.slice(0, 6), fatal('last straw')]));
       const late = await Promise.all(ask([fatal('poison'), ...asked.slice(6)]));
       const all = [...early, ...late];

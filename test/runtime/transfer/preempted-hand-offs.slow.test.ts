@@ -1,4 +1,4 @@
-// A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or somebody else's.
+// A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or in other use.
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';

@@ -78,7 +78,7 @@ describe('prefixes between processes', () => {
     ]);
   });
 
-  it('end with the other side: both hear that it has gone, and who asks it then has nothing at once', async () => {
+  it('end with the other side: both are informed, and a later fetch from it fails at once', async () => {
     const { a, b, toB, toA } = await pair();
     b.prefixes.close();
     await settled();

@@ -95,7 +95,7 @@ describe('prompts between processes', () => {
     d.into.send(0, says('received', 'g.1.2/r'));
     await settled();
     expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['received g.1.2/r']]);
-    // What comes after that is of nobody's.
+    // Later events belong to no request.
     d.into.send(0, says('received', 'g.1.2/r'));
     p.out.send(to, says('release', 'g.1.1/r'));
     await settled();

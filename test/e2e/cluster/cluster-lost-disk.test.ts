@@ -1,13 +1,13 @@
 // A NATS server that returns without its disk: present processes restore their records, new ones join them, and snapshots are rewritten.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import type { Bus } from '../../src/runtime/bus/bus.ts';
-import { connectNats } from '../../src/runtime/bus/nats-bus.ts';
-import { readAgreement } from '../../src/runtime/wire/agreement-record.ts';
-import { readPlaces } from '../../src/runtime/wire/lending-messages.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import type { Bus } from '../../../src/runtime/bus/bus.ts';
+import { connectNats } from '../../../src/runtime/bus/nats-bus.ts';
+import { readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
+import { readPlaces } from '../../../src/runtime/wire/lending-messages.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 const kinds = [1, 2, 3];
 const longTokens = 300;

@@ -1,8 +1,8 @@
 // Gateways and instances in processes of their own, over a real NATS server, while any of them dies, pauses, or comes back.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metric, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, model, Stream } from './cluster.ts';
-import { metric, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 if (!natsInstalled && process.env.CI === undefined) {
   it.skip('a cluster over NATS: needs nats-server', () => {});

@@ -3,9 +3,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
-import { idle, model } from './cluster.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
 import {
   metricSum,
   type RunningProcess,
@@ -14,7 +13,8 @@ import {
   startServer,
   startStore,
   until,
-} from './server.ts';
+} from '../server.ts';
+import { idle, model } from './cluster.ts';
 
 /** What comes must come before it could be computed: an instance that has computed little is taken to need 0.4 s for this. */
 const length = 2490;

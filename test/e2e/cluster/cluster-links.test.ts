@@ -1,9 +1,9 @@
 // The links of a cluster's processes to NATS are slow, lose, hang, and break: clients hear what they would have heard.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
-import { TcpProxy } from '../runtime/bus/tcp-proxy.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { TcpProxy } from '../../runtime/bus/tcp-proxy.ts';
+import { type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
-import { type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 const kinds = [1, 2, 3, 4];
 /** They run for longer than it takes to break something. */

@@ -3,10 +3,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { type RunningServer, startServer, until } from '../server.ts';
 import { type Answer, health, Stream } from './cluster.ts';
-import { type RunningServer, startServer, until } from './server.ts';
 
 /** Processes of instances, in the order in which they have joined. */
 const pidsOf = (server: RunningServer) =>

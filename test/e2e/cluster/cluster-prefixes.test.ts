@@ -1,9 +1,9 @@
 // Prefixes fetched between instances in processes of their own: the answers of one, also when the one that has the prefix is killed.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 /** Rounds until something was fetched. */
 const roundsMax = 40;

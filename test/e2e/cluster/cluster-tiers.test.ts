@@ -3,10 +3,10 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { health, model } from './cluster.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 const prompt = Array.from({ length: 700 }, (_, i) => 300 + ((7 * i) % 90));
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);

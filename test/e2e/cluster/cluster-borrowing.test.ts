@@ -1,11 +1,11 @@
 // Processes of several roles that lend one another memory: log-probabilities have the bits of one big instance, whether NATS is killed, a process is paused or a link is cut meanwhile.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
-import { livePrompt } from '../runtime/threads/instances.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { livePrompt } from '../../runtime/threads/instances.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { health, model } from './cluster.ts';
 import { NetworkLink } from './network-link.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 /** 64 blocks of 32 tokens of the embedded model: two suffice. */
 const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);

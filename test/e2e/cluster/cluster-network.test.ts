@@ -1,10 +1,10 @@
 // An instance behind a link of its own, in a network namespace: pages and words cross it, it is slow, and it is cut.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
 import { NetworkLink } from './network-link.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 const kinds = [1, 2, 3];
 const promptOf = (kind: number) =>

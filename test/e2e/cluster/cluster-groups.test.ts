@@ -1,9 +1,9 @@
 // Long prompts computed together by processes, each a range of the layers, while one of them is killed.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 const kinds = [1, 2, 3];
 const promptOf = (kind: number) =>

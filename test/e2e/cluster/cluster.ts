@@ -1,5 +1,5 @@
 // A cluster's clients: streamed completions of any gateway, and what its pages say of its instances.
-import { metric, type RunningServer } from './server.ts';
+import { metric, type RunningServer } from '../server.ts';
 
 export const model = 'kvasir-tiny-q8_0';
 

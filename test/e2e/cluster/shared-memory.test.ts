@@ -4,8 +4,8 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { NativeFarMessenger } from '../../src/kernel/native/far-messenger.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
+import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
 
 const spec = { type: 'bf16', kvHeads: 8, headDim: 64, pages: 64 } as const;
 const options = { host: '127.0.0.1', token: 'a secret', transport: 'shared', giveUpMs: 300 } as const;

@@ -1,9 +1,9 @@
 // Prompts computed in processes of their own and gone on with in others, while any of them is killed, paused or cut off from NATS.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native/native.ts';
-import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, model, Stream } from './cluster.ts';
-import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 /** Each takes a good part of a second to compute: some move while others wait. */
 const kinds = [1, 2, 3, 4];
