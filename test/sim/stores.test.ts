@@ -55,6 +55,6 @@ it('stores are listed last, with memory and a price of their own; hardware witho
   const price = (given: Record<string, unknown>) => pricePerHourOf(clusterOf(given));
   expect((price(flags) ?? 0) - (price({ mixed: '2' }) ?? 0)).toBe(24);
   expect(() => instanceSpecs(clusterOf({ mixed: '1', store: '1', storeHardware: 'cpu' }), false)).toThrow(
-    'Cannot use --store 1: cpu has no host memory to keep blocks in',
+    'Cannot use --store 1: cpu has no host memory for blocks',
   );
 });

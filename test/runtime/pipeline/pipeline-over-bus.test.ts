@@ -93,7 +93,7 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
         expect((await Promise.all(answers)).map(bare)).toEqual(expected.slice(1).map(bare));
       }
       await atRest(cluster);
-      expect(cluster.inFlight).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+      expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
     },
   );
 

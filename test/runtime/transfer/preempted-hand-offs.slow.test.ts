@@ -144,9 +144,9 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     while (run());
     expect(machine.snapshot().preemptions).toBeGreaterThan(0);
     expect(watch.stops()).toBeGreaterThan(1);
-    expect(wires.map(({ kind }) => kind)).not.toContain('held');
+    expect(wires.map(({ kind }) => kind)).not.toContain('firstEvents');
     handOffs.sendFirstEvents();
-    expect(wires.map(({ kind }) => kind)).toContain('held');
+    expect(wires.map(({ kind }) => kind)).toContain('firstEvents');
     while (receiver.received().length === 0) await new Promise((resolve) => setImmediate(resolve));
     const [leaving] = [...machine.requests.sequences()];
     const table = leaving?.sequence.table ?? expect.unreachable();
