@@ -31,20 +31,6 @@ const patience = {
 };
 const silentUs = 5_000_000;
 
-/** The memory of an instance that lends. */
-interface LenderMemory {
-  /** Configured KV memory; undefined: by the context. */
-  readonly kvBytes: number | undefined;
-  /** Host memory for blocks of sequences. */
-  readonly hostBytes: number;
-}
-
-export interface LendingSettings {
-  /** (instances). `others`: they join later from other processes. */
-  readonly lenders: readonly LenderMemory[] | 'others';
-  readonly rules: LendingRules;
-}
-
 function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
   return { ...timesOf(rules), ...patience, silentUs };
 }

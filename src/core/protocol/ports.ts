@@ -7,7 +7,7 @@ import type { PinOrder as Order, PinState } from './pin-order.ts';
 import type { FailureCode, RefusalCause } from './refusal-cause.ts';
 import type { RequestTrace } from './request-trace.ts';
 
-export type { InstanceRole, PinId, PinState, RequestTrace as RequestAccount };
+export type { InstanceRole, PinId, PinState };
 
 export interface SamplingParams {
   /** 0 is greedy. */
