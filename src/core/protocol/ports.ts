@@ -150,7 +150,7 @@ export interface InstanceSnapshot {
   /** Of a store. */
   readonly store?: StoreSnapshot | undefined;
   /** Pages of the receive buffers, and the free ones among them. */
-  readonly landing?: { readonly total: number; readonly free: number };
+  readonly receivePages?: { readonly total: number; readonly free: number };
   /** Memory that instances lend. */
   readonly lending?: LendingSnapshot | undefined;
   /** (positions in a pipeline group): chunks that the instance has computed at each position. */

@@ -34,7 +34,7 @@ export class InstanceTotals {
   ): InstanceSnapshot {
     const { total, free } = receivePages;
     return {
-      ...(total > 0 && { landing: { total, free } }),
+      ...(total > 0 && { receivePages: { total, free } }),
       ready: true,
       waiting: batcher.waiting.length,
       running: batcher.running.length,

@@ -61,12 +61,12 @@ function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: 
 }
 
 function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number) => number | undefined): object {
-  const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending, store } = snapshot;
+  const { ready, waiting, running, pages, receivePages, sent, links = [], tiers, lending, store } = snapshot;
   return {
     ready,
     requests: { waiting, running },
     pages,
-    landing_pages: landing ?? null,
+    landing_pages: receivePages ?? null,
     prompt_tokens: snapshot.promptTokens,
     cached_tokens: snapshot.cachedTokens,
     computed_prompt_tokens: snapshot.computedPromptTokens,

@@ -44,7 +44,7 @@ const instanceGauges: readonly InstanceMetric[] = [
   [
     'kvasir_instance_receive_buffer_pages_free',
     'Free pages of the receive buffer for prompts from other instances.',
-    (s) => s.landing?.free ?? 0,
+    (s) => s.receivePages?.free ?? 0,
     'kvasir_instance_landing_pages_free',
   ],
   ...tierGauges,

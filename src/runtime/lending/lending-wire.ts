@@ -13,13 +13,13 @@ export type LendingWire =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   /** To a creditor: open a receive buffer over these blocks. Answered by `copyPrepared` or `copyFailed`. */
   | { readonly kind: 'prepareCopy'; readonly move: number; readonly blocks: readonly number[] }
-  | { readonly kind: 'copyPrepared'; readonly move: number; readonly landing: ReceiveBufferHandle }
+  | { readonly kind: 'copyPrepared'; readonly move: number; readonly receiveBuffer: ReceiveBufferHandle }
   /** To a creditor: send the contents of these blocks, in order, to the receive buffer. */
   | {
       readonly kind: 'copy';
       readonly move: number;
       readonly blocks: readonly number[];
-      readonly landing: ReceiveBufferHandle;
+      readonly receiveBuffer: ReceiveBufferHandle;
     }
   /** To the debtor: all blocks of the move have been received. */
   | { readonly kind: 'copyReceived'; readonly move: number }

@@ -7,7 +7,7 @@ interface Copy {
   readonly debtor: InstanceIndex;
   readonly move: number;
   readonly blocks: readonly number[];
-  readonly landing: ReceiveBufferHandle;
+  readonly receiveBuffer: ReceiveBufferHandle;
   readonly direction: 'in' | 'out';
 }
 
@@ -61,15 +61,15 @@ export class LentBlocks {
   }
 
   /** The receive buffer is complete: returns the copy that it was for. */
-  onReceived(landing: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
-    const copy = this.#copies.find((each) => each.direction === 'in' && each.landing === landing);
+  onReceived(receiveBuffer: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
+    const copy = this.#copies.find((each) => each.direction === 'in' && each.receiveBuffer === receiveBuffer);
     if (copy !== undefined) this.#end((each) => each === copy);
     return copy;
   }
 
   /** The receive buffer is unreachable: returns the copy to it. */
-  onUnreachable(landing: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
-    const copy = this.#copies.find((each) => each.direction === 'out' && each.landing === landing);
+  onUnreachable(receiveBuffer: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
+    const copy = this.#copies.find((each) => each.direction === 'out' && each.receiveBuffer === receiveBuffer);
     if (copy !== undefined) this.#end((each) => each === copy);
     return copy;
   }
@@ -86,8 +86,8 @@ export class LentBlocks {
   #end(isOver: (copy: Copy) => boolean): void {
     this.#copies = this.#copies.filter((copy) => {
       if (!isOver(copy)) return true;
-      if (copy.direction === 'in') this.#messenger.close(copy.landing);
-      else this.#messenger.stop(copy.landing);
+      if (copy.direction === 'in') this.#messenger.close(copy.receiveBuffer);
+      else this.#messenger.stop(copy.receiveBuffer);
       return false;
     });
   }

@@ -66,7 +66,7 @@ interface Outgoing {
 /** A move that this instance requested. */
 interface ActiveMove extends BlocksToMove {
   /** This instance's receive buffer for a move home, else the creditor's. */
-  landing: ReceiveBufferHandle | undefined;
+  receiveBuffer: ReceiveBufferHandle | undefined;
   /** For a move to a creditor: rows of the page table, by place, and blocks that wait for the receive buffer. */
   readonly rows: number[];
   waiting: Outgoing[];
@@ -161,26 +161,31 @@ export class LiveLending {
   }
 
   #move(move: BlocksToMove): void {
-    const moving: ActiveMove = { ...move, landing: undefined, rows: [], waiting: [] };
+    const moving: ActiveMove = { ...move, receiveBuffer: undefined, rows: [], waiting: [] };
     this.#moves.set(move.move, moving);
     if (move.to === this.#instance) {
-      moving.landing = this.#options.messenger.open(this.#ownPages(move.targets));
+      moving.receiveBuffer = this.#options.messenger.open(this.#ownPages(move.targets));
       if (move.sources !== undefined)
-        this.#sendWire(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
+        this.#sendWire(move.from, {
+          kind: 'copy',
+          move: move.move,
+          blocks: move.sources,
+          receiveBuffer: moving.receiveBuffer,
+        });
     } else this.#sendWire(move.to, { kind: 'prepareCopy', move: move.move, blocks: move.targets });
   }
 
   /** The receiving creditor is ready. */
-  #onPrepared(move: number, landing: ReceiveBufferHandle): void {
+  #onPrepared(move: number, receiveBuffer: ReceiveBufferHandle): void {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     const { sources, from } = moving;
     if (sources !== undefined) {
-      this.#sendWire(from, { kind: 'copy', move, blocks: sources, landing });
+      this.#sendWire(from, { kind: 'copy', move, blocks: sources, receiveBuffer });
       return;
     }
-    moving.landing = landing;
-    for (const outgoing of moving.waiting.splice(0)) this.#send(landing, outgoing);
+    moving.receiveBuffer = receiveBuffer;
+    for (const outgoing of moving.waiting.splice(0)) this.#send(receiveBuffer, outgoing);
   }
 
   /** Sends own blocks; those that the next step computes leave as their layers are ready. */
@@ -191,8 +196,8 @@ export class LiveLending {
     const { messenger, host } = this.#options;
     host.finishLoads();
     const outgoing = { at, pages: this.#ownPages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
-    if (moving.landing === undefined) moving.waiting.push(outgoing);
-    else this.#send(moving.landing, outgoing);
+    if (moving.receiveBuffer === undefined) moving.waiting.push(outgoing);
+    else this.#send(moving.receiveBuffer, outgoing);
   }
 
   #stop(move: number): void {
@@ -200,10 +205,10 @@ export class LiveLending {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     this.#moves.delete(move);
-    const { from, to, landing } = moving;
+    const { from, to, receiveBuffer } = moving;
     const { messenger } = this.#options;
-    if (landing !== undefined && to === this.#instance) messenger.close(landing);
-    if (landing !== undefined && from === this.#instance) messenger.stop(landing);
+    if (receiveBuffer !== undefined && to === this.#instance) messenger.close(receiveBuffer);
+    if (receiveBuffer !== undefined && from === this.#instance) messenger.stop(receiveBuffer);
     for (const other of new Set([from, to]))
       if (other !== this.#instance) this.#sendWire(other, { kind: 'endCopy', move });
   }
@@ -213,14 +218,15 @@ export class LiveLending {
     if (moving === undefined) return undefined;
     this.#moves.delete(move);
     const bytes = moving.targets.length * this.#options.blockBytes;
-    const transport = moving.landing === undefined ? undefined : this.#options.messenger.transportTo(moving.landing);
+    const transport =
+      moving.receiveBuffer === undefined ? undefined : this.#options.messenger.transportTo(moving.receiveBuffer);
     for (const other of new Set([moving.from, moving.to]))
       if (other !== this.#instance) this.#counters.moved(other, bytes, transport);
     // The sender may release the blocks.
     if (moving.from !== this.#instance) this.#sendWire(moving.from, { kind: 'endCopy', move });
     if (moving.from === this.#instance) {
       // Unacknowledged pages would be sent again over the next connection.
-      if (moving.landing !== undefined) this.#options.messenger.stop(moving.landing);
+      if (moving.receiveBuffer !== undefined) this.#options.messenger.stop(moving.receiveBuffer);
       const pages = this.#ownPages(moving.rows);
       if (this.#options.host.isRead(pages)) {
         this.#unreleased.push({ move, pages });
@@ -249,7 +255,7 @@ export class LiveLending {
   }
 
   /** Sends layer after layer: block i goes to place `at` + i of the receive buffer. */
-  #send(landing: ReceiveBufferHandle, { at, pages, step, last }: Outgoing): void {
+  #send(receiveBuffer: ReceiveBufferHandle, { at, pages, step, last }: Outgoing): void {
     const { layers, messenger } = this.#options;
     const width = layers.length;
     const descriptors: number[] = [];
@@ -257,7 +263,7 @@ export class LiveLending {
       for (let block = 0; block < pages.length / width; block++)
         descriptors.push(layer, pages[block * width + index], (at + block) * width + index);
     // An aborted step writes them again, with the same bits.
-    messenger.send(landing, step, Int32Array.from(descriptors), last, step === 0 ? undefined : pages);
+    messenger.send(receiveBuffer, step, Int32Array.from(descriptors), last, step === 0 ? undefined : pages);
   }
 
   /** Counts a received lending message. */
@@ -293,7 +299,7 @@ export class LiveLending {
         this.#serve(from, wire);
         return undefined;
       case 'copyPrepared':
-        this.#onPrepared(wire.move, wire.landing);
+        this.#onPrepared(wire.move, wire.receiveBuffer);
         return undefined;
       case 'copyReceived':
         return this.#complete(wire.move);
@@ -326,12 +332,12 @@ export class LiveLending {
     const pages = this.#lent.pagesOf(debtor, blocks);
     if (pages === undefined) this.#sendWire(debtor, { kind: 'copyFailed', move });
     else if (wire.kind === 'copy') {
-      this.#lent.track({ debtor, move, blocks, landing: wire.landing, direction: 'out' });
-      this.#send(wire.landing, { at: 0, pages, step: 0, last: true });
+      this.#lent.track({ debtor, move, blocks, receiveBuffer: wire.receiveBuffer, direction: 'out' });
+      this.#send(wire.receiveBuffer, { at: 0, pages, step: 0, last: true });
     } else {
-      const landing = this.#options.messenger.open(pages);
-      this.#lent.track({ debtor, move, blocks, landing, direction: 'in' });
-      this.#sendWire(debtor, { kind: 'copyPrepared', move, landing });
+      const receiveBuffer = this.#options.messenger.open(pages);
+      this.#lent.track({ debtor, move, blocks, receiveBuffer, direction: 'in' });
+      this.#sendWire(debtor, { kind: 'copyPrepared', move, receiveBuffer });
     }
   }
 
@@ -351,10 +357,10 @@ export class LiveLending {
 
   #unreachable(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const landing of this.#options.messenger.unreachable()) {
-      const use = this.#lent.onUnreachable(landing);
+    for (const receiveBuffer of this.#options.messenger.unreachable()) {
+      const use = this.#lent.onUnreachable(receiveBuffer);
       if (use !== undefined) this.#sendWire(use.debtor, { kind: 'copyFailed', move: use.move });
-      const own = this.#moveTo(landing);
+      const own = this.#moveTo(receiveBuffer);
       if (own === undefined) continue;
       this.#stop(own);
       events.push({ kind: 'moveBroken', move: own });
@@ -362,22 +368,22 @@ export class LiveLending {
     return events;
   }
 
-  #moveTo(landing: ReceiveBufferHandle): number | undefined {
-    return [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
+  #moveTo(receiveBuffer: ReceiveBufferHandle): number | undefined {
+    return [...this.#moves].find(([, moving]) => moving.receiveBuffer === receiveBuffer)?.[0];
   }
 
   #received(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const landing of this.#options.messenger.received()) {
-      const use = this.#lent.onReceived(landing);
+    for (const receiveBuffer of this.#options.messenger.received()) {
+      const use = this.#lent.onReceived(receiveBuffer);
       if (use !== undefined) {
         this.#sendWire(use.debtor, { kind: 'copyReceived', move: use.move });
         continue;
       }
-      const own = this.#moveTo(landing);
+      const own = this.#moveTo(receiveBuffer);
       if (own === undefined) continue;
       const event = this.#complete(own);
-      this.#options.messenger.close(landing);
+      this.#options.messenger.close(receiveBuffer);
       if (event !== undefined) events.push(event);
     }
     return events;

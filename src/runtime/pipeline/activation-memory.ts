@@ -3,16 +3,20 @@ import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
 /** Messages between members about activations. The sender numbers its chunks. */
 export type ActivationWire =
-  /** To the next member, when the step over the chunk starts or restarts. `landing`: its receive buffer; undefined: the sender has none yet. */
+  /** To the next member, when the step over the chunk starts or restarts. No `receiveBuffer`: the sender has none yet. */
   | {
       readonly kind: 'activations';
       readonly number: number;
       readonly id: string;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
-      readonly landing: ReceiveBufferHandle | undefined;
+      readonly receiveBuffer: ReceiveBufferHandle | undefined;
     }
   /** Back: a receive buffer for the chunk of that number, or for any next chunk. */
-  | { readonly kind: 'activationsBuffer'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
+  | {
+      readonly kind: 'activationsBuffer';
+      readonly number: number | undefined;
+      readonly receiveBuffer: ReceiveBufferHandle;
+    }
   /** Back: the chunk of that number, which waits for a buffer, is not needed. */
   | { readonly kind: 'activationsCancelled'; readonly number: number };
 

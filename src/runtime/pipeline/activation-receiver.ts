@@ -70,13 +70,13 @@ export class ActivationReceiver {
   }
 
   onAnnounced(from: InstanceIndex, announced: Announced): void {
-    const { number, id, landing } = announced;
+    const { number, id, receiveBuffer } = announced;
     if (this.#expected.get(id) !== from) {
       // A buffer is used once: that of an unneeded chunk is freed.
-      if (landing !== undefined && this.#buffers.get(landing)?.from === from) this.#close(landing);
-      else if (landing === undefined) this.#post(from, { kind: 'activationsCancelled', number });
-    } else if (landing !== undefined) {
-      this.#assign(from, landing, announced);
+      if (receiveBuffer !== undefined && this.#buffers.get(receiveBuffer)?.from === from) this.#close(receiveBuffer);
+      else if (receiveBuffer === undefined) this.#post(from, { kind: 'activationsCancelled', number });
+    } else if (receiveBuffer !== undefined) {
+      this.#assign(from, receiveBuffer, announced);
     } else if (!this.#isPending(from, number)) {
       this.#waiting.push({ from, announced });
     }
@@ -85,7 +85,8 @@ export class ActivationReceiver {
 
   /** A chunk announced again already has a buffer or waits for one. */
   #isPending(from: InstanceIndex, number: number): boolean {
-    for (const landing of this.#buffers.values()) if (landing.from === from && landing.number === number) return true;
+    for (const receiveBuffer of this.#buffers.values())
+      if (receiveBuffer.from === from && receiveBuffer.number === number) return true;
     return this.#waiting.some((other) => other.from === from && other.announced.number === number);
   }
 
@@ -182,7 +183,7 @@ export class ActivationReceiver {
     if (pages === undefined) throw new Error('Cannot receive activations: no buffer is free');
     const handle = this.#messenger.open(pages, 1);
     this.#buffers.set(handle, { from, pages, number, chunk: undefined, received: false });
-    this.#post(from, { kind: 'activationsBuffer', number, landing: handle });
+    this.#post(from, { kind: 'activationsBuffer', number, receiveBuffer: handle });
     return handle;
   }
 

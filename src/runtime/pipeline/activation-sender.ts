@@ -13,7 +13,7 @@ interface OutgoingChunk {
   readonly id: RequestId;
   readonly chunk: Activations;
   /** Undefined until the next member grants a receive buffer. */
-  landing: ReceiveBufferHandle | undefined;
+  receiveBuffer: ReceiveBufferHandle | undefined;
   /** Send buffer; undefined: none was free. */
   pages: Int32Array | undefined;
   /** Activations kept outside a send buffer, because none was free. */
@@ -74,14 +74,15 @@ export class ActivationSender {
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
     this.#settle();
     const outgoing = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
-    if (this.#pool.free > 0) outgoing.landing ??= this.#granted.get(to)?.shift();
+    if (this.#pool.free > 0) outgoing.receiveBuffer ??= this.#granted.get(to)?.shift();
     // The last buffer is reserved for chunks that can be sent: chunks that wait for a receive buffer must not block all of them.
-    if (outgoing.landing !== undefined || this.#pool.free > 1) outgoing.pages ??= this.#pool.take();
+    if (outgoing.receiveBuffer !== undefined || this.#pool.free > 1) outgoing.pages ??= this.#pool.take();
     const { number, pages } = outgoing;
-    this.#post(to, { kind: 'activations', number, id, chunk, landing: outgoing.landing });
+    this.#post(to, { kind: 'activations', number, id, chunk, receiveBuffer: outgoing.receiveBuffer });
     if (pages === undefined) return undefined;
     // The messenger counts steps; this is the next one.
-    if (outgoing.landing !== undefined) this.#send(outgoing, pages, outgoing.landing, this.#messenger.nextStep);
+    if (outgoing.receiveBuffer !== undefined)
+      this.#send(outgoing, pages, outgoing.receiveBuffer, this.#messenger.nextStep);
     return { pool: this.#memory.pool, pages };
   }
 
@@ -89,29 +90,29 @@ export class ActivationSender {
   ended(to: InstanceIndex, id: RequestId, chunk: Activations, left: (() => Float32Array) | undefined): void {
     const outgoing = this.#pending(to, id, chunk);
     if (outgoing === undefined) return;
-    const { landing, pages, sent } = outgoing;
+    const { receiveBuffer, pages, sent } = outgoing;
     if (left === undefined) {
       // The next step may belong to another request.
-      if (landing !== undefined) this.#messenger.stop(landing);
+      if (receiveBuffer !== undefined) this.#messenger.stop(receiveBuffer);
       outgoing.sent = false;
       this.#releaseBuffer(outgoing);
       return;
     }
     outgoing.computed = true;
     if (pages === undefined) outgoing.rows = left();
-    if (sent && landing !== undefined) this.#count(outgoing, landing);
+    if (sent && receiveBuffer !== undefined) this.#count(outgoing, receiveBuffer);
     this.#sendNext();
   }
 
   /** The next member grants a receive buffer. */
-  onBuffer(from: InstanceIndex, landing: ReceiveBufferHandle, number: number | undefined): void {
+  onBuffer(from: InstanceIndex, receiveBuffer: ReceiveBufferHandle, number: number | undefined): void {
     this.#lost.delete(from);
     const outgoing = number === undefined ? undefined : this.#chunks.get(number);
     if (outgoing?.to === from) {
-      outgoing.landing ??= landing;
+      outgoing.receiveBuffer ??= receiveBuffer;
       this.#sendNext();
-    } else if (number === undefined && !this.#isKnown(landing)) {
-      this.#granted.set(from, [...(this.#granted.get(from) ?? []), landing]);
+    } else if (number === undefined && !this.#isKnown(receiveBuffer)) {
+      this.#granted.set(from, [...(this.#granted.get(from) ?? []), receiveBuffer]);
     }
   }
 
@@ -136,8 +137,8 @@ export class ActivationSender {
 
   /** True if a computed chunk with a receive buffer waits for a send buffer; its release causes no event. */
   get awaitsBuffer(): boolean {
-    for (const { computed, sent, landing } of this.#chunks.values())
-      if (computed && !sent && landing !== undefined) return true;
+    for (const { computed, sent, receiveBuffer } of this.#chunks.values())
+      if (computed && !sent && receiveBuffer !== undefined) return true;
     return false;
   }
 
@@ -152,14 +153,14 @@ export class ActivationSender {
   /** Drops chunks that have arrived or are unreachable. */
   #settle(): void {
     const gone = [...this.#chunks.values()].filter(
-      ({ computed, sent, landing }) =>
-        computed && sent && landing !== undefined && this.#messenger.pending(landing) === 0,
+      ({ computed, sent, receiveBuffer }) =>
+        computed && sent && receiveBuffer !== undefined && this.#messenger.pending(receiveBuffer) === 0,
     );
     if (gone.length === 0) return;
-    for (const landing of this.#messenger.unreachable()) this.#unreachable.add(landing);
+    for (const receiveBuffer of this.#messenger.unreachable()) this.#unreachable.add(receiveBuffer);
     for (const outgoing of gone) {
-      const { landing = '', id, to } = outgoing;
-      if (this.#unreachable.has(landing)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
+      const { receiveBuffer = '', id, to } = outgoing;
+      if (this.#unreachable.has(receiveBuffer)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
       this.#drop(outgoing);
     }
   }
@@ -173,52 +174,52 @@ export class ActivationSender {
 
   #add(to: InstanceIndex, id: RequestId, chunk: Activations): OutgoingChunk {
     const number = ++this.#number;
-    const nothing = { landing: undefined, pages: undefined, rows: undefined, computed: false, sent: false };
+    const nothing = { receiveBuffer: undefined, pages: undefined, rows: undefined, computed: false, sent: false };
     const outgoing: OutgoingChunk = { number, to, id, chunk, ...nothing };
     this.#chunks.set(number, outgoing);
     return outgoing;
   }
 
-  #isKnown(landing: ReceiveBufferHandle): boolean {
-    for (const all of this.#granted.values()) if (all.includes(landing)) return true;
-    for (const outgoing of this.#chunks.values()) if (outgoing.landing === landing) return true;
+  #isKnown(receiveBuffer: ReceiveBufferHandle): boolean {
+    for (const all of this.#granted.values()) if (all.includes(receiveBuffer)) return true;
+    for (const outgoing of this.#chunks.values()) if (outgoing.receiveBuffer === receiveBuffer) return true;
     return false;
   }
 
   /** Sends computed chunks that waited for a receive buffer or a send buffer. */
   #sendNext(): void {
     for (const outgoing of this.#chunks.values()) {
-      const { computed, sent, landing, rows } = outgoing;
-      if (!computed || sent || landing === undefined) continue;
+      const { computed, sent, receiveBuffer, rows } = outgoing;
+      if (!computed || sent || receiveBuffer === undefined) continue;
       outgoing.pages ??= this.#pool.take();
       const { pages } = outgoing;
       if (pages === undefined) continue;
       if (rows !== undefined) this.#memory.write(pages, rows);
       outgoing.rows = undefined;
-      this.#count(outgoing, landing);
-      this.#send(outgoing, pages, landing, 0);
+      this.#count(outgoing, receiveBuffer);
+      this.#send(outgoing, pages, receiveBuffer, 0);
     }
   }
 
-  #send(outgoing: OutgoingChunk, pages: Int32Array, landing: ReceiveBufferHandle, step: number): void {
+  #send(outgoing: OutgoingChunk, pages: Int32Array, receiveBuffer: ReceiveBufferHandle, step: number): void {
     outgoing.sent = true;
     const descriptors = new Int32Array(pagesOfChunk(this.#memory, outgoing.chunk) * 3);
     for (let place = 0; place * 3 < descriptors.length; place++) descriptors.set([0, pages[place], place], 3 * place);
-    this.#messenger.send(landing, step, descriptors, true);
+    this.#messenger.send(receiveBuffer, step, descriptors, true);
   }
 
-  #count(outgoing: OutgoingChunk, landing: ReceiveBufferHandle): void {
+  #count(outgoing: OutgoingChunk, receiveBuffer: ReceiveBufferHandle): void {
     const { to, chunk } = outgoing;
     const bytes = (chunk.tokens - chunk.from) * this.#memory.rowValues * Float32Array.BYTES_PER_ELEMENT;
-    this.#links.add(to, landing, nameOf(outgoing), bytes);
+    this.#links.add(to, receiveBuffer, nameOf(outgoing), bytes);
   }
 
   #drop(outgoing: OutgoingChunk): void {
-    const { number, landing } = outgoing;
+    const { number, receiveBuffer } = outgoing;
     this.#chunks.delete(number);
-    if (landing !== undefined) this.#unreachable.delete(landing);
+    if (receiveBuffer !== undefined) this.#unreachable.delete(receiveBuffer);
     this.#links.settle(nameOf(outgoing));
-    if (landing !== undefined) this.#messenger.stop(landing);
+    if (receiveBuffer !== undefined) this.#messenger.stop(receiveBuffer);
     this.#releaseBuffer(outgoing);
   }
 

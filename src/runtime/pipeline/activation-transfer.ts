@@ -71,7 +71,7 @@ export class ActivationTransfer {
 
   onMessage(from: InstanceIndex, wire: ActivationWire): void {
     if (wire.kind === 'activations') this.#receiver.onAnnounced(from, wire);
-    else if (wire.kind === 'activationsBuffer') this.#sender.onBuffer(from, wire.landing, wire.number);
+    else if (wire.kind === 'activationsBuffer') this.#sender.onBuffer(from, wire.receiveBuffer, wire.number);
     else this.#sender.onCancelled(from, wire.number);
   }
 

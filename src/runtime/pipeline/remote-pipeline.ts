@@ -124,7 +124,7 @@ export class RemotePipeline implements PeerHandler<PeerAnnouncement> {
   ): void {
     this.#forward(to, { kind: 'activationsCancelled', number: wire.number });
     // The id of this process matches no request there, so the member frees the buffer.
-    if (member !== undefined && wire.landing !== undefined)
+    if (member !== undefined && wire.receiveBuffer !== undefined)
       this.#session.send(member, encode(wire satisfies PipelineWire));
   }
 
@@ -204,7 +204,7 @@ export class RemotePipeline implements PeerHandler<PeerAnnouncement> {
   }
 
   #forwardMessage(from: InstanceIndex, message: PipelineMessage): void {
-    this.#forward(from, { kind: 'message', message, landing: undefined });
+    this.#forward(from, { kind: 'message', message, receiveBuffer: undefined });
   }
 
   /** To the thread. */

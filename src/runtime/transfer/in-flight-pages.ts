@@ -37,15 +37,21 @@ export class InFlightPages {
     this.#messenger = messenger;
   }
 
-  #track(landing: ReceiveBufferHandle): Track {
-    const track = this.#tracks.get(landing) ?? { sent: 0, batches: [], arrived: 0, resume: undefined, lost: false };
-    this.#tracks.set(landing, track);
+  #track(receiveBuffer: ReceiveBufferHandle): Track {
+    const track = this.#tracks.get(receiveBuffer) ?? {
+      sent: 0,
+      batches: [],
+      arrived: 0,
+      resume: undefined,
+      lost: false,
+    };
+    this.#tracks.set(receiveBuffer, track);
     return track;
   }
 
   /** Where sending `from..end` starts: earlier after a halt, and at `end` if all has arrived. */
-  resumeAt(landing: ReceiveBufferHandle, from: number, end: number): number {
-    const track = this.#track(landing);
+  resumeAt(receiveBuffer: ReceiveBufferHandle, from: number, end: number): number {
+    const track = this.#track(receiveBuffer);
     const begin = Math.min(end, track.resume ?? from);
     if (begin === end) return begin;
     // The halted part is sent now.
@@ -56,12 +62,12 @@ export class InFlightPages {
 
   /** Registers descriptors, as for `Messenger.send`, up to position `end`. @param again those of them that are sent again, up to their own end */
   add(
-    landing: ReceiveBufferHandle,
+    receiveBuffer: ReceiveBufferHandle,
     descriptors: Int32Array,
     end: number,
     again?: { readonly descriptors: Int32Array; readonly end: number },
   ): void {
-    const track = this.#track(landing);
+    const track = this.#track(receiveBuffer);
     track.sent += descriptors.length / descriptorWords;
     // A failed step invalidates what it computes, but not what was sent again with it.
     if (again !== undefined)
@@ -73,12 +79,12 @@ export class InFlightPages {
    * When it returns, no page is read for the receive buffer. What has not arrived, and all from `from` on, is sent again later; not to an
    * unreachable buffer, where missing pages would count as arrived.
    */
-  halt(landing: ReceiveBufferHandle, from: number): void {
-    const track = this.#track(landing);
-    this.#update(landing, track);
+  halt(receiveBuffer: ReceiveBufferHandle, from: number): void {
+    const track = this.#track(receiveBuffer);
+    this.#update(receiveBuffer, track);
     this.#pollUnreachable();
     if (track.lost) return;
-    this.#messenger.stop(landing);
+    this.#messenger.stop(receiveBuffer);
     track.arrived = Math.min(track.arrived, from);
     track.resume = track.arrived;
     // Their pages will be read again.
@@ -87,9 +93,9 @@ export class InFlightPages {
   }
 
   /** When it returns, no page is read for the receive buffer, now or later. */
-  stop(landing: ReceiveBufferHandle): void {
-    this.#tracks.delete(landing);
-    this.#messenger.stop(landing);
+  stop(receiveBuffer: ReceiveBufferHandle): void {
+    this.#tracks.delete(receiveBuffer);
+    this.#messenger.stop(receiveBuffer);
   }
 
   /** Receive buffers that became unreachable since the last call. */
@@ -101,25 +107,25 @@ export class InFlightPages {
   }
 
   #pollUnreachable(): void {
-    for (const landing of this.#messenger.unreachable()) {
-      this.#unreachable.add(landing);
-      const track = this.#tracks.get(landing);
+    for (const receiveBuffer of this.#messenger.unreachable()) {
+      this.#unreachable.add(receiveBuffer);
+      const track = this.#tracks.get(receiveBuffer);
       if (track !== undefined) track.lost = true;
     }
   }
 
   /** True while one of these pages may still be read. */
   isRead(pages: Int32Array): boolean {
-    for (const [landing, track] of this.#tracks) {
-      this.#update(landing, track);
+    for (const [receiveBuffer, track] of this.#tracks) {
+      this.#update(receiveBuffer, track);
       if (track.batches.some((batch) => pages.some((page) => batch.pages.has(page)))) return true;
     }
     return false;
   }
 
-  #update(landing: ReceiveBufferHandle, track: Track): void {
+  #update(receiveBuffer: ReceiveBufferHandle, track: Track): void {
     if (track.resume !== undefined) return;
-    const done = track.sent - this.#messenger.pending(landing);
+    const done = track.sent - this.#messenger.pending(receiveBuffer);
     while (track.batches.length > 0 && track.batches[0].upTo <= done)
       track.arrived = track.batches.shift()?.end ?? track.arrived;
   }

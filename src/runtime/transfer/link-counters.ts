@@ -7,7 +7,7 @@ interface Link {
   bytes: number;
   backlogBytes: number;
   /** The receive buffer used last. */
-  landing: ReceiveBufferHandle;
+  receiveBuffer: ReceiveBufferHandle;
   transport: PageTransport | undefined;
 }
 
@@ -24,20 +24,20 @@ export class LinkCounters {
   /** In the order of first use. */
   get all(): readonly LinkSnapshot[] {
     return Array.from(this.#links, ([to, link]) => {
-      const { bytes, backlogBytes, landing } = link;
+      const { bytes, backlogBytes, receiveBuffer } = link;
       // Idle connections are closed; the last transport stays.
-      link.transport = this.#messenger.transportTo(landing) ?? link.transport;
+      link.transport = this.#messenger.transportTo(receiveBuffer) ?? link.transport;
       return { to, bytes, backlogBytes, ...(link.transport && { transport: link.transport }) };
     });
   }
 
   /** Counts more bytes of a stream. */
-  add(to: InstanceIndex, landing: ReceiveBufferHandle, stream: string, bytes: number): void {
-    const link = this.#links.get(to) ?? { bytes: 0, backlogBytes: 0, landing, transport: undefined };
+  add(to: InstanceIndex, receiveBuffer: ReceiveBufferHandle, stream: string, bytes: number): void {
+    const link = this.#links.get(to) ?? { bytes: 0, backlogBytes: 0, receiveBuffer, transport: undefined };
     this.#links.set(to, link);
     const known = this.#streams.get(stream) ?? { link, bytes: 0 };
     this.#streams.set(stream, known);
-    link.landing = landing;
+    link.receiveBuffer = receiveBuffer;
     link.bytes += bytes;
     link.backlogBytes += bytes;
     known.bytes += bytes;

@@ -23,7 +23,7 @@ export type PeerWire =
   | PrefixWire
   | ActivationWire
   /** `reserved` and `fetch` come with the receive buffer of the prompt or prefix. */
-  | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: ReceiveBufferHandle | undefined }
+  | { readonly kind: 'message'; readonly message: PeerMessage; readonly receiveBuffer: ReceiveBufferHandle | undefined }
   /** The first events for the client, to be emitted once the prompt has been received. */
   | { readonly kind: 'firstEvents'; readonly id: RequestId; readonly events: readonly GenerationEvent[] }
   /** The sender is lost. */
@@ -47,7 +47,7 @@ interface ExpectedPrompt {
 /** A prompt that is sent. */
 interface OutgoingStream {
   readonly id: RequestId;
-  readonly landing: ReceiveBufferHandle;
+  readonly receiveBuffer: ReceiveBufferHandle;
   readonly to: InstanceIndex;
 }
 
@@ -150,11 +150,11 @@ export class LiveHandOffs {
   }
 
   send(to: InstanceIndex, message: PeerMessage): void {
-    const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
+    const receiveBuffer = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
     if (message.kind === 'release' || message.kind === 'withdraw') this.#endOutgoing(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
     const prefixBuffer = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
-    this.sendWire(to, { kind: 'message', message, landing: landing?.handle ?? prefixBuffer });
+    this.sendWire(to, { kind: 'message', message, receiveBuffer: receiveBuffer?.handle ?? prefixBuffer });
   }
 
   open(id: RequestId, pages: Int32Array): void {
@@ -184,29 +184,35 @@ export class LiveHandOffs {
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
     const { id, to, step, held } = effect;
-    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
-    if (landing === undefined) return;
+    const receiveBuffer = this.#outgoing.get(keyOf(to, id))?.receiveBuffer;
+    if (receiveBuffer === undefined) return;
     const end = effect.from + effect.tokens;
-    const from = this.#inFlight.resumeAt(landing, effect.from, end);
+    const from = this.#inFlight.resumeAt(receiveBuffer, effect.from, end);
     if (from === end && held === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const { shape, pageBytes } = this.#options;
     const part = { ...effect, from, tokens: end - from };
     const descriptors = pageDescriptorsOf(part, shape, pools);
     const filling = fillingPages(part, shape, pools);
-    this.#links.add(to, landing, keyOf(to, id), (descriptors.length / descriptorWords) * pageBytes);
+    this.#links.add(to, receiveBuffer, keyOf(to, id), (descriptors.length / descriptorWords) * pageBytes);
     const resent = from < effect.from ? { ...effect, from, tokens: effect.from - from } : undefined;
     const again = resent && { descriptors: pageDescriptorsOf(resent, shape, pools), end: effect.from };
-    this.#inFlight.add(landing, descriptors, end, again);
-    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, descriptors, held !== undefined, filling);
+    this.#inFlight.add(receiveBuffer, descriptors, end, again);
+    this.#messenger.send(
+      receiveBuffer,
+      computing ? this.#messenger.nextStep : 0,
+      descriptors,
+      held !== undefined,
+      filling,
+    );
     if (held !== undefined) this.#firstEvents.push([to, { kind: 'firstEvents', id, events: held }]);
   }
 
   /** When it returns, no page is read for the prompt; the next `stream` resumes it. */
   halt({ id, to, from }: Halt): void {
-    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
-    if (landing === undefined) return;
-    this.#inFlight.halt(landing, from);
+    const receiveBuffer = this.#outgoing.get(keyOf(to, id))?.receiveBuffer;
+    if (receiveBuffer === undefined) return;
+    this.#inFlight.halt(receiveBuffer, from);
     this.#links.settle(keyOf(to, id));
   }
 
@@ -221,9 +227,9 @@ export class LiveHandOffs {
   }
 
   #endOutgoing(to: InstanceIndex, id: RequestId): void {
-    const landing = this.#outgoing.get(keyOf(to, id))?.landing;
+    const receiveBuffer = this.#outgoing.get(keyOf(to, id))?.receiveBuffer;
     // Also if all has arrived: unacknowledged pages would be sent again over the next connection.
-    if (landing !== undefined) this.#inFlight.stop(landing);
+    if (receiveBuffer !== undefined) this.#inFlight.stop(receiveBuffer);
     this.#outgoing.delete(keyOf(to, id));
     this.#links.settle(keyOf(to, id));
   }
@@ -243,12 +249,12 @@ export class LiveHandOffs {
       return landedEvent(part);
     }
     if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
-    const { message, landing } = wire;
+    const { message, receiveBuffer } = wire;
     if (message.kind === 'missing') this.prefixes.onMissing(from, message.id);
     if (message.kind === 'fetch') {
-      if (landing !== undefined) this.prefixes.onFetch(from, message.id, landing);
-    } else if (landing !== undefined)
-      this.#outgoing.set(keyOf(from, message.id), { id: message.id, landing, to: from });
+      if (receiveBuffer !== undefined) this.prefixes.onFetch(from, message.id, receiveBuffer);
+    } else if (receiveBuffer !== undefined)
+      this.#outgoing.set(keyOf(from, message.id), { id: message.id, receiveBuffer, to: from });
     if (message.kind === 'received' || message.kind === 'declined') this.#endOutgoing(from, message.id);
     return { kind: 'peer', from, message };
   }
@@ -281,8 +287,8 @@ export class LiveHandOffs {
     const unreachable = this.#inFlight.takeUnreachable();
     if (unreachable.size === 0) return [];
     const events: InstanceEvent[] = [];
-    for (const { id, landing, to } of this.#outgoing.values())
-      if (unreachable.has(landing)) events.push({ kind: 'streamBroken', id, to });
+    for (const { id, receiveBuffer, to } of this.#outgoing.values())
+      if (unreachable.has(receiveBuffer)) events.push({ kind: 'streamBroken', id, to });
     return [...events, ...this.prefixes.onUnreachable(unreachable)];
   }
 

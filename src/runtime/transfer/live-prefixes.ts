@@ -29,7 +29,7 @@ interface Expected {
 interface Sending {
   readonly id: RequestId;
   readonly to: InstanceIndex;
-  readonly landing: ReceiveBufferHandle;
+  readonly receiveBuffer: ReceiveBufferHandle;
 }
 
 interface LivePrefixesOptions {
@@ -95,8 +95,8 @@ export class LivePrefixes {
   }
 
   /** Another instance fetches a prefix into that receive buffer. */
-  onFetch(to: InstanceIndex, id: RequestId, landing: ReceiveBufferHandle): void {
-    this.#sending.set(keyOf(to, id), { id, to, landing });
+  onFetch(to: InstanceIndex, id: RequestId, receiveBuffer: ReceiveBufferHandle): void {
+    this.#sending.set(keyOf(to, id), { id, to, receiveBuffer });
   }
 
   /** Sends the prefix, unless the fetch was cancelled: the state machine learns that separately. */
@@ -112,8 +112,8 @@ export class LivePrefixes {
       const place = (i % count) * layers + layer;
       descriptors.set([layer, pages[place] ?? 0, place], 3 * i);
     }
-    this.#options.links.add(to, sending.landing, keyOf(to, id), pages.length * this.#options.pageBytes);
-    this.#messenger.send(sending.landing, 0, descriptors, true);
+    this.#options.links.add(to, sending.receiveBuffer, keyOf(to, id), pages.length * this.#options.pageBytes);
+    this.#messenger.send(sending.receiveBuffer, 0, descriptors, true);
     this.#options.post(to, { kind: 'prefix', id, blocks });
   }
 
@@ -126,7 +126,7 @@ export class LivePrefixes {
     this.#options.links.settle(keyOf(to, id));
     if (sending === undefined) return false;
     this.#sending.delete(keyOf(to, id));
-    this.#messenger.stop(sending.landing);
+    this.#messenger.stop(sending.receiveBuffer);
     return true;
   }
 
@@ -167,8 +167,8 @@ export class LivePrefixes {
   /** These receive buffers are unreachable: the prefixes will never be sent. */
   onUnreachable(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const { id, to, landing } of [...this.#sending.values()]) {
-      if (!landings.has(landing)) continue;
+    for (const { id, to, receiveBuffer } of [...this.#sending.values()]) {
+      if (!landings.has(receiveBuffer)) continue;
       this.stop(to, id);
       events.push({ kind: 'prefixSent', id, to });
     }

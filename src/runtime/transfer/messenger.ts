@@ -31,9 +31,9 @@ export interface Messenger {
   /** Opens a receive buffer: its place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
   /** The arrivals for `Step.arriving` of a receive buffer by layers of which `blocks` blocks come, until it is closed. */
-  arrivals(landing: ReceiveBufferHandle, blocks: number): number | undefined;
+  arrivals(receiveBuffer: ReceiveBufferHandle, blocks: number): number | undefined;
   /** When it returns, nothing more is written to the pages. */
-  close(landing: ReceiveBufferHandle): void;
+  close(receiveBuffer: ReceiveBufferHandle): void;
   /** Receive buffers that became complete since the last call. */
   received(): readonly ReceiveBufferHandle[];
   /** Receive buffers that were declared unreachable since the last call; sends to them are dropped. */
@@ -43,11 +43,17 @@ export interface Messenger {
    * buffer. Pages that `step` computes leave as its layers are ready; 0: at once. `last` completes the buffer. A closed buffer receives
    * nothing. @param filling pages that may be written meanwhile: they are copied first
    */
-  send(landing: ReceiveBufferHandle, step: number, descriptors: Int32Array, last: boolean, filling?: Int32Array): void;
+  send(
+    receiveBuffer: ReceiveBufferHandle,
+    step: number,
+    descriptors: Int32Array,
+    last: boolean,
+    filling?: Int32Array,
+  ): void;
   /** Drops unsent pages for a receive buffer. When it returns, no page is read for it. */
-  stop(landing: ReceiveBufferHandle): void;
+  stop(receiveBuffer: ReceiveBufferHandle): void;
   /** Number of descriptors for a receive buffer that are unsent or unacknowledged: their pages may still be read. */
-  pending(landing: ReceiveBufferHandle): number;
+  pending(receiveBuffer: ReceiveBufferHandle): number;
   /** The transport to the owner of a receive buffer; undefined until the first connection. */
-  transportTo(landing: ReceiveBufferHandle): PageTransport | undefined;
+  transportTo(receiveBuffer: ReceiveBufferHandle): PageTransport | undefined;
 }

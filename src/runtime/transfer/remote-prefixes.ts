@@ -26,7 +26,7 @@ export type PrefixPeerWire =
   | {
       readonly kind: 'message';
       readonly message: PrefixMessage;
-      readonly landing: Extract<PeerWire, { kind: 'message' }>['landing'];
+      readonly receiveBuffer: Extract<PeerWire, { kind: 'message' }>['receiveBuffer'];
     };
 
 /** First index of these instances, above the indices of hand-offs. */
@@ -122,7 +122,7 @@ export function isPrefixPeerWire(wire: PeerWire): wire is PrefixPeerWire {
 }
 
 function missing(id: RequestId): PeerWire {
-  return { kind: 'message', message: { kind: 'missing', id }, landing: undefined };
+  return { kind: 'message', message: { kind: 'missing', id }, receiveBuffer: undefined };
 }
 
 /** The same in all processes. */
@@ -141,12 +141,12 @@ function outgoing(remote: Remote, wire: PrefixPeerWire): FetchWire {
   const remoteId = (id: RequestId): RequestId => id.slice(localIdOf(remote, '').length);
   if (wire.kind === 'prefix') return { kind: 'prefix', id: remoteId(wire.id), blocks: wire.blocks };
   if (wire.kind === 'prefixReceived') return wire;
-  const { message, landing } = wire;
+  const { message, receiveBuffer } = wire;
   if (message.kind === 'missing') return { kind: 'missing', id: remoteId(message.id) };
   if (message.kind === 'unwanted' || message.kind === 'offer') return message;
-  if (landing === undefined) throw new Error('Cannot fetch a prefix: it has no receive buffer');
+  if (receiveBuffer === undefined) throw new Error('Cannot fetch a prefix: it has no receive buffer');
   const { id, from, chain, range } = message;
-  return { kind: 'fetch', id, from, landing, range, chain: { blocks: chain.blocks, words: chain.words } };
+  return { kind: 'fetch', id, from, receiveBuffer, range, chain: { blocks: chain.blocks, words: chain.words } };
 }
 
 function incoming(remote: Remote, wire: FetchWire): PeerWire {
@@ -159,14 +159,18 @@ function incoming(remote: Remote, wire: FetchWire): PeerWire {
     case 'prefixReceived':
       return { kind: 'prefixReceived', id: localIdOf(remote, id) };
     case 'unwanted':
-      return { kind: 'message', message: { kind: 'unwanted', id: localIdOf(remote, id) }, landing: undefined };
+      return { kind: 'message', message: { kind: 'unwanted', id: localIdOf(remote, id) }, receiveBuffer: undefined };
     case 'offer': {
       const message = { ...wire, id: localIdOf(remote, id) };
-      return { kind: 'message', message, landing: undefined };
+      return { kind: 'message', message, receiveBuffer: undefined };
     }
     case 'fetch': {
-      const { chain, from, landing, range } = wire;
-      return { kind: 'message', message: { kind: 'fetch', id: localIdOf(remote, id), chain, from, range }, landing };
+      const { chain, from, receiveBuffer, range } = wire;
+      return {
+        kind: 'message',
+        message: { kind: 'fetch', id: localIdOf(remote, id), chain, from, range },
+        receiveBuffer,
+      };
     }
     default:
       return assertNever(wire);

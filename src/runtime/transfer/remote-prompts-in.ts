@@ -47,13 +47,13 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
   send(to: InstanceIndex, wire: PeerWire): void {
     const source = this.#sources.get(to);
     if (wire.kind !== 'message') throw new Error(`Cannot send ${wire.kind} to a prefill instance`);
-    const { message, landing } = wire;
+    const { message, receiveBuffer } = wire;
     const id = source?.remoteIds.get(message.id);
     if (source === undefined || id === undefined) return;
     switch (message.kind) {
       case 'reserved':
-        if (landing !== undefined)
-          this.#sendTo(source.peer, { kind: 'reserved', id, landing, reservation: message.reservation });
+        if (receiveBuffer !== undefined)
+          this.#sendTo(source.peer, { kind: 'reserved', id, receiveBuffer, reservation: message.reservation });
         break;
       case 'received':
       case 'declined':
@@ -101,7 +101,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       case 'withdraw': {
         // The prompt stays expected.
         const withdraw = { kind: 'withdraw', id, reservation: message.reservation } as const;
-        this.#forward(source, { kind: 'message', message: withdraw, landing: undefined });
+        this.#forward(source, { kind: 'message', message: withdraw, receiveBuffer: undefined });
         break;
       }
       default:
@@ -125,7 +125,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       senders,
       reservation: prompt.reservation,
     } as const;
-    this.#forward(source, { kind: 'message', message, landing: undefined });
+    this.#forward(source, { kind: 'message', message, receiveBuffer: undefined });
   }
 
   /** The senders of the prompt, and its id at each; undefined if one of them is not connected. */

@@ -86,13 +86,13 @@ export class RemotePromptsOut implements PeerHandler<PeerAnnouncement> {
     switch (message.kind) {
       case 'reserved': {
         const reserved = { kind: 'reserved', id, reservation: message.reservation } as const;
-        this.#forward(destination, { kind: 'message', message: reserved, landing: message.landing });
+        this.#forward(destination, { kind: 'message', message: reserved, receiveBuffer: message.receiveBuffer });
         break;
       }
       case 'received':
       case 'declined':
         destination.prompts.delete(id);
-        this.#forward(destination, { kind: 'message', message: { kind: message.kind, id }, landing: undefined });
+        this.#forward(destination, { kind: 'message', message: { kind: message.kind, id }, receiveBuffer: undefined });
         if (message.kind === 'received') this.#context.requests.release(id);
         break;
       case 'unknown':

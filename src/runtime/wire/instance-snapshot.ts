@@ -89,7 +89,7 @@ export const instanceSnapshot = z.strictObject({
   store: z
     .strictObject({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
     .optional(),
-  landing: z.strictObject({ total: count, free: count }).exactOptional(),
+  receivePages: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
   stageChunks: z.array(count).exactOptional(),
   links: z.array(link).exactOptional(),

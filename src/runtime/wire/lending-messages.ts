@@ -11,7 +11,7 @@ import { memberFields, reader } from './messages.ts';
 const count = z.number().int().min(0);
 const move = count;
 const blocks = z.array(count).max(1 << 20);
-const landing = z.string().max(512);
+const receiveBuffer = z.string().max(512);
 
 const lenderWire = z.discriminatedUnion('kind', [
   z.strictObject({
@@ -19,8 +19,8 @@ const lenderWire = z.discriminatedUnion('kind', [
     envelope: z.unknown().transform(parseEnvelope),
   }),
   z.strictObject({ kind: z.literal('prepareCopy'), move, blocks }),
-  z.strictObject({ kind: z.literal('copyPrepared'), move, landing }),
-  z.strictObject({ kind: z.literal('copy'), move, blocks, landing }),
+  z.strictObject({ kind: z.literal('copyPrepared'), move, receiveBuffer }),
+  z.strictObject({ kind: z.literal('copy'), move, blocks, receiveBuffer }),
   z.strictObject({ kind: z.enum(['copyReceived', 'copyFailed', 'endCopy']), move }),
   z.strictObject({ kind: z.literal('remoteAttentionLoad'), permille: count.max(1000) }),
 ]);

@@ -176,7 +176,7 @@ const handOff = z.discriminatedUnion('kind', [
       .optional(),
     reservation: count.optional(),
   }),
-  z.strictObject({ kind: z.literal('reserved'), id, landing: text, reservation: count.optional() }),
+  z.strictObject({ kind: z.literal('reserved'), id, receiveBuffer: text, reservation: count.optional() }),
   z.strictObject({ kind: z.literal('withdraw'), id, reservation: count }),
   z.strictObject({ kind: z.literal('firstEvents'), id, events: z.array(event) }),
   z.strictObject({ kind: z.enum(['received', 'declined', 'release', 'unknown']), id }),
@@ -195,7 +195,14 @@ const layerRange = z.strictObject({
 });
 const fetch = z.discriminatedUnion('kind', [
   z
-    .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text, range: layerRange.optional() })
+    .strictObject({
+      kind: z.literal('fetch'),
+      id,
+      chain,
+      from: count,
+      receiveBuffer: text,
+      range: layerRange.optional(),
+    })
     .refine(({ chain, from }) => from < chain.blocks, {
       path: ['from'],
       message: 'it is not less than the number of blocks',
@@ -263,7 +270,7 @@ export type HandOffWire =
   | {
       readonly kind: 'reserved';
       readonly id: RequestId;
-      readonly landing: ReceiveBufferHandle;
+      readonly receiveBuffer: ReceiveBufferHandle;
       readonly reservation?: number | undefined;
     }
   | { readonly kind: 'received' | 'declined'; readonly id: RequestId }
@@ -272,7 +279,7 @@ export type HandOffWire =
 
 /** Between the receiver and the source of a prefix. `id`: of the request at the receiver. */
 export type FetchWire =
-  | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly landing: ReceiveBufferHandle })
+  | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly receiveBuffer: ReceiveBufferHandle })
   /** To a store: offers a prefix. */
   | Extract<PrefixMessage, { kind: 'offer' }>
   /** To the source: the fetch is cancelled. */

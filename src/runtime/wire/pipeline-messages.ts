@@ -25,15 +25,19 @@ export type PipelineWire =
       readonly number: number;
       readonly id: RequestId;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
-      readonly landing: ReceiveBufferHandle | undefined;
+      readonly receiveBuffer: ReceiveBufferHandle | undefined;
     }
-  | { readonly kind: 'activationsBuffer'; readonly number: number | undefined; readonly landing: ReceiveBufferHandle }
+  | {
+      readonly kind: 'activationsBuffer';
+      readonly number: number | undefined;
+      readonly receiveBuffer: ReceiveBufferHandle;
+    }
   | { readonly kind: 'activationsCancelled'; readonly number: number };
 
 const { tokensMax } = batchLimits;
 const count = z.number().int().min(0);
 const id = z.string().min(1).max(1024);
-const landing = z
+const receiveBuffer = z
   .string()
   .regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'it is no handle of a receive buffer');
 const chunk = z
@@ -53,8 +57,8 @@ const wire = z.discriminatedUnion('kind', [
     .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'it is no member' }),
   z.strictObject({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
   z.strictObject({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
-  z.strictObject({ kind: z.literal('activations'), number: count, id, chunk, landing: landing.optional() }),
-  z.strictObject({ kind: z.literal('activationsBuffer'), number: count.optional(), landing }),
+  z.strictObject({ kind: z.literal('activations'), number: count, id, chunk, receiveBuffer: receiveBuffer.optional() }),
+  z.strictObject({ kind: z.literal('activationsBuffer'), number: count.optional(), receiveBuffer }),
   z.strictObject({ kind: z.literal('activationsCancelled'), number: count }),
 ]);
 

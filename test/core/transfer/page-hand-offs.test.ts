@@ -275,8 +275,8 @@ test.each([
       for (let i = 0; world.advance(i * 7, false); i++) if (i > 50_000) throw new Error('It never ends');
       halts += world.halts;
       for (const instance of world.instances) {
-        const { pages: held, landing, running, waiting } = instance.snapshot();
-        expect([held.used, running, waiting, landing?.free]).toEqual([0, 0, 0, landing?.total]);
+        const { pages: held, receivePages, running, waiting } = instance.snapshot();
+        expect([held.used, running, waiting, receivePages?.free]).toEqual([0, 0, 0, receivePages?.total]);
       }
       for (const one of requests) {
         const events = world.heard.get(one.id);

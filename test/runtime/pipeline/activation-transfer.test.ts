@@ -18,7 +18,7 @@ interface Landing {
 }
 
 interface Parcels {
-  readonly landing: string;
+  readonly receiveBuffer: string;
   readonly step: number;
   readonly parcels: Int32Array;
 }
@@ -55,14 +55,14 @@ class End {
       close: (handle) => void landings.delete(handle),
       received: () => done.splice(0),
       unreachable: () => this.#lost.splice(0),
-      send: (landing, step, parcels) => {
-        this.#unsent.push({ landing, step, parcels });
+      send: (receiveBuffer, step, parcels) => {
+        this.#unsent.push({ receiveBuffer, step, parcels });
         this.#carry();
       },
-      stop: (landing) => {
-        this.#unsent = this.#unsent.filter((each) => each.landing !== landing);
+      stop: (receiveBuffer) => {
+        this.#unsent = this.#unsent.filter((each) => each.receiveBuffer !== receiveBuffer);
       },
-      pending: (landing) => this.#unsent.filter((each) => each.landing === landing).length,
+      pending: (receiveBuffer) => this.#unsent.filter((each) => each.receiveBuffer === receiveBuffer).length,
       transportTo: () => 'thread',
     };
     Object.defineProperty(messenger, 'nextStep', { get: () => this.#ran + 1 });
@@ -80,20 +80,20 @@ class End {
 
   /** For too long: all that waits is dropped. */
   giveUp(): void {
-    this.#lost.push(...this.#unsent.map(({ landing }) => landing));
+    this.#lost.push(...this.#unsent.map(({ receiveBuffer }) => receiveBuffer));
     this.#unsent = [];
   }
 
   /** What is ready and goes somewhere. */
   #carry(): void {
     if (this.cut) return;
-    for (const { landing, parcels } of this.#unsent.filter(({ step }) => step <= this.#ran)) {
-      const to = this.#landings.get(landing);
+    for (const { receiveBuffer, parcels } of this.#unsent.filter(({ step }) => step <= this.#ran)) {
+      const to = this.#landings.get(receiveBuffer);
       for (let i = 0; i < parcels.length; i += 3) {
         const from = parcels[i + 1] * pageValues;
         to?.pool.set(this.#pool.subarray(from, from + pageValues), to.pages[parcels[i + 2]] * pageValues);
       }
-      to?.done.push(landing);
+      to?.done.push(receiveBuffer);
     }
     this.#unsent = this.#unsent.filter(({ step }) => step > this.#ran);
   }
@@ -261,7 +261,7 @@ describe('rows between members', () => {
       number: 1,
       id: 'over',
       chunk: chunkAt(0),
-      landing: first.landing,
+      receiveBuffer: first.receiveBuffer,
     });
     expect(ends[1].told).toMatchObject([{ kind: 'activationsBuffer', number: undefined }]);
   });

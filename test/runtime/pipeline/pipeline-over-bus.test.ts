@@ -21,8 +21,10 @@ const atRest = (cluster: ClusterGateway) =>
     cluster
       .instances()
       .every(
-        ({ ready, waiting, running, pages, landing }) =>
-          !ready || (waiting + running + pages.used === 0 && (landing === undefined || landing.free === landing.total)),
+        ({ ready, waiting, running, pages, receivePages }) =>
+          !ready ||
+          (waiting + running + pages.used === 0 &&
+            (receivePages === undefined || receivePages.free === receivePages.total)),
       ),
   );
 const ran = (cluster: ClusterGateway, place: number) =>

@@ -29,15 +29,15 @@ function member(hub: MemoryHub, name: string) {
 }
 
 const chunk = { from: 0, tokens: 8, cachedTokens: 0 };
-const landing = `127.0.0.1:9/1/${'0'.repeat(16)}/4`;
+const receiveBuffer = `127.0.0.1:9/1/${'0'.repeat(16)}/4`;
 
 describe('activations of an ended prompt', () => {
-  it.each([landing, undefined])('free the buffers of both sides: the receive buffer is %s', async (where) => {
+  it.each([receiveBuffer, undefined])('free the buffers of both sides: the receive buffer is %s', async (where) => {
     const hub = new MemoryHub();
     const [a, b] = [member(hub, 'a'), member(hub, 'b')];
     await settled();
     const [toB = 0, fromA = 0] = [a.indexOf('b'), b.indexOf('a')];
-    const rows = { kind: 'activations', number: 7, id: 'g.1.1/r', chunk, landing: where } as const;
+    const rows = { kind: 'activations', number: 7, id: 'g.1.1/r', chunk, receiveBuffer: where } as const;
     a.pipeline.send(toB, rows);
     await settled();
     expect(a.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'activationsCancelled', number: 7 } }]);

@@ -259,7 +259,9 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
   const atRest = (cluster: ClusterGateway) =>
     until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && freeLandings(cluster));
   const freeLandings = (cluster: ClusterGateway) =>
-    cluster.instances().every(({ landing }) => landing === undefined || landing.free === landing.total);
+    cluster
+      .instances()
+      .every(({ receivePages }) => receivePages === undefined || receivePages.free === receivePages.total);
   const computed = (cluster: ClusterGateway) =>
     cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
 

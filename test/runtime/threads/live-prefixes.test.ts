@@ -40,9 +40,9 @@ describe('a prefix that another instance turns out not to have', () => {
     const handOffs = new LiveHandOffs({ post: () => {}, messenger, shape, pageBytes: 8 });
     handOffs.prefixes.expect(expected);
     // Of one that was asked before, for the same request.
-    handOffs.onMessage(2, { kind: 'message', message: missing, landing: undefined });
+    handOffs.onMessage(2, { kind: 'message', message: missing, receiveBuffer: undefined });
     expect(open.size).toBe(1);
-    handOffs.onMessage(1, { kind: 'message', message: missing, landing: undefined });
+    handOffs.onMessage(1, { kind: 'message', message: missing, receiveBuffer: undefined });
     expect(open.size).toBe(0);
     expect(handOffs.prefixes.isExpecting).toBe(false);
   });

@@ -122,16 +122,16 @@ class Pair {
     const asked = this.said.find(asks);
     this.#thread.send({ kind: 'peerMessage', from: 0, wire: { kind: 'prefix', id, blocks } });
     await this.until(() => this.heard.get(id)?.cachedTokens !== undefined);
-    return (asked?.kind === 'message' ? asked.landing : undefined) ?? '';
+    return (asked?.kind === 'message' ? asked.receiveBuffer : undefined) ?? '';
   }
 
   /** Layers `from..to` of all blocks. */
-  send(landing: string, from: number, to: number): void {
+  send(receiveBuffer: string, from: number, to: number): void {
     const layers = this.#engine.layers.length;
     const parcels: number[] = [];
     for (let layer = from; layer < to; layer++)
       for (let block = 0; block < blocks; block++) parcels.push(layer, block * layers + layer, block * layers + layer);
-    this.messenger.send(landing, 0, Int32Array.from(parcels), to === layers);
+    this.messenger.send(receiveBuffer, 0, Int32Array.from(parcels), to === layers);
   }
 
   get layers(): number {
@@ -157,7 +157,7 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
   afterAll(() => pair.close());
 
   /** Each has a prompt with a prefix that no instance has: the first block differs by its salt. */
-  async function both(id: string, patienceMs: number, send: (landing: string) => void) {
+  async function both(id: string, patienceMs: number, send: (receiveBuffer: string) => void) {
     const request = { ...liveRequest(id, [...prefix, ...livePrompt(9, 40)], 5), salt: id };
     const alone = { ...request, id: `${id} alone`, salt: `${id} alone` };
     pair.submit(alone);
@@ -170,10 +170,10 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
   const bits = (heard: Heard | undefined) => [heard?.tokens, heard?.logprobs, heard?.end];
 
   it('lets its request start, and each layer as it comes is what is computed with', async () => {
-    const { request, expected } = await both('comes', 60_000, (landing) => {
+    const { request, expected } = await both('comes', 60_000, (receiveBuffer) => {
       let layer = 0;
       const next = (): void => {
-        pair.send(landing, layer, ++layer);
+        pair.send(receiveBuffer, layer, ++layer);
         if (layer < pair.layers) setImmediate(next);
       };
       next();
@@ -191,21 +191,21 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
   });
 
   it('that stops half-way is computed, with the same bits, and what comes later is written nowhere', async () => {
-    let landing = '';
+    let receiveBuffer = '';
     const { request, expected } = await both('stops', 200, (to) => {
-      landing = to;
+      receiveBuffer = to;
       pair.send(to, 0, 3);
     });
     await pair.until(() => pair.heard.get(request.id)?.end !== undefined);
-    pair.send(landing, 3, pair.layers);
+    pair.send(receiveBuffer, 3, pair.layers);
     expect(bits(pair.heard.get(request.id))).toEqual(bits(expected));
     await pair.idle();
     expect(pair.said.some((wire) => wire.kind === 'message' && wire.message.kind === 'unwanted')).toBe(true);
-    pair.messenger.stop(landing);
+    pair.messenger.stop(receiveBuffer);
   });
 
   it('is let go of when its request is cancelled half-way', async () => {
-    const { request } = await both('cancelled', 60_000, (landing) => pair.send(landing, 0, 3));
+    const { request } = await both('cancelled', 60_000, (receiveBuffer) => pair.send(receiveBuffer, 0, 3));
     pair.cancel(request.id);
     await pair.until(() =>
       pair.said.some(

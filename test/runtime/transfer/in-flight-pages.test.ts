@@ -15,15 +15,15 @@ function counting() {
   const lost: ReceiveBufferHandle[] = [];
   const messenger = {
     unreachable: () => lost.splice(0),
-    pending: (landing: ReceiveBufferHandle) => left.get(landing) ?? 0,
-    stop: (landing: ReceiveBufferHandle) => {
-      stopped.push(landing);
-      left.delete(landing);
+    pending: (receiveBuffer: ReceiveBufferHandle) => left.get(receiveBuffer) ?? 0,
+    stop: (receiveBuffer: ReceiveBufferHandle) => {
+      stopped.push(receiveBuffer);
+      left.delete(receiveBuffer);
     },
   };
-  const giveUp = (landing: ReceiveBufferHandle) => {
-    left.delete(landing);
-    lost.push(landing);
+  const giveUp = (receiveBuffer: ReceiveBufferHandle) => {
+    left.delete(receiveBuffer);
+    lost.push(receiveBuffer);
   };
   return { left, stopped, giveUp, messenger };
 }
@@ -109,11 +109,11 @@ describe('a prompt that leaves', () => {
       shape: { groups: [{ layers: 1, window: undefined }], layers: [{ group: 0, index: 0 }] },
       pageBytes: 64,
     });
-    handOffs.onMessage(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, landing: 'there' });
+    handOffs.onMessage(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, receiveBuffer: 'there' });
     // What another instance says of a request of the same name is about another landing.
-    handOffs.onMessage(2, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    handOffs.onMessage(2, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });
     expect(stopped).toEqual([]);
-    handOffs.onMessage(1, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    handOffs.onMessage(1, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });
     expect(stopped).toEqual(['there']);
   });
 });

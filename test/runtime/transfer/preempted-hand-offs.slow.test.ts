@@ -33,21 +33,21 @@ function watching(messenger: Messenger) {
       return messenger.nextStep;
     },
     open: (own, layers) => messenger.open(own, layers),
-    arrivals: (landing, count) => messenger.arrivals(landing, count),
-    close: (landing) => messenger.close(landing),
+    arrivals: (receiveBuffer, count) => messenger.arrivals(receiveBuffer, count),
+    close: (receiveBuffer) => messenger.close(receiveBuffer),
     received: () => messenger.received(),
     unreachable: () => messenger.unreachable(),
-    send: (landing, step, parcels, last, filling) => {
+    send: (receiveBuffer, step, parcels, last, filling) => {
       for (let at = 1; at < parcels.length; at += 3) pages.push(parcels[at] ?? -1);
-      messenger.send(landing, step, parcels, last, filling);
+      messenger.send(receiveBuffer, step, parcels, last, filling);
     },
-    stop: (landing) => {
+    stop: (receiveBuffer) => {
       stops++;
       pages.length = 0;
-      messenger.stop(landing);
+      messenger.stop(receiveBuffer);
     },
     pending: () => pages.length,
-    transportTo: (landing) => messenger.transportTo(landing),
+    transportTo: (receiveBuffer) => messenger.transportTo(receiveBuffer),
   };
   return { watched, pages, stops: () => stops };
 }
@@ -122,12 +122,12 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
   it.each(ways)('is read from its own pages alone, and lands whole: $way', async ({ create }) => {
     const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
     const layout = new ReceiveLayout(shape.groups, promptTokens, pageTokens);
-    const landing = receiver.open(Int32Array.from({ length: layout.pageCount }, (_, place) => place));
+    const receiveBuffer = receiver.open(Int32Array.from({ length: layout.pageCount }, (_, place) => place));
     const hear = (kind: 'reserved' | 'received') => {
       const wire = {
         kind: 'message',
         message: { kind, id: 'leaves' },
-        landing: kind === 'reserved' ? landing : undefined,
+        receiveBuffer: kind === 'reserved' ? receiveBuffer : undefined,
       };
       for (const event of handOffs.onMessage(1, wire as Parameters<LiveHandOffs['onMessage']>[1])) feed(event);
     };
@@ -159,7 +159,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
       expect(there.readPage(sent[at + 2] ?? -1)).toEqual(here.readPage(sent[at + 1] ?? -1));
     hear('received');
     expect(machine.snapshot().pages.used).toBe(0);
-    receiver.close(landing);
+    receiver.close(receiveBuffer);
   });
 });
 

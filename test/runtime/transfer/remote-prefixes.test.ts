@@ -35,11 +35,11 @@ function member(hub: MemoryHub, name: string, incarnation = 1, isStore = false) 
 
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
 const fetches = (id: RequestId): PrefixPeerWire => ({
-  ...{ kind: 'message', landing: 'there' },
+  ...{ kind: 'message', receiveBuffer: 'there' },
   message: { kind: 'fetch', id, chain, from: 0 },
 });
 const says = (kind: 'missing' | 'unwanted', id: RequestId) =>
-  ({ kind: 'message', message: { kind, id }, landing: undefined }) as const;
+  ({ kind: 'message', message: { kind, id }, receiveBuffer: undefined }) as const;
 
 async function pair() {
   const hub = new MemoryHub();

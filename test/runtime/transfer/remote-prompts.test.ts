@@ -54,9 +54,13 @@ function decodes(hub: MemoryHub, knows = true) {
 }
 
 const asks = (id: string) =>
-  ({ kind: 'message', message: { kind: 'reserve', id, request: leaving('r').request }, landing: undefined }) as const;
-const says = (kind: 'reserved' | 'received' | 'declined' | 'release', id: string, landing?: string) =>
-  ({ kind: 'message', message: { kind, id }, landing }) as const;
+  ({
+    kind: 'message',
+    message: { kind: 'reserve', id, request: leaving('r').request },
+    receiveBuffer: undefined,
+  }) as const;
+const says = (kind: 'reserved' | 'received' | 'declined' | 'release', id: string, receiveBuffer?: string) =>
+  ({ kind: 'message', message: { kind, id }, receiveBuffer }) as const;
 
 /** Both sides are there, and one has asked the other for room. @param knows the gateway's session */
 async function asking(knows = true) {
@@ -105,7 +109,7 @@ describe('prompts between processes', () => {
   it('stay expected where memory for them is given up, and is asked for again', async () => {
     const { p, d, to } = await asking();
     const withdraw = (id: string) =>
-      ({ kind: 'message', message: { kind: 'withdraw', id, reservation: 0 }, landing: undefined }) as const;
+      ({ kind: 'message', message: { kind: 'withdraw', id, reservation: 0 }, receiveBuffer: undefined }) as const;
     p.out.send(to, withdraw('g.1.1/r'));
     const again = asks('g.1.1/r');
     p.out.send(to, { ...again, message: { ...again.message, reservation: 1 } });
@@ -118,7 +122,7 @@ describe('prompts between processes', () => {
     const reserved = {
       kind: 'message',
       message: { kind: 'reserved', id: 'g.1.2/r', reservation: 1 },
-      landing: 'there',
+      receiveBuffer: 'there',
     } as const;
     d.into.send(0, reserved);
     await settled();

@@ -121,8 +121,8 @@ describe('messages', () => {
       request: order.request,
       reservation: 1,
     },
-    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
-    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', reservation: 1 },
+    { kind: 'reserved', id: 'g.1.1/r1', receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
+    { kind: 'reserved', id: 'g.1.1/r1', receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4', reservation: 1 },
     { kind: 'withdraw', id: 'r1', reservation: 0 },
     { kind: 'firstEvents', id: 'r1', events: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
     { kind: 'received', id: 'r1' },
@@ -133,9 +133,9 @@ describe('messages', () => {
   test('prefix messages round-trip, and invalid ones are refused', () => {
     const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
     const told: readonly FetchWire[] = [
-      { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+      { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
       {
-        ...{ kind: 'fetch', id: 'g.1.1/r2', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+        ...{ kind: 'fetch', id: 'g.1.1/r2', chain, from: 0, receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
         range: { index: 1, stages: 2, span: { from: 2, to: 6 } },
       },
       { kind: 'prefix', id: 'g.1.1/r1', blocks: 1 },
@@ -151,7 +151,7 @@ describe('messages', () => {
   test('hand-off messages round-trip, and invalid ones are refused', () => {
     expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
     expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
-    expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('landing');
+    expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('receiveBuffer');
     expect(() => readHandOff(encode({ kind: 'withdraw', id: 'r1' }))).toThrow('reservation');
     expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
   });
