@@ -89,7 +89,7 @@ function withHost(specs: readonly InstanceSpec[], hostBlocks: number): readonly 
 }
 
 function faults(...specs: readonly string[]): SimulationConfig['faults'] {
-  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 60_000_000, triesMax: 3 };
+  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 60_000_000, attemptsMax: 3 };
   return { seed: 1, times, faults: specs.map(parseFault) };
 }
 

@@ -230,7 +230,7 @@ describe('groups beside prompts of their members', () => {
 
 describe('groups under faults', () => {
   const instances = cluster({ prefill: 3, decode: 1 }, { blocks: 200, limits });
-  const times = { reportUs: 50_000, silentUs: 200_000, timeoutUs: 10_000_000, triesMax: 20 };
+  const times = { reportUs: 50_000, silentUs: 200_000, timeoutUs: 10_000_000, attemptsMax: 20 };
   const underFaults = (specs: readonly string[], seed = 1) => {
     const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };
     const trace = [0, 1, 2, 3].map((i) => requestOf(i, 10_000 * i, 150, 5));

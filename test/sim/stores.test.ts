@@ -20,7 +20,7 @@ const crash = {
   ...({ kind: 'crash', ratio: 0, byUs: 0, everyUs: undefined, factor: 1 } as const),
   ...{ atUs: 1_000_000, forUs: Number.POSITIVE_INFINITY },
 };
-const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 5 };
+const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, attemptsMax: 5 };
 
 for (const [where, tiers] of [
   ['host memory', { hostBlocks: 40, ssdBlocks: 0 }],

@@ -18,7 +18,7 @@ const positive = numeric(z.number().positive());
 
 export const faultFields = {
   faults: z.preprocess((given) => (typeof given === 'string' ? [given] : given), z.array(fault)).default([]),
-  attempts: numeric(z.number().int().min(1)).default(defaultFaultTimes.triesMax),
+  attempts: numeric(z.number().int().min(1)).default(defaultFaultTimes.attemptsMax),
   heartbeatTimeoutMs: positive.default(defaultFaultTimes.silentUs / 1000),
   requestTimeout: positive.default(defaultFaultTimes.timeoutUs / 1e6),
 };
@@ -68,7 +68,7 @@ export function faultPlan(
     reportUs: Math.ceil(silentUs / 6),
     silentUs,
     timeoutUs: Math.round(requestTimeout * 1e6),
-    triesMax: attempts,
+    attemptsMax: attempts,
   };
   return { seed, faults, times };
 }

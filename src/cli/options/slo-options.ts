@@ -153,7 +153,7 @@ export function admissionSettings({
     ? { ...roleSwitchLimits, sustainUs: (roleDwell * 1e6) / 3, dwellUs: roleDwell * 1e6 }
     : undefined;
   const inline = inlineTokens === 0 ? undefined : inlineTokens;
-  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax: refusalProbabilityMax };
+  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, refusalProbabilityMax };
   return { ...common, inlineTokens: inline, roleSwitch: switches, ...classes };
 }
 

@@ -171,7 +171,7 @@ export function createConductor(
     messageCounts: fates,
     recordsPlacements: config.placed !== undefined,
     retries: faults && {
-      attemptsMax: faults.times.triesMax,
+      attemptsMax: faults.times.attemptsMax,
       detection: { reportTimeoutUs: faults.times.silentUs, requestTimeoutUs: faults.times.timeoutUs },
     },
   });

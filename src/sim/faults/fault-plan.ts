@@ -40,14 +40,14 @@ export interface FaultTimes {
   /** A request fails after so long. */
   readonly timeoutUs: number;
   /** Attempts of a request. */
-  readonly triesMax: number;
+  readonly attemptsMax: number;
 }
 
 export const defaultFaultTimes: FaultTimes = {
   reportUs: 500_000,
   silentUs: 3_000_000,
   timeoutUs: 600_000_000,
-  triesMax: 5,
+  attemptsMax: 5,
 };
 
 export interface FaultPlan {

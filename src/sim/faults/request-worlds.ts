@@ -42,7 +42,7 @@ const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7)
 const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12 };
 
 function planOf(seed: number, prng: Prng): FaultPlan {
-  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
+  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, attemptsMax: 60 };
   const outage = { forUs: 500_000 };
   const all = [
     fault('loss', { ratio: 0.04 }),

@@ -138,7 +138,11 @@ describe('the odds of a refusal on the decode instance', () => {
   });
 
   it('shift the forecast load by the permitted share of refusals', () => {
-    const forecast = new DecodeForecast(new DecodePool([member]), { kind: 'mean', decodeUs: 1, oddsMax: 0.25 });
+    const forecast = new DecodeForecast(new DecodePool([member]), {
+      kind: 'mean',
+      decodeUs: 1,
+      refusalProbabilityMax: 0.25,
+    });
     const before = forecast.corrected(0.9);
     for (let i = 0; i < 500; i++) forecast.reachedDecode(0.9, i % 2 === 0);
     expect(forecast.corrected(0.9)).toBeGreaterThan(1);
@@ -190,7 +194,7 @@ describe('the decode pool', () => {
 
   it('counts each request with the probability that its output continues', () => {
     const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
-    const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, oddsMax: 0.5 });
+    const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, refusalProbabilityMax: 0.5 });
     // Half of the outputs have 10 tokens, half 100.
     for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
     const outputs = forecast.outputsOf('a');
@@ -207,11 +211,11 @@ describe('the decode pool', () => {
 
   it('uses the mean decode time for the forecast `mean`', () => {
     const pool = new DecodePool([member]);
-    const forecast = new DecodeForecast(pool, { kind: 'mean', decodeUs: 7, oddsMax: 0.5 });
+    const forecast = new DecodeForecast(pool, { kind: 'mean', decodeUs: 7, refusalProbabilityMax: 0.5 });
     expect(forecast.decodeUs).toBe(7);
     for (const us of [100, 200, 300]) forecast.ended('a', 5, us);
     expect(forecast.decodeUs).toBe(200);
-    const given = new DecodeForecast(pool, { kind: 'td', decodeUs: 7, oddsMax: 0.5 });
+    const given = new DecodeForecast(pool, { kind: 'td', decodeUs: 7, refusalProbabilityMax: 0.5 });
     given.ended('a', 5, 100);
     expect(given.decodeUs).toBe(7);
   });

@@ -87,7 +87,7 @@ const unpredicted: DecodeMember = {
   takesHandOffs: true,
 };
 
-const defaultForecast: ForecastSettings = { kind: 'td', decodeUs: 0, oddsMax: 0.5 };
+const defaultForecast: ForecastSettings = { kind: 'td', decodeUs: 0, refusalProbabilityMax: 0.5 };
 const accepted: AdmissionVerdict = { predicted: undefined, slo: undefined, refusal: undefined };
 
 /** Without a configuration every request is accepted, and the instance with the fewest requests decodes. */

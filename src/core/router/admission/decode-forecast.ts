@@ -18,7 +18,7 @@ export interface ForecastSettings {
   /** Duration of a decode; for `mean`, until the first decode has ended. */
   readonly decodeUs: number;
   /** A load is refused before prefill when this share of the requests with such a load is refused on the decode instance. */
-  readonly oddsMax: number;
+  readonly refusalProbabilityMax: number;
 }
 
 /** Step of the pace for each observed wait. */
@@ -36,14 +36,14 @@ export class DecodeForecast {
   #known = 0;
   /** Factor of predicted waits for which half of the waits are longer: short prompts overtake long ones, and prefixes arrive meanwhile. */
   #pace = 1;
-  readonly #oddsMax: number;
+  readonly #refusalProbabilityMax: number;
   readonly #odds = new RefusalOdds();
 
-  constructor(pool: DecodePool, { kind, decodeUs, oddsMax }: ForecastSettings) {
+  constructor(pool: DecodePool, { kind, decodeUs, refusalProbabilityMax }: ForecastSettings) {
     this.#pool = pool;
     this.#kind = kind;
     this.#configuredUs = decodeUs;
-    this.#oddsMax = oddsMax;
+    this.#refusalProbabilityMax = refusalProbabilityMax;
   }
 
   /** The duration that the system-level forecasts take every decode to have. */
@@ -84,9 +84,9 @@ export class DecodeForecast {
     this.#pace = Math.max(paceStep, this.#pace);
   }
 
-  /** Shifts a forecast load so that it is 1 where the share `oddsMax` of requests is refused on the decode instance. */
+  /** Shifts a forecast load so that it is 1 where the share `refusalProbabilityMax` of requests is refused on the decode instance. */
   corrected(load: number): number {
-    return load + 1 - this.#odds.loadAt(this.#oddsMax);
+    return load + 1 - this.#odds.loadAt(this.#refusalProbabilityMax);
   }
 
   /** A request with this forecast load reached its decode instance. */

@@ -37,7 +37,7 @@ export interface AdmissionSettings {
   /** Duration of a decode for the forecast `td`, in microseconds. */
   readonly decodeUs: number;
   /** Refuse before prefill when the predicted probability of a refusal on the decode instance reaches this value; 0.5 unless given. */
-  readonly oddsMax?: number;
+  readonly refusalProbabilityMax?: number;
   /** Prompts with at most so many uncached tokens are computed on the instance that decodes them; undefined: none is. */
   readonly inlineTokens?: number | undefined;
   /** Instances change roles with the load; undefined: none does. */
@@ -48,7 +48,7 @@ export interface AdmissionSettings {
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function lengthAdmission(
-  { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
+  { kind, forecast = 'td', decodeUs, refusalProbabilityMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
@@ -70,7 +70,7 @@ export function lengthAdmission(
   };
   return {
     kind,
-    forecast: { kind: forecast, decodeUs, oddsMax },
+    forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
     requests: {
       slo: ({ trace }, tokens) => rule(trace, tokens),
       outputClass: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,

@@ -51,12 +51,12 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
 
   /** @param prefills (instances) */
   config(prefills: readonly PrefillPredictor[]): AdmissionConfig<GenerationRequest> {
-    const { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens } = this.#settings;
+    const { kind, forecast = 'td', decodeUs, refusalProbabilityMax = 0.5, inlineTokens } = this.#settings;
     const { tokensMax, sequencesMax, stepUsDecoding } = this.#limits;
     this.#prefills = prefills;
     return {
       kind,
-      forecast: { kind: forecast, decodeUs, oddsMax },
+      forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
       requests: this,
       members: this.#members,
       // KV pages leave during the prefill; what is left afterwards takes next to no time.
