@@ -52,8 +52,8 @@ Napi::Value bind_trim_heap(Arguments&, Napi::Env env) {
 }
 
 /**
- * Keeps the addon's code mapped until the process ends. Node unloads an addon with the last thread that loaded it, while pool threads still
- * wait in its code: a process that exits during a step would crash.
+ * Keeps the addon's code mapped until the process ends. Node unloads an addon with the last thread that loaded it,
+ * while pool threads still wait in its code: a process that exits during a step would crash.
  */
 void stay_loaded() {
 #if !defined(_WIN32)

@@ -20,7 +20,10 @@ struct BoundLinear {
 
 struct BoundCompletionQueue;
 
-/** One set of objects for all threads that load the addon. Never destroyed, since threads may outlive the exit of the main one. */
+/**
+ * One set of objects for all threads that load the addon. Never destroyed, since threads may outlive the exit of the
+ * main one.
+ */
 struct Registries {
   Registry<Backend> backends{"backend"};
   Registry<BoundLinear> linears{"linear layer"};

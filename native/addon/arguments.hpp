@@ -15,8 +15,8 @@
 namespace kvasir {
 
 /**
- * Objects by handle. Handles are valid in every thread of the process. An object is released when it is removed, or when the last thread
- * that used its handle has ended; shared pointers to it keep it alive.
+ * Objects by handle. Handles are valid in every thread of the process. An object is released when it is removed, or
+ * when the last thread that used its handle has ended; shared pointers to it keep it alive.
  */
 template <class T>
 class Registry {

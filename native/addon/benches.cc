@@ -57,7 +57,9 @@ Napi::Value bind_product_peak(Arguments& in, Napi::Env env) {
   return Napi::Number::New(env, product_peak(busy.backend->pool, busy.backend->isa, static_cast<InputForm>(in.integer("inputs", 0, 2))));
 }
 
-/** (backend, kvType, kvHeads, group, headDim, context, MiB, repetitions) => { seconds, bytes, sequences, and the split } */
+/**
+ * (backend, kvType, kvHeads, group, headDim, context, MiB, repetitions) => { seconds, bytes, sequences, and the split }
+ */
 Napi::Value bind_bench_decode(Arguments& in, Napi::Env env) {
   const ExclusiveBackend busy(in);
   const AttentionShape shape = read_shape(in, busy.backend->isa);
@@ -72,7 +74,9 @@ Napi::Value bind_bench_decode(Arguments& in, Napi::Env env) {
   return result;
 }
 
-/** (backend, kvType, kvHeads, group, headDim, queries, context, repetitions) => { seconds, operations, and the split } */
+/**
+ * (backend, kvType, kvHeads, group, headDim, queries, context, repetitions) => { seconds, operations, and the split }
+ */
 Napi::Value bind_bench_prefill(Arguments& in, Napi::Env env) {
   const ExclusiveBackend busy(in);
   const AttentionShape shape = read_shape(in, busy.backend->isa);

@@ -123,9 +123,9 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 }
 
 /**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote..,
- * arriving, arriving.., rowsIn.., rowsOut..) => done. `unanswered` is empty if no sequence can go unanswered. The fields of sampling,
- * result and each group are in the order of src/kernel/native/step.ts.
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered,
+ * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done. `unanswered` is empty if no sequence can go
+ * unanswered. The fields of sampling, result and each group are in the order of src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const auto program = registries().programs.get(in.handle("program"));

@@ -133,7 +133,10 @@ Napi::Value bind_free_remote_sender(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (from, to, chunkBytes, pages, cores of the reader) => seconds in which a plain socket loop moves the same pages between the pools */
+/**
+ * (from, to, chunkBytes, pages, cores of the reader) => seconds in which a plain socket loop moves the same pages
+ * between the pools
+ */
 Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
   const auto from = registries().pools.get(in.handle("KV pool")), to = registries().pools.get(in.handle("KV pool"));
   const auto chunk_bytes = static_cast<size_t>(in.integer("chunkBytes", 1, kFrameBytesMax));

@@ -20,7 +20,9 @@ std::array<uint8_t, 32> read_identity(Arguments& in) {
   return identity;
 }
 
-/** (pool, pagesOfBlock, path, slots, identity, wake) => store; `wake` is called in this thread when there are results */
+/**
+ * (pool, pagesOfBlock, path, slots, identity, wake) => store; `wake` is called in this thread when there are results
+ */
 Napi::Value bind_create_store(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const int pages_of_block = in.integer("pagesOfBlock", 1, pool->pages);

@@ -1,8 +1,8 @@
-// Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials. The order of operations is
-// part of the form. Keys are split into ranges at absolute multiples of 256. A range computes all scores, their maximum, the weights
-// exp(score - maximum), rounded if products take bf16 pairs, their sum, and the weighted values in key order. The partials (o, m, l) of
-// ranges merge in a binary tree aligned at absolute positions. So the result's bits depend on (query, keys, ISA) alone, not on batch,
-// chunking, threads or tiles.
+// Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials. The
+// order of operations is part of the form. Keys are split into ranges at absolute multiples of 256. A range computes
+// all scores, their maximum, the weights exp(score - maximum), rounded if products take bf16 pairs, their sum, and the
+// weighted values in key order. The partials (o, m, l) of ranges merge in a binary tree aligned at absolute positions.
+// So the result's bits depend on (query, keys, ISA) alone, not on batch, chunking, threads or tiles.
 #pragma once
 #include "base/thread_pool.hpp"
 #include "base/types.hpp"
@@ -10,8 +10,8 @@
 namespace kvasir {
 
 /**
- * The pages of one pool: each holds K and V of 32 tokens of one layer for all its KV heads. The KV head is the outermost dimension of a
- * page.
+ * The pages of one pool: each holds K and V of 32 tokens of one layer for all its KV heads. The KV head is the
+ * outermost dimension of a page.
  */
 struct KvLayout {
   KvType type;
@@ -64,8 +64,8 @@ size_t query_bytes(Isa isa, KvType type, int heads, int head_dim, int tokens);
 void write_query_row(Isa isa, KvType type, int heads, int head_dim, void* buffer, int token, const float* q);
 void read_query_row(Isa isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out);
 /**
- * Writes K and V of one token, (kv_heads, head_dim) each, into slot `slot` (0..31) of a page. Threads may write different slots of a page
- * at once.
+ * Writes K and V of one token, (kv_heads, head_dim) each, into slot `slot` (0..31) of a page. Threads may write
+ * different slots of a page at once.
  */
 void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
 /** The canonical float32 content of a page: (2, kv_heads, 32, head_dim), K first. */
@@ -73,8 +73,8 @@ void read_page(Isa isa, const KvLayout& layout, const uint8_t* page, float* out)
 void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values);
 
 /**
- * The work split of one call: tasks are (tile of rows of a sequence, KV head, group of ranges). Tiles and groups never change bits: rows
- * are independent, and groups are aligned subtrees of ranges.
+ * The work split of one call: tasks are (tile of rows of a sequence, KV head, group of ranges). Tiles and groups never
+ * change bits: rows are independent, and groups are aligned subtrees of ranges.
  */
 struct AttentionSplit {
   int tile_tokens;   // most tokens of a tile
@@ -85,12 +85,15 @@ struct AttentionSplit {
 
 AttentionSplit attention_split(const AttentionArgs& args, int threads);
 
-/** Bytes of scratch for a step (partials of ranges and per-thread tiles), 64-byte aligned; sized once for the largest step. */
+/**
+ * Bytes of scratch for a step (partials of ranges and per-thread tiles), 64-byte aligned; sized once for the largest
+ * step.
+ */
 size_t attention_scratch_bytes(Isa isa, const KvLayout& layout, int heads, int threads, int tokens_max, int context_max);
 /**
- * Computes out (tokens, heads, head_dim) in float32 from `query`, a query buffer of `tokens` rows: normalised, or, if `max` and `sum`
- * (tokens, heads) are given, unnormalised with these statistics. A row sees the keys from its window's start to its own position; no other
- * bytes enter a product.
+ * Computes out (tokens, heads, head_dim) in float32 from `query`, a query buffer of `tokens` rows: normalised, or, if
+ * `max` and `sum` (tokens, heads) are given, unnormalised with these statistics. A row sees the keys from its window's
+ * start to its own position; no other bytes enter a product.
  */
 void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, float* out, float* max, float* sum, void* scratch);
 
@@ -100,8 +103,8 @@ struct Partial {
   const float* sum;
 };
 /**
- * ScaleReduce: merges `count` partials in the aligned binary tree (adjacent pairs first) and normalises them to out (tokens, heads,
- * head_dim). An empty partial has sum 0 and max -infinity.
+ * ScaleReduce: merges `count` partials in the aligned binary tree (adjacent pairs first) and normalises them to out
+ * (tokens, heads, head_dim). An empty partial has sum 0 and max -infinity.
  */
 void merge_partials(ThreadPool& pool, const Partial* parts, int count, int tokens, int heads, int head_dim, float* out);
 

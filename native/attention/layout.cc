@@ -1,6 +1,6 @@
-// The layout of K and V inside a page, and the rounding of queries. A KV head's part of a page is contiguous: K, then V. f32: K (head_dim,
-// 32), V (32, head_dim). bf16, for instructions that take pairs: K (head_dim / 2, 32, 2), V (16, head_dim, 2). All instruction sets share
-// one layout.
+// The layout of K and V inside a page, and the rounding of queries. A KV head's part of a page is contiguous: K, then
+// V. f32: K (head_dim, 32), V (32, head_dim). bf16, for instructions that take pairs: K (head_dim / 2, 32, 2), V (16,
+// head_dim, 2). All instruction sets share one layout.
 #include "attention/attention.hpp"
 #include "simd/float_bits.hpp"
 
@@ -49,7 +49,10 @@ void round_bf16(const float* from, int count, uint16_t* out) {
   for (; i < count; i++) out[i] = float_to_bf16(from[i]);
 }
 
-/** Writes one token of one head. Both bf16 halves of a pair go in one store, since other threads write neighbouring slots. */
+/**
+ * Writes one token of one head. Both bf16 halves of a pair go in one store, since other threads write neighbouring
+ * slots.
+ */
 void write_token_bf16(const HeadPage<uint16_t>& page, int slot, const float* k, const float* v) {
   uint16_t* values = &page.value(slot, 0);
   uint16_t rounded[kRoundedAtOnce];

@@ -4,7 +4,10 @@
 
 namespace kvasir {
 
-/** `rows` rows of a partial: o (rows, stride), unnormalised, max (rows) and sum (rows). An empty row has max -infinity and sum 0. */
+/**
+ * `rows` rows of a partial: o (rows, stride), unnormalised, max (rows) and sum (rows). An empty row has max -infinity
+ * and sum 0.
+ */
 struct PartialRows {
   float* o;
   float* max;
@@ -12,8 +15,8 @@ struct PartialRows {
 };
 
 /**
- * The binary counter: the number of merges of the two topmost partials after part `index` (0-based) was pushed. Folding the rest from the
- * top at the end gives the tree in which neighbours merge level by level and an odd part moves up.
+ * The binary counter: the number of merges of the two topmost partials after part `index` (0-based) was pushed. Folding
+ * the rest from the top at the end gives the tree in which neighbours merge level by level and an odd part moves up.
  */
 inline int merges_after(int index) {
   int merges = 0;

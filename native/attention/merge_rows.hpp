@@ -1,5 +1,5 @@
-// Merging rows of partials. Internal linkage: each instruction set compiles its own copy, as wide as its vectors. No multiply-add is fused,
-// so all copies give the same bits.
+// Merging rows of partials. Internal linkage: each instruction set compiles its own copy, as wide as its vectors. No
+// multiply-add is fused, so all copies give the same bits.
 #pragma once
 #include <cmath>
 
@@ -12,8 +12,8 @@ namespace {
 constexpr float kRounds = 12582912.0f;  // adding this to a float below 2^22 leaves no fraction bits
 
 /**
- * exp(x) for x <= 0, relative error under 2e-7; 0 below -87. ln 2 is split in two parts, the first with spare bits, so that n ln 2 is
- * exact.
+ * exp(x) for x <= 0, relative error under 2e-7; 0 below -87. ln 2 is split in two parts, the first with spare bits, so
+ * that n ln 2 is exact.
  */
 inline float exp_negative(float x) {
   if (x < -87.0f) return 0.0f;
@@ -41,7 +41,8 @@ inline void merge_row(float* __restrict left, const float* __restrict right, int
 }
 
 /**
- * left = left + right, where the keys of `left` precede those of `right`; both (rows, columns). An empty side changes no bit of the other.
+ * left = left + right, where the keys of `left` precede those of `right`; both (rows, columns). An empty side changes
+ * no bit of the other.
  */
 [[maybe_unused]] inline void merge_rows(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride) {
   for (int row = 0; row < rows; row++) {

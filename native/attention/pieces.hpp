@@ -1,5 +1,5 @@
-// Attention over keys in several places: some in this pool, some computed elsewhere. A debtor and its creditors both run it, so that the
-// tree of partials, and every bit, equals that of one pool.
+// Attention over keys in several places: some in this pool, some computed elsewhere. A debtor and its creditors both
+// run it, so that the tree of partials, and every bit, equals that of one pool.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -9,7 +9,9 @@
 
 namespace kvasir {
 
-/** Ranges [first, first + ranges) of a sequence: a subtree of the aligned binary tree, complete except for the last one. */
+/**
+ * Ranges [first, first + ranges) of a sequence: a subtree of the aligned binary tree, complete except for the last one.
+ */
 struct AttentionPiece {
   int first;
   int ranges;
@@ -67,7 +69,10 @@ class GrowingMemory {
   size_t bytes_ = 0;
 };
 
-/** One call over roots: first tasks compute the local pieces, in any order and on any thread; then merges, once all pieces are present. */
+/**
+ * One call over roots: first tasks compute the local pieces, in any order and on any thread; then merges, once all
+ * pieces are present.
+ */
 class AttentionPieces {
  public:
   /** `roots` and what they point to must stay valid until the last merge. */

@@ -12,8 +12,8 @@ constexpr int kTileRows = 48;
 constexpr int kTasksPerThread = 16;
 constexpr int kWholeSequence = 1 << 19;  // ranges of a group, larger than any sequence
 
-// Least ranges of a task in three regimes of context length: short contexts need every range for balance; long ones have many ranges and
-// save partials.
+// Least ranges of a task in three regimes of context length: short contexts need every range for balance; long ones
+// have many ranges and save partials.
 constexpr int kShortContext = 8192;
 constexpr int kMiddleContext = 32768;
 

@@ -6,7 +6,8 @@
 namespace kvasir {
 
 /**
- * A tile of one sequence: `tokens` rows from row `token` of the sequence on. Its tasks are (KV head, group of ranges), groups innermost.
+ * A tile of one sequence: `tokens` rows from row `token` of the sequence on. Its tasks are (KV head, group of ranges),
+ * groups innermost.
  */
 struct AttentionTile {
   int sequence;
@@ -35,7 +36,8 @@ struct AttentionPlan {
 };
 
 /**
- * The desired number of tasks of a step. A tile of r ranges is split only into groups of g >= all ranges / this, so into at most r / g + 2.
+ * The desired number of tasks of a step. A tile of r ranges is split only into groups of g >= all ranges / this, so
+ * into at most r / g + 2.
  */
 int tasks_wanted(int threads);
 

@@ -6,13 +6,14 @@
 namespace kvasir {
 
 constexpr int kRangePages = kRangeTokens / kPageTokens;
-constexpr int kRangeStride = kRangeTokens + 32;  // elements of a row of scores or weights; not a power of two, to spread rows over cache sets
+// elements of a row of scores or weights; not a power of two, to spread rows over cache sets
+constexpr int kRangeStride = kRangeTokens + 32;
 constexpr int kPrefetchPages = 2;  // how many pages ahead the loops may prefetch
 
 /**
- * A tile (tokens x group rows; the heads of a token are adjacent) against the keys of one range. Inputs: query, o_stride and all fields
- * above them. Outputs: o (rows, o_stride) unnormalised, max (rows) of the scores, sum (rows) of the weights. A row without keys in this
- * range gets 0, -infinity, 0.
+ * A tile (tokens x group rows; the heads of a token are adjacent) against the keys of one range. Inputs: query,
+ * o_stride and all fields above them. Outputs: o (rows, o_stride) unnormalised, max (rows) of the scores, sum (rows) of
+ * the weights. A row without keys in this range gets 0, -infinity, 0.
  */
 struct RangeWork {
   int head_dim;
@@ -43,8 +44,8 @@ struct AttentionKernel {
   void (*load_query)(const void* row, int count, void* out);
   void (*run_range)(const RangeWork& work);
   /**
-   * left = left + right, where the keys of `left` precede those of `right`. An empty side changes no bit of the other; every family gives
-   * the same bits.
+   * left = left + right, where the keys of `left` precede those of `right`. An empty side changes no bit of the other;
+   * every family gives the same bits.
    */
   void (*merge_rows)(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride);
 };

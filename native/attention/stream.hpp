@@ -10,7 +10,10 @@
 
 namespace kvasir {
 
-/** The kernel of a form on this machine. AMX handles bf16 with head_dim a multiple of 16; its other forms use the AVX-512 kernels. */
+/**
+ * The kernel of a form on this machine. AMX handles bf16 with head_dim a multiple of 16; its other forms use the
+ * AVX-512 kernels.
+ */
 const AttentionKernel& find_attention_kernel(Isa isa, const KvLayout& layout);
 
 /** Most rows (tokens x group) of a tile. */
@@ -103,9 +106,9 @@ class TileStream {
   }
 
   /**
-   * Computes the partial of the ranges from `origin` (aligned to `most`, a power of two) that hold keys for the tile, at most `most` of
-   * them, into `out`, the bottom of the stack. `pages` start at range `first`; earlier ranges hold no keys for the tile. `keep_going` is
-   * called before each range: false leaves `out` unfinished and is returned.
+   * Computes the partial of the ranges from `origin` (aligned to `most`, a power of two) that hold keys for the tile,
+   * at most `most` of them, into `out`, the bottom of the stack. `pages` start at range `first`; earlier ranges hold no
+   * keys for the tile. `keep_going` is called before each range: false leaves `out` unfinished and is returned.
    */
   template <class KeepGoing>
   bool stream(const TileRows& tile, int kv_head, int origin, int most, int end_block, const StreamWorkspace& workspace, const PartialRows& out,

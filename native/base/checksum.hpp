@@ -1,6 +1,6 @@
-// A 64-bit checksum of bytes that travel between hosts: it detects accidents that TCP's checksum misses, not forgery. Eight lanes of 64
-// bits each add the product of their word's halves, under a key that depends on the position, and the neighbouring word. Any change within
-// one word is detected.
+// A 64-bit checksum of bytes that travel between hosts: it detects accidents that TCP's checksum misses, not forgery.
+// Eight lanes of 64 bits each add the product of their word's halves, under a key that depends on the position, and the
+// neighbouring word. Any change within one word is detected.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,8 +27,8 @@ class RunningChecksum {
  public:
   RunningChecksum(Isa isa, uint64_t seed);
   /**
-   * Whole stripes, except in the last call. With `to` they are copied there: the checksum is then of the copy, even if `data` changes
-   * meanwhile.
+   * Whole stripes, except in the last call. With `to` they are copied there: the checksum is then of the copy, even if
+   * `data` changes meanwhile.
    */
   void add(const void* data, size_t bytes, void* to = nullptr);
   /** Of all bytes added. */

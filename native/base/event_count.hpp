@@ -6,7 +6,10 @@
 
 namespace kvasir {
 
-/** A waiter reads the epoch, checks its condition, then waits for a later epoch: no notification between the two is lost. */
+/**
+ * A waiter reads the epoch, checks its condition, then waits for a later epoch: no notification between the two is
+ * lost.
+ */
 class EventCount {
  public:
   /** Makes a system call only if a thread sleeps. */

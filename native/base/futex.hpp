@@ -18,7 +18,10 @@
 
 namespace kvasir {
 
-/** A word that threads of one process wait on. `wake_all` costs a system call on Linux: callers check first whether a thread sleeps. */
+/**
+ * A word that threads of one process wait on. `wake_all` costs a system call on Linux: callers check first whether a
+ * thread sleeps.
+ */
 class FutexWord {
  public:
   std::atomic<uint32_t> value{0};

@@ -133,7 +133,10 @@ void SharedMapping::expect_use(size_t bytes) {
   for (size_t chunk = from; chunk < to; chunk += kHugePageBytes) collapse(chunk);
 }
 
-/** Most systems give shared memory no huge pages by themselves, but collapse small ones on request. The touch makes the page exist. */
+/**
+ * Most systems give shared memory no huge pages by themselves, but collapse small ones on request. The touch makes the
+ * page exist.
+ */
 void SharedMapping::collapse(size_t chunk) const {
 #if defined(__linux__)
   __atomic_fetch_or(data_ + chunk, uint8_t{0}, __ATOMIC_RELAXED);

@@ -9,9 +9,14 @@ namespace kvasir {
 /** Zeroed, huge-page aligned, allocated by the system as it is touched. It is freed when the last process unmaps it. */
 class SharedMapping {
  public:
-  /** Creates the memory; `what` names its use. @throws std::runtime_error with the figures if `bytes` exceed the available memory */
+  /**
+   * Creates the memory; `what` names its use. @throws std::runtime_error with the figures if `bytes` exceed the
+   * available memory
+   */
   SharedMapping(size_t bytes, const std::string& what);
-  /** Maps the memory that another process of the same user created. @throws std::runtime_error unless it holds `bytes` */
+  /**
+   * Maps the memory that another process of the same user created. @throws std::runtime_error unless it holds `bytes`
+   */
   SharedMapping(const std::string& name, size_t bytes, const std::string& what);
   ~SharedMapping();
   SharedMapping(const SharedMapping&) = delete;
@@ -22,7 +27,10 @@ class SharedMapping {
   /** The name by which other processes open it while this object exists. */
   const std::string& name() const { return name_; }
 
-  /** Announces use of the first `bytes`: backs them with huge pages if the system can. Thread-safe; cheap if called again. */
+  /**
+   * Announces use of the first `bytes`: backs them with huge pages if the system can. Thread-safe; cheap if called
+   * again.
+   */
   void expect_use(size_t bytes);
 
  private:

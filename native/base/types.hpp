@@ -22,8 +22,8 @@ constexpr int32_t kRemoteBlock = -1;   // in a block table: the block is at a cr
 constexpr int kRangeTokens = 256;  // keys of one attention range, which starts at a multiple of it
 
 /**
- * The best instruction set of this machine, bounded by KVASIR_ISA. amx requires tile state from the kernel; avx512 means F, BW, VL, DQ,
- * VNNI and BF16.
+ * The best instruction set of this machine, bounded by KVASIR_ISA. amx requires tile state from the kernel; avx512
+ * means F, BW, VL, DQ, VNNI and BF16.
  */
 Isa detect_isa();
 

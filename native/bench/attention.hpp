@@ -1,4 +1,5 @@
-// Measurements of `kvasir bench kernel attention`: attention over pages in memory, with the machine's read roof and arithmetic peak.
+// Measurements of `kvasir bench kernel attention`: attention over pages in memory, with the machine's read roof and
+// arithmetic peak.
 #pragma once
 #include "attention/attention.hpp"
 #include "base/thread_pool.hpp"
@@ -28,10 +29,15 @@ struct PrefillFigure {
   AttentionSplit split;
 };
 
-/** Best rate of reading `bytes` of contiguous memory on huge pages, in bytes per second. Below 1 GB it measures caches. */
+/**
+ * Best rate of reading `bytes` of contiguous memory on huge pages, in bytes per second. Below 1 GB it measures caches.
+ */
 double read_roof(ThreadPool& pool, size_t bytes, int repetitions);
 
-/** Floating-point operations per second of independent multiply-adds in registers, with the instruction of attention in this form. */
+/**
+ * Floating-point operations per second of independent multiply-adds in registers, with the instruction of attention in
+ * this form.
+ */
 double arithmetic_peak(ThreadPool& pool, Isa isa, KvType type);
 
 /** One row of each of as many sequences of `context` tokens as fill `pool_bytes`; pages are shuffled over the pool. */

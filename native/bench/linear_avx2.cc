@@ -1,4 +1,5 @@
-// Peak of byte products on AVX2: unsigned times signed bytes, pairs added in 16 bits; kernels widen them once per block at best.
+// Peak of byte products on AVX2: unsigned times signed bytes, pairs added in 16 bits; kernels widen them once per block
+// at best.
 #include <immintrin.h>
 
 #include "bench/linear.hpp"

@@ -13,7 +13,10 @@ namespace kvasir {
 class KvPool {
  public:
   KvPool(Isa isa, const KvLayout& layout, int pages);
-  /** Opens the pool of another process of the same user. @throws std::runtime_error if the name is no pool of this version */
+  /**
+   * Opens the pool of another process of the same user. @throws std::runtime_error if the name is no pool of this
+   * version
+   */
   static std::shared_ptr<KvPool> open(Isa isa, const std::string& name);
 
   const Isa isa;  // of the programs that run over it

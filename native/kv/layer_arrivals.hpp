@@ -11,7 +11,10 @@
 
 namespace kvasir {
 
-/** Pages (blocks, layers) of one transfer; each may arrive more than once. Receivers and stores report arrivals, steps wait for layers. */
+/**
+ * Pages (blocks, layers) of one transfer; each may arrive more than once. Receivers and stores report arrivals, steps
+ * wait for layers.
+ */
 class LayerArrivals {
  public:
   using Clock = std::chrono::steady_clock;

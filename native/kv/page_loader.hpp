@@ -17,8 +17,8 @@ class PageLoader {
   PageLoader& operator=(const PageLoader&) = delete;
 
   /**
-   * Copies pages `from` to pages `to`, both (blocks, layers), in layer order. Waits for the previous load. @throws std::runtime_error if a
-   * page does not exist
+   * Copies pages `from` to pages `to`, both (blocks, layers), in layer order. Waits for the previous load. @throws
+   * std::runtime_error if a page does not exist
    */
   void begin(int layers, std::vector<int32_t> from, std::vector<int32_t> to);
   /** Returns once all begun loads are complete. */

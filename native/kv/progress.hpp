@@ -8,8 +8,8 @@
 namespace kvasir {
 
 /**
- * Progress of the steps over a pool, numbered from 1. A step's ops post one word, (step, layers ready); page senders read it to decide which
- * pages they may send.
+ * Progress of the steps over a pool, numbered from 1. A step's ops post one word, (step, layers ready); page senders
+ * read it to decide which pages they may send.
  */
 class StepProgress {
  public:

@@ -39,7 +39,9 @@ class ReceiveBuffer {
   void set_number(int number) { number_ = number; }
   /** Writes one page to a slot; false if the buffer is closed. */
   bool write(int slot, const uint8_t* bytes);
-  /** Calls `use` under the lock that `close` takes, so it must be short. False, without a call, if the buffer is closed. */
+  /**
+   * Calls `use` under the lock that `close` takes, so it must be short. False, without a call, if the buffer is closed.
+   */
   template <class Use>
   bool while_open(const Use& use) {
     std::lock_guard<std::mutex> lock(writing_);

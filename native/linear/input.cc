@@ -20,7 +20,10 @@ bool rounds_to_bf16_values(Isa isa, InputForm form) { return form == InputForm::
 /** A block with a largest magnitude below this becomes zero: 127 / magnitude must stay finite. */
 constexpr float kTiny = 1e-30f;
 
-/** `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, and so the whole output row. */
+/**
+ * `count` of the block's 32 values are given. A NaN or infinity makes the block's scale NaN, and so the whole output
+ * row.
+ */
 void quantise_block(const float* x, int count, Int8Block& out) {
   uint32_t largest = 0;
   for (int k = 0; k < count; k++) {

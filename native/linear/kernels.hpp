@@ -5,8 +5,8 @@
 namespace kvasir {
 
 /**
- * One block of 32 int8 inputs with the sums that products need; rows of an int8 input buffer are arrays of these. The sums allow weights to
- * be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
+ * One block of 32 int8 inputs with the sums that products need; rows of an int8 input buffer are arrays of these. The
+ * sums allow weights to be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
  */
 struct Int8Block {
   int8_t values[kBlock];
@@ -46,15 +46,19 @@ struct KernelChoice {
 
 KernelChoice choose_kernel(Isa isa, InputForm inputs);
 
-/** int8 products of the types of planes, written once over vectors. The bits equal those of linear_int8_* of the same set. */
+/**
+ * int8 products of the types of planes, written once over vectors. The bits equal those of linear_int8_* of the same
+ * set.
+ */
 void linear_int8_planes_portable(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx2(const Segment&, const Product&, const Share&);
 void linear_int8_planes_avx512(const Segment&, const Product&, const Share&);
 
 /**
- * Each kernel computes y (tokens, 16 columns of each panel of the share). float32 chains: acc = fma(x[k], w[k], acc), k ascending, for
- * float32 inputs, exact or rounded to bf16. int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then, if the type has
- * minima, acc = fma(minimum, scaled_sum, acc), blocks ascending. If 16 inputs share a scale, each half of a block is processed so.
+ * Each kernel computes y (tokens, 16 columns of each panel of the share). float32 chains: acc = fma(x[k], w[k], acc), k
+ * ascending, for float32 inputs, exact or rounded to bf16. int8 blocks: acc = fma(float(block sum), scale * input
+ * scale, acc), then, if the type has minima, acc = fma(minimum, scaled_sum, acc), blocks ascending. If 16 inputs share
+ * a scale, each half of a block is processed so.
  */
 void linear_chain_portable(const Segment&, const Product&, const Share&);
 void linear_int8_portable(const Segment&, const Product&, const Share&);

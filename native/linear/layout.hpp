@@ -1,4 +1,5 @@
-// The memory layout of a segment of a linear layer: panels of 16 output columns, divided into blocks of 32 inputs, about as wide as stored.
+// The memory layout of a segment of a linear layer: panels of 16 output columns, divided into blocks of 32 inputs,
+// about as wide as stored.
 #pragma once
 #include <cstring>
 
@@ -17,12 +18,14 @@ enum class Order {
 };
 
 /**
- * The blocks of a panel are consecutive, and so are panels. A quantised block is its values, then 16 f16 scales (then 16 f16 minima).
- * Nibbles share bytes so that unpacking is a shift and a mask:
- * - quads: the dword of column c in 64-byte row j holds k = 8j + e in the low nibble of byte e and k = 8j + 4 + e in the high one.
- * - pairs: columns c and c + 8 share a qword in 64-byte row z: byte s of its dword h holds k = 8z + 2s + h, low nibble c, high nibble c + 8.
- * q8_0 in quads has its sign bit flipped (value + 128), because byte dot products take one unsigned operand.
- * Types of planes (planes_layout.hpp) have one layout for every order; those of super-blocks have a header before every 8 blocks.
+ * The blocks of a panel are consecutive, and so are panels. A quantised block is its values, then 16 f16 scales (then
+ * 16 f16 minima). Nibbles share bytes so that unpacking is a shift and a mask:
+ * - quads: the dword of column c in 64-byte row j holds k = 8j + e in the low nibble of byte e and k = 8j + 4 + e in
+ *   the high one.
+ * - pairs: columns c and c + 8 share a qword in 64-byte row z: byte s of its dword h holds k = 8z + 2s + h, low nibble
+ *   c, high nibble c + 8. q8_0 in quads has its sign bit flipped (value + 128), because byte dot products take one
+ *   unsigned operand. Types of planes (planes_layout.hpp) have one layout for every order; those of super-blocks have a
+ *   header before every 8 blocks.
  */
 struct Segment {
   TensorType type;

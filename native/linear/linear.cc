@@ -1,4 +1,5 @@
-// Linear layers: packing stored rows into panels for an instruction set's kernels, and distributing products over threads.
+// Linear layers: packing stored rows into panels for an instruction set's kernels, and distributing products over
+// threads.
 #include "linear/linear.hpp"
 
 #include <stdexcept>
@@ -13,7 +14,8 @@ namespace kvasir {
 namespace {
 
 constexpr int kTasksPerThread = 4;
-constexpr int kTokensPerTask = 8;  // fewer tokens are bound by memory: every further task starts its stream of weights cold
+// fewer tokens are bound by memory: every further task starts its stream of weights cold
+constexpr int kTokensPerTask = 8;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 

@@ -1,5 +1,6 @@
-// Linear layers: packing of stored weights, rounding of input rows, products. Within a form (weight type x input form) the bits of an
-// output element depend on the weight, the input row and the ISA alone, never on the number of rows, tiles or threads.
+// Linear layers: packing of stored weights, rounding of input rows, products. Within a form (weight type x input form)
+// the bits of an output element depend on the weight, the input row and the ISA alone, never on the number of rows,
+// tiles or threads.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,7 +15,10 @@ struct SegmentSpec {
   int rows;
 };
 
-/** A packed linear layer of one or more segments with a common input. The output columns of the segments are consecutive. */
+/**
+ * A packed linear layer of one or more segments with a common input. The output columns of the segments are
+ * consecutive.
+ */
 class Linear {
  public:
   virtual ~Linear() = default;
@@ -28,7 +32,10 @@ class Linear {
   virtual size_t bytes() const = 0;
   /** Widens one weight row to out (columns) in float32, exactly (embedding look-up, tests). */
   virtual void read_row(int row, float* out) const = 0;
-  /** y (tokens, ld) = input (tokens, columns) x weights^T (columns, rows) + bias (rows); `input` was filled by write_input_row. */
+  /**
+   * y (tokens, ld) = input (tokens, columns) x weights^T (columns, rows) + bias (rows); `input` was filled by
+   * write_input_row.
+   */
   virtual void run(ThreadPool& pool, const void* input, int tokens, const float* bias, float* y, size_t ld) const = 0;
 };
 

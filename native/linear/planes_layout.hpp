@@ -14,11 +14,12 @@ constexpr int kBlock = 32;       // inputs of a block; inputs are padded with ze
 constexpr int kSuperBlocks = 8;  // blocks of a super-block; their scales have a common factor
 
 /**
- * A block of (32 inputs, 16 columns) of codes: value = scale x (code - zero), or scale x code + minimum. First the planes: the low bits of
- * all codes, then the high ones. A group is four inputs of every column, its codes in bytes [16][4] as byte dot products read them; a plane
- * of n bits holds 8 / n groups in each of its rows of 64 bytes, the first group in the lowest bits. Then 16 f16 scales and 16 f16 minima
- * (q5_0, q5_1); or, for each part of 16 or 32 inputs, 16 scales as signed bytes, then all minima likewise. These multiply d and -dmin,
- * which are f16 for each column in a header before every eight blocks.
+ * A block of (32 inputs, 16 columns) of codes: value = scale x (code - zero), or scale x code + minimum. First the
+ * planes: the low bits of all codes, then the high ones. A group is four inputs of every column, its codes in bytes
+ * [16][4] as byte dot products read them; a plane of n bits holds 8 / n groups in each of its rows of 64 bytes, the
+ * first group in the lowest bits. Then 16 f16 scales and 16 f16 minima (q5_0, q5_1); or, for each part of 16 or 32
+ * inputs, 16 scales as signed bytes, then all minima likewise. These multiply d and -dmin, which are f16 for each
+ * column in a header before every eight blocks.
  */
 struct Planes {
   int low_bits, high_bits;

@@ -1,4 +1,5 @@
-// Packing stored rows of the five-bit and K types (GGUF byte layouts) into planes, and widening packed rows back to float32.
+// Packing stored rows of the five-bit and K types (GGUF byte layouts) into planes, and widening packed rows back to
+// float32.
 #include "linear/planes_pack.hpp"
 
 #include "simd/float_bits.hpp"
@@ -14,7 +15,8 @@ uint16_t load_u16(const uint8_t* p) {
 
 int bits(int byte, int shift, int count) { return (byte >> shift) & ((1 << count) - 1); }
 
-// Code k of a stored block. K types keep elements 32 apart in one byte, in halves of 128 (two bits) or runs of 64 (nibbles).
+// Code k of a stored block. K types keep elements 32 apart in one byte, in halves of 128 (two bits) or runs of 64
+// (nibbles).
 int two_bits(const uint8_t* p, int k) { return bits(p[32 * (k / 128) + k % 32], 2 * (k / 32 % 4), 2); }
 int one_bit(const uint8_t* p, int k) { return bits(p[k % 32], k / 32, 1); }
 int nibble(const uint8_t* p, int k) { return bits(p[32 * (k / 64) + k % 32], 4 * (k / 32 % 2), 4); }

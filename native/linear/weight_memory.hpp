@@ -1,4 +1,5 @@
-// Memory of packed weights: zeroed slices of large, huge-page-aligned mappings, so that many small layers share TLB entries.
+// Memory of packed weights: zeroed slices of large, huge-page-aligned mappings, so that many small layers share TLB
+// entries.
 #pragma once
 #include <cstddef>
 #include <cstdint>

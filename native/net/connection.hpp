@@ -14,7 +14,10 @@ using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline in_milliseconds(int64_t count) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(count); }
 constexpr Deadline kNever = Deadline::max();
 
-/** At most one thread receives and one sends; any thread may shut it down. A wait checks its `ended` flag several times a second. */
+/**
+ * At most one thread receives and one sends; any thread may shut it down. A wait checks its `ended` flag several times
+ * a second.
+ */
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -31,9 +34,15 @@ class Connection {
   int64_t receive_some(void* to, size_t bytes) const;
   int64_t send_some(const void* from, size_t bytes) const;
 
-  /** True over shared memory. There `reserve` and `peek` save a copy; over TCP `receive_parts` and `send_parts` cost least. */
+  /**
+   * True over shared memory. There `reserve` and `peek` save a copy; over TCP `receive_parts` and `send_parts` cost
+   * least.
+   */
   virtual bool is_shared() const { return false; }
-  /** The received bytes in place, until `consume`; null if the connection is not shared. The peer may still write to them. */
+  /**
+   * The received bytes in place, until `consume`; null if the connection is not shared. The peer may still write to
+   * them.
+   */
   virtual const uint8_t* peek(size_t& bytes) const {
     bytes = 0;
     return nullptr;
@@ -47,12 +56,18 @@ class Connection {
   /** False once `ended` is set or the deadline has passed. */
   bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await(Ready::to_receive, deadline, ended); }
   bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await(Ready::to_send, deadline, ended); }
-  /** Waits until `count` bytes have arrived, the peer has ended, or about 100 ms have passed. A larger count causes fewer wake-ups. */
+  /**
+   * Waits until `count` bytes have arrived, the peer has ended, or about 100 ms have passed. A larger count causes
+   * fewer wake-ups.
+   */
   virtual void await_bytes(size_t count) const = 0;
 
   /** True if `reserve` would return at once; false if that is not known. */
   virtual bool has_room() const { return false; }
-  /** Memory for the next bytes to send, at most `kReserveBytes`, valid until `commit`; null if no space becomes free in time. */
+  /**
+   * Memory for the next bytes to send, at most `kReserveBytes`, valid until `commit`; null if no space becomes free in
+   * time.
+   */
   static constexpr size_t kReserveBytes = size_t{1} << 18;
   virtual uint8_t* reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);
   /** Sends the first `bytes` of the reserved memory. */

@@ -1,4 +1,5 @@
-// The handshake of a connection, version 2, little-endian: each side proves that it has the shared key. docs/internals/transfer.md describes it.
+// The handshake of a connection, version 2, little-endian: each side proves that it has the shared key.
+// docs/internals/transfer.md describes it.
 #pragma once
 #include "attention/attention.hpp"
 #include "net/connection.hpp"

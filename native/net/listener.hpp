@@ -1,4 +1,5 @@
-// Accepting connections of other processes, over TCP and from processes of this host over shared memory, and opening them.
+// Accepting connections of other processes, over TCP and from processes of this host over shared memory, and opening
+// them.
 #pragma once
 #include <functional>
 #include <list>
@@ -20,12 +21,15 @@ std::unique_ptr<Connection> open_connection(const HostPort& address, Transport t
 
 class Listener {
  public:
-  /** Handles one connection in a thread of its own. It must return soon after `ended` is set; the connection is shut down then. */
+  /**
+   * Handles one connection in a thread of its own. It must return soon after `ended` is set; the connection is shut
+   * down then.
+   */
   using Serve = std::function<void(Connection& connection, const std::atomic<bool>& ended)>;
 
   /**
-   * Port 0 chooses a free port. `serve` receives only connections that have proved the key; all that it refers to must outlive the listener.
-   * @throws std::runtime_error if the address cannot be bound
+   * Port 0 chooses a free port. `serve` receives only connections that have proved the key; all that it refers to must
+   * outlive the listener. @throws std::runtime_error if the address cannot be bound
    */
   Listener(const HostPort& address, Transport transport, const HashKey& key, const KvLayout& layout, Serve serve);
   ~Listener();

@@ -5,7 +5,10 @@
 
 namespace kvasir {
 
-/** The name under which the listener at `address` is found on this host. It depends on the key, so others cannot guess it. */
+/**
+ * The name under which the listener at `address` is found on this host. It depends on the key, so others cannot guess
+ * it.
+ */
 std::string local_socket_name(const HashKey& key, const HostPort& address);
 /** Returns a closed socket if no process of this user listens under that name in this network namespace. */
 Socket connect_locally(const std::string& name);

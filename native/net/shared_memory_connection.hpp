@@ -1,4 +1,5 @@
-// A connection between two processes of one host: a ring of shared memory each way, and a local socket that becomes readable when the peer exits.
+// A connection between two processes of one host: a ring of shared memory each way, and a local socket that becomes
+// readable when the peer exits.
 #pragma once
 #include <memory>
 
@@ -9,7 +10,10 @@ namespace kvasir {
 
 struct SharedRings;
 
-/** Waits spin briefly, then sleep. Received bytes are copied or consumed before use, so later writes of the peer do not change them. */
+/**
+ * Waits spin briefly, then sleep. Received bytes are copied or consumed before use, so later writes of the peer do not
+ * change them.
+ */
 class SharedMemoryConnection final : public Connection {
  public:
   /** Creates the memory and passes it over the socket; null if the peer does not accept it. */

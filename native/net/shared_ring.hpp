@@ -1,4 +1,5 @@
-// A ring of bytes in memory that two processes share: one writes, the other reads. Each side checks the other's position and ends the ring if it is impossible.
+// A ring of bytes in memory that two processes share: one writes, the other reads. Each side checks the other's
+// position and ends the ring if it is impossible.
 #pragma once
 #include <atomic>
 #include <chrono>

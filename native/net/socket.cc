@@ -24,7 +24,10 @@ using std::chrono::steady_clock;
 
 constexpr int kWaitMs = 100;
 constexpr int kBacklog = 64;
-/** One loopback segment. With a larger SO_RCVLOWAT Linux acknowledges each segment separately until that many bytes are there. */
+/**
+ * One loopback segment. With a larger SO_RCVLOWAT Linux acknowledges each segment separately until that many bytes are
+ * there.
+ */
 constexpr size_t kLowWaterMarkMost = size_t{1} << 16;
 constexpr int kPausesPerCheck = 8;
 constexpr size_t kReceiveBufferBytes = size_t{1} << 21;
@@ -163,8 +166,8 @@ bool Socket::await(Ready ready, Deadline deadline, const std::atomic<bool>& ende
 }
 
 /**
- * Spins until `count` bytes are readable: a wake-up takes longer than bytes in flight. Each failed spin halves the next one, for example when
- * the sender needs this core.
+ * Spins until `count` bytes are readable: a wake-up takes longer than bytes in flight. Each failed spin halves the next
+ * one, for example when the sender needs this core.
  */
 bool Socket::spin_for(size_t count) const {
   const auto begin = steady_clock::now();

@@ -31,7 +31,9 @@ struct Buffer {
   /** A row of a float32 buffer. */
   float* row(int index) const { return reinterpret_cast<float*>(data) + static_cast<size_t>(index) * columns; }
 
-  /** Where an op computes row `index`: the row itself in a float32 buffer, else `scratch`, which `finish_row` rounds. */
+  /**
+   * Where an op computes row `index`: the row itself in a float32 buffer, else `scratch`, which `finish_row` rounds.
+   */
   float* begin_row(int index, float* scratch) const { return kind == BufferKind::f32 ? row(index) : scratch; }
 
   void finish_row(int index, const float* values) const {

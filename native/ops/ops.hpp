@@ -1,4 +1,5 @@
-// The ops between linear layers and attention: each runs over rows and rounds its result to the kind of its output in the same pass.
+// The ops between linear layers and attention: each runs over rows and rounds its result to the kind of its output in
+// the same pass.
 #pragma once
 #include "base/thread_pool.hpp"
 #include "ops/buffer.hpp"
@@ -36,8 +37,8 @@ struct NormArgs {
 };
 
 /**
- * x, residual, out (rows, n). With `residual`: residual += x in place, then out = norm(residual) x gain + bias. Without: out = norm(x) x
- * gain + bias.
+ * x, residual, out (rows, n). With `residual`: residual += x in place, then out = norm(residual) x gain + bias.
+ * Without: out = norm(x) x gain + bias.
  */
 void run_norm(const OpContext& op, const NormArgs& norm, const Buffer& x, const Buffer* residual, int rows, const Buffer& out);
 

@@ -4,7 +4,10 @@
 
 namespace kvasir {
 
-/** Uniform in [0, 1) with 53 random bits: two words of Philox4x32-10 with the seed as key and `index` as counter (Salmon et al., SC'11). */
+/**
+ * Uniform in [0, 1) with 53 random bits: two words of Philox4x32-10 with the seed as key and `index` as counter (Salmon
+ * et al., SC'11).
+ */
 inline double counter_uniform(uint32_t seed_low, uint32_t seed_high, uint32_t index) {
   uint32_t c0 = index, c1 = 0, c2 = 0, c3 = 0;
   uint32_t k0 = seed_low, k1 = seed_high;

@@ -19,7 +19,10 @@ struct RowScan {
 struct RowKernels {
   /** The norm of this style. */
   auto norm(NormStyle style) const { return style == NormStyle::rms ? rms_norm : layer_norm; }
-  /** out (n) = x / sqrt(mean(x^2) + eps) * gain. With `residual`: residual += x first, and the sum is normalised. `out` may be `x`. */
+  /**
+   * out (n) = x / sqrt(mean(x^2) + eps) * gain. With `residual`: residual += x first, and the sum is normalised. `out`
+   * may be `x`.
+   */
   void (*rms_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
   /** out (n) = (x - mean) / sqrt(variance + eps) * gain; otherwise as `rms_norm`. */
   void (*layer_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
@@ -32,11 +35,19 @@ struct RowKernels {
   /** By Activation: out = activation(gate) * up, and out = activation(x). */
   void (*glu[4])(const float* gate, const float* up, int n, float* out);
   void (*activate[4])(const float* x, int n, float* out);
-  /** Rotates the first `rotary_dim` dimensions of one head in place; `table` (rotary_dim) is cos of rotary_dim / 2 angles, then sin. */
+  /**
+   * Rotates the first `rotary_dim` dimensions of one head in place; `table` (rotary_dim) is cos of rotary_dim / 2
+   * angles, then sin.
+   */
   void (*rotate_half)(float* head, const float* table, int rotary_dim);
-  /** The largest value of the row, and of each block of kScanBlock columns. If the row holds NaN, only that is reported. */
+  /**
+   * The largest value of the row, and of each block of kScanBlock columns. If the row holds NaN, only that is reported.
+   */
   RowScan (*scan)(const float* x, int n, float* block_max);
-  /** Writes exp((x - max) * factor) to `out` (n) unless null, and the sums of blocks of kSumBlock columns to `block_sum`. */
+  /**
+   * Writes exp((x - max) * factor) to `out` (n) unless null, and the sums of blocks of kSumBlock columns to
+   * `block_sum`.
+   */
   void (*exp_row)(const float* x, int n, float max, float factor, float* out, double* block_sum);
   /** Writes the ids of values >= threshold, ascending, to `ids` (n); returns their count. */
   int (*select_at_least)(const float* x, int n, float threshold, int32_t* ids);

@@ -1,5 +1,6 @@
-// The row kernels, written once over vectors of kLanes floats; each rows_*.cc compiles them for its instruction set. Everything is in an
-// unnamed namespace: code compiled for one instruction set must never be linked into another's callers.
+// The row kernels, written once over vectors of kLanes floats; each rows_*.cc compiles them for its instruction set.
+// Everything is in an unnamed namespace: code compiled for one instruction set must never be linked into another's
+// callers.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -144,7 +145,9 @@ void add(float* x, const float* y, int n) {
   for (; i < n; i++) x[i] += y[i];
 }
 
-/** The sum over a row of term(vector, previous vectors), in four running vectors. The last vector is padded with `rest`. */
+/**
+ * The sum over a row of term(vector, previous vectors), in four running vectors. The last vector is padded with `rest`.
+ */
 template <class Term>
 inline __attribute__((always_inline)) float sum_row(const float* x, int n, float rest, const Term& term) {
   constexpr int kSums = 4;
@@ -204,7 +207,10 @@ inline __attribute__((always_inline)) Lanes gelu(Lanes x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-/** x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), and 2 u = x (a + b x^2). If the result is small, 2 u is large: it is kept in two parts. */
+/**
+ * x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), and 2 u = x (a + b x^2). If the result is small, 2 u is large: it is kept
+ * in two parts.
+ */
 inline __attribute__((always_inline)) Lanes gelu_tanh(Lanes x) {
   const Lanes a = all(kGeluLinear), b = all(kGeluCubic);
   const Lanes bounded = within(x, kTailEnd);

@@ -90,7 +90,10 @@ struct DrawRow {
 /** Draws a token; requires scratch.block_max of the row's values. */
 int32_t draw_token(const RowKernels& kernels, const DrawRow& row, SampleScratch& scratch);
 
-/** Fills scratch.candidates with the `count` best values of a row, unordered and without weights; requires scratch.block_max. */
+/**
+ * Fills scratch.candidates with the `count` best values of a row, unordered and without weights; requires
+ * scratch.block_max.
+ */
 void select_best(const RowKernels& kernels, const float* values, int vocabulary, int count, SampleScratch& scratch);
 
 /** Order by value descending, then id ascending. */

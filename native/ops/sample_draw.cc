@@ -36,7 +36,10 @@ void gather_candidates(const RowKernels& kernels, const DrawRow& row, float weig
   }
 }
 
-/** Gathers the heaviest tokens with a total mass of at least `need`: few if the distribution is peaked, all if it is flat. */
+/**
+ * Gathers the heaviest tokens with a total mass of at least `need`: few if the distribution is peaked, all if it is
+ * flat.
+ */
 void gather_mass(const RowKernels& kernels, const DrawRow& row, double need, SampleScratch& scratch) {
   constexpr double kMargin = 1 + 1e-5;  // these sums are float32
   for (const float weight_min : {0x1p-3f, 0x1p-6f, 0x1p-9f, 0x1p-12f, 0x1p-16f, 0x1p-20f}) {
@@ -47,7 +50,10 @@ void gather_mass(const RowKernels& kernels, const DrawRow& row, double need, Sam
   gather_candidates(kernels, row, 0.0f, scratch);
 }
 
-/** Reduces the candidates to the shortest ranked prefix with a mass of at least `need`, by selecting halves instead of sorting. */
+/**
+ * Reduces the candidates to the shortest ranked prefix with a mass of at least `need`, by selecting halves instead of
+ * sorting.
+ */
 void keep_mass(Candidates& candidates, double need) {
   constexpr size_t kSorted = 64;
   Candidate* all = candidates.data();
@@ -72,7 +78,10 @@ void keep_mass(Candidates& candidates, double need) {
   candidates.resize(kept);
 }
 
-/** The first candidate in ascending id at which the cumulative mass exceeds the drawn share. One bit per id gives the order without a sort. */
+/**
+ * The first candidate in ascending id at which the cumulative mass exceeds the drawn share. One bit per id gives the
+ * order without a sort.
+ */
 int32_t draw_candidate(const DrawRow& row, SampleScratch& scratch) {
   std::fill(scratch.kept.begin(), scratch.kept.end(), 0);
   for (const Candidate& c : scratch.candidates) {
@@ -119,7 +128,8 @@ int32_t draw_any(const DrawRow& row, const SampleScratch& scratch) {
 }  // namespace
 
 void select_best(const RowKernels& kernels, const float* values, int vocabulary, int count, SampleScratch& scratch) {
-  // Each of `count` blocks has a value no less than the count-th largest block maximum, which is therefore a lower bound of the selection.
+  // Each of `count` blocks has a value no less than the count-th largest block maximum, which is therefore a lower
+  // bound of the selection.
   float bound = -INFINITY;
   if (static_cast<size_t>(count) <= scratch.block_max.size()) {
     scratch.bounds = scratch.block_max;

@@ -102,8 +102,8 @@ struct StepLimits {
 };
 
 /**
- * Checks everything before anything is computed. Returns how many pages of the pool, from its start, contain all pages of the step. @throws
- * std::runtime_error that names the first invalid index
+ * Checks everything before anything is computed. Returns how many pages of the pool, from its start, contain all pages
+ * of the step. @throws std::runtime_error that names the first invalid index
  */
 int check_step(const StepView& step, const StepLimits& limits);
 

@@ -59,8 +59,8 @@ void check_logit_rows(const StepView& step) {
 }
 
 /**
- * A sequence's listed blocks, all local except `remote` of them, must cover its keys from the first row's window to its last position,
- * since attention reads all of them. Returns the larger of `highest` and their highest page.
+ * A sequence's listed blocks, all local except `remote` of them, must cover its keys from the first row's window to its
+ * last position, since attention reads all of them. Returns the larger of `highest` and their highest page.
  */
 int check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int64_t remote, int pages, int highest) {
   const int first = step.positions[step.row_start[sequence]];
@@ -99,7 +99,9 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
-/** Why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with the blocks. */
+/**
+ * Why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with the blocks.
+ */
 std::string remote_keys_error(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
   if (keys.sequence < 0 || keys.sequence >= step.sequences()) return "names sequence " + std::to_string(keys.sequence);
   const bool known = keys.group >= 0 && static_cast<size_t>(keys.group) < limits.groups.size();

@@ -1,4 +1,5 @@
-// The encoded form of a program: integers and floats in a fixed order, written by src/kernel/encode.ts, which has the same tables.
+// The encoded form of a program: integers and floats in a fixed order, written by src/kernel/encode.ts, which has the
+// same tables.
 #pragma once
 #include <cstdint>
 #include <stdexcept>

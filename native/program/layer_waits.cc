@@ -1,4 +1,5 @@
-// A step waiting for transfers one after the other: attention needs all of a layer's pages, and each transfer has its own deadline.
+// A step waiting for transfers one after the other: attention needs all of a layer's pages, and each transfer has its
+// own deadline.
 #include "program/layer_waits.hpp"
 
 #include <algorithm>

@@ -17,14 +17,20 @@ class LayerWaits {
   /** A transfer without an arrival for `stall_limit` fails its sequences. */
   explicit LayerWaits(std::chrono::milliseconds stall_limit) : stall_limit_(stall_limit) {}
 
-  /** Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences of missing pages. */
+  /**
+   * Begins a step. `unanswered` (sequences) must stay valid until the step ends; 1 is written for sequences of missing
+   * pages.
+   */
   void begin(const StepView& step, uint8_t* unanswered);
   /**
-   * Returns when the layer's pages have arrived or failed, or when `abort` is set, which aborts the step. Remote queries may use the
-   * threads meanwhile.
+   * Returns when the layer's pages have arrived or failed, or when `abort` is set, which aborts the step. Remote
+   * queries may use the threads meanwhile.
    */
   void await(int layer, KvPool& pool, Backend& backend, const int32_t* abort);
-  /** True once the step's input rows have arrived. False if the step is aborted or they do not arrive: then nothing can be computed. */
+  /**
+   * True once the step's input rows have arrived. False if the step is aborted or they do not arrive: then nothing can
+   * be computed.
+   */
   bool await_rows(Backend& backend, const int32_t* abort);
   bool aborted() const { return aborted_; }
   /** True if the step's input rows did not arrive. */

@@ -21,7 +21,10 @@ struct Region {
   size_t offset = 0;
 };
 
-/** Places regions, largest first, each at the lowest offset without a region of an overlapping lifetime. Returns the bytes needed. */
+/**
+ * Places regions, largest first, each at the lowest offset without a region of an overlapping lifetime. Returns the
+ * bytes needed.
+ */
 size_t place(std::vector<Region>& regions) {
   std::vector<size_t> order(regions.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -49,7 +49,10 @@ class ProgramOp {
   virtual void run(const StepState& state) const = 0;
 };
 
-/** A decoded program: its ops and their requirements. Ops point into `buffers`, so the vector never grows after the first op. */
+/**
+ * A decoded program: its ops and their requirements. Ops point into `buffers`, so the vector never grows after the
+ * first op.
+ */
 struct ProgramPlan {
   explicit ProgramPlan(const ProgramBindings& given) : bindings(given) {}
 
@@ -83,10 +86,16 @@ std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
 class Program {
  public:
-  /** A sequence fails if its remote keys' endpoint, or the transfer of its pages, shows no progress for `remote_deadline`. */
+  /**
+   * A sequence fails if its remote keys' endpoint, or the transfer of its pages, shows no progress for
+   * `remote_deadline`.
+   */
   Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
-  /** False if `abort` was set: the step can run again, and nothing counts as written. @throws std::runtime_error if the step is invalid */
+  /**
+   * False if `abort` was set: the step can run again, and nothing counts as written. @throws std::runtime_error if the
+   * step is invalid
+   */
   bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
   /** (sequences of the last step): 1 if remote keys were refused or late, or pages in transfer did not arrive. */
   const std::vector<uint8_t>& unanswered() const { return unanswered_; }

@@ -244,7 +244,10 @@ struct Qkv final : ProgramOp {
   }
 };
 
-/** LAYER_READY: keys and values of the first `layers` layers are in their pages and may be sent while the next layers compute. */
+/**
+ * LAYER_READY: keys and values of the first `layers` layers are in their pages and may be sent while the next layers
+ * compute.
+ */
 struct LayerReady final : ProgramOp {
   int layers;
 

@@ -1,4 +1,5 @@
-// A client of a remote attention server in another process: queries leave over one connection, answers return in any order.
+// A client of a remote attention server in another process: queries leave over one connection, answers return in any
+// order.
 #pragma once
 #include <deque>
 #include <mutex>

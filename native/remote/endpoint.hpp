@@ -1,4 +1,5 @@
-// An endpoint that answers remote attention queries: a server of this process, or a client of a server in another process.
+// An endpoint that answers remote attention queries: a server of this process, or a client of a server in another
+// process.
 #pragma once
 #include <memory>
 

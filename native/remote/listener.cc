@@ -15,7 +15,10 @@ constexpr size_t kOpenMax = 4096;  // open queries of a connection
 
 }  // namespace
 
-/** One connection. The thread that ends a query writes its answer if that does not block; the session's own thread writes the others. */
+/**
+ * One connection. The thread that ends a query writes its answer if that does not block; the session's own thread
+ * writes the others.
+ */
 struct RemoteAttentionListener::Session final : QueryObserver {
   struct Open {
     uint32_t sequence;

@@ -1,4 +1,5 @@
-// The plan of a step's remote keys: which rows query which endpoint for which subtrees of ranges. All layers of a group share it.
+// The plan of a step's remote keys: which rows query which endpoint for which subtrees of ranges. All layers of a group
+// share it.
 #include "remote/remote_attention.hpp"
 
 #include "attention/plan.hpp"

@@ -1,4 +1,5 @@
-// A remote attention query: rows of one sequence in one layer, and the partials that return. Both sides share its ownership.
+// A remote attention query: rows of one sequence in one layer, and the partials that return. Both sides share its
+// ownership.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -9,7 +10,10 @@
 
 namespace kvasir {
 
-/** Lent blocks of one loan, from absolute block `first_block` on. Their ids follow those of earlier keys in `RemoteQuery::blocks`. */
+/**
+ * Lent blocks of one loan, from absolute block `first_block` on. Their ids follow those of earlier keys in
+ * `RemoteQuery::blocks`.
+ */
 struct QueryKeys {
   int loan;
   int first_block;

@@ -1,4 +1,5 @@
-// Wire format of remote attention, version 2, little-endian: after the handshake, queries one way and answers the other.
+// Wire format of remote attention, version 2, little-endian: after the handshake, queries one way and answers the
+// other.
 #pragma once
 #include "net/handshake.hpp"
 #include "remote/query.hpp"
@@ -38,7 +39,10 @@ size_t query_message_bytes(const RemoteQuery& query);
 size_t answer_message_bytes(const RemoteQuery& query);
 /** False if the connection broke. */
 bool send_query(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
-/** Null unless a valid query with this sequence number and layout arrives. The blocks are not checked against the lent ones. */
+/**
+ * Null unless a valid query with this sequence number and layout arrives. The blocks are not checked against the lent
+ * ones.
+ */
 std::shared_ptr<RemoteQuery> receive_query(const Connection& connection, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended);
 bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
 bool receive_answer_header(const Connection& connection, AnswerHeader& header, const std::atomic<bool>& ended);

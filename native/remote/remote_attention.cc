@@ -136,7 +136,10 @@ bool RemoteAttention::all_over(Group& group, const Wave& wave) {
   return true;
 }
 
-/** Waits until all queries have ended or the step is aborted. Meanwhile queries from other instances may use the threads. */
+/**
+ * Waits until all queries have ended or the step is aborted. Meanwhile queries from other instances may use the
+ * threads.
+ */
 void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentionCall& call) {
   const auto begin = Clock::now();
   std::vector<bool> ended(wave.request_end - wave.request, false);

@@ -1,5 +1,5 @@
-// Attention of a step with some keys at creditors: it posts queries, computes the local keys meanwhile, and merges the partials in the
-// tree.
+// Attention of a step with some keys at creditors: it posts queries, computes the local keys meanwhile, and merges the
+// partials in the tree.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -33,9 +33,9 @@ class RemoteAttention {
   explicit RemoteAttention(std::chrono::milliseconds deadline) : deadline_(deadline) {}
 
   /**
-   * Begins a step. `sequences` holds those of each layer group. `unanswered` (sequences of the step): entries of 1 send no queries; 1 is
-   * written for sequences with refused or late remote keys. All arguments must stay valid until the step ends. Costs nothing without
-   * remote keys.
+   * Begins a step. `sequences` holds those of each layer group. `unanswered` (sequences of the step): entries of 1 send
+   * no queries; 1 is written for sequences with refused or late remote keys. All arguments must stay valid until the
+   * step ends. Costs nothing without remote keys.
    */
   void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered);
   bool any(int group) const { return static_cast<size_t>(group) < groups_.size() && groups_[group].remote; }

@@ -27,7 +27,9 @@ struct RemoteAttentionServerCounts {
 /** The lent pages, by the creditor's block ids. */
 class LentBlocks {
  public:
-  /** `pages` is (blocks, layers). @throws std::runtime_error if a block is already lent, or the pool has no such page */
+  /**
+   * `pages` is (blocks, layers). @throws std::runtime_error if a block is already lent, or the pool has no such page
+   */
   void lend(int loan, const std::vector<int32_t>& blocks, const std::vector<int32_t>& pages, int pool_pages);
   void take_back(int loan, int32_t block);
   /** The page of a block in a layer; -1 if it is not lent under this loan. */
@@ -44,9 +46,9 @@ class LentBlocks {
 };
 
 /**
- * Computes with all threads of the backend while no step runs on them, else with its own thread alone. In the second case it uses at most
- * its share of one core's time, except while the step waits for remote answers of its own. Small queries go first, so that a decode row
- * does not wait behind a prompt.
+ * Computes with all threads of the backend while no step runs on them, else with its own thread alone. In the second
+ * case it uses at most its share of one core's time, except while the step waits for remote answers of its own. Small
+ * queries go first, so that a decode row does not wait behind a prompt.
  */
 class RemoteAttentionServer final : public RemoteAttentionEndpoint {
  public:

@@ -1,5 +1,5 @@
-// AMX tile operations, and a bit-exact emulation of them (with KVASIR_AMX_EMULATED) for machines without AMX. Internal linkage: each file
-// is compiled either for tiles or for their emulation.
+// AMX tile operations, and a bit-exact emulation of them (with KVASIR_AMX_EMULATED) for machines without AMX. Internal
+// linkage: each file is compiled either for tiles or for their emulation.
 #pragma once
 #include <cstddef>
 #include <cstdint>

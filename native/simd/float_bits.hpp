@@ -1,4 +1,5 @@
-// Scalar conversions between float32, bf16 and f16 bit patterns. Internal linkage: every instruction set compiles its own copy.
+// Scalar conversions between float32, bf16 and f16 bit patterns. Internal linkage: every instruction set compiles its
+// own copy.
 #pragma once
 #include <cmath>
 #include <cstdint>

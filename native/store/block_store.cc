@@ -1,4 +1,5 @@
-// The thread of an SSD tier: processes one block at a time, so that stopping a job waits for one block at most and reads overtake writes.
+// The thread of an SSD tier: processes one block at a time, so that stopping a job waits for one block at most and
+// reads overtake writes.
 #include "store/block_store.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The SSD tier of an instance: a thread reads blocks of a slab straight into pool pages and writes them straight from there.
+// The SSD tier of an instance: a thread reads blocks of a slab straight into pool pages and writes them straight from
+// there.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -49,12 +50,15 @@ class BlockStore {
 
   /** What was found on opening; call before the first job. */
   const Slab& slab() const { return slab_; }
-  /** Reading stops at the first invalid block. Erasing has no result. @throws std::runtime_error if a block names no slot or no pages */
+  /**
+   * Reading stops at the first invalid block. Erasing has no result. @throws std::runtime_error if a block names no
+   * slot or no pages
+   */
   void begin(int job, Kind kind, std::vector<StoredBlock> blocks);
   /**
-   * Reads blocks into `pages` (blocks, pages of a block), ignoring their `page`: the first page of every block, then the second, and so on.
-   * `arrivals` receive each page by its index; a block's last page is reported only if the whole block is valid. An invalid block ends the
-   * job.
+   * Reads blocks into `pages` (blocks, pages of a block), ignoring their `page`: the first page of every block, then
+   * the second, and so on. `arrivals` receive each page by its index; a block's last page is reported only if the whole
+   * block is valid. An invalid block ends the job.
    */
   void begin_by_layer(int job, std::vector<StoredBlock> blocks, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals);
   /** Drops a job. None of its pages is touched after it returns, and it has no result. */

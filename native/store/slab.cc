@@ -1,4 +1,5 @@
-// Slabs: opening and validating, and an order of writes in which a crash at any point leaves no slot that looks valid and is not.
+// Slabs: opening and validating, and an order of writes in which a crash at any point leaves no slot that looks valid
+// and is not.
 #include "store/slab.hpp"
 
 #include <fcntl.h>
@@ -71,7 +72,8 @@ uint64_t free_bytes(int file) {
 }
 
 /**
- * Allocates disk space for the whole file, if the file system can. A file that does not fit is refused at once instead of filling the disk.
+ * Allocates disk space for the whole file, if the file system can. A file that does not fit is refused at once instead
+ * of filling the disk.
  */
 bool reserve(int file, uint64_t bytes) {
   struct stat info = {};
@@ -201,8 +203,8 @@ bool Slab::put_entry(int slot, const SlabEntry& entry) {
 }
 
 bool Slab::write(int slot, const BlockDigest& digest, uint32_t depth, const uint8_t* block) {
-  // The entry is erased first and written last, so a killed process leaves no entry for other contents. A power failure may leave one; its
-  // checksum detects that.
+  // The entry is erased first and written last, so a killed process leaves no entry for other contents. A power failure
+  // may leave one; its checksum detects that.
   erase(slot);
   SlabEntry entry = {digest, ++generation_, contents_checksum(isa_, digest, block, shape_.block_bytes), depth, {}, 0};
   entry.checksum = entry_checksum(isa_, entry, slot);

@@ -1,5 +1,5 @@
-// Blocks on SSD: a preallocated file of equal slots, and a small index of their contents. A crash may truncate both at any moment: an index
-// entry holds its slot's checksum, so an incomplete or reordered write is never taken for a block.
+// Blocks on SSD: a preallocated file of equal slots, and a small index of their contents. A crash may truncate both at
+// any moment: an index entry holds its slot's checksum, so an incomplete or reordered write is never taken for a block.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -34,8 +34,9 @@ struct SlabEntry {
 class Slab {
  public:
   /**
-   * Opens or creates the files. Starts empty if they have another version, shape or identity, or are corrupt; `note` states this in one
-   * line. @throws std::runtime_error in one line if the files are foreign, in use, or do not fit on the disk
+   * Opens or creates the files. Starts empty if they have another version, shape or identity, or are corrupt; `note`
+   * states this in one line. @throws std::runtime_error in one line if the files are foreign, in use, or do not fit on
+   * the disk
    */
   Slab(Isa isa, const std::string& path, const SlabShape& shape);
   ~Slab();

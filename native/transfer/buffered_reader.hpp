@@ -49,7 +49,10 @@ class BufferedReader {
     return true;
   }
 
-  /** As `Connection::receive_parts`, with buffered bytes first. @param ahead also fills the read-ahead buffer if more has arrived */
+  /**
+   * As `Connection::receive_parts`, with buffered bytes first. @param ahead also fills the read-ahead buffer if more
+   * has arrived
+   */
   int64_t receive_parts(Parts& parts, bool ahead) {
     if (!is_empty()) return static_cast<int64_t>(give(parts));
     const bool more = ahead && !connection_.is_shared();

@@ -1,4 +1,5 @@
-// Frames are written in chunks: a summed chunk is still cached when it is copied, and stopping a stream waits for one chunk at most.
+// Frames are written in chunks: a summed chunk is still cached when it is copied, and stopping a stream waits for one
+// chunk at most.
 #include "transfer/frame_writer.hpp"
 
 #include <algorithm>

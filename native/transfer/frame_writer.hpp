@@ -1,4 +1,5 @@
-// Writes frames of pages to a connection: over TCP straight from the pages, over shared memory with one copy into the ring.
+// Writes frames of pages to a connection: over TCP straight from the pages, over shared memory with one copy into the
+// ring.
 #pragma once
 #include <functional>
 #include <vector>
@@ -16,16 +17,17 @@ struct ReadAccess {
 };
 
 /**
- * The checksum must match the bytes sent. A page that may be written meanwhile is copied first, with the checksum in the same pass. All
- * other pages are sent in place: each chunk is summed and then still in the core's cache when the system copies it. If such a page is
- * written after all, the checksums differ, the connection ends, and the page is sent again.
+ * The checksum must match the bytes sent. A page that may be written meanwhile is copied first, with the checksum in
+ * the same pass. All other pages are sent in place: each chunk is summed and then still in the core's cache when the
+ * system copies it. If such a page is written after all, the checksums differ, the connection ends, and the page is
+ * sent again.
  */
 class FrameWriter {
  public:
   FrameWriter(const KvPool& pool, Connection& connection, const std::atomic<bool>& broken);
   /**
-   * Writes one frame. After the stream is stopped the rest is zeros and the trailer marks the frame as stopped. @param header without its checksum @return
-   * false if the connection is broken
+   * Writes one frame. After the stream is stopped the rest is zeros and the trailer marks the frame as stopped. @param
+   * header without its checksum @return false if the connection is broken
    */
   bool write(FrameHeader header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading);
 

@@ -1,4 +1,5 @@
-// Sends pages between pools of one process: a thread copies them to receive buffers, layer by layer as a step computes them.
+// Sends pages between pools of one process: a thread copies them to receive buffers, layer by layer as a step computes
+// them.
 #pragma once
 #include <thread>
 
@@ -27,8 +28,8 @@ struct SendCounts {
 };
 
 /**
- * Pages of one receive buffer are sent in the order of `send`, so that a partially filled page that is sent again arrives in its last
- * state. Receive buffers take turns: one without ready layers does not delay the others.
+ * Pages of one receive buffer are sent in the order of `send`, so that a partially filled page that is sent again
+ * arrives in its last state. Receive buffers take turns: one without ready layers does not delay the others.
  */
 class LocalPageSender {
  public:
@@ -38,7 +39,8 @@ class LocalPageSender {
   LocalPageSender& operator=(const LocalPageSender&) = delete;
 
   /**
-   * With `last` the buffer completes after these pages. @throws std::runtime_error if a page or slot does not exist, or page layouts differ
+   * With `last` the buffer completes after these pages. @throws std::runtime_error if a page or slot does not exist, or
+   * page layouts differ
    */
   void send(const std::shared_ptr<ReceiveBuffer>& buffer, const std::vector<PageDescriptor>& descriptors, bool last);
   /** Drops the unsent pages of this buffer. None of its pages is read after it returns. */

@@ -1,4 +1,5 @@
-// Frames of pages one way and acknowledgements the other, little-endian, over a connection after its handshake. docs/internals/transfer.md describes them.
+// Frames of pages one way and acknowledgements the other, little-endian, over a connection after its handshake.
+// docs/internals/transfer.md describes them.
 #pragma once
 #include "base/checksum.hpp"
 #include "net/handshake.hpp"
@@ -12,7 +13,10 @@ enum class FrameKind : uint32_t { pages = 1, last_pages = 2 };
 
 constexpr uint32_t kFramePagesMax = 4096;
 
-/** Followed by `count` 32-bit slots of the receive buffer, as many pages, and a 64-bit trailer: their checksum or `given_up`. */
+/**
+ * Followed by `count` 32-bit slots of the receive buffer, as many pages, and a 64-bit trailer: their checksum or
+ * `given_up`.
+ */
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
   uint32_t version = kWireVersion;

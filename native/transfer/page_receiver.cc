@@ -145,7 +145,10 @@ PageReceiver::FrameOutcome PageReceiver::receive_pages(BufferedReader& reader, R
   return end == sum.value() ? FrameOutcome::received : FrameOutcome::broken;
 }
 
-/** Copies bytes that a shared connection holds into the pages, from byte `done` of the frame on, and sums them. Returns their count. */
+/**
+ * Copies bytes that a shared connection holds into the pages, from byte `done` of the frame on, and sums them. Returns
+ * their count.
+ */
 size_t PageReceiver::copy_arrived(const Connection& connection, const ReceiveBuffer& buffer, const Frame& frame, size_t done, PagesChecksum& sum) const {
   size_t available;
   const uint8_t* from = connection.peek(available);

@@ -1,4 +1,5 @@
-// Sends pages to one other process: over one connection, as layers become ready, within a window of unacknowledged bytes.
+// Sends pages to one other process: over one connection, as layers become ready, within a window of unacknowledged
+// bytes.
 #pragma once
 #include <deque>
 #include <thread>
@@ -31,12 +32,15 @@ struct PeerSendCounts {
 };
 
 /**
- * Pages are read in chunks and never during a wait for the network, so `stop` waits for one copy in memory at most. Frames that the peer
- * has not acknowledged are sent again over the next connection.
+ * Pages are read in chunks and never during a wait for the network, so `stop` waits for one copy in memory at most.
+ * Frames that the peer has not acknowledged are sent again over the next connection.
  */
 class PeerPageSender {
  public:
-  /** @param frame_bytes approximate bytes of pages in a frame @param give_up_ms how long after the first failure the pages are given up */
+  /**
+   * @param frame_bytes approximate bytes of pages in a frame @param give_up_ms how long after the first failure the
+   * pages are given up
+   */
   PeerPageSender(std::shared_ptr<KvPool> pool, HostPort address, Transport transport, const HashKey& key, size_t frame_bytes, int give_up_ms);
   ~PeerPageSender();
   PeerPageSender(const PeerPageSender&) = delete;

@@ -1,4 +1,5 @@
-// Pages to send, by destination: in order within one destination, in turns between destinations, each page once its layer is ready.
+// Pages to send, by destination: in order within one destination, in turns between destinations, each page once its
+// layer is ready.
 #pragma once
 #include <algorithm>
 #include <condition_variable>
@@ -33,7 +34,10 @@ inline void check_descriptors(const KvPool& pool, int slots, const std::vector<P
   }
 }
 
-/** One thread takes batches and reads pages; any thread adds and stops. A `Target` names a receive buffer; equal targets share a stream. */
+/**
+ * One thread takes batches and reads pages; any thread adds and stops. A `Target` names a receive buffer; equal targets
+ * share a stream.
+ */
 template <class Target>
 class SendQueue {
  public:
@@ -90,7 +94,10 @@ class SendQueue {
     return all;
   }
 
-  /** Takes at most `limit` pages of the first stream with ready pages or an end to report; that stream moves to the end of the list. */
+  /**
+   * Takes at most `limit` pages of the first stream with ready pages or an end to report; that stream moves to the end
+   * of the list.
+   */
   bool next_batch(size_t limit, Batch& batch) {
     std::lock_guard<std::mutex> lock(mutex_);
     batch = {};

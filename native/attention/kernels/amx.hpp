@@ -1,5 +1,5 @@
-// Attention on AMX tiles: scores and values by TDPBF16PS, weights on AVX-512. Internal linkage: compiled once for tiles and once for their
-// emulation.
+// Attention on AMX tiles: scores and values by TDPBF16PS, weights on AVX-512. Internal linkage: compiled once for tiles
+// and once for their emulation.
 #pragma once
 #include "attention/kernels/lanes_avx512.hpp"
 #include "simd/amx_tiles.hpp"
@@ -7,7 +7,8 @@
 namespace kvasir {
 namespace {
 
-// Tile registers: two blocks of 16 columns of c, then a and the two blocks of b for 16 pairs, then the same for a remainder of 8 pairs.
+// Tile registers: two blocks of 16 columns of c, then a and the two blocks of b for 16 pairs, then the same for a
+// remainder of 8 pairs.
 constexpr int kC0 = 0, kC1 = 1, kA = 2, kB0 = 3, kB1 = 4, kHalfA = 5, kHalfB0 = 6, kHalfB1 = 7;
 constexpr int kTilePairs = 16, kHalfPairs = 8, kTileBytes = 64;
 

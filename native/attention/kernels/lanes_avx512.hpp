@@ -1,4 +1,5 @@
-// Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, for the AVX-512 and AMX families. Internal linkage, as in tile.hpp.
+// Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, for the AVX-512 and AMX families. Internal linkage, as in
+// tile.hpp.
 #pragma once
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

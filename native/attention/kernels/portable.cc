@@ -42,7 +42,8 @@ struct PortableLanes {
   static float sum(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
   /** p 2^n if x is not below `lowest`, else 0; NaN stays. */
   static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
-    Words exponent = ((Words)(n + set(12582912.0f)) - (Words)set(12582912.0f) + 127u) << 23;  // arbitrary in lanes that become 0
+    // arbitrary in lanes that become 0
+    Words exponent = ((Words)(n + set(12582912.0f)) - (Words)set(12582912.0f) + 127u) << 23;
     return select(x < set(lowest), zero(), p * (Vec)exponent);
   }
   static Vec low_half(Vec pairs) { return (Vec)((Bits)pairs << 16); }

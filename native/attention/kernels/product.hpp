@@ -1,5 +1,5 @@
-// Products of attention in registers: queries by keys and weights by values are one loop. Internal linkage: each instruction set compiles
-// its own copy with its own flags.
+// Products of attention in registers: queries by keys and weights by values are one loop. Internal linkage: each
+// instruction set compiles its own copy with its own flags.
 #pragma once
 #include <utility>
 
@@ -22,8 +22,8 @@ enum class Into {
 };
 
 /**
- * c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per element, steps in
- * order.
+ * c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per
+ * element, steps in order.
  */
 template <class Form>
 struct Product {
@@ -156,8 +156,8 @@ void multiply_key_chains(const Product<Form>& work, int rows) {
 }
 
 /**
- * weights (rows, keys) x V (keys, columns) to o (rows, columns). Few rows take wide blocks: enough accumulators to hide the latency of an
- * add.
+ * weights (rows, keys) x V (keys, columns) to o (rows, columns). Few rows take wide blocks: enough accumulators to hide
+ * the latency of an add.
  */
 template <class Form>
 void multiply_values(const Product<Form>& work, int rows, int columns) {

@@ -9,8 +9,8 @@ namespace kvasir {
 namespace {
 
 /**
- * exp(x) for x <= 0 (and a rounding error above), relative error under 2e-7; exactly 0 below -87, so no weight is subnormal. exp(x) = 2^n
- * exp(f) with |f| <= ln(2) / 2; exp(f) is a minimax polynomial.
+ * exp(x) for x <= 0 (and a rounding error above), relative error under 2e-7; exactly 0 below -87, so no weight is
+ * subnormal. exp(x) = 2^n exp(f) with |f| <= ln(2) / 2; exp(f) is a minimax polynomial.
  */
 template <class Lanes>
 typename Lanes::Vec exp_lanes(typename Lanes::Vec x) {
@@ -62,8 +62,8 @@ void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
 }
 
 /**
- * Scales one row's scores and returns the largest. Keys [first, keys) of the range are visible; scores outside them in the first and last
- * page are stale and are replaced before use. The maximum runs over lanes in page order.
+ * Scales one row's scores and returns the largest. Keys [first, keys) of the range are visible; scores outside them in
+ * the first and last page are stale and are replaced before use. The maximum runs over lanes in page order.
  */
 template <class Lanes>
 float largest_score(float* scores, int first, int keys, float scale) {

@@ -1,5 +1,5 @@
-// The loops of attention over one range, written once over vector lanes (`Form::Lanes`) and an operand form. Internal linkage: each
-// instruction set compiles its own copy with its own flags.
+// The loops of attention over one range, written once over vector lanes (`Form::Lanes`) and an operand form. Internal
+// linkage: each instruction set compiles its own copy with its own flags.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,9 @@
 namespace kvasir {
 namespace {
 
-/** A weight with at least this share of its row's sum is heavy. The rounding errors of the many lighter weights cancel. */
+/**
+ * A weight with at least this share of its row's sum is heavy. The rounding errors of the many lighter weights cancel.
+ */
 constexpr float kHeavyShare = 1.0f / 16.0f;
 constexpr int kHeavyMost = 20;
 /** Rows weighed side by side. */
@@ -30,7 +32,8 @@ inline float heavy_score(float sum) {
   int32_t bits;
   const float share = sum * kHeavyShare;
   std::memcpy(&bits, &share, 4);
-  return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));  // log2 from the exponent, with a linear fraction
+  // log2 from the exponent, with a linear fraction
+  return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));
 }
 
 /** A tile against a range, by the form's products. */
@@ -79,7 +82,8 @@ class RangeRun {
   Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
   /**
-   * Tokens [from, to), pass after pass: each pass folds a row to one number that the row's next pass needs, and other rows fill the wait.
+   * Tokens [from, to), pass after pass: each pass folds a row to one number that the row's next pass needs, and other
+   * rows fill the wait.
    */
   void weigh_tokens(int from, int to) const {
     const float scale = is_shaped() ? 1.0f : work_.scale;
@@ -188,7 +192,10 @@ class RangeRun {
     Form::multiply_values(product, rows, work_.head_dim);
   }
 
-  /** Adds keys [from, to) of a page for one token. A half pair is multiplied with zeros, never with the stale key beside it. */
+  /**
+   * Adds keys [from, to) of a page for one token. A half pair is multiplied with zeros, never with the stale key beside
+   * it.
+   */
   void add_part(int row, int page, int from, int to) const {
     if (Form::kWholePages) return add_padded_page(row, page, from, to);
     if (from % Form::kPack != 0) add_half(row, page, from++);
@@ -286,8 +293,8 @@ struct FormBase {
 };
 
 /**
- * Stores a page's weights and adds their sum to `sums`. Light weights are added to each other before they meet the heavy one of another
- * page.
+ * Stores a page's weights and adds their sum to `sums`. Light weights are added to each other before they meet the
+ * heavy one of another page.
  */
 template <class L>
 typename L::Vec store_floats(const typename L::Vec* weights, float* out, typename L::Vec sums) {
@@ -316,7 +323,10 @@ struct FloatForm : FormBase<FloatForm<L, Accumulators, Wide>> {
   static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) { return store_floats<L>(weights, out, sums); }
 };
 
-/** bf16 without bf16 instructions: pairs are widened, and the even product is added before the odd one. Weights stay float32. */
+/**
+ * bf16 without bf16 instructions: pairs are widened, and the even product is added before the odd one. Weights stay
+ * float32.
+ */
 template <class L, int Accumulators, int Wide>
 struct WidenedForm : FormBase<WidenedForm<L, Accumulators, Wide>> {
   using Lanes = L;

@@ -1,5 +1,5 @@
-// Linear kernels on AMX tiles: bf16 (one chain of TDPBF16PS over blocks of 32 inputs) and int8 (exact block sums, with the bits of the VNNI
-// kernels). Two files include it, for tiles and for their emulation.
+// Linear kernels on AMX tiles: bf16 (one chain of TDPBF16PS over blocks of 32 inputs) and int8 (exact block sums, with
+// the bits of the VNNI kernels). Two files include it, for tiles and for their emulation.
 #pragma once
 #include "linear/kernels/expand_avx512.hpp"
 #include "simd/amx_tiles.hpp"

@@ -1,10 +1,12 @@
-// bf16 inputs on AVX-512 BF16: weights are folded to bf16 on the fly; one chain of vdpbf16ps per output element, k ascending.
+// bf16 inputs on AVX-512 BF16: weights are folded to bf16 on the fly; one chain of vdpbf16ps per output element, k
+// ascending.
 #include "linear/kernels/expand_avx512.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kChunkBlocks = 18;  // blocks of a panel expanded at once: two panels of them stay in L1 beside the input rows
+// blocks of a panel expanded at once: two panels of them stay in L1 beside the input rows
+constexpr int kChunkBlocks = 18;
 
 /** Most rows for which weights are expanded in registers, for each tile anew. Planes take longer to expand. */
 constexpr int fused_rows_max(TensorType type) { return is_planar(type) ? 4 : 8; }
@@ -31,7 +33,10 @@ KVASIR_INLINE void store_tile(const Segment& s, const Product& product, int pane
   }
 }
 
-/** MT rows x NP panels over all inputs, weights expanded in registers. Several panels at once hide the latency of the chains. */
+/**
+ * MT rows x NP panels over all inputs, weights expanded in registers. Several panels at once hide the latency of the
+ * chains.
+ */
 template <TensorType TYPE, int MT, int NP>
 __attribute__((noinline)) void fused_tile(const Segment& s, const Product& product, int panel, int row) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
@@ -168,7 +173,10 @@ void fused_tile_of(int panels, const Segment& s, const Product& p, int panel, in
   fused_tile<TYPE, MT, NP>(s, p, panel, row);
 }
 
-/** Few rows: MT rows, at most NP panels at once, in equal parts, since a single last panel would run at the latency of its chain. */
+/**
+ * Few rows: MT rows, at most NP panels at once, in equal parts, since a single last panel would run at the latency of
+ * its chain.
+ */
 template <TensorType TYPE, int MT, int NP>
 void fused_panels(const Segment& s, const Product& p, const Share& share) {
   for_tiles<NP>(share.panel, share.panel_end, [&](int panel, int panels) { fused_tile_of<TYPE, MT, NP>(panels, s, p, panel, share.row); });

@@ -1,6 +1,6 @@
-// Float32 chains: each output element is one chain of multiply-adds, k ascending, over weights widened to float32. Few rows use weights
-// directly from registers; for many rows a chunk of a panel is widened once to [k][16] float32. Compiled for a vector type V once per
-// instruction set; internal linkage.
+// Float32 chains: each output element is one chain of multiply-adds, k ascending, over weights widened to float32. Few
+// rows use weights directly from registers; for many rows a chunk of a panel is widened once to [k][16] float32.
+// Compiled for a vector type V once per instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/chain_weights.hpp"
 #include "linear/kernels/planes.hpp"
@@ -9,8 +9,9 @@ namespace kvasir {
 namespace {
 
 /**
- * V has: Float and Int of kLanes lanes; kTileRows, the rows of a tile over a widened panel; kDirectPanels, the panels processed at once for
- * a single row, enough chains to hide the latency of one; Planes (see planes.hpp); and the functions used below.
+ * V has: Float and Int of kLanes lanes; kTileRows, the rows of a tile over a widened panel; kDirectPanels, the panels
+ * processed at once for a single row, enough chains to hide the latency of one; Planes (see planes.hpp); and the
+ * functions used below.
  */
 template <class V>
 struct Chain {
@@ -131,7 +132,10 @@ struct Chain {
     for (int c = 0; c < columns; c++) y[c] = bias ? sums[c] + bias[c] : sums[c];
   }
 
-  /** Rows of a tile over one chunk; sums are kept in y for the next chunk. A partial panel has no space there and uses a copy. */
+  /**
+   * Rows of a tile over one chunk; sums are kept in y for the next chunk. A partial panel has no space there and uses a
+   * copy.
+   */
   static void tile(const Segment& s, const Product& p, const Chunk& chunk, int panel, int row, int rows) {
     const uint8_t* x = p.input + p.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * kBlock * sizeof(float);
     const int left = s.rows - panel * kPanel;

@@ -1,4 +1,5 @@
-// Weights of a block as float32 vectors of columns; exact except q4_1, where d q + m is rounded once. Written once over a vector type V.
+// Weights of a block as float32 vectors of columns; exact except q4_1, where d q + m is rounded once. Written once over
+// a vector type V.
 #pragma once
 #include <utility>
 
@@ -33,9 +34,10 @@ struct QuadsOf {
 };
 
 /**
- * Weights of N vectors of columns of one block. A quantised weight stays at its position in the dword, which makes it 2^shift times too
- * large, and is multiplied by a scale that is as much too small: w = fma(bits, d / 2^shift, offset x d), the bits of (q - 8) d. With LEVELS
- * the weights are the integers of byte products: d is 1, and the minimum of q4_1 is left out.
+ * Weights of N vectors of columns of one block. A quantised weight stays at its position in the dword, which makes it
+ * 2^shift times too large, and is multiplied by a scale that is as much too small: w = fma(bits, d / 2^shift, offset x
+ * d), the bits of (q - 8) d. With LEVELS the weights are the integers of byte products: d is 1, and the minimum of q4_1
+ * is left out.
  */
 template <class V, TensorType TYPE, int N, bool LEVELS = false>
 class BlockWeights {
@@ -45,7 +47,10 @@ class BlockWeights {
   static constexpr bool kQuantised = is_quantised(TYPE);
 
  public:
-  /** Starts at vector `first` of the block's panel; vectors past the panel's last are those of the next panel, `panel_bytes` on. */
+  /**
+   * Starts at vector `first` of the block's panel; vectors past the panel's last are those of the next panel,
+   * `panel_bytes` on.
+   */
   KVASIR_INLINE BlockWeights(const uint8_t* block, int first, size_t panel_bytes) : block_(block), first_(first), panel_bytes_(panel_bytes) {
     if constexpr (kQuantised) {
 #pragma GCC unroll 8

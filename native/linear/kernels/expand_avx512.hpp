@@ -8,7 +8,10 @@ namespace {
 /** Blocks between prefetch and use: wide types need fewer for the same time. */
 constexpr int prefetch_blocks(TensorType type) { return is_quantised(type) ? kPrefetchBlocks : 4; }
 
-/** Rounds two vectors to bf16: `low` becomes columns 0-7, `high` columns 8-15. The order of the nibbles avoids interleaving. */
+/**
+ * Rounds two vectors to bf16: `low` becomes columns 0-7, `high` columns 8-15. The order of the nibbles avoids
+ * interleaving.
+ */
 KVASIR_INLINE __m512i round_pair(__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
 
 /** One value for each of 16 columns, doubled: lane j of `low` holds column j / 2, lane j of `high` column 8 + j / 2. */
@@ -24,9 +27,9 @@ struct Doubled {
 };
 
 /**
- * Two nibbles of every lane as floats without a conversion: the byte is moved to bits 8-15, and the nibbles become mantissa bits of 2^15 +
- * q (low nibble, bits 8-11) and 2^11 + q (high nibble, bits 12-15). Scales have 11 bits, so fma(2^15 + q, d, -d (2^15 + z)) is d (q - z)
- * exactly.
+ * Two nibbles of every lane as floats without a conversion: the byte is moved to bits 8-15, and the nibbles become
+ * mantissa bits of 2^15 + q (low nibble, bits 8-11) and 2^11 + q (high nibble, bits 12-15). Scales have 11 bits, so
+ * fma(2^15 + q, d, -d (2^15 + z)) is d (q - z) exactly.
  */
 struct NibblePair {
   static constexpr float kLow = 32768, kHigh = 2048;
@@ -43,7 +46,8 @@ struct NibblePair {
 };
 
 /**
- * Call begin() at a block (with the header of its super-block), then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns.
+ * Call begin() at a block (with the header of its super-block), then pair(i) for i = 0..15 in order: inputs 2 i and 2 i
+ * + 1 of 16 columns.
  */
 template <TensorType TYPE>
 struct PairExpander {

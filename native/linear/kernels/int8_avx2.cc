@@ -10,7 +10,10 @@ namespace {
 
 constexpr int kVectors = 2;  // of the 16 columns of a panel
 
-/** Rows of a tile: sums, weights and an input fill 16 registers. 16-bit sums of nibbles need no second operand beside the weight. */
+/**
+ * Rows of a tile: sums, weights and an input fill 16 registers. 16-bit sums of nibbles need no second operand beside
+ * the weight.
+ */
 constexpr int tile_rows(TensorType type) { return type == TensorType::q8_0 ? 4 : 6; }
 constexpr int scales_at(TensorType type) { return type == TensorType::q8_0 ? 512 : 256; }
 
@@ -46,7 +49,10 @@ KVASIR_INLINE void add_nibbles(Sums<MT>& sum, __m256i left, __m256i right, const
   }
 }
 
-/** Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15, so they are widened once per block. */
+/**
+ * Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15, so they are widened once per
+ * block.
+ */
 template <int MT>
 KVASIR_INLINE void nibble_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -66,8 +72,8 @@ KVASIR_INLINE void nibble_sums(Sums<MT>& sum, const uint8_t* w, const RowPointer
 }
 
 /**
- * |w| <= 128 is the unsigned side, and x takes the sign of w: a pair stays within 2 * 128 * 127 < 2^15. Pairs are widened before they are
- * summed.
+ * |w| <= 128 is the unsigned side, and x takes the sign of w: a pair stays within 2 * 128 * 127 < 2^15. Pairs are
+ * widened before they are summed.
  */
 template <int MT>
 KVASIR_INLINE void byte_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
@@ -93,7 +99,8 @@ KVASIR_INLINE void byte_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<
 }
 
 /**
- * acc = fma(sum, d * scale, acc); q4_1: then acc = fma(minimum, scaled_sum, acc). Accumulators are in memory, since sums use the registers.
+ * acc = fma(sum, d * scale, acc); q4_1: then acc = fma(minimum, scaled_sum, acc). Accumulators are in memory, since
+ * sums use the registers.
  */
 template <TensorType TYPE, int MT>
 KVASIR_INLINE void add_scaled(float (&acc)[MT][kPanel], const Sums<MT>& sum, const uint8_t* scales, const RowPointers<MT>& x) {

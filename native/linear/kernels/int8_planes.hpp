@@ -1,5 +1,5 @@
-// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task; their sums stay in L1. Instantiated for lanes
-// V (see planes.hpp) once per instruction set; internal linkage.
+// int8 inputs and types of planes: a block's codes are unpacked once for all rows of a task; their sums stay in L1.
+// Instantiated for lanes V (see planes.hpp) once per instruction set; internal linkage.
 #pragma once
 #include "linear/kernels/planes.hpp"
 

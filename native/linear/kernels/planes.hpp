@@ -1,9 +1,11 @@
-// Codes and scales of the types of planes, read as vectors of columns. Internal linkage: included by files of every instruction set.
+// Codes and scales of the types of planes, read as vectors of columns. Internal linkage: included by files of every
+// instruction set.
 #pragma once
 #include "linear/kernels/tiles.hpp"
 
-// V, lanes of columns, has: kLanes, Word (4 codes of each column), Float; load, shift (right; left if n < 0), keep (and with a byte in
-// every position), either (or), code(word, e) as floats, f16 and int8 (loads of one value per column), set, mul.
+// V, lanes of columns, has: kLanes, Word (4 codes of each column), Float; load, shift (right; left if n < 0), keep (and
+// with a byte in every position), either (or), code(word, e) as floats, f16 and int8 (loads of one value per column),
+// set, mul.
 
 namespace kvasir {
 namespace {

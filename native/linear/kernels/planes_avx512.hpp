@@ -1,4 +1,5 @@
-// Vectors of 16 columns for the types of planes on AVX-512. Internal linkage: include it only in files compiled for AVX-512.
+// Vectors of 16 columns for the types of planes on AVX-512. Internal linkage: include it only in files compiled for
+// AVX-512.
 #pragma once
 #include "linear/kernels/avx512.hpp"
 #include "linear/kernels/planes.hpp"

@@ -1,4 +1,5 @@
-// Linear kernels in plain C++: every form, any machine. The order of operations is that of the vector kernels of the same form.
+// Linear kernels in plain C++: every form, any machine. The order of operations is that of the vector kernels of the
+// same form.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -133,7 +134,9 @@ KVASIR_INLINE void add_scaled(float* acc, const Float (&sum)[kVectors], const ui
   }
 }
 
-/** MT rows over a chunk. Sums of a block's products are integers below 2^24, which float32 holds exactly in any order. */
+/**
+ * MT rows over a chunk. Sums of a block's products are integers below 2^24, which float32 holds exactly in any order.
+ */
 template <TensorType TYPE, int MT>
 void multiply_levels(const float (*levels)[kPanel], const uint8_t* block, int blocks, const uint8_t* input, size_t row_bytes, Results& acc) {
   for (int b = 0; b < blocks; b++, block += Segment::block_bytes(TYPE), input += sizeof(Int8Block)) {

@@ -6,8 +6,8 @@ namespace kvasir {
 namespace {
 
 /**
- * Pointers to rows of an input, a stride apart. One address register serves three rows through address modes, so that a tile of twelve rows
- * does not run out of registers.
+ * Pointers to rows of an input, a stride apart. One address register serves three rows through address modes, so that a
+ * tile of twelve rows does not run out of registers.
  */
 template <int MT>
 struct RowPointers {
@@ -33,8 +33,9 @@ KVASIR_INLINE void prefetch(const uint8_t* p) {
 }
 
 /**
- * Bytes from block `b` of a panel to the block needed `blocks_ahead` later, if NP panels are read together: `bytes`, except past the
- * panel's end, where it is the panel NP further on instead of the neighbour, which is already being read.
+ * Bytes from block `b` of a panel to the block needed `blocks_ahead` later, if NP panels are read together: `bytes`,
+ * except past the panel's end, where it is the panel NP further on instead of the neighbour, which is already being
+ * read.
  */
 template <int NP>
 KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t bytes, int blocks_ahead) {
@@ -65,7 +66,10 @@ struct BlockWalk {
   int left_;
 };
 
-/** Calls body(row, integral constant of rows) for tiles that divide [row, end) into nearly equal parts of at most MAX rows. */
+/**
+ * Calls body(row, integral constant of rows) for tiles that divide [row, end) into nearly equal parts of at most MAX
+ * rows.
+ */
 template <int MAX, class F>
 inline void for_tiles(int row, int end, F&& body) {
   int tiles = (end - row + MAX - 1) / MAX;
