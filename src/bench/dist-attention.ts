@@ -5,7 +5,7 @@ import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts'
 import { loadNative } from '../kernel/native/addon.ts';
 import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../kernel/native/messenger.ts';
-import { NativeGuestDoor, reachGuestRoom } from '../kernel/native/remote-attention-listener.ts';
+import { createRemoteAttentionClient, RemoteAttentionListener } from '../kernel/native/remote-attention-listener.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens, type Step } from '../util/step.ts';
 import { median, round } from './statistics.ts';
 
@@ -168,18 +168,19 @@ function pageValues(kind: number): Float32Array {
 }
 
 /** A remote attention server of the creditor with `tokens` lent, and its keys for the debtor. */
-function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Phase, tokens: number) {
-  const own = guest.backend.createRemoteAttentionServer(guest.pool);
+function lend({ layers, transport }: DistAttentionBench, lender: Phase, home: Phase, tokens: number) {
+  const own = lender.backend.createRemoteAttentionServer(lender.pool);
   const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
-  guest.backend.lendBlocks(own, loan, blocks, plainPageTable(blocks.length, layers));
+  lender.backend.lendBlocks(own, loan, blocks, plainPageTable(blocks.length, layers));
   const between = transport === 'memory' ? undefined : transport;
-  const door = between && new NativeGuestDoor(own, { host, token, transport: between });
-  const room = door === undefined ? own : reachGuestRoom(home.pool, door.address, token, between);
-  const keys: RemoteKeys = { sequence: 0, group: 0, firstBlock: 0, room, loan, blocks };
+  const listener = between && new RemoteAttentionListener(own, { host, token, transport: between });
+  const server =
+    listener === undefined ? own : createRemoteAttentionClient(home.pool, listener.address, token, between);
+  const keys: RemoteKeys = { sequence: 0, group: 0, firstBlock: 0, server, loan, blocks };
   const free = (): void => {
-    if (room !== own) home.backend.freeRemoteAttentionServer(room);
-    door?.close();
-    guest.backend.freeRemoteAttentionServer(own);
+    if (server !== own) home.backend.freeRemoteAttentionServer(server);
+    listener?.close();
+    lender.backend.freeRemoteAttentionServer(own);
   };
   return { keys, free };
 }
@@ -187,12 +188,12 @@ function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Pha
 function measureSplit(options: DistAttentionBench, context: number): SplitRow {
   const { two, debtor, creditor, layers, repeats } = options;
   const half = Math.floor(context / 2 / rangeTokens) * rangeTokens;
-  const [whole, home, guest] = [
+  const [whole, home, lender] = [
     new Phase(two, layers, context),
     new Phase(debtor, layers, context - half, half / pageTokens),
     new Phase(creditor, layers, half),
   ];
-  const { keys, free } = lend(options, guest, home, half);
+  const { keys, free } = lend(options, lender, home, half);
   try {
     const alone = whole.step(context, []);
     const apart = home.step(context, [keys]);
@@ -217,15 +218,15 @@ function measureSplit(options: DistAttentionBench, context: number): SplitRow {
     };
   } finally {
     free();
-    for (const phase of [whole, home, guest]) phase.free();
+    for (const phase of [whole, home, lender]) phase.free();
   }
 }
 
 async function measureShipping(options: DistAttentionBench, remote: number): Promise<ShippingRow> {
   const { debtor, creditor, layers, repeats } = options;
-  const [home, guest] = [new Phase(debtor, layers, remote + pageTokens), new Phase(creditor, layers, remote)];
-  const { keys, free } = lend(options, guest, home, remote);
-  const fetcher = new Fetcher(guest, home, options.transport);
+  const [home, lender] = [new Phase(debtor, layers, remote + pageTokens), new Phase(creditor, layers, remote)];
+  const { keys, free } = lend(options, lender, home, remote);
+  const fetcher = new Fetcher(lender, home, options.transport);
   try {
     const apart = home.step(remote + 1, [keys]);
     const near = home.step(remote + 1, []);
@@ -253,7 +254,7 @@ async function measureShipping(options: DistAttentionBench, remote: number): Pro
   } finally {
     fetcher.free();
     free();
-    for (const phase of [home, guest]) phase.free();
+    for (const phase of [home, lender]) phase.free();
   }
 }
 

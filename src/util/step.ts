@@ -53,7 +53,7 @@ export interface RemoteKeys {
   /** Absolute index of the first block; a multiple of the blocks of a range. */
   readonly firstBlock: number;
   /** Handle of the creditor's remote attention server, valid in every thread of the process. */
-  readonly room: number;
+  readonly server: number;
   /** Loan number under which the creditor lent them. */
   readonly loan: number;
   /** Their rBlock ids at the creditor, from `firstBlock` on; whole ranges. */

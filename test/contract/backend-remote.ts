@@ -1,4 +1,4 @@
-// Remote keys: ranges of a sequence dealt to rooms of other pools, against the same keys all in one pool.
+// Remote keys: ranges of a sequence dealt to remote attention servers of other pools, against the same keys all in one pool.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { HeadShape, KvType } from '../../src/graph/program.ts';
@@ -6,40 +6,40 @@ import type { Backend } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
 import { attentionScene, type ScoreRules } from './backend-attention.ts';
-import { expectSameBits, play, type Reach, resultOf, type Scene, type SceneRoom, type Wanted } from './scene.ts';
+import { type Connect, expectSameBits, play, resultOf, type Scene, type SceneServer, type Wanted } from './scene.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;
 
-/** Where each whole range of each sequence lies: undefined at home, else a room. Ranges from that of the first row on are at home. */
+/** Where each whole range of each sequence lies: undefined at home, else the index of a server. Ranges from that of the first row on are at home. */
 export type Placement = (sequence: number, range: number) => number | undefined;
 
-interface GrowingRoom {
+interface GrowingServer {
   readonly pages: Float32Array[];
   readonly loans: { loan: number; blocks: number[]; pages: number[] }[];
 }
 
 /** The scene with some ranges lent out: their pages at home hold NaN, their places in the table none. */
-export function lendOut(scene: Scene, rooms: number, placement: Placement): Scene {
+export function lendOut(scene: Scene, servers: number, placement: Placement): Scene {
   const { step } = scene;
   const [group] = step.groups;
   const pages = (scene.pages ?? []).slice();
   const listed = group.blocks.slice();
-  const growing = Array.from({ length: rooms }, (): GrowingRoom => ({ pages: [], loans: [] }));
+  const growing = Array.from({ length: servers }, (): GrowingServer => ({ pages: [], loans: [] }));
   const remote: RemoteKeys[] = [];
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     const homeFrom = Math.floor(step.positions[step.rowStart[sequence]] / rangeTokens);
     for (let range = 0; range < homeFrom; range++) {
-      const room = placement(sequence, range);
-      if (room === undefined) continue;
+      const server = placement(sequence, range);
+      if (server === undefined) continue;
       const at = group.blockStart[sequence] + range * rangeBlocks;
-      const moved = moveOut(scene, growing[room], pages, listed.subarray(at, at + rangeBlocks));
-      remote.push({ sequence, group: 0, firstBlock: range * rangeBlocks, room, ...moved });
+      const moved = moveOut(scene, growing[server], pages, listed.subarray(at, at + rangeBlocks));
+      remote.push({ sequence, group: 0, firstBlock: range * rangeBlocks, server, ...moved });
     }
   }
   return {
     ...scene,
     pages,
-    rooms: growing.map(({ pages: held, loans }): SceneRoom => {
+    servers: growing.map(({ pages: held, loans }): SceneServer => {
       const lent = loans.map(({ loan, blocks, pages: of }) => ({
         loan,
         blocks: Int32Array.from(blocks),
@@ -51,21 +51,21 @@ export function lendOut(scene: Scene, rooms: number, placement: Placement): Scen
   };
 }
 
-/** Moves listed blocks to a room, as a loan of their own. Its ids of blocks are not ours. */
-function moveOut({ step }: Scene, room: GrowingRoom, pages: Float32Array[], listed: Int32Array) {
+/** Moves listed blocks to a server, as a loan of their own. The creditor has other ids for its blocks. */
+function moveOut({ step }: Scene, server: GrowingServer, pages: Float32Array[], listed: Int32Array) {
   const [{ pageTable, layers }] = step.groups;
-  const loan = { loan: room.loans.length + 1, blocks: [] as number[], pages: [] as number[] };
-  const first = 3 + 7 * room.pages.length;
+  const loan = { loan: server.loans.length + 1, blocks: [] as number[], pages: [] as number[] };
+  const first = 3 + 7 * server.pages.length;
   for (const [i, block] of listed.entries()) {
     loan.blocks.push(first + (listed.length - i));
     for (let layer = 0; layer < layers; layer++) {
       const page = pageTable[block * layers + layer];
-      loan.pages.push(room.pages.push(pages[page]) - 1);
+      loan.pages.push(server.pages.push(pages[page]) - 1);
       pages[page] = new Float32Array(pages[page].length).fill(Number.NaN);
     }
   }
   listed.fill(away);
-  room.loans.push(loan);
+  server.loans.push(loan);
   return { loan: loan.loan, blocks: Int32Array.from(loan.blocks) };
 }
 
@@ -95,26 +95,26 @@ function rulesOf([kind, value]: readonly ['plain' | 'softcap' | 'slopes', number
 }
 
 /** Somewhere between all at home and nothing, in stretches or scattered. */
-function placementOf(seed: number, rooms: number): Placement {
+function placementOf(seed: number, servers: number): Placement {
   const scattered = seed % 2 === 0;
   return (sequence, range) => {
-    const place = Math.floor(counterUniform(seed, sequence, scattered ? range : range >> 2) * (rooms + 1));
-    return place === rooms ? undefined : place;
+    const place = Math.floor(counterUniform(seed, sequence, scattered ? range : range >> 2) * (servers + 1));
+    return place === servers ? undefined : place;
   };
 }
 
-export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): void {
-  const playRemote = (scene: Scene, wanted: Wanted) => play(backend, scene, wanted, undefined, reach);
-  test('attention over ranges dealt to rooms has the bits of one pool, statistics too', () => {
+export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect): void {
+  const playRemote = (scene: Scene, wanted: Wanted) => play(backend, scene, wanted, undefined, connect);
+  test('attention over ranges dealt to servers has the bits of one pool, statistics too', () => {
     fc.assert(
       fc.property(
         ...([shapes, fc.constantFrom<KvType>('bf16', 'f32'), sequenceLists, rules] as const),
         ...([fc.integer({ min: 1, max: 3 }), fc.boolean(), fc.nat()] as const),
-        (shape, kvType, sequences, rule, rooms, stats, seed) => {
+        (shape, kvType, sequences, rule, servers, stats, seed) => {
           const whole = attentionScene(shape, kvType, sequences, seed, stats, rulesOf(rule, shape.heads));
           const read = { buffers: stats ? [1, 2, 3] : [1] };
           const wanted = play(backend, whole, read);
-          const got = playRemote(lendOut(whole, rooms, placementOf(seed, rooms)), read);
+          const got = playRemote(lendOut(whole, servers, placementOf(seed, servers)), read);
           expect(resultOf(got).unanswered).toEqual(new Int32Array(0));
           for (const [i, values] of wanted.buffers.entries())
             expectSameBits(got.buffers[i], values, ['o', 'max', 'sum'][i]);
@@ -124,7 +124,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): vo
     );
   });
 
-  test('a room that is gone, or that does not lend, fails its own sequences and no other', () => {
+  test('a server that does not lend the blocks fails its own sequences and no other', () => {
     const whole = attentionScene(
       { heads: 4, kvHeads: 2, headDim: 16 },
       'bf16',

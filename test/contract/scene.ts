@@ -22,15 +22,15 @@ export interface Scene {
   /** Content of pages 0, 1, ... */
   readonly pages?: readonly Float32Array[];
   readonly inputs: ReadonlyMap<BufferId, Float32Array>;
-  /** `room` of its remote keys is a place in `rooms`. */
+  /** `server` of its remote keys is an index into `servers`. */
   readonly step: Step;
-  readonly rooms?: readonly SceneRoom[];
+  readonly servers?: readonly SceneServer[];
   /** Positions that the program is made for; undefined: as many as any test has. */
   readonly contextMax?: number;
 }
 
 /** A creditor: a pool of its own, and what of it is lent. */
-export interface SceneRoom {
+export interface SceneServer {
   readonly pages: readonly Float32Array[];
   readonly loans: readonly {
     readonly loan: number;
@@ -40,14 +40,14 @@ export interface SceneRoom {
   }[];
 }
 
-/** How a debtor reaches a room: the handle that it names, until it is closed. */
-export type Reach = (
+/** How a debtor connects to a server: the handle for its remote keys, valid until closed. */
+export type Connect = (
   backend: Backend,
   pool: KvPoolHandle,
-  room: RemoteAttentionHandle,
-) => { readonly room: RemoteAttentionHandle; readonly close: () => void };
+  server: RemoteAttentionHandle,
+) => { readonly server: RemoteAttentionHandle; readonly close: () => void };
 
-const inProcess: Reach = (_, __, room) => ({ room, close: () => {} });
+const inProcess: Connect = (_, __, server) => ({ server, close: () => {} });
 
 export interface Wanted {
   readonly buffers?: readonly BufferId[];
@@ -69,7 +69,7 @@ export function play(
   scene: Scene,
   wanted: Wanted,
   abort: Int32Array = noAbort,
-  reach: Reach = inProcess,
+  connect: Connect = inProcess,
 ): Played {
   const linears = (scene.linears ?? []).map(({ spec, segments }) => {
     const linear = backend.createLinear(spec);
@@ -82,9 +82,9 @@ export function play(
   const type = scene.kvType ?? 'f32';
   const pool = backend.createKvPool({ type, ...(scene.kv ?? { kvHeads: 1, headDim: 1, pages: 1 }) });
   for (const [page, values] of (scene.pages ?? []).entries()) backend.writePage(pool, page, values);
-  const rooms = (scene.rooms ?? []).map((room) => openRoom(backend, scene, room));
-  const ways = rooms.map(({ pool, room }) => reach(backend, pool, room));
-  const remote = scene.step.remote.map((keys) => ({ ...keys, room: ways[keys.room].room }));
+  const servers = (scene.servers ?? []).map((server) => openServer(backend, scene, server));
+  const connections = servers.map(({ pool, server }) => connect(backend, pool, server));
+  const remote = scene.step.remote.map((keys) => ({ ...keys, server: connections[keys.server].server }));
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits, contextMax = mostPositions } = scene;
   const program = backend.createProgram(
@@ -103,9 +103,9 @@ export function play(
     };
   } finally {
     backend.freeProgram(program);
-    for (const way of ways) way.close();
-    for (const { room, pool } of rooms) {
-      backend.freeRemoteAttentionServer(room);
+    for (const connection of connections) connection.close();
+    for (const { server, pool } of servers) {
+      backend.freeRemoteAttentionServer(server);
       backend.freeKvPool(pool);
     }
     backend.freeKvPool(pool);
@@ -114,13 +114,13 @@ export function play(
   }
 }
 
-function openRoom(backend: Backend, scene: Scene, { pages, loans }: SceneRoom) {
+function openServer(backend: Backend, scene: Scene, { pages, loans }: SceneServer) {
   const { kvHeads, headDim } = scene.kv ?? { kvHeads: 1, headDim: 1 };
   const pool = backend.createKvPool({ kvHeads, headDim, type: scene.kvType ?? 'f32', pages: pages.length });
   for (const [page, values] of pages.entries()) backend.writePage(pool, page, values);
-  const room = backend.createRemoteAttentionServer(pool);
-  for (const { loan, blocks, pages: lent } of loans) backend.lendBlocks(room, loan, blocks, lent);
-  return { pool, room };
+  const server = backend.createRemoteAttentionServer(pool);
+  for (const { loan, blocks, pages: lent } of loans) backend.lendBlocks(server, loan, blocks, lent);
+  return { pool, server };
 }
 
 /** The layer groups that ops name. */

@@ -28,7 +28,7 @@ const blocksMost = Math.ceil(tokens / pageTokens) + 1;
 /** A pool of another instance, in which block i has the pages from i x layers on. */
 class Creditor {
   readonly pool: KvPoolHandle;
-  readonly room: RemoteAttentionHandle;
+  readonly server: RemoteAttentionHandle;
   readonly #backend: Backend;
   readonly #layers: number;
 
@@ -37,7 +37,7 @@ class Creditor {
     this.#backend = backend;
     this.#layers = layers;
     this.pool = backend.createKvPool({ pages: blocksMost * layers, kvHeads, headDim, type });
-    this.room = backend.createRemoteAttentionServer(this.pool);
+    this.server = backend.createRemoteAttentionServer(this.pool);
   }
 
   /** Takes the contents of a range, and lends its blocks. */
@@ -49,11 +49,11 @@ class Creditor {
       { length: rangeBlocks * this.#layers },
       (_, i) => range * rangeBlocks * this.#layers + i,
     );
-    this.#backend.lendBlocks(this.room, range, blocksOf(range), pages);
+    this.#backend.lendBlocks(this.server, range, blocksOf(range), pages);
   }
 
   giveBack(engine: Engine, range: number, { pageTable }: PlainPages): void {
-    this.#backend.takeBackBlocks(this.room, range, blocksOf(range));
+    this.#backend.takeBackBlocks(this.server, range, blocksOf(range));
     this.#copy(range, (own, block, layer) =>
       engine.writePage(pageTable[block * this.#layers + layer], this.#backend.readPage(this.pool, own)),
     );
@@ -65,7 +65,7 @@ class Creditor {
   }
 
   free(): void {
-    this.#backend.freeRemoteAttentionServer(this.room);
+    this.#backend.freeRemoteAttentionServer(this.server);
     this.#backend.freeKvPool(this.pool);
     this.#backend.close();
   }
@@ -154,12 +154,12 @@ class Course {
         blocks.fill(away, group.blockStart[1] + range * rangeBlocks, group.blockStart[1] + (range + 1) * rangeBlocks);
       return { ...group, blocks };
     });
-    const remote = gone.map(([range, { room }]): RemoteKeys => {
+    const remote = gone.map(([range, { server }]): RemoteKeys => {
       return {
         sequence: 1,
         group: this.#group,
         firstBlock: range * rangeBlocks,
-        room,
+        server,
         loan: range,
         blocks: blocksOf(range),
       };

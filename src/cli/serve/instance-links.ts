@@ -92,7 +92,7 @@ export function lenderRoutes(
     instance,
     send: (to, wire) => publishTo(bus, 'lending', [to, address], wire),
     sendToManager: (envelope) => publishTo(bus, 'manager', [address], envelope),
-    announceServer: (room) => publishTo(bus, 'attentionServer', [address], room),
+    announceServer: (server) => publishTo(bus, 'attentionServer', [address], server),
   };
 }
 

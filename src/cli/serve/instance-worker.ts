@@ -71,7 +71,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ...{ ways: lenderRoutes(data.lender, own), pages: data.pages, engine, backend },
+    ...{ routes: lenderRoutes(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     host: {
       pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),

@@ -7,7 +7,7 @@ import type { Engine } from '../../engine/engine.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
-import { NativeGuestDoor, reachGuestRoom } from '../../kernel/native/remote-attention-listener.ts';
+import { createRemoteAttentionClient, RemoteAttentionListener } from '../../kernel/native/remote-attention-listener.ts';
 import type { LendingManagerSettings } from '../../runtime/lending/lending-manager-host.ts';
 import type { LenderRoutes } from '../../runtime/lending/lending-wire.ts';
 import { type LendingHost, LiveLending } from '../../runtime/lending/live-lending.ts';
@@ -90,13 +90,13 @@ const stagingBlocks = rangeBlocks;
 
 export interface Borrowing {
   readonly live: LiveLending;
-  readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'roomOf'>;
+  readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'serverOf'>;
   readonly stagingBlocks: number;
   readonly lends: InstanceDescription['lends'];
 }
 
 interface BorrowingParts {
-  readonly ways: LenderRoutes | undefined;
+  readonly routes: LenderRoutes | undefined;
   /** The address for instances of other processes. */
   readonly pages: PagesAddress | undefined;
   readonly engine: Engine;
@@ -108,26 +108,26 @@ interface BorrowingParts {
 /** Undefined without lending. @throws Error in one line if the model or the machine does not support it */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending, contextTokens, instances } = settings;
-  const { ways, engine, backend, messenger } = parts;
-  if (lending === undefined || ways === undefined) return undefined;
+  const { routes, engine, backend, messenger } = parts;
+  if (lending === undefined || routes === undefined) return undefined;
   const { kv } = engine.model;
   const [group, ...others] = kv.groups;
   if (group === undefined || others.length > 0 || group.window !== undefined)
     throw new Error('Cannot use --borrow: the model has layers with windows, which cannot use remote blocks');
   if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
   const { rules } = lending;
-  const { instance } = ways;
+  const { instance } = routes;
   const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
     Math.floor(bytes / kv.pageBytes / group.layers);
   const own = blocksOf(settings.kvBytes);
-  const room = backend.createRemoteAttentionServer(engine.pool);
+  const server = backend.createRemoteAttentionServer(engine.pool);
   const live = new LiveLending({
-    ...{ ways, messenger: messenger(), rooms: backend, room },
+    ...{ routes, messenger: messenger(), servers: backend, server },
     host: {
       ...parts.host,
       connectServer: (address) =>
-        reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
-      loanCounts: (debtor) => loadNative()?.remoteAttentionLoanCounts(room, debtor),
+        createRemoteAttentionClient(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
+      loanCounts: (debtor) => loadNative()?.remoteAttentionLoanCounts(server, debtor),
       copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
     },
     layers: engine.layers.map(({ index }) => index),
@@ -149,14 +149,14 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
   const attentionAddress =
-    lending.lenders === 'others' && parts.pages !== undefined ? openAttentionListener(room, parts.pages) : undefined;
+    lending.lenders === 'others' && parts.pages !== undefined ? openAttentionListener(server, parts.pages) : undefined;
   const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), attentionAddress };
-  return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.serverOf(creditor) } };
+  return { live, stagingBlocks, lends, machine: { borrowing, serverOf: (creditor) => live.serverOf(creditor) } };
 }
 
 /** The ports after that of pages, if that one is given. */
-function openAttentionListener(room: number, { port = 0, ...pages }: PagesAddress): string {
-  return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
+function openAttentionListener(server: number, { port = 0, ...pages }: PagesAddress): string {
+  return new RemoteAttentionListener(server, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 
 /** Settings for a memory of this number of blocks. */

@@ -12,7 +12,7 @@ import { createComponents, instanceConfig, type ServingComponents, type ServingC
 
 export interface TokenInstanceConfig extends Omit<ServingConfig, 'blockTokens' | 'cost'>, TokenExecutorConfig {
   /** The remote attention servers of creditors; required for `borrowing`. */
-  readonly roomOf?: BorrowedKeys['roomOf'] | undefined;
+  readonly serverOf?: BorrowedKeys['serverOf'] | undefined;
 }
 
 export type TokenInstance = Instance<
@@ -30,9 +30,9 @@ export function createTokenInstance(config: TokenInstanceConfig): TokenInstance 
     instanceConfig(machine),
     (context) => createComponents(context, machine),
     (pools, { borrower }) => {
-      const { limits, roomOf } = config;
+      const { limits, serverOf } = config;
       const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
-      return new TokenExecutor(config, new StepBuilder(limits, pools, roomOf && { layoutOf, roomOf }));
+      return new TokenExecutor(config, new StepBuilder(limits, pools, serverOf && { layoutOf, serverOf }));
     },
   );
 }

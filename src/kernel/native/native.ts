@@ -29,7 +29,7 @@ export interface NativeOptions {
   readonly isa?: NativeIsa;
 }
 
-/** How long a step waits for a room that answers nothing. */
+/** How long a step waits for a remote attention server that does not answer. */
 const remoteWaitMs = 2000;
 
 /** Instruction sets that this machine has within `KVASIR_ISA`, ascending. */
@@ -109,24 +109,24 @@ class NativeBackend implements Backend {
     return this.#native.createRemoteAttentionServer(this.#team, pool);
   }
 
-  lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
-    this.#native.lendBlocks(room, loan, blocks, pages);
+  lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    this.#native.lendBlocks(server, loan, blocks, pages);
   }
 
-  takeBackBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
-    this.#native.takeBackBlocks(room, loan, blocks);
+  takeBackBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
+    this.#native.takeBackBlocks(server, loan, blocks);
   }
 
-  setRemoteAttentionShare(room: RemoteAttentionHandle, thousandths: number): void {
-    this.#native.setRemoteAttentionShare(room, thousandths);
+  setRemoteAttentionShare(server: RemoteAttentionHandle, thousandths: number): void {
+    this.#native.setRemoteAttentionShare(server, thousandths);
   }
 
-  remoteAttentionCounts(room: RemoteAttentionHandle): RemoteAttentionCounts {
-    return this.#native.remoteAttentionServerCounts(room);
+  remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts {
+    return this.#native.remoteAttentionServerCounts(server);
   }
 
-  freeRemoteAttentionServer(room: RemoteAttentionHandle): void {
-    this.#native.freeRemoteAttention(room);
+  freeRemoteAttentionServer(server: RemoteAttentionHandle): void {
+    this.#native.freeRemoteAttention(server);
   }
 
   remoteCounts(): RemoteCounts {

@@ -1,47 +1,54 @@
-// Guest rooms of other processes, over shared memory or tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
+// Remote attention between processes, over shared memory or tcp: the listener of a server, and clients of the servers of other processes.
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle, RemoteAttentionHandle } from '../backend.ts';
 import { loadNative, type NativeModule, type Transport, transportCodes } from './addon.ts';
 
-export interface GuestDoorOptions {
-  /** Where this room is reached. */
+export interface RemoteAttentionListenerOptions {
+  /** The address to listen at. */
   readonly host: string;
-  /** 0 or undefined: one that is free. */
+  /** 0 or undefined: a free port. */
   readonly port?: number | undefined;
-  /** The secret of the cluster; peers without it are refused. */
+  /** The secret of the cluster; clients without it are refused. */
   readonly token: string;
-  /** How it is reached, as between messengers. */
+  /** The transports that it accepts, as between messengers. */
   readonly transport?: Transport | undefined;
 }
 
-export class NativeGuestDoor {
-  /** By which `reachGuestRoom` finds it: host and port. */
+export class RemoteAttentionListener {
+  /** Host and port for `createRemoteAttentionClient`. */
   readonly address: string;
   readonly #native: NativeModule;
-  readonly #door: number;
+  readonly #listener: number;
 
-  /** @throws if the kernels are not compiled, or the address cannot be listened at */
-  constructor(room: RemoteAttentionHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
-    this.#native = nativeOf('Cannot open a guest door');
-    this.#door = this.#native.openRemoteAttentionListener(room, host, port, transportCodes[transport], keyOf(token));
-    this.address = `${host}:${this.#native.remoteAttentionListenerPort(this.#door)}`;
+  /** @throws if the kernels are not compiled, or it cannot listen at the address */
+  constructor(
+    server: RemoteAttentionHandle,
+    { host, port = 0, token, transport = 'auto' }: RemoteAttentionListenerOptions,
+  ) {
+    this.#native = nativeOf('Cannot listen for remote attention');
+    const key = keyOf(token);
+    this.#listener = this.#native.openRemoteAttentionListener(server, host, port, transportCodes[transport], key);
+    this.address = `${host}:${this.#native.remoteAttentionListenerPort(this.#listener)}`;
   }
 
-  /** Cuts the connections over it: what is open there is refused. */
+  /** Closes its connections and refuses the queries in progress. */
   close(): void {
-    this.#native.closeRemoteAttentionListener(this.#door);
+    this.#native.closeRemoteAttentionListener(this.#listener);
   }
 }
 
-/** A room of `Step.remote`, behind the door at an address; over pages like those of the pool. Frees like any room. Connects when it is first asked. */
-export function reachGuestRoom(
+/**
+ * A client of the server behind the listener at an address, for `Step.remote`. The server's pages have the form of the
+ * pool's. The client connects at the first query; `freeRemoteAttentionServer` frees it.
+ */
+export function createRemoteAttentionClient(
   pool: KvPoolHandle,
   address: string,
   token: string,
   transport: Transport = 'auto',
 ): RemoteAttentionHandle {
   const cut = address.lastIndexOf(':');
-  const native = nativeOf('Cannot reach a guest room');
+  const native = nativeOf('Cannot connect to a remote attention server');
   const [host, port] = [address.slice(0, cut), Number(address.slice(cut + 1))];
   return native.createRemoteAttentionClient(pool, host, port, transportCodes[transport], keyOf(token));
 }
@@ -52,6 +59,7 @@ function nativeOf(what: string): NativeModule {
   return native;
 }
 
+/** The prefix is part of the protocol. */
 function keyOf(token: string): Uint8Array {
   return Uint8Array.from(createHash('sha256').update('kvasir guests 1\0').update(token).digest());
 }

@@ -30,8 +30,8 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   }
   list.push(unanswered);
   list.push(step.remote.length);
-  for (const { sequence, group, firstBlock, room, loan, blocks } of step.remote)
-    list.push(sequence, group, firstBlock, room, loan, blocks);
+  for (const { sequence, group, firstBlock, server, loan, blocks } of step.remote)
+    list.push(sequence, group, firstBlock, server, loan, blocks);
   const { arriving = nothing } = step;
   list.push(arriving.length);
   for (const { sequence, arrivals, withinMs } of arriving) list.push(sequence, arrivals, withinMs);

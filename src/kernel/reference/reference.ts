@@ -23,7 +23,12 @@ import { checkGroups } from './groups.ts';
 import { Handles } from './handles.ts';
 import { ReferenceLinear } from './linear.ts';
 import { runActivate, runAdd, runGlu, runNorm, runSoftcap } from './ops.ts';
-import { ReferenceRoom, referenceRooms, unansweredOf, withRemotePages } from './remote-attention.ts';
+import {
+  ReferenceAttentionServer,
+  referenceAttentionServers,
+  unansweredOf,
+  withRemotePages,
+} from './remote-attention.ts';
 import { emptyResult, sampleRow } from './sample.ts';
 
 interface BoundProgram {
@@ -51,7 +56,7 @@ export class ReferenceBackend implements Backend {
   readonly #vectors = new Handles<Float32Array>('vector');
   readonly #pools = new Handles<ReferencePool>('KV pool');
   readonly #programs = new Handles<BoundProgram>('program');
-  readonly #rooms = new Set<RemoteAttentionHandle>();
+  readonly #servers = new Set<RemoteAttentionHandle>();
   #remoteQueries = 0;
 
   createLinear(spec: LinearSpec): LinearHandle {
@@ -83,31 +88,31 @@ export class ReferenceBackend implements Backend {
   }
 
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
-    const room = referenceRooms.add(new ReferenceRoom(this.#pools.get(pool)));
-    this.#rooms.add(room);
-    return room;
+    const server = referenceAttentionServers.add(new ReferenceAttentionServer(this.#pools.get(pool)));
+    this.#servers.add(server);
+    return server;
   }
 
-  lendBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
-    referenceRooms.get(room).lend(loan, blocks, pages);
+  lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    referenceAttentionServers.get(server).lend(loan, blocks, pages);
   }
 
-  takeBackBlocks(room: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
-    referenceRooms.get(room).takeBack(loan, blocks);
+  takeBackBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
+    referenceAttentionServers.get(server).takeBack(loan, blocks);
   }
 
-  /** Guests of the oracle take no time but their own. */
-  setRemoteAttentionShare(room: RemoteAttentionHandle): void {
-    referenceRooms.get(room);
+  /** Remote attention of the oracle runs in the debtor's thread: there is nothing to limit. */
+  setRemoteAttentionShare(server: RemoteAttentionHandle): void {
+    referenceAttentionServers.get(server);
   }
 
-  remoteAttentionCounts(room: RemoteAttentionHandle): RemoteAttentionCounts {
-    return referenceRooms.get(room).counts;
+  remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts {
+    return referenceAttentionServers.get(server).counts;
   }
 
-  freeRemoteAttentionServer(room: RemoteAttentionHandle): void {
-    referenceRooms.free(room);
-    this.#rooms.delete(room);
+  freeRemoteAttentionServer(server: RemoteAttentionHandle): void {
+    referenceAttentionServers.free(server);
+    this.#servers.delete(server);
   }
 
   remoteCounts(): RemoteCounts {
@@ -181,8 +186,8 @@ export class ReferenceBackend implements Backend {
   }
 
   close(): void {
-    for (const room of this.#rooms) referenceRooms.free(room);
-    this.#rooms.clear();
+    for (const server of this.#servers) referenceAttentionServers.free(server);
+    this.#servers.clear();
     for (const handles of [this.#programs, this.#pools, this.#vectors, this.#linears]) handles.clear();
   }
 }
@@ -327,16 +332,16 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, u
   );
 }
 
-/** Tells the rooms what they have answered, and returns how many queries those were: one for each sequence, room and layer. */
+/** Counts the queries at their servers, and returns their number: one for each sequence, server and layer. */
 function countQueries({ bound, step, unanswered }: Scene): number {
   let queries = 0;
   for (const op of step.remote.length === 0 ? [] : bound.program.ops) {
     if (op.kind !== 'attention') continue;
     const asked = new Set<string>();
-    for (const { sequence, group, room } of step.remote) {
-      if (group !== op.layer.group || unanswered.has(sequence) || asked.has(`${sequence} ${room}`)) continue;
-      asked.add(`${sequence} ${room}`);
-      referenceRooms.get(room).answered(step.rowStart[sequence + 1] - step.rowStart[sequence]);
+    for (const { sequence, group, server } of step.remote) {
+      if (group !== op.layer.group || unanswered.has(sequence) || asked.has(`${sequence} ${server}`)) continue;
+      asked.add(`${sequence} ${server}`);
+      referenceAttentionServers.get(server).answered(step.rowStart[sequence + 1] - step.rowStart[sequence]);
     }
     queries += asked.size;
   }

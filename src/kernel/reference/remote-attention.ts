@@ -4,7 +4,7 @@ import { pageTokens, type RemoteKeys, type Step } from '../../util/step.ts';
 import type { PageOf, ReferencePool } from './attention.ts';
 import { Handles } from './handles.ts';
 
-export class ReferenceRoom {
+export class ReferenceAttentionServer {
   readonly #pool: ReferencePool;
   /** Pages of the lent blocks of each loan, (layers). */
   readonly #loans = new Map<number, Map<number, Int32Array>>();
@@ -63,12 +63,12 @@ export class ReferenceRoom {
   }
 }
 
-/** Those of all oracles of this thread. */
-export const referenceRooms = new Handles<ReferenceRoom>('guest room');
+/** The servers of all oracles of this thread. */
+export const referenceAttentionServers = new Handles<ReferenceAttentionServer>('remote attention server');
 
 /** The sequences of a step that some creditor would refuse. */
 export function unansweredOf(step: Step): ReadonlySet<number> {
-  const refused = step.remote.filter((keys) => referenceRooms.find(keys.room)?.holds(keys) !== true);
+  const refused = step.remote.filter((keys) => referenceAttentionServers.find(keys.server)?.holds(keys) !== true);
   return new Set(refused.map(({ sequence }) => sequence));
 }
 
@@ -79,6 +79,6 @@ export function withRemotePages(home: PageOf, remote: readonly RemoteKeys[], lay
     const block = Math.floor(position / pageTokens);
     const keys = remote.find(({ firstBlock, blocks }) => block >= firstBlock && block < firstBlock + blocks.length);
     if (keys === undefined) return home(position);
-    return referenceRooms.get(keys.room).page(keys.loan, keys.blocks[block - keys.firstBlock], layer);
+    return referenceAttentionServers.get(keys.server).page(keys.loan, keys.blocks[block - keys.firstBlock], layer);
   };
 }

@@ -12,15 +12,15 @@ import type { Messenger, PageTransport, ReceiveBufferHandle } from '../transfer/
 import type { LenderRoutes, LendingWire } from './lending-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
 
-/** The remote attention servers of a backend (`GuestRooms` of `kernel`), and their clients to others. */
+/** The remote attention servers of a backend, and its clients of other servers. */
 export interface RemoteAttentionServers {
   /** @param pages (blocks, layers) */
-  lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  lendBlocks(server: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   /** When it returns, remote attention uses none of these blocks. */
-  takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
-  setRemoteAttentionShare(room: number, thousandths: number): void;
-  remoteAttentionCounts(room: number): LendingSnapshot['guests'];
-  freeRemoteAttentionServer(room: number): void;
+  takeBackBlocks(server: number, loan: number, blocks: Int32Array): void;
+  setRemoteAttentionShare(server: number, thousandths: number): void;
+  remoteAttentionCounts(server: number): LendingSnapshot['guests'];
+  freeRemoteAttentionServer(server: number): void;
   remoteCounts(): LendingSnapshot['remote'];
 }
 
@@ -42,11 +42,11 @@ export interface LendingHost {
 
 export interface LiveLendingOptions {
   readonly host: LendingHost;
-  readonly ways: LenderRoutes;
+  readonly routes: LenderRoutes;
   readonly messenger: Messenger;
-  readonly rooms: RemoteAttentionServers;
+  readonly servers: RemoteAttentionServers;
   /** The remote attention server of this instance. */
-  readonly room: number;
+  readonly server: number;
   /** (layers of the model, in the order of computation): place of each in its group. */
   readonly layers: readonly number[];
   readonly blockBytes: number;
@@ -83,7 +83,7 @@ export class LiveLending {
   readonly #moves = new Map<number, ActiveMove>();
   readonly #counters = new LendingCounters();
   /** By creditor, the remote attention server or the client of it. */
-  readonly #servers = new Map<InstanceIndex, number>();
+  readonly #creditorServers = new Map<InstanceIndex, number>();
   /** By creditor in another process, the address of its server. */
   readonly #addresses = new Map<InstanceIndex, string>();
   /** Completed moves with own pages that another transfer still reads. */
@@ -95,31 +95,31 @@ export class LiveLending {
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
-    const { rooms, room, messenger, layers, remoteAttentionPermilleMax } = options;
+    const { servers, server, messenger, layers, remoteAttentionPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    rooms.setRemoteAttentionShare(room, remoteAttentionPermilleMax);
+    servers.setRemoteAttentionShare(server, remoteAttentionPermilleMax);
   }
 
   /** The creditor's remote attention server, and the loan there, which is this instance's lender number. */
-  serverOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
-    return { room: this.#servers.get(creditor) ?? 0, loan: this.#instance };
+  serverOf(creditor: InstanceIndex): { readonly server: number; readonly loan: number } {
+    return { server: this.#creditorServers.get(creditor) ?? 0, loan: this.#instance };
   }
 
   get #instance(): InstanceIndex {
-    return this.#options.ways.instance;
+    return this.#options.routes.instance;
   }
 
   /** @param borrower the borrower of the instance */
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
-    const { rooms, room, host } = this.#options;
+    const { servers, server, host } = this.#options;
     const links = this.#counters.links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor));
-    const counts = { guests: rooms.remoteAttentionCounts(room), remote: rooms.remoteCounts() };
+    const counts = { guests: servers.remoteAttentionCounts(server), remote: servers.remoteCounts() };
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
     return { ...totals, copiedBytes, earlyBytes, place: this.#instance, links, ...counts };
   }
 
   carryOut(effect: BorrowerEffect): void {
-    const { rooms, room } = this.#options;
+    const { servers, server } = this.#options;
     switch (effect.kind) {
       case 'lending':
         this.#sendEnvelope(effect.envelope);
@@ -139,11 +139,11 @@ export class LiveLending {
       case 'lendBlocks':
         this.#counters.onLent(effect.to);
         this.#lent.lend(effect.to, effect.blocks, effect.pages);
-        rooms.lendBlocks(room, effect.to, Int32Array.from(effect.blocks), effect.pages);
+        servers.lendBlocks(server, effect.to, Int32Array.from(effect.blocks), effect.pages);
         break;
       case 'takeBackBlocks':
         this.#lent.takeBack(effect.from, effect.blocks);
-        rooms.takeBackBlocks(room, effect.from, Int32Array.from(effect.blocks));
+        servers.takeBackBlocks(server, effect.from, Int32Array.from(effect.blocks));
         break;
       default:
         assertNever(effect);
@@ -152,12 +152,12 @@ export class LiveLending {
 
   #sendEnvelope(envelope: Envelope): void {
     const { to } = envelope;
-    if (to === 'gmanager') this.#options.ways.sendToManager(envelope);
+    if (to === 'gmanager') this.#options.routes.sendToManager(envelope);
     else this.#sendWire(to, { kind: 'lending', envelope });
   }
 
   #sendWire(to: InstanceIndex, wire: LendingWire): void {
-    this.#options.ways.send(to, wire);
+    this.#options.routes.send(to, wire);
   }
 
   #move(move: BlocksToMove): void {
@@ -273,21 +273,21 @@ export class LiveLending {
 
   /** Announces the remote attention server to the other lenders. */
   announceServer(): void {
-    const { ways, room } = this.#options;
-    ways.announceServer(room);
+    const { routes, server } = this.#options;
+    routes.announceServer(server);
   }
 
   /** Another lender has announced its server; the reply is this instance's. */
   onServerAnnounced(from: InstanceIndex, server: number): void {
-    this.#servers.set(from, server);
-    this.#sendWire(from, { kind: 'attentionServer', server: this.#options.room });
+    this.#creditorServers.set(from, server);
+    this.#sendWire(from, { kind: 'attentionServer', server: this.#options.server });
   }
 
   /** Handles a message of another lender; returns the event for the state machine, if any. */
   onMessage(from: InstanceIndex, wire: LendingWire): InstanceEvent | undefined {
     switch (wire.kind) {
       case 'attentionServer':
-        this.#servers.set(from, wire.server);
+        this.#creditorServers.set(from, wire.server);
         return undefined;
       case 'attentionAddress':
         this.#connect(from, wire.address);
@@ -319,11 +319,11 @@ export class LiveLending {
 
   #connect(creditor: InstanceIndex, address: string): void {
     if (this.#addresses.get(creditor) === address) return;
-    const { rooms, host } = this.#options;
-    const before = this.#servers.get(creditor);
-    if (before !== undefined) rooms.freeRemoteAttentionServer(before);
+    const { servers, host } = this.#options;
+    const before = this.#creditorServers.get(creditor);
+    if (before !== undefined) servers.freeRemoteAttentionServer(before);
     this.#addresses.set(creditor, address);
-    this.#servers.set(creditor, host.connectServer(address));
+    this.#creditorServers.set(creditor, host.connectServer(address));
   }
 
   /** Starts a copy for a debtor, into or out of its blocks. */
@@ -394,8 +394,8 @@ export class LiveLending {
     this.#stepUs += stepUs;
     const elapsedUs = nowUs - this.#lastLoad.us;
     if (elapsedUs < checkUs) return;
-    const { rooms, room, remoteAttentionPermilleMax } = this.#options;
-    const { seconds, restSeconds } = rooms.remoteAttentionCounts(room);
+    const { servers, server, remoteAttentionPermilleMax } = this.#options;
+    const { seconds, restSeconds } = servers.remoteAttentionCounts(server);
     const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
     const { guestUs, restUs, stepUs: ownUs } = this.#lastLoad;
     this.#lastLoad = now;

@@ -114,7 +114,7 @@ export class BorrowWorld {
           ...{ hostBlocks, hostFirstPage: (total + stagingBlocks + tierBlocks) * 2 },
           borrowableBlocks: all - (lendable[instance] ?? 0),
         },
-        roomOf: (creditor) => ({ room: creditor, loan: instance }),
+        serverOf: (creditor) => ({ server: creditor, loan: instance }),
       }),
     );
     this.engines = blocks.map(
@@ -134,9 +134,9 @@ export class BorrowWorld {
     });
   }
 
-  readonly #pagesLent = (room: number, loan: number, block: number) => {
-    const pages = this.#lent[room]?.get(`${loan} ${block}`);
-    const engine = this.engines[room];
+  readonly #pagesLent = (server: number, loan: number, block: number) => {
+    const pages = this.#lent[server]?.get(`${loan} ${block}`);
+    const engine = this.engines[server];
     return pages === undefined || engine === undefined ? undefined : { engine, pages };
   };
 

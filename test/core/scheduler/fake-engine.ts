@@ -52,7 +52,7 @@ function logprobAfter(prefixHash: number, token: number): number {
 
 /** Blocks that another engine lent: its pages, (layers). Undefined where it did not, or not any more. */
 export type LentPages = (
-  room: number,
+  server: number,
   loan: number,
   block: number,
 ) => { readonly engine: FakeEngine; readonly pages: ArrayLike<number> } | undefined;
@@ -114,8 +114,8 @@ export class FakeEngine {
 
   /** Sequences with keys that their creditor does not have any more. */
   #unanswered({ remote }: Step): ReadonlySet<number> {
-    const refused = remote.filter(({ room, loan, blocks }) =>
-      blocks.some((block) => this.#lent(room, loan, block) === undefined),
+    const refused = remote.filter(({ server, loan, blocks }) =>
+      blocks.some((block) => this.#lent(server, loan, block) === undefined),
     );
     return new Set(refused.map(({ sequence }) => sequence));
   }
@@ -199,7 +199,7 @@ export class FakeEngine {
         block < each.firstBlock + each.blocks.length,
     );
     if (keys === undefined) return { engine: this, at: slotOf(step.groups[g] as StepGroup, sequence, position, layer) };
-    const lent = this.#lent(keys.room, keys.loan, keys.blocks[block - keys.firstBlock] as number);
+    const lent = this.#lent(keys.server, keys.loan, keys.blocks[block - keys.firstBlock] as number);
     if (lent === undefined) throw new Error(`No instance lends block ${block} of sequence ${sequence}`);
     return { engine: lent.engine, at: (lent.pages[layer] as number) * pageTokens + (position % pageTokens) };
   }

@@ -12,7 +12,7 @@ import { baseConfig, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
 /** The remote attention load that is reported, and the number of readings. */
-class ScriptedRooms implements RemoteAttentionServers {
+class ScriptedServers implements RemoteAttentionServers {
   seconds = 0;
   restSeconds = 0;
   looks = 0;
@@ -32,17 +32,17 @@ class ScriptedRooms implements RemoteAttentionServers {
 
 /** Instance 0, which lends instance 1 a block; guests may have a tenth of a core. */
 function creditor() {
-  const rooms = new ScriptedRooms();
+  const servers = new ScriptedServers();
   const said: LendingWire[] = [];
   const lending = new LiveLending({
-    ways: {
+    routes: {
       instance: 0,
       send: (to, wire) => to === 1 && said.push(wire),
       sendToManager: () => {},
       announceServer: () => {},
     },
     messenger: simulatedEnds()[0].messenger,
-    ...{ rooms, room: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
+    ...{ servers, server: 7, layers: [0], blockBytes: 1, remoteAttentionPermilleMax: 100 },
     host: {
       ...{ connectServer: () => 0, pageTable: () => new Int32Array(), loanCounts: () => undefined },
       ...{ copyPages: () => {}, finishLoads: () => {}, isRead: () => false },
@@ -50,16 +50,16 @@ function creditor() {
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
   const told = (): readonly LendingWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
-  return { lending, rooms, told };
+  return { lending, servers, told };
 }
 
 it('is reported as the load without the limit, while steps run most of the time', () => {
-  const { lending, rooms, told } = creditor();
+  const { lending, servers, told } = creditor();
   lending.onStepRan(10e6, 5e6);
   // For a second: steps, guests' work and rests in seconds, and what is told of it.
   const second = (at: number, step: number, guests: number, rest: number) => {
-    rooms.seconds += guests;
-    rooms.restSeconds += rest;
+    servers.seconds += guests;
+    servers.restSeconds += rest;
     lending.onStepRan(10e6 + at * 1e6, step * 1e6);
     return told();
   };
@@ -76,7 +76,7 @@ it('is reported as the load without the limit, while steps run most of the time'
 });
 
 it('is looked at when steps have run', async () => {
-  const { lending, rooms } = creditor();
+  const { lending, servers } = creditor();
   const hub = new MemoryHub();
   const [inner, outer] = [hub.connect(), hub.connect()];
   const ended = new Promise<void>((resolve) => {
@@ -93,6 +93,6 @@ it('is looked at when steps have run', async () => {
   new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
   publishTo(outer, 'command', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;
-  expect(rooms.looks).toBeGreaterThan(0);
+  expect(servers.looks).toBeGreaterThan(0);
   await Promise.all([inner.close(), outer.close()]);
 });

@@ -54,7 +54,7 @@ export interface BorrowedKeys {
   /** Where the blocks outside a sequence's table lie; undefined: there are none. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined;
   /** The remote attention server of a creditor, and the loan there. */
-  roomOf(creditor: InstanceIndex): Pick<RemoteKeys, 'room' | 'loan'>;
+  serverOf(creditor: InstanceIndex): Pick<RemoteKeys, 'server' | 'loan'>;
 }
 
 /** The block lists of one layer group. */
@@ -181,9 +181,9 @@ export class StepBuilder {
   #addSpread(index: number, { table }: Sequence, end: number, layout: RemoteLayout): void {
     this.#groups[0].addSpread(index, table.groups[0], end, layout);
     for (const { creditor, firstBlock, blocks } of layout.remote) {
-      const room = this.#borrowed?.roomOf(creditor);
-      if (room === undefined) throw new Error(`Cannot build a step: instance ${creditor} serves no remote attention`);
-      this.#remote.push({ sequence: index, group: 0, firstBlock, ...room, blocks: Int32Array.from(blocks) });
+      const server = this.#borrowed?.serverOf(creditor);
+      if (server === undefined) throw new Error(`Cannot build a step: instance ${creditor} serves no remote attention`);
+      this.#remote.push({ sequence: index, group: 0, firstBlock, ...server, blocks: Int32Array.from(blocks) });
     }
   }
 
