@@ -59,7 +59,7 @@ describe('an instance that changes its role', () => {
       { kind: 'ignored' },
     ]);
     const conductor = make('prefill', 'decode', 'decode');
-    conductor.step(0, { kind: 'instanceLost', instance: 2 });
+    conductor.step(0, { kind: 'instanceFailed', instance: 2 });
     expect(conductor.step(0, { kind: 'switchRole', instance: 1, role: 'prefill' })).toMatchObject([
       { kind: 'ignored' },
     ]);

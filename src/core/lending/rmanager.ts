@@ -95,7 +95,7 @@ export class RManager implements OwnNeeds {
       case 'remoteAttentionLoad':
         this.debtor.limitRemoteAttention(event.creditor, event.permille);
         break;
-      case 'instanceLost':
+      case 'instanceFailed':
         this.#peerRestarted(event.instance);
         break;
       case 'tick':

@@ -184,7 +184,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /** Share of a creditor's steps that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** Another instance failed, and what it held is lost. Doubled: ignored. Lost: its loans end with their leases. */
-  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
+  | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
   /** Blocks that all other instances together may lend. */
   | { readonly kind: 'lenders'; readonly lendableBlocks: number }
   /** The time is `nextUs`. */
@@ -234,7 +234,7 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
   /** An instance failed, and what it held is lost. */
-  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
+  | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }
   /**
    * An instance has started, or started again, and holds nothing. `incarnation` counts its starts. `capacityTokens` and `role` are given where
    * they differ from those before.

@@ -188,6 +188,6 @@ export type RManagerEvent =
   /** Measured share of the creditor's step that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** An instance is gone with its memory and all that was lent to it. */
-  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex };
+  | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex };
 
 export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };

@@ -40,7 +40,7 @@ export interface FailureDetection {
 export interface RetryConfig {
   /** Attempts of a request at most, the first one included. */
   readonly attemptsMax: number;
-  /** Undefined: every loss is reported as `instanceLost`, and a request that finds no instance fails at once. */
+  /** Undefined: every loss is reported as `instanceFailed`, and a request that finds no instance fails at once. */
   readonly detection?: FailureDetection | undefined;
 }
 

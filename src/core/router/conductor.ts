@@ -75,7 +75,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'snapshot':
         router.kvEvents.applySnapshot(event.instance, event.snapshot);
         break;
-      case 'instanceLost':
+      case 'instanceFailed':
       case 'instanceJoined':
       case 'report':
       case 'released':
@@ -118,7 +118,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #refusal(decision: RoutingDecision): Refusal | undefined {
     if (this.#context.draining) return failure('SHUTTING_DOWN', 'the server is shutting down');
-    const unfit = this.#router.planner.unfit(decision);
+    const unfit = this.#router.planner.capacityRefusal(decision);
     if (unfit === 'no-instance') return failure('ENGINE_FAILED', 'no instance is left to serve it');
     return unfit ?? this.overload(this.#context.nowUs, 0);
   }

@@ -50,7 +50,7 @@ export class KvEventConsumer<Request extends { readonly id: RequestId }> {
     this.#context.emit({ kind: 'requestSnapshot', instance });
   }
 
-  instanceLost(instance: InstanceIndex): void {
+  instanceFailed(instance: InstanceIndex): void {
     this.#behindSinceUs.delete(instance);
   }
 

@@ -94,7 +94,7 @@ export class PinDirectory<Request extends { readonly id: RequestId }> {
   }
 
   /** Reports the pins of a lost instance as unpinned. */
-  instanceLost(instance: InstanceIndex): void {
+  instanceFailed(instance: InstanceIndex): void {
     for (const [id, pin] of [...this.#pins]) {
       pin.alternatives = pin.alternatives.filter((each) => each !== instance);
       if (pin.instance !== instance) continue;

@@ -57,7 +57,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     this.roles = new RoleController(context, parts);
     this.planner = new RoutePlanner(context, parts);
     this.fleet = new StandbyFleet(config.instances, this);
-    for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.instanceLost(i);
+    for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.instanceFailed(i);
   }
 
   get blocks(): BlockCounts {
@@ -218,7 +218,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     const { nowUs, instances } = this.#context;
     this.#prefillEnded(attempt);
     this.#inlineEnded(attempt);
-    if (attempt.admitted !== undefined) this.#admission.joined(nowUs, attempt.admitted);
+    if (attempt.admitted !== undefined) this.#admission.decodeStarted(nowUs, attempt.admitted);
     if (attempt.decodeAt === undefined || attempt.handedOff) return;
     for (const each of assignedInstances(attempt)) if (each !== attempt.decodeAt) instances.at(each).requests--;
     attempt.handedOff = true;
@@ -289,13 +289,13 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     this.#context.reportDrained();
   }
 
-  instanceLost(instance: InstanceIndex): void {
+  instanceFailed(instance: InstanceIndex): void {
     this.#context.instances.health.lose(instance);
-    this.#placer.instanceLost(instance);
-    this.kvEvents.instanceLost(instance);
-    this.#admission.instanceLost(instance);
-    this.pins.instanceLost(instance);
-    this.fleet.instanceLost(instance);
+    this.#placer.instanceFailed(instance);
+    this.kvEvents.instanceFailed(instance);
+    this.#admission.instanceFailed(instance);
+    this.pins.instanceFailed(instance);
+    this.fleet.instanceFailed(instance);
   }
 
   /** The instance takes requests, and its cache is unknown. @param capacityTokens of another machine in its place */

@@ -166,7 +166,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 
   /** The refusal of a request that its instances could never hold; `no-instance`: none is left. */
-  unfit({ route, job, size }: RoutingDecision): Refusal | 'no-instance' | undefined {
+  capacityRefusal({ route, job, size }: RoutingDecision): Refusal | 'no-instance' | undefined {
     const { instances } = this.#context;
     const most = job
       ? this.#jobs.largestTokens

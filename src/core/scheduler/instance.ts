@@ -100,7 +100,7 @@ export class Instance<
         break;
       case 'wake':
       case 'creditorCut':
-      case 'instanceLost':
+      case 'instanceFailed':
         break;
       case 'peer':
       case 'promptReceived':

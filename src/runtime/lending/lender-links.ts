@@ -146,7 +146,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     this.#lenders.delete(instance);
     const hasEnded = why === 'left' || why === 'restarted';
     // A disconnected lender may still use borrowed blocks until its leases expire.
-    this.#forward(hasEnded ? { kind: 'instanceLost', instance } : { kind: 'creditorCut', creditor: instance });
+    this.#forward(hasEnded ? { kind: 'instanceFailed', instance } : { kind: 'creditorCut', creditor: instance });
     const giveUp = (): void => {
       this.#returning.delete(instance);
       this.#reportLendable();

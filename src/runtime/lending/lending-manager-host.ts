@@ -61,7 +61,7 @@ export class LendingManagerHost {
   /** An instance is lost with all that it had lent and borrowed. @param returns it restarts: its memory counts as lendable for a while */
   onLost(instance: InstanceIndex, returns: boolean): void {
     for (const other of this.#lendable.keys())
-      if (other !== instance) this.#send(other, { kind: 'instanceLost', instance });
+      if (other !== instance) this.#send(other, { kind: 'instanceFailed', instance });
     if (!returns) this.#forget(instance);
     else if (!this.#returning.has(instance))
       this.#returning.set(instance, setTimeout(() => this.#forget(instance), returnMs).unref());

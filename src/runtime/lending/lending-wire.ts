@@ -40,7 +40,7 @@ export interface LenderRoutes {
 }
 
 /** Events from an instance's process: messages of the gManager, and joins and losses of lenders. */
-export type ManagerOutput = Extract<InstanceEvent, { kind: 'lending' | 'instanceLost' | 'creditorCut' | 'lenders' }>;
+export type ManagerOutput = Extract<InstanceEvent, { kind: 'lending' | 'instanceFailed' | 'creditorCut' | 'lenders' }>;
 
 /** A lost lender may return within this time; requests that need its memory wait for it. */
 export const returnMs = 30_000;

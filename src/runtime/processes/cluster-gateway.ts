@@ -244,7 +244,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.#catchUp.feed({ kind: 'gone', instance });
     slot.snapshot = snapshotAfterLoss(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
-    this.feed({ kind: 'instanceLost', instance });
+    this.feed({ kind: 'instanceFailed', instance });
   }
 
   #slotOf(peer: Peer<InstanceAnnouncement>): InstanceIndex | undefined {

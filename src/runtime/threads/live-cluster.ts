@@ -318,7 +318,7 @@ export class LiveCluster extends ConductorDriver {
     member.snapshot = snapshotAfterLoss(member.snapshot);
     const returns = this.#options.restarts === true && this.isStarted && !this.#closing;
     this.#lendingManager?.onLost(instance, returns);
-    this.feed({ kind: 'instanceLost', instance });
+    this.feed({ kind: 'instanceFailed', instance });
     if (returns) this.#scheduleRestart(instance);
     else if (!this.#serves() || !this.isStarted) this.#onEnded();
     else if (!this.#closing) this.log(`Instance ${instance} has failed: the others continue`);

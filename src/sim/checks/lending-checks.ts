@@ -6,7 +6,7 @@ import type { RManager } from '../../core/lending/rmanager.ts';
 import type { Envelope, LendingEffect } from '../../core/protocol/lending-messages.ts';
 
 /** An instance that lends or borrows. */
-export interface LendingParty {
+export interface LendingInstance {
   readonly instance: number;
   /** Offset of its clock. */
   readonly skewUs: number;
@@ -14,14 +14,14 @@ export interface LendingParty {
   readonly incarnation: { readonly number: number; readonly rmanager: RManager } | undefined;
 }
 
-interface MemoryParty extends LendingParty {
+interface MemoryInstance extends LendingInstance {
   readonly incarnation:
     | { readonly number: number; readonly rmanager: RManager; readonly memory: InstanceMemory }
     | undefined;
 }
 
 /** Throws unless every block that a debtor may use now is lent to it, under that loan, by the incarnation that it knows. */
-export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void {
+export function checkLoans(nowUs: number, nodes: readonly LendingInstance[]): void {
   for (const node of nodes) {
     for (const debt of node.incarnation?.rmanager.debts ?? []) {
       if (debt.state !== 'held' || debt.leaseEndUs <= nowUs + node.skewUs) continue;
@@ -41,7 +41,7 @@ export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void 
 }
 
 /** Throws when an instance is to vacate a block promised to a running sequence. */
-export function checkPromises({ instance, incarnation }: LendingParty, rblocks: readonly number[]): void {
+export function checkVacatedBlocks({ instance, incarnation }: LendingInstance, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
     const place = incarnation?.rmanager.find(rblock);
     if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.committed === true)
@@ -50,14 +50,14 @@ export function checkPromises({ instance, incarnation }: LendingParty, rblocks: 
 }
 
 /** By loan that is promised to the debtor: the blocks that it may keep. */
-export function promised({ incarnation }: LendingParty): ReadonlyMap<number, number> {
+export function committedLoans({ incarnation }: LendingInstance): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
   for (const { number, committed, keep } of incarnation?.rmanager.debts ?? []) if (committed) kept.set(number, keep);
   return kept;
 }
 
 /** Throws when a recall reduced a promised loan. @param before `promised` before the recall */
-export function checkRecall({ instance, incarnation }: LendingParty, before: ReadonlyMap<number, number>): void {
+export function checkRecall({ instance, incarnation }: LendingInstance, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
     const debt = incarnation?.rmanager.debtor.find(loan);
     if (debt?.committed === true && debt.keep < keep)
@@ -66,14 +66,14 @@ export function checkRecall({ instance, incarnation }: LendingParty, before: Rea
 }
 
 /** rBlocks at creditors that no settlement has frozen. A commit must not move them: each debt falls once, by what was prepared. */
-export function unfrozen(node: LendingParty): readonly number[] {
+export function unfrozen(node: LendingInstance): readonly number[] {
   const rblocks: number[] = [];
   for (const { used } of node.incarnation?.rmanager.debts ?? []) rblocks.push(...used.values());
   return rblocks;
 }
 
 /** Throws when a commit moved an rBlock that was not prepared. @param before `unfrozen` before the commit */
-export function checkCommit(node: LendingParty, before: readonly number[]): void {
+export function checkSettlementCommit(node: LendingInstance, before: readonly number[]): void {
   for (const rblock of before) {
     const kind = node.incarnation?.rmanager.find(rblock)?.kind ?? 'remote';
     if (kind !== 'remote')
@@ -89,7 +89,7 @@ export class BorrowWaits {
   >();
 
   /** An instance has handled `envelope` with these effects. */
-  handled({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
+  stepped({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
     if (message.kind === 'borrow' && typeof from === 'number' && typeof to === 'number') {
       const answered = effects.some((effect) => effect.kind === 'met' && effect.fate !== 'lost');
       if (!answered)
@@ -108,7 +108,7 @@ export class BorrowWaits {
   }
 
   /** Throws when instances wait for one another in a cycle. Requests of failed instances, and cancelled ones, do not wait. */
-  check(nodes: readonly LendingParty[]): void {
+  check(nodes: readonly LendingInstance[]): void {
     const waits = new Map<number, number>();
     for (const [key, { debtor, creditor, incarnation }] of this.#waits) {
       const loan = Number(key.split(' ')[2]);
@@ -128,7 +128,7 @@ export class BorrowWaits {
 }
 
 /** All messages have been received. Throws unless the ledger equals the loans, both sides of each loan agree, and failed instances hold nothing. */
-export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager): void {
+export function checkAtRest(nodes: readonly LendingInstance[], { ledger }: GManager): void {
   for (const memory of memories) {
     for (const { instance: creditor, incarnation } of nodes) {
       const totals = incarnation?.rmanager.creditor.totals ?? [];
@@ -147,7 +147,7 @@ export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager
 }
 
 /** Every sequence has ended. Throws unless nothing is lent, borrowed, staged or in use. */
-export function checkEmpty(nodes: readonly MemoryParty[]): void {
+export function checkEmpty(nodes: readonly MemoryInstance[]): void {
   for (const { instance, incarnation } of nodes) {
     if (incarnation === undefined) continue;
     const { rmanager, memory } = incarnation;

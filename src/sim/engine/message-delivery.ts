@@ -4,7 +4,7 @@ import type { LengthEvent } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';
-import { type FaultLayer, kept } from '../faults/fault-layer.ts';
+import { type FaultLayer, withOwnArrays } from '../faults/fault-layer.ts';
 import type { ClusterHost } from './simulation-config.ts';
 
 interface DeliveryHost extends ClusterHost {
@@ -59,7 +59,7 @@ export class MessageDelivery {
     if (faults !== undefined) faults.sendToConductor(index, event);
     else if (config.threads === undefined) this.#host.deliverToConductor(event);
     else {
-      const message = kept(event);
+      const message = withOwnArrays(event);
       const turn = this.#turns[index];
       turn.messages.push(() => this.#host.deliverToConductor(message));
       if (event.kind === 'generationEvent' && event.event.kind === 'started') turn.started = event.id;

@@ -4,7 +4,7 @@ import type { FaultName } from './fault-plan.ts';
 export interface ChaosCounts<Total extends string = string> {
   readonly faults: ReadonlyMap<FaultName, number>;
   /** By `fate message`: runs of the handler for it. */
-  readonly met: ReadonlyMap<string, number>;
+  readonly messageFates: ReadonlyMap<string, number>;
   readonly totals: Readonly<Record<Total, number>>;
 }
 
@@ -22,7 +22,7 @@ export interface ChaosKind<Total extends string = string> {
 export function addCounts<Total extends string>(a: ChaosCounts<Total>, b: ChaosCounts<Total>): ChaosCounts<Total> {
   const totals: Record<Total, number> = { ...a.totals };
   for (const name of Object.keys(totals) as Total[]) totals[name] += b.totals[name];
-  return { faults: sumOf(a.faults, b.faults), met: sumOf(a.met, b.met), totals };
+  return { faults: sumOf(a.faults, b.faults), messageFates: sumOf(a.messageFates, b.messageFates), totals };
 }
 
 function sumOf<Key>(a: ReadonlyMap<Key, number>, b: ReadonlyMap<Key, number>): ReadonlyMap<Key, number> {
@@ -39,6 +39,6 @@ export function neverShown<Total extends string>(
   return [
     ...totals.filter((name) => counts.totals[name] === 0),
     ...faults.filter((name) => !counts.faults.has(name)),
-    ...handlers.filter((name) => !counts.met.has(name)),
+    ...handlers.filter((name) => !counts.messageFates.has(name)),
   ];
 }

@@ -8,7 +8,7 @@ import { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import type { ClusterHost } from '../engine/simulation-config.ts';
 import type { FaultCounts, FaultPlan, FaultTimes } from './fault-plan.ts';
-import { FaultyNetwork, type Party } from './faulty-network.ts';
+import { type Endpoint, FaultyNetwork } from './faulty-network.ts';
 import { type FaultTarget, Injector } from './injector.ts';
 
 interface FaultyCluster extends ClusterHost {
@@ -29,7 +29,7 @@ export class FaultLayer implements FaultTarget {
   readonly times: FaultTimes;
   readonly injected: FaultCounts = new Map();
   readonly size: number;
-  readonly parties: readonly Party[];
+  readonly endpoints: readonly Endpoint[];
   readonly #cluster: FaultyCluster;
   readonly #network: FaultyNetwork;
   readonly #injector: Injector;
@@ -44,8 +44,8 @@ export class FaultLayer implements FaultTarget {
     this.size = instances.length;
     this.#up = instances.map(() => true);
     this.#incarnations = instances.map(() => 0);
-    const managers: readonly Party[] = lending === undefined ? ['conductor'] : ['conductor', 'gmanager'];
-    this.parties = [...managers, ...instances.keys()];
+    const managers: readonly Endpoint[] = lending === undefined ? ['conductor'] : ['conductor', 'gmanager'];
+    this.endpoints = [...managers, ...instances.keys()];
     this.#network = new FaultyNetwork(new Prng(plan.seed, stream), plan.faults, cluster.queue, this.injected);
     this.#injector = new Injector(plan, this);
   }
@@ -87,7 +87,7 @@ export class FaultLayer implements FaultTarget {
   }
 
   sendToConductor(instance: InstanceIndex, event: ConductorEvent<LengthRequest>): void {
-    const message = kept(event);
+    const message = withOwnArrays(event);
     this.#network.send(instance, 'conductor', this.#latencyUs(instance), () =>
       this.#cluster.deliverToConductor(message),
     );
@@ -98,7 +98,7 @@ export class FaultLayer implements FaultTarget {
   }
 
   /** Messages about lending between instances and the gManager. */
-  sendLending(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
+  sendLending(from: Endpoint, to: Endpoint, latencyUs: number, deliver: () => void): void {
     this.#network.send(from, to, latencyUs, deliver);
   }
 
@@ -154,13 +154,13 @@ export class FaultLayer implements FaultTarget {
     this.#cluster.setSlowness(instance, factor);
   }
 
-  cut(parties: readonly Party[]): void {
-    this.#network.cut(parties);
+  partition(endpoints: readonly Endpoint[]): void {
+    this.#network.partition(endpoints);
     this.#cluster.breakConnections((from, to) => !this.#network.isConnected(from, to));
   }
 
-  join(parties: readonly Party[]): void {
-    this.#network.join(parties);
+  reconnect(endpoints: readonly Endpoint[]): void {
+    this.#network.reconnect(endpoints);
   }
 
   restartConductor(): void {
@@ -173,7 +173,7 @@ export class FaultLayer implements FaultTarget {
 }
 
 /** A copy with arrays of its own: those of a journal are reused for the next. */
-export function kept(event: ConductorEvent<LengthRequest>): ConductorEvent<LengthRequest> {
+export function withOwnArrays(event: ConductorEvent<LengthRequest>): ConductorEvent<LengthRequest> {
   if (event.kind !== 'journal') return event;
   const { words, stored, ...rest } = event.journal;
   return { ...event, journal: { ...rest, words: words.slice(), stored: stored.slice() } };

@@ -4,15 +4,15 @@ import type { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import { countFault, type Fault, type FaultCounts } from './fault-plan.ts';
 
-export type Party = 'conductor' | 'gmanager' | InstanceIndex;
+export type Endpoint = 'conductor' | 'gmanager' | InstanceIndex;
 
 export class FaultyNetwork {
   readonly #prng: Prng;
   readonly #queue: EventQueue;
   readonly #injected: FaultCounts;
   #faults: readonly Fault[] = [];
-  /** The parties on one side of each partition. */
-  readonly #cuts = new Set<readonly Party[]>();
+  /** The endpoints on one side of each partition. */
+  readonly #cuts = new Set<readonly Endpoint[]>();
   #longestUs = 0;
 
   /** @param injected counts the faults by name */
@@ -20,7 +20,7 @@ export class FaultyNetwork {
     this.#prng = prng;
     this.#queue = queue;
     this.#injected = injected;
-    this.harm(faults);
+    this.setMessageFaults(faults);
   }
 
   /** The longest time of a message so far. */
@@ -29,7 +29,7 @@ export class FaultyNetwork {
   }
 
   /** From now on messages are lost, duplicated and delayed as these faults say. */
-  harm(faults: readonly Fault[]): void {
+  setMessageFaults(faults: readonly Fault[]): void {
     this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
   }
 
@@ -39,23 +39,23 @@ export class FaultyNetwork {
     this.#cuts.clear();
   }
 
-  /** Parts these from all other parties until the same array is joined. */
-  cut(parties: readonly Party[]): void {
-    this.#cuts.add(parties);
+  /** Parts these from all other endpoints until the same array is joined. */
+  partition(endpoints: readonly Endpoint[]): void {
+    this.#cuts.add(endpoints);
   }
 
   /** Ends one partition; the others last. */
-  join(parties: readonly Party[]): void {
-    this.#cuts.delete(parties);
+  reconnect(endpoints: readonly Endpoint[]): void {
+    this.#cuts.delete(endpoints);
   }
 
-  isConnected(from: Party, to: Party): boolean {
-    for (const parties of this.#cuts) if (parties.includes(from) !== parties.includes(to)) return false;
+  isConnected(from: Endpoint, to: Endpoint): boolean {
+    for (const endpoints of this.#cuts) if (endpoints.includes(from) !== endpoints.includes(to)) return false;
     return true;
   }
 
-  /** A message arrives if the two parties are connected at the time of arrival. */
-  send(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
+  /** A message arrives if the two endpoints are connected at the time of arrival. */
+  send(from: Endpoint, to: Endpoint, latencyUs: number, deliver: () => void): void {
     let copies = 1;
     let delayUs = latencyUs;
     for (const { kind, ratio, byUs } of this.#faults) {

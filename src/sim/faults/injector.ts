@@ -4,15 +4,15 @@ import { assertNever } from '../../util/assert-never.ts';
 import { Prng } from '../../util/prng.ts';
 import type { EventQueue } from '../engine/event-queue.ts';
 import { countFault, type Fault, type FaultCounts, type FaultName, type FaultPlan } from './fault-plan.ts';
-import type { Party } from './faulty-network.ts';
+import type { Endpoint } from './faulty-network.ts';
 
 /** The system that faults are injected into. */
 export interface FaultTarget {
   readonly queue: EventQueue;
   /** Number of instances. */
   readonly size: number;
-  /** Parties that a partition may cut off. */
-  readonly parties: readonly Party[];
+  /** Endpoints that a partition may cut off. */
+  readonly endpoints: readonly Endpoint[];
   /** Counts of injected faults. */
   readonly injected: FaultCounts;
   /** False when the instance is down. */
@@ -21,8 +21,8 @@ export interface FaultTarget {
   start(instance: InstanceIndex): boolean;
   /** Factor 1 ends the slowness. */
   setSlowness(instance: InstanceIndex, factor: number): void;
-  cut(parties: readonly Party[]): void;
-  join(parties: readonly Party[]): void;
+  partition(endpoints: readonly Endpoint[]): void;
+  reconnect(endpoints: readonly Endpoint[]): void;
   restartConductor(): void;
   restartGManager(): void;
 }
@@ -71,10 +71,10 @@ export class Injector {
         for (const instance of instances ?? [this.#anyInstance()]) this.#slow(instance, factor, forUs);
         break;
       case 'partition': {
-        const parties = [...(instances ?? this.#anyParties())];
+        const endpoints = [...(instances ?? this.#anyEndpoints())];
         this.#count('partition');
-        target.cut(parties);
-        this.#after(forUs, () => target.join(parties));
+        target.partition(endpoints);
+        this.#after(forUs, () => target.reconnect(endpoints));
         break;
       }
       case 'conductor':
@@ -121,9 +121,9 @@ export class Injector {
     return this.#prng.integer(0, this.#target.size - 1);
   }
 
-  /** About a third of all parties. */
-  #anyParties(): readonly Party[] {
-    return this.#target.parties.filter(() => this.#prng.chance(0.3));
+  /** About a third of all endpoints. */
+  #anyEndpoints(): readonly Endpoint[] {
+    return this.#target.endpoints.filter(() => this.#prng.chance(0.3));
   }
 
   #count(name: FaultName): void {

@@ -80,14 +80,14 @@ export function runLendingChaos(seed: number): ChaosCounts<LendingTotal> {
   world.run(restUs);
   checkLedger(world);
   // Returns that this causes are repeated until they are received.
-  world.harmMessages();
+  world.restartMessageFaults();
   world.endAll();
   world.run(pollUs);
   world.heal();
   world.run(restUs);
   world.checkEmpty();
   world.checkAtRest();
-  return { faults: world.injected, met: world.met, totals: world.totals };
+  return { faults: world.injected, messageFates: world.messageFates, totals: world.totals };
 }
 
 export const lendingChaos: ChaosKind<LendingTotal> = {

@@ -74,7 +74,7 @@ function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<Reques
     (lending?.totals ?? []).reduce((all, totals) => all + totals[name], 0);
   return {
     faults: new Map(cluster.faults?.injected),
-    met: cluster.fates.counts,
+    messageFates: cluster.fates.counts,
     totals: {
       requests: outcome.requests,
       completed: outcome.completedRequests,

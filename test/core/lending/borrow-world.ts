@@ -163,7 +163,7 @@ export class BorrowWorld {
     this.#lent[instance]?.clear();
     this.prefixes.lost(instance);
     for (const to of this.instances.keys()) {
-      this.tell(to, { kind: 'instanceLost', instance });
+      this.tell(to, { kind: 'instanceFailed', instance });
       const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
       this.tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
     }

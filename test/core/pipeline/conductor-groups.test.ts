@@ -50,7 +50,7 @@ test('a lost or failed member fails the attempt, and all other members release i
     const { conductor, group } = conductorWithGroup();
     const lost = group.members[leg] ?? 0;
     const others = [...group.members.filter((member) => member !== lost), 3].sort();
-    expect(cancelled(conductor.step(1, { kind: 'instanceLost', instance: lost }))).toEqual(others);
+    expect(cancelled(conductor.step(1, { kind: 'instanceFailed', instance: lost }))).toEqual(others);
     expect(conductor.accepted).toBe(0);
     conductor.check();
   }

@@ -14,10 +14,10 @@ import { parseSloBound, sloOf } from '../../../src/core/router/admission/slo.ts'
 const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
 const member = { steps, capacityTokens: 10_000, receiveTokens: 1_000, takesHandOffs: true };
 
-const arrival = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
+const arrival = (at: number, tokens: number, decodeStartUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
   member: at,
   tokens,
-  joinsUs,
+  decodeStartUs,
   tbtUsMax,
 });
 
@@ -159,24 +159,24 @@ describe('the decode pool', () => {
     expect(pool.choose(600)).toBe(1);
     const first = pool.add(0, arrival(1, 600, 1_000));
     expect(pool.choose(600)).toBe(2);
-    pool.joined(1_000, pool.add(0, arrival(2, 700, 1_000)));
+    pool.decodeStarted(1_000, pool.add(0, arrival(2, 700, 1_000)));
     // The step is shorter on member 1, but its receive buffers hold 600 tokens.
     expect(pool.choose(500)).toBe(2);
-    pool.joined(2_000, first);
+    pool.decodeStarted(2_000, first);
     expect(pool.choose(500)).toBe(1);
-    pool.instanceLost(1);
+    pool.instanceFailed(1);
     expect(pool.choose(900)).toBe(2);
-    pool.instanceLost(2);
+    pool.instanceFailed(2);
     expect(pool.choose(1)).toBeUndefined();
     pool.check();
   });
 
-  it('counts the joined requests now, and later those that will have joined and not ended', () => {
+  it('counts the requests that decode now, and those that will decode at a later time', () => {
     const pool = new DecodePool([member]);
     const old = pool.add(0, arrival(0, 100, 0));
-    pool.joined(0, old);
+    pool.decodeStarted(0, old);
     const young = pool.add(0, arrival(0, 200, 0));
-    pool.joined(50_000, young);
+    pool.decodeStarted(50_000, young);
     pool.add(50_000, arrival(0, 400, 80_000));
     pool.add(50_000, arrival(0, 800, 300_000));
     // Two decode with 300 tokens, 350 with the new prompt, and have generated for 50 and 0 ms.
@@ -186,7 +186,7 @@ describe('the decode pool', () => {
     const thenUs = 2_000 + 600;
     const { tbtUs, memory } = pool.countAt(50_000, 120_000, 100_000).load(0, 0);
     expect(tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
-    // A late request joins now: the third one at 200 ms instead of 80.
+    // The decode of a late request starts now: the third one at 200 ms instead of 80.
     expect(pool.countAt(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
     expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
     pool.check();
@@ -199,7 +199,7 @@ describe('the decode pool', () => {
     for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
     const outputs = forecast.outputsOf('a');
     const old = pool.add(0, { ...arrival(0, 100, 0), outputs });
-    pool.joined(0, old);
+    pool.decodeStarted(0, old);
     pool.add(50_000, { ...arrival(0, 400, 60_000), outputs });
     // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
     const { memory } = forecast.countAt(50_000, 80_000).load(0, 0);
@@ -229,7 +229,7 @@ describe('the decode pool', () => {
         moves.forEach(({ tokens, what, pick }, i) => {
           const one = live[pick % Math.max(1, live.length)];
           if (what < 2 || one === undefined) live.push(pool.add(i, arrival(pool.choose(tokens) ?? 0, tokens, i + 5)));
-          else if (what === 2) pool.joined(i, one);
+          else if (what === 2) pool.decodeStarted(i, one);
           else pool.remove(one);
           pool.check();
         });

@@ -104,7 +104,7 @@ test('routes to instances whose memory holds the request', () => {
   expect(middle).toEqual([[2], [2], [2], [2]]);
   expect(went('short', 5)).toEqual([0]);
   expect(went('too long', 100)).toEqual([]);
-  machine.step(0, { kind: 'instanceLost', instance: 1 });
+  machine.step(0, { kind: 'instanceFailed', instance: 1 });
   expect(went('without instance', 90)).toEqual([]);
   machine.check();
 });
@@ -166,12 +166,12 @@ test('drain refuses new requests, lets the others end, then reports it', () => {
 test('the requests of a lost instance fail once, and it gets no new ones', () => {
   const step = conductor(10, 2);
   for (const id of ['a', 'b', 'c']) step(submit(id));
-  const effects = step({ kind: 'instanceLost', instance: 0 });
+  const effects = step({ kind: 'instanceFailed', instance: 0 });
   expect(effects.map((effect) => (effect.kind === 'emit' ? effect.id : effect.kind))).toEqual(['a', 'c']);
   expect(effects[0]).toMatchObject({ event: { code: 'ENGINE_FAILED' } });
-  expect(step({ kind: 'instanceLost', instance: 0 })[0]?.kind).toBe('ignored');
+  expect(step({ kind: 'instanceFailed', instance: 0 })[0]?.kind).toBe('ignored');
   expect(step(submit('d'))[1]).toMatchObject({ kind: 'forward', instance: 1 });
-  step({ kind: 'instanceLost', instance: 1 });
+  step({ kind: 'instanceFailed', instance: 1 });
   expect(step(submit('e'))).toHaveLength(1);
 });
 
@@ -278,6 +278,6 @@ test('places by the KV events of instances, and requests a snapshot when events 
   expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
   // The instance has the second block alone, which is no prefix.
   expect(placed('c')).toMatchObject({ instance: 0 });
-  step({ kind: 'instanceLost', instance: 0 });
+  step({ kind: 'instanceFailed', instance: 0 });
   expect(placed('d')).toMatchObject({ instance: 1 });
 });

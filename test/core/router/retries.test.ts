@@ -56,7 +56,7 @@ class Cluster {
 
   lose(instance: number): void {
     this.worlds[instance] = undefined;
-    this.deliver({ kind: 'instanceLost', instance });
+    this.deliver({ kind: 'instanceFailed', instance });
   }
 
   join(instance: number): void {

@@ -159,7 +159,7 @@ describe('the conductor', () => {
       { kind: 'pinUpdated', id: 'a', instance: 1, state: refused('memory') },
     ]);
     c.step(1, pinOf('b'));
-    c.step(1, { kind: 'instanceLost', instance: 1 });
+    c.step(1, { kind: 'instanceFailed', instance: 1 });
     expect(told(c, 0, 'b', refused('length'))).toEqual([
       { kind: 'pinUpdated', id: 'b', instance: 0, state: refused('length') },
     ]);
@@ -169,7 +169,7 @@ describe('the conductor', () => {
     const c = make();
     expect(told(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
     c.step(0, pinOf('a'));
-    expect(c.step(1, { kind: 'instanceLost', instance: 0 })).toEqual([
+    expect(c.step(1, { kind: 'instanceFailed', instance: 0 })).toEqual([
       { kind: 'pinUpdated', id: 'a', instance: 0, state: { kind: 'unpinned' } },
     ]);
     expect(c.step(2, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 1 }]);

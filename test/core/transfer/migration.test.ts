@@ -114,7 +114,7 @@ describe('the fleet', () => {
     const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 50 });
     fleet.instanceJoined(1);
-    fleet.instanceLost(1);
+    fleet.instanceFailed(1);
     fleet.outgrows({ id: 'a~2', from: 0, tokens: 60 });
     fleet.instanceJoined(1);
     expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);

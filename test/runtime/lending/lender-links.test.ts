@@ -117,7 +117,7 @@ it('relay messages between threads, and report the loss of a lender', async () =
   // As its parent does when it has died.
   announceDeparture(hub.connect(), 'lender', 'a', 1);
   await until(() => b.heard().length > 3);
-  expect(b.heard().at(-1)).toEqual({ kind: 'instanceLost', instance: a.instance });
+  expect(b.heard().at(-1)).toEqual({ kind: 'instanceFailed', instance: a.instance });
 });
 
 it('refuse lenders with another block identity', async () => {

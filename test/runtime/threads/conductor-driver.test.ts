@@ -74,7 +74,7 @@ class Instances extends ConductorDriver {
 
   kill(instance: number): void {
     for (const [id, at] of this.forwarded) if (at === instance) this.forwarded.delete(id);
-    this.feed({ kind: 'instanceLost', instance });
+    this.feed({ kind: 'instanceFailed', instance });
     this.feed({ kind: 'instanceJoined', instance, incarnation: ++this.#incarnation, capacityTokens: 1000 });
   }
 }

@@ -67,12 +67,12 @@ it('ends each partition separately', () => {
     ].map(([a, b]) => network.isConnected(a, b));
   const both = [0, 2];
   const one = [0];
-  network.cut(both);
-  network.cut(one);
+  network.partition(both);
+  network.partition(one);
   expect(connected()).toEqual([false, false, false]);
-  network.join(one);
+  network.reconnect(one);
   expect(connected()).toEqual([true, false, false]);
-  network.join(both);
+  network.reconnect(both);
   expect(connected()).toEqual([true, true, true]);
 });
 

@@ -139,7 +139,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         this.#applyToRManager(event);
         this.#abortStepAt(event.creditor);
         return 'shared';
-      case 'instanceLost':
+      case 'instanceFailed':
         this.#applyToRManager(event);
         return 'shared';
       case 'remoteAttentionLoad':

@@ -159,13 +159,13 @@ export class AdmissionController<Request> {
     able?: Uint8Array,
   ): InstanceIndex | undefined {
     if (!this.#forecasts) return this.#pool.choose(promptTokens, able);
-    const joinsUs = nowUs + this.#joinsAfterUs(prefilledUs - nowUs);
-    return this.#forecast.countAt(nowUs, joinsUs).chooseCounted(promptTokens, able);
+    const decodeStartUs = nowUs + this.#decodeStartsAfterUs(prefilledUs - nowUs);
+    return this.#forecast.countAt(nowUs, decodeStartUs).chooseCounted(promptTokens, able);
   }
 
-  /** Time until a request with this predicted TTFT joins the decoding batch. */
-  #joinsAfterUs(ttftUs: number): number {
-    return this.#forecasts ? this.#forecast.joinsAfterUs(ttftUs) : ttftUs;
+  /** Time until the decode of a request with this predicted TTFT starts. */
+  #decodeStartsAfterUs(ttftUs: number): number {
+    return this.#forecasts ? this.#forecast.decodeStartsAfterUs(ttftUs) : ttftUs;
   }
 
   /** Predicts the latencies of a request on its planned route, and refuses it when the policy does. */
@@ -177,8 +177,8 @@ export class AdmissionController<Request> {
     if (slo === undefined) return accepted;
     const { promptTokens, waitUs, prefillUs, inline, member } = planned;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : handOffUs(config.handOff, promptTokens, prefillUs));
-    const joinsUs = nowUs + this.#joinsAfterUs(ttftUs);
-    const pool = this.#forecasts ? this.#forecast.countAt(nowUs, joinsUs) : this.#pool.countNow(nowUs);
+    const decodeStartUs = nowUs + this.#decodeStartsAfterUs(ttftUs);
+    const pool = this.#forecasts ? this.#forecast.countAt(nowUs, decodeStartUs) : this.#pool.countNow(nowUs);
     const decode = member === undefined ? idleDecode : pool.leastLoad(member, promptTokens);
     const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
@@ -210,24 +210,24 @@ export class AdmissionController<Request> {
     arrival: Pick<DecodeArrival, 'member' | 'tokens'>,
   ): AdmittedRequest<Request> {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
-    const joinsUs = nowUs + this.#joinsAfterUs(predicted?.ttftUs ?? 0);
+    const decodeStartUs = nowUs + this.#decodeStartsAfterUs(predicted?.ttftUs ?? 0);
     const model = this.#config?.requests;
     const outputClass = model?.outputClass(request);
     const outputs = outputClass === undefined ? undefined : this.#forecast.outputsOf(outputClass);
-    const decoding = this.#pool.add(nowUs, { ...arrival, joinsUs, tbtUsMax, outputs });
+    const decoding = this.#pool.add(nowUs, { ...arrival, decodeStartUs, tbtUsMax, outputs });
     return { request, slo, predicted, decoding, outputClass };
   }
 
-  /** The request has joined the decoding batch. */
-  joined(nowUs: number, { decoding, slo, predicted }: AdmittedRequest): void {
-    const { joined, addedUs } = decoding;
-    if (joined) return;
-    this.#pool.joined(nowUs, decoding);
+  /** The decode of the request has started. */
+  decodeStarted(nowUs: number, { decoding, slo, predicted }: AdmittedRequest): void {
+    const { hasStarted, addedUs } = decoding;
+    if (hasStarted) return;
+    this.#pool.decodeStarted(nowUs, decoding);
     if (slo === undefined || predicted === undefined) return;
     const { ttftUs } = predicted;
     if (ttftUs > slo.ttftUs / 2) this.#ttftError.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
     if (!this.#forecasts) return;
-    this.#forecast.joined(ttftUs, nowUs - addedUs);
+    this.#forecast.decodeStarted(ttftUs, nowUs - addedUs);
     if (predicted.decodeLoad > 0) this.#forecast.reachedDecode(predicted.decodeLoad, false);
   }
 
@@ -243,7 +243,11 @@ export class AdmissionController<Request> {
     event: GenerationEvent,
   ): void {
     if (event.kind === 'finished' && outputClass !== undefined)
-      this.#forecast.ended(outputClass, this.#config?.requests.outputTokens(request) ?? 0, nowUs - decoding.joinsUs);
+      this.#forecast.ended(
+        outputClass,
+        this.#config?.requests.outputTokens(request) ?? 0,
+        nowUs - decoding.decodeStartUs,
+      );
     if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#forecasts && predicted !== undefined)
       this.#forecast.reachedDecode(predicted.decodeLoad, true);
   }
@@ -252,8 +256,8 @@ export class AdmissionController<Request> {
     this.#pool.remove(decoding);
   }
 
-  instanceLost(instance: InstanceIndex): void {
-    this.#pool.instanceLost(instance);
+  instanceFailed(instance: InstanceIndex): void {
+    this.#pool.instanceFailed(instance);
   }
 
   instanceJoined(instance: InstanceIndex): void {

@@ -26,8 +26,8 @@ export const admissionKinds = ['none', 'stage', 'early', 'predictive'] as const;
 export type AdmissionKind = (typeof admissionKinds)[number];
 
 /**
- * The table of policies: a new policy is a kind above and an entry here. All but `none` check once more on the decode instance, before a
- * request joins the decoding batch.
+ * The table of policies: a new policy is a kind above and an entry here. All but `none` check once more on the decode instance, before the
+ * decode of a request starts.
  */
 export const admissionPolicies: Readonly<Record<AdmissionKind, AdmissionPolicy>> = {
   /** Every request that fits is accepted. */

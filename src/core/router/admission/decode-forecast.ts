@@ -73,13 +73,13 @@ export class DecodeForecast {
     }
   }
 
-  /** Time until a request with this predicted TTFT joins the decoding batch. */
-  joinsAfterUs(ttftUs: number): number {
+  /** Time until the decode of a request with this predicted TTFT starts. */
+  decodeStartsAfterUs(ttftUs: number): number {
     return ttftUs * this.#pace;
   }
 
-  /** A request has joined the decoding batch. @param actualUs time since it was accepted */
-  joined(predictedUs: number, actualUs: number): void {
+  /** The decode of a request has started. @param actualUs time since it was accepted */
+  decodeStarted(predictedUs: number, actualUs: number): void {
     this.#pace += actualUs > predictedUs * this.#pace ? paceStep / 2 : -paceStep / 2;
     this.#pace = Math.max(paceStep, this.#pace);
   }
@@ -99,7 +99,7 @@ export class DecodeForecast {
     this.#odds.decay();
   }
 
-  /** A request has finished. @param decodedUs since it joined the decoding batch */
+  /** A request has finished. @param decodedUs duration of its decode */
   ended(outputClass: string, tokens: number, decodedUs: number): void {
     this.#outputs.observe(outputClass, tokens);
     const meanUs = this.#meanUs ?? 0;

@@ -20,8 +20,8 @@ export interface DecodeArrival {
   readonly member: number;
   /** Of the prompt. */
   readonly tokens: number;
-  /** Predicted. */
-  readonly joinsUs: number;
+  /** Predicted start of its decode. */
+  readonly decodeStartUs: number;
   /** Its TBT bound; Infinity: none. */
   readonly tbtUsMax: number;
   /** Output lengths of similar requests. */
@@ -32,9 +32,9 @@ export interface DecodeArrival {
 export interface DecodingRequest extends DecodeArrival {
   readonly addedUs: number;
   member: number;
-  /** When the request joins the decoding batch: predicted until it has joined. */
-  joinsUs: number;
-  joined: boolean;
+  /** Start of its decode: predicted until it has started. */
+  decodeStartUs: number;
+  hasStarted: boolean;
 }
 
 export interface DecodeLoad {
@@ -51,11 +51,11 @@ export const idleDecode: DecodeLoad = { tbtUs: 0, tbtUsMax: Number.POSITIVE_INFI
 /** The load of an instance that is down or does not decode. */
 const unavailable: DecodeLoad = { ...idleDecode, tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
 
-/** The share of a request that counts. @param fromUs when it joined, or joins */
+/** The share of a request that counts. @param fromUs observed or predicted start of its decode */
 type Share = (decoding: DecodingRequest, fromUs: number) => number;
 
 /**
- * A request counts with its prompt and with one output token for each predicted step since it joined. `countNow`, `countAt` and
+ * A request counts with its prompt and with one output token for each predicted step since its decode started. `countNow`, `countAt` and
  * `countExpected` select the requests that `load` and the methods after it see.
  */
 export class DecodePool {
@@ -70,7 +70,7 @@ export class DecodePool {
   readonly #up: Uint8Array;
   readonly #decodes: Uint8Array;
   readonly #takesHandOffs: Uint8Array;
-  /** (members): the last count: sequences, prompt tokens, sum of the times since they joined, and the strictest TBT bound. */
+  /** (members): the last count: sequences, prompt tokens, sum of the times since their decodes started, and the strictest TBT bound. */
   readonly #counted: {
     readonly rows: Float64Array;
     readonly keys: Float64Array;
@@ -133,17 +133,17 @@ export class DecodePool {
   }
 
   add(nowUs: number, arrival: DecodeArrival): DecodingRequest {
-    const decoding = { ...arrival, addedUs: nowUs, joined: false };
+    const decoding = { ...arrival, addedUs: nowUs, hasStarted: false };
     this.#decoding.add(decoding);
     this.#adjust(decoding, 1);
     return decoding;
   }
 
-  /** The request has joined the decoding batch. */
-  joined(nowUs: number, decoding: DecodingRequest): void {
-    if (decoding.joined || !this.#decoding.has(decoding)) return;
-    decoding.joined = true;
-    decoding.joinsUs = nowUs;
+  /** The decode of the request has started. */
+  decodeStarted(nowUs: number, decoding: DecodingRequest): void {
+    if (decoding.hasStarted || !this.#decoding.has(decoding)) return;
+    decoding.hasStarted = true;
+    decoding.decodeStartUs = nowUs;
     this.#arrivingTokens[decoding.member] -= decoding.tokens;
   }
 
@@ -153,10 +153,10 @@ export class DecodePool {
     this.#adjust(decoding, -1);
   }
 
-  #adjust({ member, tokens, joined }: DecodingRequest, requests: 1 | -1): void {
+  #adjust({ member, tokens, hasStarted }: DecodingRequest, requests: 1 | -1): void {
     this.#requests[member] = this.#requests[member] + requests;
     this.#tokens[member] = this.#tokens[member] + requests * tokens;
-    if (!joined) this.#arrivingTokens[member] = this.#arrivingTokens[member] + requests * tokens;
+    if (!hasStarted) this.#arrivingTokens[member] = this.#arrivingTokens[member] + requests * tokens;
   }
 
   /** The request migrates to another member. */
@@ -167,7 +167,7 @@ export class DecodePool {
     this.#adjust(decoding, 1);
   }
 
-  instanceLost(member: number): void {
+  instanceFailed(member: number): void {
     this.#up[member] = 0;
   }
 
@@ -186,9 +186,9 @@ export class DecodePool {
     return this.#up[index] === 1 && this.#decodes[index] === 1;
   }
 
-  /** Counts the requests that have joined. */
+  /** Counts the requests whose decode has started. */
   countNow(nowUs: number): this {
-    return this.#count(nowUs, nowUs, ({ joined }) => Number(joined));
+    return this.#count(nowUs, nowUs, ({ hasStarted }) => Number(hasStarted));
   }
 
   /** Counts the requests that decode at `atUs` if every decode lasts `decodeUs` (Mooncake, section 6.2: system level). */
@@ -203,10 +203,10 @@ export class DecodePool {
   countExpected(nowUs: number, atUs: number): this {
     this.countNow(nowUs);
     const stepUs = this.#members.map((_, i) => Math.max(1, this.load(i, 0).tbtUs));
-    return this.#count(nowUs, atUs, ({ member, joined, outputs }, fromUs) => {
+    return this.#count(nowUs, atUs, ({ member, hasStarted, outputs }, fromUs) => {
       if (fromUs > atUs) return 0;
       if (outputs === undefined) return 1;
-      const now = joined ? outputs.longer((nowUs - fromUs) / stepUs[member]) : 1;
+      const now = hasStarted ? outputs.longer((nowUs - fromUs) / stepUs[member]) : 1;
       // An output longer than all known ones has no known distribution.
       return now === 0 ? 1 : outputs.longer((atUs - fromUs) / stepUs[member]) / now;
     });
@@ -217,14 +217,14 @@ export class DecodePool {
     for (const each of [rows, keys, decodedUs]) each.fill(0);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
-      const { member, joined, joinsUs } = decoding;
-      // A late request joins now at the earliest.
-      const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
+      const { member, hasStarted, decodeStartUs } = decoding;
+      // The decode of a late request starts now at the earliest.
+      const fromUs = hasStarted ? decodeStartUs : Math.max(decodeStartUs, nowUs);
       const part = share(decoding, fromUs);
       if (part === 0) continue;
       rows[member] += part;
       keys[member] += part * decoding.tokens;
-      if (joined) decodedUs[member] += part * (atUs - joinsUs);
+      if (hasStarted) decodedUs[member] += part * (atUs - decodeStartUs);
       if (decoding.tbtUsMax < tbtUsMax[member]) tbtUsMax[member] = decoding.tbtUsMax;
     }
     return this;
@@ -270,7 +270,7 @@ export class DecodePool {
     });
   }
 
-  /** Tokens on a member: prompts, and one for each step since their requests joined. */
+  /** Tokens on a member: prompts, and one for each step since the decodes started. */
   #keys(index: number, member: DecodeMember): number {
     const rows = this.#counted.rows[index];
     const prompts = this.#counted.keys[index];
@@ -323,10 +323,10 @@ export class DecodePool {
     for (let i = 0; i < this.#members.length; i++) {
       let requests = 0;
       let arriving = 0;
-      for (const { member, tokens, joined } of this.#decoding) {
+      for (const { member, tokens, hasStarted } of this.#decoding) {
         if (member !== i) continue;
         requests++;
-        if (!joined) arriving += tokens;
+        if (!hasStarted) arriving += tokens;
       }
       if (requests !== this.#requests[i] || arriving !== this.#arrivingTokens[i])
         throw new Error(`Decode pool broken: member ${i} has ${requests} requests, ${this.#requests[i]} are counted`);

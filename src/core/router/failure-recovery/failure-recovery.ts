@@ -18,7 +18,7 @@ import type { RequestRouter } from '../request-router.ts';
 
 type MembershipEvent<Request> = Extract<
   ConductorEvent<Request>,
-  { kind: 'instanceLost' | 'instanceJoined' | 'report' | 'released' | 'wake' }
+  { kind: 'instanceFailed' | 'instanceJoined' | 'report' | 'released' | 'wake' }
 >;
 
 const stopped = 'the instance stopped';
@@ -48,9 +48,9 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   handle(event: MembershipEvent<Request>): void {
     const { instances } = this.#context;
     switch (event.kind) {
-      case 'instanceLost':
+      case 'instanceFailed':
         if (instances.isUp(event.instance)) this.#lose(event.instance);
-        else this.#context.ignore(`instanceLost: instance ${event.instance} is unknown or lost already`);
+        else this.#context.ignore(`instanceFailed: instance ${event.instance} is unknown or has failed already`);
         break;
       case 'instanceJoined':
         this.#join(event);
@@ -73,7 +73,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   }
 
   #lose(instance: InstanceIndex): void {
-    this.#router.instanceLost(instance);
+    this.#router.instanceFailed(instance);
     this.#retryAll(instance, none);
     if (this.#detection !== undefined) return;
     for (const id of this.#router.jobs.unservable) {
@@ -199,7 +199,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
     const decision = this.#router.plan(request);
-    const unfit = this.#router.planner.unfit(decision);
+    const unfit = this.#router.planner.capacityRefusal(decision);
     if (unfit === 'no-instance') {
       // With failure detection the request waits for an instance to join.
       if (this.#detection === undefined) this.#fail(tracked, why);

@@ -80,7 +80,7 @@ export class StandbyFleet {
   }
 
   /** Failure recovery retries the requests placed there; the instance may be started again. */
-  instanceLost(instance: InstanceIndex): void {
+  instanceFailed(instance: InstanceIndex): void {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
     standby.state = 'off';

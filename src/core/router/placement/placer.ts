@@ -289,7 +289,7 @@ export class Placer<Request> {
     this.#view.up[instance] = Number(takes && isUp);
   }
 
-  instanceLost(instance: InstanceIndex): void {
+  instanceFailed(instance: InstanceIndex): void {
     this.#view.up[instance] = 0;
     this.#checked = false;
     this.#index?.drop(instance);

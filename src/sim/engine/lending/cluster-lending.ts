@@ -8,7 +8,7 @@ import type { BorrowerEffect, RemoteWork } from '../../../core/protocol/lending-
 import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';
 import { assertNever } from '../../../util/assert-never.ts';
 import { counterUniform } from '../../../util/counter-random.ts';
-import { checkAtRest, checkLoans, type LendingParty } from '../../checks/lending-checks.ts';
+import { checkAtRest, checkLoans, type LendingInstance } from '../../checks/lending-checks.ts';
 import type { FaultLayer } from '../../faults/fault-layer.ts';
 import type { Departed, Network } from '../../network/network.ts';
 import type { EventQueue, Timer } from '../event-queue.ts';
@@ -174,7 +174,7 @@ export class ClusterLending {
   /** The instance has handled an event, and its effects have been carried out. */
   stepped(instance: number): void {
     this.#timers[instance].schedule(nextUsOf(this.#host.instances[instance]));
-    if (this.#host.config.checking) checkLoans(this.queue.nowUs, this.#parties);
+    if (this.#host.config.checking) checkLoans(this.queue.nowUs, this.#lenders);
     const busy = Number(this.executors[instance].isRunning);
     if (busy === this.#busy[instance]) return;
     this.#busy[instance] = busy;
@@ -334,7 +334,7 @@ export class ClusterLending {
     return this.#host.instances.flatMap(({ components: { borrower } }) => borrower?.totals ?? []);
   }
 
-  get #parties(): readonly LendingParty[] {
+  get #lenders(): readonly LendingInstance[] {
     const { instances, faults } = this.#host;
     return instances.map(({ components: { borrower } }, instance) => ({
       instance,
@@ -364,7 +364,7 @@ export class ClusterLending {
 
   /** All messages have been received. Throws unless the ledger equals the loans. */
   checkAtRest(): void {
-    checkAtRest(this.#parties, this.#gmanager);
+    checkAtRest(this.#lenders, this.#gmanager);
   }
 }
 

@@ -8,16 +8,16 @@ import { Prng } from '../../../util/prng.ts';
 import {
   BorrowWaits,
   checkAtRest,
-  checkCommit,
   checkEmpty,
   checkLoans,
-  checkPromises,
   checkRecall,
-  promised,
+  checkSettlementCommit,
+  checkVacatedBlocks,
+  committedLoans,
   unfrozen,
 } from '../../checks/lending-checks.ts';
 import { countFault, type Fault, type FaultCounts } from '../../faults/fault-plan.ts';
-import { FaultyNetwork, type Party } from '../../faults/faulty-network.ts';
+import { type Endpoint, FaultyNetwork } from '../../faults/faulty-network.ts';
 import { type FaultTarget, Injector } from '../../faults/injector.ts';
 import { EventQueue } from '../event-queue.ts';
 import { LendingNode, type NodeConfig, type NodeIncarnation } from './lending-node.ts';
@@ -43,7 +43,7 @@ export type LendingTotal =
   | ('reservations' | 'holds' | 'committedLoans')
   | 'events';
 
-const nothingPromised: ReadonlyMap<number, number> = new Map();
+const nothingCommitted: ReadonlyMap<number, number> = new Map();
 const fetchUs = 20_000;
 const vacateUs = 50_000;
 
@@ -55,7 +55,7 @@ export class LendingWorld implements FaultTarget {
   readonly nodes: readonly LendingNode[];
   readonly injected: FaultCounts = new Map();
   /** By `fate message`. */
-  readonly met = new Map<string, number>();
+  readonly messageFates = new Map<string, number>();
   readonly totals: Record<LendingTotal, number> = {
     ...{ placedBlocks: 0, lostBlocks: 0, vacatedBlocks: 0, loans: 0 },
     ...{ reservations: 0, holds: 0, committedLoans: 0, events: 0 },
@@ -92,7 +92,7 @@ export class LendingWorld implements FaultTarget {
     return this.nodes.length;
   }
 
-  get parties(): readonly Party[] {
+  get endpoints(): readonly Endpoint[] {
     return ['gmanager', ...this.nodes.keys()];
   }
 
@@ -118,8 +118,8 @@ export class LendingWorld implements FaultTarget {
   }
 
   /** Messages are lost, duplicated and delayed again. */
-  harmMessages(): void {
-    this.#network.harm(this.#config.faults);
+  restartMessageFaults(): void {
+    this.#network.setMessageFaults(this.#config.faults);
   }
 
   /** Sequences neither arrive nor grow from now on. */
@@ -221,12 +221,12 @@ export class LendingWorld implements FaultTarget {
     }
   }
 
-  cut(parties: readonly Party[]): void {
-    this.#network.cut(parties);
+  partition(endpoints: readonly Endpoint[]): void {
+    this.#network.partition(endpoints);
   }
 
-  join(parties: readonly Party[]): void {
-    this.#network.join(parties);
+  reconnect(endpoints: readonly Endpoint[]): void {
+    this.#network.reconnect(endpoints);
   }
 
   restartConductor(): void {
@@ -250,11 +250,11 @@ export class LendingWorld implements FaultTarget {
     const node = this.nodes[envelope.to];
     this.#whenAwake(node, node.incarnation, () => {
       const staying = envelope.message.kind === 'commit' ? unfrozen(node) : [];
-      const kept = envelope.message.kind === 'recall' ? promised(node) : nothingPromised;
+      const kept = envelope.message.kind === 'recall' ? committedLoans(node) : nothingCommitted;
       const effects = node.step(this.queue.nowUs, { kind: 'message', envelope });
-      checkCommit(node, staying);
+      checkSettlementCommit(node, staying);
       checkRecall(node, kept);
-      this.#waits.handled(envelope, effects);
+      this.#waits.stepped(envelope, effects);
       this.#carryOut(node, effects);
     });
   }
@@ -301,7 +301,7 @@ export class LendingWorld implements FaultTarget {
   }
 
   #vacate(node: LendingNode, incarnation: NodeIncarnation, rblocks: readonly number[]): void {
-    checkPromises(node, rblocks);
+    checkVacatedBlocks(node, rblocks);
     this.totals.vacatedBlocks += rblocks.length;
     this.queue.after(vacateUs, () =>
       this.#whenAwake(node, incarnation, () => {
@@ -334,7 +334,7 @@ export class LendingWorld implements FaultTarget {
           break;
         case 'met': {
           const key = `${effect.fate} ${effect.message}`;
-          this.met.set(key, (this.met.get(key) ?? 0) + 1);
+          this.messageFates.set(key, (this.messageFates.get(key) ?? 0) + 1);
           break;
         }
         case 'placed':
