@@ -1,10 +1,11 @@
 // The engine: a loaded model's program over one pool of KV pages.
+
+import type { LayerSpan } from '../graph/pipeline-stage.ts';
 import type { LayerRef } from '../graph/program.ts';
-import type { LayerSpan } from '../graph/slice.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
-import { LayerSlice } from './layer-slice.ts';
 import { type LoadedModel, layersOf } from './load-model.ts';
+import { PipelineStage } from './pipeline-stage.ts';
 
 export interface EngineOptions {
   readonly model: LoadedModel;
@@ -60,8 +61,8 @@ export class Engine {
   }
 
   /** A separate program for a range of the layers over the same pages. The caller frees it. */
-  slice(span: LayerSpan): LayerSlice {
-    return new LayerSlice(this.#backend, this.pool, this.model, span, this.#bindings);
+  pipelineStage(span: LayerSpan): PipelineStage {
+    return new PipelineStage(this.#backend, this.pool, this.model, span, this.#bindings);
   }
 
   /** (rows, vocabulary): a copy of the logits of the last step, in the order of its `logitRows`. */

@@ -11,7 +11,7 @@ const { path, cut, limits, rowPages, abort } = workerData;
 const backend = createNativeBackend({ threads: 1 });
 const model = loadModel({ model: path, backend, context: limits.context });
 const engine = new Engine({ ...{ model, backend }, ...limits });
-const slice = engine.slice({ from: cut, to: engine.layers.length });
+const slice = engine.pipelineStage({ from: cut, to: engine.layers.length });
 const pool = backend.createKvPool(rowPages);
 const messenger = new NativeMessenger(pool, () => {});
 const pages = plainPages(limits.blocks, model.kv.groups);

@@ -34,7 +34,7 @@ describe.skipIf(loadNative() === undefined)('rows on their way', () => {
   const backend = createNativeBackend({ threads: 1 });
   const model = loadModel({ model: path, backend, context });
   const [whole, engine] = [0, 1].map(() => new Engine({ ...{ model, backend }, ...limits })) as [Engine, Engine];
-  const slice = engine.slice({ from: 0, to: cut });
+  const slice = engine.pipelineStage({ from: 0, to: cut });
   const pool = backend.createKvPool(rowPages);
   const messenger = new NativeMessenger(pool, () => {});
   const pages = plainPages(blocks, model.kv.groups);

@@ -7,7 +7,7 @@ import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
-import type { LayerSpan } from '../../graph/slice.ts';
+import type { LayerSpan } from '../../graph/pipeline-stage.ts';
 import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
@@ -124,7 +124,7 @@ function createStages(
     createActivationTransfer(data, { backend, columns }, (to, wire) => handOffs.sendWire(to, wire), wake);
   const staged = {
     layers: engine.layers,
-    slice: (span: LayerSpan) => engine.slice(span),
+    pipelineStage: (span: LayerSpan) => engine.pipelineStage(span),
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
   // Between processes, the listener for activations always runs.

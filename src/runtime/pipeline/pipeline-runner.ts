@@ -7,17 +7,17 @@ import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
 import type { Engine } from '../../engine/engine.ts';
-import type { LayerSlice } from '../../engine/layer-slice.ts';
+import type { PipelineStage } from '../../engine/pipeline-stage.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { ActivationWire } from './activation-memory.ts';
 import type { ActivationTransfer } from './activation-transfer.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
-type StepOutcome = ReturnType<LayerSlice['run']>;
+type StepOutcome = ReturnType<PipelineStage['run']>;
 export type PipelineEffect = Extract<InstanceEffect, { kind: 'sendActivations' | 'copyPrefix' | 'expectActivations' }>;
 
-export interface PipelineEngine extends Pick<Engine, 'slice' | 'layers'> {
+export interface PipelineEngine extends Pick<Engine, 'pipelineStage' | 'layers'> {
   /** Copies pages of the pool one by one; done when it returns. */
   copyPages(from: Int32Array, to: Int32Array): void;
 }
@@ -28,7 +28,7 @@ export class PipelineRunner {
   /** Created at the first use. */
   #transfer: ActivationTransfer | undefined;
   /** Programs of layer ranges, created at the first use. */
-  readonly #slices = new Map<string, LayerSlice>();
+  readonly #stages = new Map<string, PipelineStage>();
   /** (places in a group): number of chunks run. */
   readonly #chunks: number[] = [];
 
@@ -60,19 +60,19 @@ export class PipelineRunner {
   /** Runs one chunk through the layers of the range: waits for its input activations, and sends its output with the last operation. @param id the request */
   run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
     if (range === undefined) throw new Error('Cannot run a pipeline step: it has no layer range');
-    const slice = this.#sliceOf(range);
+    const stage = this.#stageOf(range);
     const { length: rows, 0: from } = plan.positions;
     const chunk = { from, tokens: from + rows };
     const rowsIn = range.index === 0 ? undefined : this.#activations.rowsOf(id, chunk);
     const rowsOut = passes && this.#activations.begin(passes.to, id, passes.chunk);
     let ran = false;
     try {
-      const outcome = slice.run({ ...plan, rowsIn, rowsOut }, abort);
+      const outcome = stage.run({ ...plan, rowsIn, rowsOut }, abort);
       ran = outcome.kind === 'done' && outcome.result.unanswered.length === 0;
       return outcome;
     } finally {
       if (passes !== undefined)
-        this.#activations.ended(passes.to, id, passes.chunk, ran ? () => slice.readOutput(rows) : undefined);
+        this.#activations.ended(passes.to, id, passes.chunk, ran ? () => stage.readOutput(rows) : undefined);
       if (ran && rowsIn !== undefined) this.#activations.used(id, chunk);
       if (ran) this.#count(range.index);
     }
@@ -124,14 +124,14 @@ export class PipelineRunner {
     this.#transfer?.sweep((id) => machine.components.pipeline.has(id));
   }
 
-  #sliceOf(range: LayerRange): LayerSlice {
+  #stageOf(range: LayerRange): PipelineStage {
     const span = stageLayers(this.#engine.layers.length, range);
     const key = `${span.from} ${span.to}`;
-    const known = this.#slices.get(key);
+    const known = this.#stages.get(key);
     if (known !== undefined) return known;
-    const slice = this.#engine.slice(span);
-    this.#slices.set(key, slice);
-    return slice;
+    const stage = this.#engine.pipelineStage(span);
+    this.#stages.set(key, stage);
+    return stage;
   }
 }
 

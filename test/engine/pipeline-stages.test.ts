@@ -6,8 +6,8 @@ import { afterAll, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
+import { stageProgram } from '../../src/graph/pipeline-stage.ts';
 import type { InputForm } from '../../src/graph/program.ts';
-import { sliceProgram } from '../../src/graph/slice.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { backends } from './backends.ts';
 import { familySpecs, ModelFolder, oddSpec } from './models.ts';
@@ -51,7 +51,7 @@ class Stages {
       for (const page of pageTable) this.engine.writePage(page, this.engine.readPage(page).fill(3));
     }
     const spans = [0, ...cuts].map((from, i) => ({ from, to: cuts[i] ?? this.layers }));
-    const slices = spans.map((span) => this.engine.slice(span));
+    const slices = spans.map((span) => this.engine.pipelineStage(span));
     const blocks = blocksFor(promptTokens, 2);
     for (const { start, tokens } of chunksOf(this.#prompt, 0, sizes)) {
       const isLast = start + tokens.length === promptTokens;
@@ -128,11 +128,11 @@ test('one row of the residual stream goes from layers to layers', () => {
   const path = folder.huggingFace(oddSpec, 'f32');
   withStages(path, 'f32', new ReferenceBackend(), ({ engine }) => {
     const { program } = engine.model.compiled;
-    const { input, output, program: last } = sliceProgram(program, { from: 1, to: engine.layers.length });
+    const { input, output, program: last } = stageProgram(program, { from: 1, to: engine.layers.length });
     expect(output).toBeUndefined();
     expect(last.buffers[input ?? -1]).toEqual({ rows: 'token', kind: 'f32', columns: oddSpec.hiddenSize });
-    expect(() => sliceProgram(program, { from: 1, to: 9 })).toThrow('Cannot slice the program');
-    expect(() => engine.slice({ from: 1, to: 2 }).run(groupedStep([], []), neverAborted)).toThrow(
+    expect(() => stageProgram(program, { from: 1, to: 9 })).toThrow('Cannot make a pipeline stage');
+    expect(() => engine.pipelineStage({ from: 1, to: 2 }).run(groupedStep([], []), neverAborted)).toThrow(
       'activations of the layers',
     );
   });

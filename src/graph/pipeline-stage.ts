@@ -1,4 +1,4 @@
-// Slices a program into ranges of layers. The output buffer of one slice is the input of the next.
+// The program of a pipeline stage: a range of layers. The output buffer of one stage is the input of the next.
 
 import { assertNever } from '../util/assert-never.ts';
 import { opReads, opWrites } from './plan.ts';
@@ -10,14 +10,14 @@ export interface LayerSpan {
   readonly to: number;
 }
 
-export interface ProgramSlice {
+export interface StageProgram {
   readonly program: Program;
   /**
-   * f32 token rows that the first op waits for, or that are written before a step; undefined: the slice starts from the
+   * f32 token rows that the first op waits for, or that are written before a step; undefined: the stage starts from the
    * token ids.
    */
   readonly input: BufferId | undefined;
-  /** f32 rows that the last op hands to the next slice; undefined: the slice ends with the logits. */
+  /** f32 rows that the last op hands to the next stage; undefined: the stage ends with the logits. */
   readonly output: BufferId | undefined;
 }
 
@@ -29,17 +29,17 @@ interface Cut {
 }
 
 /**
- * The program of these layers. Linears and vectors keep their ids; layerReady counts from the slice's first layer.
+ * The program of these layers. Linears and vectors keep their ids; layerReady counts from the stage's first layer.
  * @throws Error when the program lacks these layers or cannot be cut there
  */
-export function sliceProgram(program: Program, { from, to }: LayerSpan): ProgramSlice {
+export function stageProgram(program: Program, { from, to }: LayerSpan): StageProgram {
   const layers = program.ops.filter(({ kind }) => kind === 'qkv').length;
   if (!(from >= 0 && from < to && to <= layers))
-    throw new RangeError(`Cannot slice the program: layers ${from} to ${to} of ${layers}`);
+    throw new RangeError(`Cannot make a pipeline stage: layers ${from} to ${to} of ${layers}`);
   const [begin, end] = [from, to].map((layer) => (layer % layers === 0 ? undefined : cutBefore(program, layer)));
   const ops = program.ops.slice(begin?.before ?? 0, end?.before ?? program.ops.length);
   const first = ops[0];
-  // The add belongs to the previous slice, the norm of the sum to this one.
+  // The add belongs to the previous stage, the norm of the sum to this one.
   if (begin?.splits === true && first?.kind === 'norm') ops[0] = { ...first, x: begin.carried, residual: undefined };
   if (end?.splits === true) ops.push(residualAddOf(program.ops[end.before]));
   if (begin !== undefined) ops.unshift({ kind: 'waitRows', out: begin.carried });
@@ -66,7 +66,7 @@ function cutBefore(program: Program, layer: number): Cut {
     }
   }
   if (best === undefined)
-    throw new Error(`Cannot slice the program: more than one buffer is carried into layer ${layer}`);
+    throw new Error(`Cannot make a pipeline stage: more than one buffer is carried into layer ${layer}`);
   return best;
 }
 
@@ -88,7 +88,7 @@ function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] 
 
 function residualAddOf(op: Op | undefined): Op {
   if (op?.kind !== 'norm' || op.residual === undefined)
-    throw new Error('Cannot slice the program: the op before the cut has no residual');
+    throw new Error('Cannot make a pipeline stage: the op before the cut has no residual');
   return { kind: 'add', x: op.x, residual: op.residual };
 }
 
@@ -98,7 +98,7 @@ function withoutUnusedBuffers(
   ops: readonly Op[],
   input: BufferId | undefined,
   output: BufferId | undefined,
-): ProgramSlice {
+): StageProgram {
   const ids = new Map<BufferId, BufferId>();
   const buffers: BufferSpec[] = [];
   const rename = (id: BufferId): BufferId => {

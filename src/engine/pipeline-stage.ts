@@ -1,16 +1,16 @@
 // A range of a model's layers over the engine's pages: takes activations from the range before, and returns those for
 // the next.
-import { type LayerSpan, type ProgramSlice, sliceProgram } from '../graph/slice.ts';
+import { type LayerSpan, type StageProgram, stageProgram } from '../graph/pipeline-stage.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
 import type { LoadedModel } from './load-model.ts';
 
-export class LayerSlice {
+export class PipelineStage {
   /** Float32 values of a row between two ranges. */
   readonly columns: number;
   readonly #backend: Backend;
   readonly #pool: KvPoolHandle;
-  readonly #slice: ProgramSlice;
+  readonly #stage: StageProgram;
   readonly #program: ProgramHandle;
 
   constructor(
@@ -22,8 +22,8 @@ export class LayerSlice {
   ) {
     this.#backend = backend;
     this.#pool = pool;
-    this.#slice = sliceProgram(compiled.program, span);
-    const { program, input, output } = this.#slice;
+    this.#stage = stageProgram(compiled.program, span);
+    const { program, input, output } = this.#stage;
     const carried = input ?? output;
     this.columns = carried === undefined ? config.hiddenSize : program.buffers[carried].columns;
     this.#program = backend.createProgram(program, bindings);
@@ -34,7 +34,7 @@ export class LayerSlice {
    * unless the step's `rowsIn` has them; undefined for the first range
    */
   run(step: Step, abort: Int32Array, input?: Float32Array): StepOutcome {
-    const { input: buffer } = this.#slice;
+    const { input: buffer } = this.#stage;
     const given = Number(input !== undefined) + Number(step.rowsIn !== undefined);
     if (given !== Number(buffer !== undefined))
       throw new Error(
@@ -47,14 +47,14 @@ export class LayerSlice {
 
   /** (rows, columns): a copy of the last step's activations for the next range. */
   readOutput(rows: number): Float32Array {
-    const { output } = this.#slice;
+    const { output } = this.#stage;
     if (output === undefined) throw new Error('Cannot read rows for the next layers: these are the last');
     return this.#backend.readBuffer(this.#program, output, rows);
   }
 
   /** (rows, vocabulary): a copy of the logits of the last step, of the last range. */
   readLogits(rows: number): Float32Array {
-    const { logits } = this.#slice.program;
+    const { logits } = this.#stage.program;
     if (logits === undefined) throw new Error('Cannot read logits: these layers are not the last');
     return this.#backend.readBuffer(this.#program, logits, rows);
   }
