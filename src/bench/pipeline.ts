@@ -58,5 +58,5 @@ async function measure(options: PipelineBench, prompt: number): Promise<Pipeline
 
 /** Chunks that first members have computed. */
 function chunksOf(port: InferencePort): number {
-  return port.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[0] ?? 0), 0);
+  return port.instances().reduce((sum, { pipelineChunks = [] }) => sum + (pipelineChunks[0] ?? 0), 0);
 }

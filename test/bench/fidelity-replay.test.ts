@@ -61,7 +61,7 @@ function record(requests: readonly TraceRequest[]) {
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: new Uneven(times, sizes), blocks: tokens / pageTokens },
-        ...{ coalesce: false, reportsAll: true, learns: true, startsAhead: true },
+        ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: true },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
@@ -101,7 +101,7 @@ const none = { ratios: new Float64Array(0), pauseUs: new Float64Array(0) };
 const kind = { times, alone: none, beside: none };
 const calibration: Calibration = { measured: { decode: kind, prompt: kind }, admitUs, toldUs, steps: 0 };
 const cluster: SimulatedCluster = {
-  ...{ capacityTokens, kvBytesPerToken, layers: 6, startsAhead: true, bytesPerSecond, calibration },
+  ...{ capacityTokens, kvBytesPerToken, layers: 6, aheadOfUse: true, bytesPerSecond, calibration },
 };
 
 it('repeats every placement, after the same history', () => {

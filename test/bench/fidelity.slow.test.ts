@@ -29,7 +29,7 @@ it.skipIf(loadNative() === undefined)('serves one load live and simulated', asyn
         onProgress: () => {},
       },
       ...{ capacityTokens: described.map(({ capacityTokens }) => capacityTokens), kvBytesPerToken: 1024 },
-      ...{ layers: 2, startsAhead: true },
+      ...{ layers: 2, aheadOfUse: true },
     });
     expect(report.requests).toBe(requests.length);
     expect(report.calibration.steps).toBeGreaterThan(200);

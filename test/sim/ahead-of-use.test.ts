@@ -14,8 +14,8 @@ const busy: readonly TraceRequest[] = [
   requestOf(2, 1e6 + 10, 120, 1, 7),
 ];
 
-function ttftUs(startsAhead: boolean, bytesPerSecond: number): number {
-  const instances = cluster({ mixed: 2 }, { startsAhead }).map((spec) => ({
+function ttftUs(aheadOfUse: boolean, bytesPerSecond: number): number {
+  const instances = cluster({ mixed: 2 }, { aheadOfUse }).map((spec) => ({
     ...spec,
     nic: { bytesPerSecond, us: latencyUs },
   }));
@@ -54,7 +54,7 @@ it('breaks no rule, and has the same hash with equal steps run one by one', () =
     fc.property(traces, fc.integer({ min: 1e5, max: 1e8 }), fc.boolean(), (trace, bytesPerSecond, tiers) => {
       const hashOf = (coalesce: boolean) => {
         const host = tiers ? { tiers: { hostBlocks: 12, ssdBlocks: 20 } } : {};
-        const instances = cluster({ mixed: 2 }, { startsAhead: true, coalesce, ...host }).map((spec) => ({
+        const instances = cluster({ mixed: 2 }, { aheadOfUse: true, coalesce, ...host }).map((spec) => ({
           ...spec,
           nic: { bytesPerSecond, us: latencyUs },
           ssd: tiers ? { readBytesPerSecond: bytesPerSecond, writeBytesPerSecond: 1e6 } : undefined,

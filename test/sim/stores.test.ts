@@ -13,7 +13,7 @@ function withStore(tiers: NonNullable<InstanceSpec['machine']['tiers']>): readon
   if (first === undefined) throw new Error('there is no instance');
   const { handOff: _, ...machine } = first.machine;
   const ssd = { readBytesPerSecond: 1e8, writeBytesPerSecond: 1e8 };
-  return [first, ...others, { role: 'store', nic, ssd, machine: { ...machine, blocks: 0, tiers, keeps: true } }];
+  return [first, ...others, { role: 'store', nic, ssd, machine: { ...machine, blocks: 0, tiers, isStore: true } }];
 }
 
 const crash = {

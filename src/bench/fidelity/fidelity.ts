@@ -14,7 +14,7 @@ import type { Served } from './live-run.ts';
 import { replayTrace, type SimulatedCluster, simulateTrace } from './simulated-run.ts';
 
 export interface FidelityBench
-  extends Pick<SimulatedCluster, 'capacityTokens' | 'kvBytesPerToken' | 'layers' | 'startsAhead'> {
+  extends Pick<SimulatedCluster, 'capacityTokens' | 'kvBytesPerToken' | 'layers' | 'aheadOfUse'> {
   readonly cluster: InferencePort & ClusterPort;
   /** (instances): step records. */
   readonly records: readonly SharedArrayBuffer[];

@@ -21,7 +21,7 @@ export interface SimulatedCluster {
   readonly kvBytesPerToken: number;
   readonly layers: number;
   /** Requests start while their prefixes are in transfer. */
-  readonly startsAhead: boolean;
+  readonly aheadOfUse: boolean;
   /** Transfer rate of pages between instances; undefined without transfers. */
   readonly bytesPerSecond: number | undefined;
   readonly calibration: Calibration;
@@ -87,7 +87,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: costOf(i, recorded[i], () => simulation), blocks: Math.floor(tokens / pageTokens) },
-        ...{ coalesce: false, reportsAll: true, learns: true, startsAhead: cluster.startsAhead },
+        ...{ coalesce: false, reportsAll: true, learns: true, aheadOfUse: cluster.aheadOfUse },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },

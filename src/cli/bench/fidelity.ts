@@ -66,7 +66,7 @@ export function fidelityCommand(): Command {
           capacityTokens: described.map(({ capacityTokens }) => capacityTokens),
           kvBytesPerToken: described[0].kvBytes / described[0].capacityTokens,
           layers: described[0].stageLayers ?? 1,
-          startsAhead: described[0].startsAhead === true,
+          aheadOfUse: described[0].aheadOfUse === true,
         });
         if (json === true) console.log(JSON.stringify({ model: serving.model.id, instances, threads, ...report }));
         else show(report);

@@ -254,7 +254,7 @@ function instanceParts(
         byArrival: options.sharing === 'arrival',
       },
       coalesce: options.coalesce,
-      startsAhead: options.aheadOfUse,
+      aheadOfUse: options.aheadOfUse,
       handOff: {
         layerWise: options.stream,
         receiveTokens,

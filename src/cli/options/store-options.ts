@@ -80,7 +80,7 @@ function storeSpec(options: StoreOptions, { machine }: InstanceSpec): InstanceSp
       us: hardware.nicUs,
     },
     ssd,
-    machine: { ...own, blocks: 0, pinShare: 0, tiers, keeps: true },
+    machine: { ...own, blocks: 0, pinShare: 0, tiers, isStore: true },
   };
 }
 

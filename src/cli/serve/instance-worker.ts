@@ -91,8 +91,8 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     handOff: { layerWise: settings.sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecks: settings.rechecks },
     journalIncarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
-    ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
-    ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => pipeline?.isBlocked(id) === true },
+    ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
+    ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },
   });
   const handOffs =
     backend.isa !== 'reference' || data.receivesPrompts ? createHandOffs(data, own, memory, wake) : undefined;
@@ -134,7 +134,7 @@ function createStages(
 }
 
 /** Pages of the reference backend belong to its thread. */
-function startsAhead({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
+function aheadOfUse({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
   return awaitsPrefixes !== true && isa !== 'reference';
 }
 
@@ -149,7 +149,7 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     weightBytes: model.weightsBytes,
     fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
     stageLayers: stageLayers(settings, backend, model),
-    startsAhead: startsAhead(settings, backend),
+    aheadOfUse: aheadOfUse(settings, backend),
   };
 }
 

@@ -38,10 +38,10 @@ export interface LengthInstanceConfig
     | 'borrowing'
     | 'migration'
     | 'fates'
-    | 'keeps'
+    | 'isStore'
     | 'stores'
-    | 'startsAhead'
-    | 'rowsHeld'
+    | 'aheadOfUse'
+    | 'isBackpressured'
     | 'witness'
   > {
   readonly cost: StepCostModel;

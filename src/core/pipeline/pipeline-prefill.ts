@@ -19,7 +19,7 @@ import {
 import type { RunningRequest, StepRun } from '../scheduler/executor/executor.ts';
 import type { InFlight, PlannedStep, StepOwner } from '../scheduler/step-in-flight.ts';
 import { connectionBroke } from '../transfer/hand-off/hand-offs.ts';
-import { type DecodeLeg, type KvSender, startedEvent } from '../transfer/hand-off/kv-sender.ts';
+import { type DecodeTarget, type KvSender, startedEvent } from '../transfer/hand-off/kv-sender.ts';
 import {
   advanceTo,
   announceChunk,
@@ -36,7 +36,7 @@ export interface PipelineConfig {
    * True while activations of chunks wait here, because the members after this one have no room for them. The first member then begins no
    * chunk of the request; a `wake` follows when there is room. Undefined: never.
    */
-  readonly rowsHeld?: ((id: RequestId) => boolean) | undefined;
+  readonly isBackpressured?: ((id: RequestId) => boolean) | undefined;
 }
 
 /** Share of the time that prompts which arrived later get while pipelined prompts go first: short ones would wait long. */
@@ -99,13 +99,13 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   /** Activations to the next member, or keys and values to the instance that decodes, are lost. */
   #streamBroken(event: Extract<InstanceEvent<Request>, { kind: 'streamBroken' }>): void {
-    const { to, id, passes } = event;
+    const { to, id, ofActivations } = event;
     const stage = this.#stages.get(id);
     if (stage?.group.members[stage.index + 1] === to) {
-      this.#sender.drop(id);
+      this.#sender.cancel(id);
       this.#context.handedOff(stage.running);
-    } else if (passes !== true) {
-      this.#context.ignore(event, `request ${id} does not leave here`);
+    } else if (ofActivations !== true) {
+      this.#context.ignore(event, `request ${id} is not handed off here`);
       return;
     }
     this.#context.announce(connectionBroke(event));
@@ -142,7 +142,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   /** Backpressure at the first member only: the others make room by computing, so that all progress. */
   #isHeld({ index, request }: PipelineStage<Request, S>): boolean {
-    return index === 0 && this.#config.rowsHeld?.(request.id) === true;
+    return index === 0 && this.#config.isBackpressured?.(request.id) === true;
   }
 
   /** The oldest prompt whose next chunk is on its way: a step over it begins and waits. */
@@ -192,7 +192,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     this.#prefixes.touch(stage);
     if (!this.#context.requests.allocate(running, tokens)) return false;
     stage.began = true;
-    this.#sender.addRange(request, running, legOf(group), { senders: group.members, range });
+    this.#sender.addRange(request, running, decodeTargetOf(group), { senders: group.members, range });
     if (stage.index > 0)
       this.#context.emit({ kind: 'expectActivations', id: request.id, from: group.members[stage.index - 1] });
     return true;
@@ -316,7 +316,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   #leave(id: RequestId, { running }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
     this.#prefixes.drop(id);
-    this.#sender.drop(id);
+    this.#sender.cancel(id);
     this.#context.requests.close(id);
     this.#context.requests.remove(running, false);
   }
@@ -344,8 +344,17 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#context.config.cost.predictStageUs(shape, range));
     this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
-    const passes = nextMemberOf(stage, computed + rows);
-    return { owner: this, predictedUs, shape, requests: [running], stepsMax: 1, range, passes, background: false };
+    const activationsOut = nextMemberOf(stage, computed + rows);
+    return {
+      owner: this,
+      predictedUs,
+      shape,
+      requests: [running],
+      stepsMax: 1,
+      range,
+      activationsOut,
+      background: false,
+    };
   }
 
   /** The chunk in flight is computed: its activations go to the next member, or the first token to the instance that decodes. */
@@ -362,11 +371,11 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     }
     const { group, index } = stage;
     const last = index === group.members.length - 1;
-    const passes = nextMemberOf(stage, sequence.computed + sequence.planned);
+    const activationsOut = nextMemberOf(stage, sequence.computed + sequence.planned);
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
     advanceTo(stage, sequence.computed);
-    if (passes !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...passes });
+    if (activationsOut !== undefined) this.#context.emit({ kind: 'sendActivations', id, ...activationsOut });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
     if (last && executor.failed(result, firstRow)) this.#context.failRows(running);
@@ -433,6 +442,6 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
 const firstRow = { row: 0, scored: 0, samples: true };
 
-function legOf({ decodeAt: to, decodeIncarnation: incarnation }: PipelineGroup): DecodeLeg {
+function decodeTargetOf({ decodeAt: to, decodeIncarnation: incarnation }: PipelineGroup): DecodeTarget {
   return { to, incarnation };
 }

@@ -46,19 +46,19 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly storeTokens: number;
       /** The layers that it runs; undefined: all. */
       readonly range: LayerRange | undefined;
-      /** Where the activations of a range go if the step counts: the driver may send them before `sendActivations` says so. */
-      readonly passes: { readonly to: InstanceIndex; readonly chunk: Activations } | undefined;
+      /** The next member, which receives the activations of a range if the step counts. The driver may send them before `sendActivations`. */
+      readonly activationsOut: { readonly to: InstanceIndex; readonly chunk: Activations } | undefined;
       /** Attention over keys at other instances; undefined: none. */
       readonly remote: readonly RemoteWork[] | undefined;
     }
   /** The run ends with its current step: answer stepDone then. */
-  | { readonly kind: 'endRun'; readonly step: StepNumber }
+  | { readonly kind: 'endStepRun'; readonly step: StepNumber }
   /** Set the abort word of the step, if it still runs. It may still end as stepDone. */
   | { readonly kind: 'abortStep'; readonly step: StepNumber }
   | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
   /**
-   * Send keys and values of `tokens` prompt tokens from `from` on: now, or layer by layer as `step` computes them. With `held` they are the last
-   * ones: when all have arrived, the other instance gets `promptReceived` with `held`. `range`: of these layers; undefined: of all.
+   * Send keys and values of `tokens` prompt tokens from `from` on: now, or layer by layer as `step` computes them. `firstEvents` come with the
+   * last tokens: when all have arrived, the other instance gets `promptReceived` with these events. `range`: of these layers; undefined: of all.
    */
   | {
       readonly kind: 'stream';
@@ -71,7 +71,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** Blocks of the prompt, valid until the machine's next step. */
       readonly table: BlockTableView;
       readonly step: StepNumber | undefined;
-      readonly held: readonly GenerationEvent[] | undefined;
+      readonly firstEvents: readonly GenerationEvent[] | undefined;
       readonly range: LayerRange | undefined;
     }
   /** Activations of a prompt will arrive from the member that runs the layers before these. Precedes the `joinedPipeline` that announces it. */

@@ -132,12 +132,12 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
-  /** A stream from another instance has ended: keys and values of a prompt are here. Its client receives `held` first. */
+  /** A stream from another instance has ended: keys and values of a prompt are here. Its client receives `firstEvents` first. */
   | {
       readonly kind: 'promptReceived';
       readonly from: InstanceIndex;
       readonly id: RequestId;
-      readonly held: readonly GenerationEvent[];
+      readonly firstEvents: readonly GenerationEvent[];
     }
   /** A source has begun to send the blocks of the request's prompt before `to`. Late, doubled, unknown or lost: ignored. */
   | { readonly kind: 'arriving'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
@@ -167,7 +167,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly id: RequestId;
       readonly to: InstanceIndex;
       /** The stream carried activations: both members get the event, since either may be cut off or have released the prompt. */
-      readonly passes?: boolean;
+      readonly ofActivations?: boolean;
     }
   /** Pin a prefix for a time: answered with `pinUpdated`. Doubled: the time is renewed. */
   | ({ readonly kind: 'pin' } & PinOrder<Request>)

@@ -154,9 +154,9 @@ export interface InstanceSnapshot {
   /** Memory that instances lend. */
   readonly lending?: LendingSnapshot | undefined;
   /** (positions in a pipeline group): chunks that the instance has computed at each position. */
-  readonly stageChunks?: readonly number[];
+  readonly pipelineChunks?: readonly number[];
   /** Links to the next members of pipelines: bytes of activations. */
-  readonly rowLinks?: readonly LinkSnapshot[];
+  readonly activationLinks?: readonly LinkSnapshot[];
   /** Links to instances that prompts were handed off to: bytes of KV pages. */
   readonly links?: readonly LinkSnapshot[];
   /** Pages copied to other instances by hand-offs, their bytes, and the bytes copied while a step ran. */

@@ -73,7 +73,7 @@ export interface InstanceContext<Request extends Identified, S extends RunningRe
   /** The step that runs cannot succeed any more. */
   abortStep(): void;
   /** The run of steps that was launched ends after its first step. */
-  endRunAfterStep(): void;
+  limitToOneStep(): void;
 }
 
 /** What the next step contains besides the rows that the scheduler planned. */

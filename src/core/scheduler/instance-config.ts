@@ -26,7 +26,7 @@ export interface InstanceConfig
   /** Share of the pages that pinned prefixes may hold; the longest request is shorter by as much. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** A store: it has no pages but those of its tiers, and publishes every change of its cache immediately. */
-  readonly keeps?: boolean | undefined;
+  readonly isStore?: boolean | undefined;
   /** Interval of the reports to conductors; undefined: no reports. */
   readonly reportUs?: number | undefined;
   /** Counts the fates of messages. */

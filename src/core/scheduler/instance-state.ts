@@ -161,7 +161,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.steps.abort();
   }
 
-  endRunAfterStep(): void {
-    this.steps.endRunAfterStep();
+  limitToOneStep(): void {
+    this.steps.limitToOneStep();
   }
 }

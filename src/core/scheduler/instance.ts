@@ -67,7 +67,7 @@ export class Instance<
     if (this.#state.flight === undefined) {
       this.#admit();
       this.#launch(this.#plan());
-    } else if (!('step' in event)) this.#endRun(handled);
+    } else if (!('step' in event)) this.#endStepRun(handled);
     this.#advance();
     this.#report(isReport);
     return this.#state.effects;
@@ -173,17 +173,17 @@ export class Instance<
   }
 
   /** The run of steps in flight ends if the event may change the next step: a plan depends on memory elsewhere and on every request that waits. */
-  #endRun(handled: Handled): void {
+  #endStepRun(handled: Handled): void {
     const { components, scheduler, steps } = this.#state;
     const depends = components.some((component) => component.overflow !== undefined || component.hasWaiting);
-    if (depends || scheduler.waiting.length > 0 || handled !== 'cache') steps.endRun(scheduler.waiting[0]);
+    if (depends || scheduler.waiting.length > 0 || handled !== 'cache') steps.yieldTo(scheduler.waiting[0]);
   }
 
   /** What clients and conductors receive besides: writes to SSD, KV events, and a report where one is due. */
   #report(isDue: boolean): void {
     const { hostTraffic, config, requests, components, isReporting } = this.#state;
     hostTraffic.writeSsd(this.#state);
-    const journal = this.#publisher.changes(isReporting || isDue || config.keeps === true);
+    const journal = this.#publisher.changes(isReporting || isDue || config.isStore === true);
     if (journal !== undefined) this.#state.emit(journal);
     if (!isDue) return;
     const awaited = components.flatMap((component) => [...component.awaited]);
@@ -225,7 +225,7 @@ export class Instance<
     const { totals, scheduler, kvCache, config, components } = this.#state;
     const { coefficients } = config.cost;
     const snapshot = totals.snapshot(scheduler, kvCache);
-    const learned = config.keeps !== true && coefficients !== undefined ? { stepCost: coefficients } : {};
+    const learned = config.isStore !== true && coefficients !== undefined ? { stepCost: coefficients } : {};
     return Object.assign(snapshot, learned, ...components.map((component) => component.snapshot()));
   }
 

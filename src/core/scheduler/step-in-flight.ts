@@ -30,7 +30,7 @@ export interface PlannedStep<S> {
   readonly background: boolean;
   /** Layers of a chunk that a pipeline of instances computes; undefined: the step runs all layers. */
   readonly range: LayerRange | undefined;
-  readonly passes?: RunStep<never>['passes'];
+  readonly activationsOut?: RunStep<never>['activationsOut'];
 }
 
 export interface InFlight<S> extends PlannedStep<S> {
@@ -61,7 +61,7 @@ function begun<S>(
   nowUs: number,
   { remote, awaitsBlocks }: Pick<InFlight<S>, 'remote' | 'awaitsBlocks'>,
 ): InFlight<S> {
-  const { owner, predictedUs, shape, requests, stepsMax, background, range, passes } = planned;
+  const { owner, predictedUs, shape, requests, stepsMax, background, range, activationsOut } = planned;
   return {
     owner,
     predictedUs,
@@ -70,7 +70,7 @@ function begun<S>(
     stepsMax: predictedUs > runStepUsMax ? 1 : stepsMax,
     background,
     range,
-    passes,
+    activationsOut,
     step,
     startedUs: nowUs,
     remote,
@@ -90,7 +90,7 @@ type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** The effect that launches a step. */
 export function runStep<Plan>(
-  { step, predictedUs, shape, stepsMax, range, passes, background, remote }: InFlight<unknown>,
+  { step, predictedUs, shape, stepsMax, range, activationsOut, background, remote }: InFlight<unknown>,
   plan: Plan,
   traffic: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
 ): RunStep<Plan> {
@@ -106,7 +106,7 @@ export function runStep<Plan>(
     loadTokens,
     storeTokens,
     range,
-    passes,
+    activationsOut,
     remote,
   };
 }
@@ -161,7 +161,7 @@ export class StepInFlight<S extends RunningRequest> {
   }
 
   /** An event may change the next step: a run of steps ends, and batch jobs yield to `waiting`, the first request that waits. */
-  endRun(waiting: Sequence | undefined): void {
+  yieldTo(waiting: Sequence | undefined): void {
     const flight = this.#flight;
     if (flight === undefined) return;
     // Batch jobs yield immediately to interactive requests.
@@ -170,14 +170,14 @@ export class StepInFlight<S extends RunningRequest> {
     flight.yielding = yields;
     flight.aborting ||= yields;
     flight.ending = true;
-    this.#sink.emit({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
+    this.#sink.emit({ kind: yields ? 'abortStep' : 'endStepRun', step: flight.step });
   }
 
   /** The next step may differ already: the run has one step. */
-  endRunAfterStep(): void {
+  limitToOneStep(): void {
     if (this.#flight === undefined || this.#flight.stepsMax === 1) return;
     this.#flight.ending = true;
-    this.#sink.emit({ kind: 'endRun', step: this.#flight.step });
+    this.#sink.emit({ kind: 'endStepRun', step: this.#flight.step });
   }
 }
 

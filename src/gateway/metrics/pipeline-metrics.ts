@@ -6,8 +6,11 @@ import { addPulled } from './pulled-metric.ts';
 /** Chunks by instance and stage, activations by instance and by link. */
 export function addPipelineMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
   const links = () =>
-    instances().flatMap(({ rowLinks = [] }, from) =>
-      rowLinks.map(({ to, transport = 'none', ...figures }) => ({ labels: { from, to, transport }, ...figures })),
+    instances().flatMap(({ activationLinks = [] }, from) =>
+      activationLinks.map(({ to, transport = 'none', ...figures }) => ({
+        labels: { from, to, transport },
+        ...figures,
+      })),
     );
   addPulled(registry, {
     name: 'kvasir_instance_pipeline_chunks_total',
@@ -16,8 +19,8 @@ export function addPipelineMetrics(registry: Registry, instances: () => readonly
     kind: 'counter',
     labelNames: ['instance', 'stage'],
     read: () =>
-      instances().flatMap(({ stageChunks = [] }, instance) =>
-        stageChunks.map((chunks, stage) => [{ instance, stage }, chunks] as const),
+      instances().flatMap(({ pipelineChunks = [] }, instance) =>
+        pipelineChunks.map((chunks, stage) => [{ instance, stage }, chunks] as const),
       ),
   });
   addPulled(registry, {

@@ -85,8 +85,7 @@ export class ActivationReceiver {
 
   /** A chunk announced again already has a buffer or waits for one. */
   #isPending(from: InstanceIndex, number: number): boolean {
-    for (const receiveBuffer of this.#buffers.values())
-      if (receiveBuffer.from === from && receiveBuffer.number === number) return true;
+    for (const buffer of this.#buffers.values()) if (buffer.from === from && buffer.number === number) return true;
     return this.#waiting.some((other) => other.from === from && other.announced.number === number);
   }
 

@@ -160,7 +160,8 @@ export class ActivationSender {
     for (const receiveBuffer of this.#messenger.unreachable()) this.#unreachable.add(receiveBuffer);
     for (const outgoing of gone) {
       const { receiveBuffer = '', id, to } = outgoing;
-      if (this.#unreachable.has(receiveBuffer)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
+      if (this.#unreachable.has(receiveBuffer))
+        this.#events.push({ kind: 'streamBroken', id, to, ofActivations: true });
       this.#drop(outgoing);
     }
   }

@@ -34,10 +34,10 @@ export class ActivationTransfer {
   }
 
   /** Backpressure: true while downstream members cannot accept activations of the request. `poll` returns an event when it ends. */
-  isBlocked(id: RequestId): boolean {
-    const isBlocked = this.#isFull && !this.#sender.isRestarting(id);
-    this.#reportedFull ||= isBlocked;
-    return isBlocked;
+  isBackpressured(id: RequestId): boolean {
+    const isBackpressured = this.#isFull && !this.#sender.isRestarting(id);
+    this.#reportedFull ||= isBackpressured;
+    return isBackpressured;
   }
 
   get links(): readonly LinkSnapshot[] {

@@ -48,8 +48,8 @@ export class PipelineRunner {
   }
 
   /** Backpressure: true while downstream members cannot accept activations of the request. */
-  isBlocked(id: RequestId): boolean {
-    return this.#transfer?.isBlocked(id) === true;
+  isBackpressured(id: RequestId): boolean {
+    return this.#transfer?.isBackpressured(id) === true;
   }
 
   /** Links to all members that activations were sent to. */
@@ -58,21 +58,26 @@ export class PipelineRunner {
   }
 
   /** Runs one chunk through the layers of the range: waits for its input activations, and sends its output with the last operation. @param id the request */
-  run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
+  run({ plan, range, activationsOut }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
     if (range === undefined) throw new Error('Cannot run a pipeline step: it has no layer range');
     const stage = this.#stageOf(range);
     const { length: rows, 0: from } = plan.positions;
     const chunk = { from, tokens: from + rows };
     const rowsIn = range.index === 0 ? undefined : this.#activations.rowsOf(id, chunk);
-    const rowsOut = passes && this.#activations.begin(passes.to, id, passes.chunk);
+    const rowsOut = activationsOut && this.#activations.begin(activationsOut.to, id, activationsOut.chunk);
     let ran = false;
     try {
       const outcome = stage.run({ ...plan, rowsIn, rowsOut }, abort);
       ran = outcome.kind === 'done' && outcome.result.unanswered.length === 0;
       return outcome;
     } finally {
-      if (passes !== undefined)
-        this.#activations.ended(passes.to, id, passes.chunk, ran ? () => stage.readOutput(rows) : undefined);
+      if (activationsOut !== undefined)
+        this.#activations.ended(
+          activationsOut.to,
+          id,
+          activationsOut.chunk,
+          ran ? () => stage.readOutput(rows) : undefined,
+        );
       if (ran && rowsIn !== undefined) this.#activations.used(id, chunk);
       if (ran) this.#count(range.index);
     }

@@ -163,7 +163,8 @@ export class RemotePipeline implements PeerHandler<PeerAnnouncement> {
     this.#members.delete(index);
     this.#forward(index, { kind: 'gone' });
     for (const [id, { members }] of this.#shares)
-      if (members.includes(index)) this.#context.thread.send({ kind: 'streamBroken', id, to: index, passes: true });
+      if (members.includes(index))
+        this.#context.thread.send({ kind: 'streamBroken', id, to: index, ofActivations: true });
   }
 
   onMessage(peer: Member, bytes: Uint8Array): void {

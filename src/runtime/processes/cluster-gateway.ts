@@ -299,7 +299,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   }
 
   /** The snapshot with its links by instance index instead of name. */
-  #withLinkIndices({ links, rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
+  #withLinkIndices({ links, activationLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
     const indexOf = (name: string): InstanceIndex | undefined => {
       const place = this.#slots.findIndex((slot) => slot.name === name);
       return place < 0 ? undefined : place;
@@ -307,7 +307,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     return {
       ...snapshot,
       ...(links && { links: indexedLinks(links, indexOf) }),
-      ...(rowLinks && { rowLinks: indexedLinks(rowLinks, indexOf) }),
+      ...(activationLinks && { activationLinks: indexedLinks(activationLinks, indexOf) }),
     };
   }
 

@@ -372,11 +372,11 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const client = this.#clients.get(peer);
     const requests = Array.from(client?.requests ?? [], ([id, progress]) => ({ id, ...progress }));
     if (client !== undefined) client.reports++;
-    const { lending, links, rowLinks, ...rest } = this.#snapshot;
+    const { lending, links, activationLinks, ...rest } = this.#snapshot;
     const snapshot = {
       ...rest,
       ...(links && { links: this.#peers.named(links) }),
-      ...(rowLinks && { rowLinks: this.#peers.named(rowLinks) }),
+      ...(activationLinks && { activationLinks: this.#peers.named(activationLinks) }),
       ...(lending && { lending: { ...lending, isManager: this.#options.isManager() === true } }),
     };
     const kvEventNumber = this.#kvEventNumber;

@@ -136,7 +136,10 @@ export class InstanceLoop {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
-      ...(this.#pipeline?.chunks.length && { stageChunks: this.#pipeline.chunks, rowLinks: this.#pipeline.links }),
+      ...(this.#pipeline?.chunks.length && {
+        pipelineChunks: this.#pipeline.chunks,
+        activationLinks: this.#pipeline.links,
+      }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.counts } }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
@@ -277,7 +280,7 @@ export class InstanceLoop {
       case 'snapshot':
         this.#kvSnapshot = effect.snapshot;
         break;
-      case 'endRun':
+      case 'endStepRun':
       case 'report':
       case 'outgrows':
       case 'migrated':

@@ -96,7 +96,7 @@ export interface InstanceDescription {
   /** Layers of the model of which a group may run ranges; undefined: none, for example with sliding windows. */
   readonly stageLayers?: number | undefined;
   /** Requests start while their prefixes are still being received. */
-  readonly startsAhead?: boolean;
+  readonly aheadOfUse?: boolean;
   /** Undefined: no prefix can be fetched from the instance. */
   readonly fetchBytesPerToken: number | undefined;
   /** Capacity of the tiers, and the blocks found on SSD at the start. */

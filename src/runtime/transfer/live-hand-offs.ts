@@ -183,12 +183,12 @@ export class LiveHandOffs {
   }
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
-    const { id, to, step, held } = effect;
+    const { id, to, step, firstEvents } = effect;
     const receiveBuffer = this.#outgoing.get(keyOf(to, id))?.receiveBuffer;
     if (receiveBuffer === undefined) return;
     const end = effect.from + effect.tokens;
     const from = this.#inFlight.resumeAt(receiveBuffer, effect.from, end);
-    if (from === end && held === undefined) return;
+    if (from === end && firstEvents === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const { shape, pageBytes } = this.#options;
     const part = { ...effect, from, tokens: end - from };
@@ -202,10 +202,10 @@ export class LiveHandOffs {
       receiveBuffer,
       computing ? this.#messenger.nextStep : 0,
       descriptors,
-      held !== undefined,
+      firstEvents !== undefined,
       filling,
     );
-    if (held !== undefined) this.#firstEvents.push([to, { kind: 'firstEvents', id, events: held }]);
+    if (firstEvents !== undefined) this.#firstEvents.push([to, { kind: 'firstEvents', id, events: firstEvents }]);
   }
 
   /** When it returns, no page is read for the prompt; the next `stream` resumes it. */
@@ -246,7 +246,7 @@ export class LiveHandOffs {
       const part = this.#expected.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;
       part.firstEvents = wire.events;
-      return landedEvent(part);
+      return receivedEvent(part);
     }
     if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
     const { message, receiveBuffer } = wire;
@@ -266,10 +266,10 @@ export class LiveHandOffs {
 
   /** Events of received prompts and unreachable receivers since the last call. */
   poll(nowUs: number): readonly InstanceEvent[] {
-    const landed = this.#expected.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeReceived();
-    if (nowUs < this.nextUs) return landed;
+    const received = this.#expected.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeReceived();
+    if (nowUs < this.nextUs) return received;
     this.#checkedUs = nowUs;
-    return [...landed, ...this.#takeUnreachable()];
+    return [...received, ...this.#takeUnreachable()];
   }
 
   #takeReceived(): readonly InstanceEvent[] {
@@ -277,7 +277,7 @@ export class LiveHandOffs {
     for (const handle of this.#messenger.received()) {
       const part = this.#byHandle.get(handle);
       if (part !== undefined) part.complete = true;
-      const event = part === undefined ? this.prefixes.onReceived(handle) : landedEvent(part);
+      const event = part === undefined ? this.prefixes.onReceived(handle) : receivedEvent(part);
       if (event !== undefined) events.push(event);
     }
     return events;
@@ -308,6 +308,6 @@ function keyOf(to: InstanceIndex, id: RequestId): string {
 }
 
 /** Pages and first events travel separately; the later of the two completes the prompt. */
-function landedEvent({ id, from, firstEvents, complete }: Part): InstanceEvent | undefined {
-  return complete && firstEvents !== undefined ? { kind: 'promptReceived', from, id, held: firstEvents } : undefined;
+function receivedEvent({ id, from, firstEvents, complete }: Part): InstanceEvent | undefined {
+  return complete && firstEvents !== undefined ? { kind: 'promptReceived', from, id, firstEvents } : undefined;
 }

@@ -165,10 +165,10 @@ export class LivePrefixes {
   }
 
   /** These receive buffers are unreachable: the prefixes will never be sent. */
-  onUnreachable(landings: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
+  onUnreachable(receiveBuffers: ReadonlySet<ReceiveBufferHandle>): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const { id, to, receiveBuffer } of [...this.#sending.values()]) {
-      if (!landings.has(receiveBuffer)) continue;
+      if (!receiveBuffers.has(receiveBuffer)) continue;
       this.stop(to, id);
       events.push({ kind: 'prefixSent', id, to });
     }

@@ -91,9 +91,9 @@ export const instanceSnapshot = z.strictObject({
     .optional(),
   receivePages: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
-  stageChunks: z.array(count).exactOptional(),
+  pipelineChunks: z.array(count).exactOptional(),
   links: z.array(link).exactOptional(),
-  rowLinks: z.array(link).exactOptional(),
+  activationLinks: z.array(link).exactOptional(),
   sent: z
     .strictObject({
       pages: count,

@@ -45,7 +45,7 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
           if (instances[from].components.handOff.sender.grantedReservation(id) === reservation)
             add(at(id, i), [at(id, from)]);
     }
-    for (const { id, to } of components.handOff.sender.stranded())
+    for (const { id, to } of components.handOff.sender.awaitingReceiveMemory())
       for (const arrival of instances[to].components.handOff.receiver.all())
         if (arrival.id === id && !arrival.granted) add(at(id, i), [at(id, to)]);
   }

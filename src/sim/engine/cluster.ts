@@ -178,7 +178,7 @@ export class Cluster implements ClusterHost {
 
   /** The instance's steps take so many times as long from now on. */
   setSlowness(index: InstanceIndex, factor: number): void {
-    this.executors[index].endRun();
+    this.executors[index].endStepRun();
     this.executors[index].slowness = factor;
     this.lending?.slownessChanged(index);
   }

@@ -69,8 +69,8 @@ export class EffectRunner {
       case 'runStep':
         this.#runStep(index, effect);
         break;
-      case 'endRun':
-        executors[index].endRun();
+      case 'endStepRun':
+        executors[index].endStepRun();
         break;
       case 'abortStep':
         executors[index].abort();

@@ -136,7 +136,7 @@ export class SimulatedExecutor {
   }
 
   /** The run ends with the step that runs now. A step that ends at this time has been followed by the next. */
-  endRun(): void {
+  endStepRun(): void {
     const { nowUs } = this.#queue;
     let endsUs = this.#startedUs;
     let steps = 0;

@@ -18,7 +18,7 @@ export class HandOffProgress {
   readonly to: InstanceIndex;
   readonly name: RequestId;
   /** Events that leave with the last keys and values. */
-  held: readonly GenerationEvent[] = [];
+  firstEvents: readonly GenerationEvent[] = [];
   /** In the order of sending: the token after each range, and the bytes of the stream up to its end. */
   #pending: Pending[] = [];
   #bytes = 0;

@@ -100,12 +100,12 @@ export class Streams {
 
   #streamPrompt(from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>): void {
     const { network, queue, executors } = this.#host;
-    const { id, to, step, held, range, table } = effect;
-    const last = held !== undefined;
+    const { id, to, step, firstEvents, range, table } = effect;
+    const last = firstEvents !== undefined;
     const end = effect.from + effect.tokens;
     const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOffProgress(from, to, id);
     this.#handOffs.set(`${from} ${id}`, handOff);
-    handOff.held = held ?? noEvents;
+    handOff.firstEvents = firstEvents ?? noEvents;
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
     const bytes = this.#bytesOf(from, end - begin, range);
@@ -163,7 +163,7 @@ export class Streams {
     const bytes = this.#bytesOf(from, tokens, range);
     const untilUs = queue.nowUs;
     network.stream(queue.nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs, last: true });
-    if (range === undefined && config.instances[to].machine.startsAhead === true)
+    if (range === undefined && config.instances[to].machine.aheadOfUse === true)
       delivery.sendToPeer(from, to, { kind: 'arriving', id, source: from, to: blocks });
   }
 
@@ -205,7 +205,8 @@ export class Streams {
     const id = this.#activations.get(`${from} ${name}`)?.id ?? name;
     network.stop(queue.nowUs, { from, to, name, kind: 'activations' });
     this.#activations.delete(`${from} ${name}`);
-    for (const end of [from, to]) this.#host.deliverToInstance(end, { kind: 'streamBroken', id, to, passes: true });
+    for (const end of [from, to])
+      this.#host.deliverToInstance(end, { kind: 'streamBroken', id, to, ofActivations: true });
   }
 
   #departed({ from, to, name: id, kind, bytes }: Departed): void {
@@ -220,9 +221,9 @@ export class Streams {
       this.#activations.delete(`${from} ${id}`);
       if (activations !== undefined) delivery.sendToPeer(from, to, { kind: 'activations', ...activations });
     } else {
-      const { held } = this.#handOffs.get(`${from} ${id}`) ?? { held: noEvents };
+      const { firstEvents } = this.#handOffs.get(`${from} ${id}`) ?? { firstEvents: noEvents };
       this.#handOffs.delete(`${from} ${id}`);
-      delivery.sendToPeer(from, to, { kind: 'promptReceived', from, id, held }, bytes);
+      delivery.sendToPeer(from, to, { kind: 'promptReceived', from, id, firstEvents }, bytes);
     }
   }
 }

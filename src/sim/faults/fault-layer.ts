@@ -128,7 +128,7 @@ export class FaultLayer implements FaultTarget {
     };
     if (event.kind === 'promptReceived') notify(sender, { kind: 'streamBroken', id: event.id, to });
     else if (event.kind === 'activations') {
-      const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
+      const broken = { kind: 'streamBroken', id: event.id, to, ofActivations: true } as const;
       notify(sender, broken);
       notify(receiver, broken);
     } else if (event.kind === 'loaded') notify(receiver, { ...event, to: 0 });

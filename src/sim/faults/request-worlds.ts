@@ -180,7 +180,7 @@ function withStores({ config, trace }: RequestWorld, prng: Prng): RequestWorld {
   const store = (): InstanceSpec => ({
     ...{ role: 'store', nic: first.nic, ssd },
     machine: {
-      ...{ ...machine, blocks: 0, pinShare: 0, keeps: true },
+      ...{ ...machine, blocks: 0, pinShare: 0, isStore: true },
       tiers: { hostBlocks: prng.integer(4, 60), ssdBlocks: prng.chance(0.5) ? prng.integer(10, 80) : 0 },
     },
   });

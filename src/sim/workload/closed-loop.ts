@@ -76,8 +76,8 @@ class ClosedLoop {
       case 'runStep':
         this.#executor.run(effect);
         break;
-      case 'endRun':
-        this.#executor.endRun();
+      case 'endStepRun':
+        this.#executor.endStepRun();
         break;
       case 'emit':
         if (effect.event.kind === 'failed') throw new Error(effect.event.message);

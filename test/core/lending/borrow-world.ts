@@ -60,7 +60,7 @@ export interface BorrowWorldOptions {
   /** Blocks of host memory for sequences. */
   readonly hostBlocks?: number;
   /** Requests start while their prefixes arrive. */
-  readonly startsAhead?: boolean;
+  readonly aheadOfUse?: boolean;
   /** Steps wait for all arriving blocks; otherwise some steps do not. */
   readonly patient?: boolean;
   /** One for each instance. */
@@ -94,7 +94,7 @@ export class BorrowWorld {
   /** (instances): blocks that each may lend. */
   readonly #lendable: readonly number[];
 
-  constructor({ blocks, settles, seed, changes, hostBlocks = 0, startsAhead, patient, tiers }: BorrowWorldOptions) {
+  constructor({ blocks, settles, seed, changes, hostBlocks = 0, aheadOfUse, patient, tiers }: BorrowWorldOptions) {
     this.#patient = patient === true;
     const policy = { ...usual, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
@@ -108,7 +108,7 @@ export class BorrowWorld {
       createTokenInstance({
         ...baseConfig,
         ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
-        ...{ startsAhead, contents: { onSsd: undefined }, tiers },
+        ...{ aheadOfUse, contents: { onSsd: undefined }, tiers },
         borrowing: {
           ...{ instance, policy, times, stagingBlocks, rangeBlocks },
           ...{ hostBlocks, hostFirstPage: (total + stagingBlocks + tierBlocks) * 2 },

@@ -23,7 +23,7 @@ function compute(world: BorrowWorld, at: number, lengths: Readonly<Record<number
   }
 }
 
-const ahead = { startsAhead: true, patient: true };
+const ahead = { aheadOfUse: true, patient: true };
 
 describe('a request starts behind blocks that are still arriving', () => {
   it('a request for which other blocks are moved away', () => {
@@ -110,7 +110,7 @@ it('with any other event at instances that borrow, have tiers, and start request
       fc.constantFrom(undefined, { hostBlocks: 130, ssdBlocks: 0 }, { hostBlocks: 50, ssdBlocks: 300 }),
       (specs, choices, death, tiers) => {
         const seed = choices[0] ?? 0;
-        const world = new BorrowWorld({ blocks: [72, 80, 100], settles: true, seed, startsAhead: true, tiers });
+        const world = new BorrowWorld({ blocks: [72, 80, 100], settles: true, seed, aheadOfUse: true, tiers });
         const coming = specs.map(({ kind, tokens, output, from, said: blocks, patienceUs, ...when }, i) => ({
           ...when,
           request: request(`r${i}`, promptOf(kind, tokens), { maxTokens: output }),

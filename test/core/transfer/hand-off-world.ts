@@ -48,7 +48,11 @@ export class HandOffWorld {
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
     this.instances = Array.from({ length: prefills + 2 }, (_, i) =>
-      createLengthInstance({ ...config, queueMax: 1_000, rowsHeld: (id) => this.full.has(i) && !this.begun.has(id) }),
+      createLengthInstance({
+        ...config,
+        queueMax: 1_000,
+        isBackpressured: (id) => this.full.has(i) && !this.begun.has(id),
+      }),
     );
   }
 
@@ -115,10 +119,11 @@ export class HandOffWorld {
         this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
         break;
       case 'stream': {
-        const { id, to, tokens, held } = effect;
+        const { id, to, tokens, firstEvents } = effect;
         expect(tokens).toBeGreaterThanOrEqual(0);
         this.#stream(from, id, tokens);
-        if (held !== undefined) this.messages.push({ to, event: { kind: 'promptReceived', from, id, held } });
+        if (firstEvents !== undefined)
+          this.messages.push({ to, event: { kind: 'promptReceived', from, id, firstEvents } });
         break;
       }
       case 'haltStream':
@@ -142,13 +147,13 @@ export class HandOffWorld {
   }
 
   /** Chunks of pipelines are announced when their steps begin. */
-  #begin(at: number, { range, passes }: Extract<Effect, { kind: 'runStep' }>): void {
+  #begin(at: number, { range, activationsOut }: Extract<Effect, { kind: 'runStep' }>): void {
     this.#needed.delete(at);
     const [served] = this.instances[at]?.inFlight ?? [];
     if (range === undefined || served === undefined) return;
     const { id, sequence } = served;
-    if (passes !== undefined && this.#tellsAhead)
-      this.messages.push({ to: passes.to, event: { kind: 'activationsPending', id, ...passes.chunk } });
+    if (activationsOut !== undefined && this.#tellsAhead)
+      this.messages.push({ to: activationsOut.to, event: { kind: 'activationsPending', id, ...activationsOut.chunk } });
     if (range.index === 0) return;
     const needed = `${id} ${at} ${sequence.computed + sequence.planned}`;
     this.#needed.set(at, needed);

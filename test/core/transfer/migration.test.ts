@@ -62,7 +62,7 @@ describe('an instance whose request outgrows it', () => {
     expect(reserve).toMatchObject({ kind: 'reserve', id: '0', tokens: blocks * blockTokens + 1 });
     expect(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 })).toEqual([]);
     const streamed = small.tell({ kind: 'peer', from: 3, message: { kind: 'reserved', id: '0' } });
-    expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, held: [] }]);
+    expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, firstEvents: [] }]);
     small.tell({ kind: 'peer', from: 3, message: { kind: 'received', id: '0' } });
     expect(small.instance.snapshot().pages.used).toBe(0);
     expect(small.instance.components.migrator?.totals).toMatchObject({ moved: 1, stalls: 1 });

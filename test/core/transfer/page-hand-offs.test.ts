@@ -21,7 +21,7 @@ interface Landing {
   readonly at: number;
   readonly pages: Int32Array;
   readonly parcels: { readonly from: number; readonly step: number; readonly page: number; readonly place: number }[];
-  held: readonly GenerationEvent[] | undefined;
+  firstEvents: readonly GenerationEvent[] | undefined;
   closed: boolean;
 }
 
@@ -126,11 +126,11 @@ class PageWorld {
   }
 
   #settle(landing: Landing, from: number): void {
-    if (landing.closed || landing.held === undefined || landing.parcels.length > 0) return;
-    const { held, at } = landing;
-    landing.held = undefined;
+    if (landing.closed || landing.firstEvents === undefined || landing.parcels.length > 0) return;
+    const { firstEvents, at } = landing;
+    landing.firstEvents = undefined;
     const id = [...this.landings].find(([, other]) => other === landing)?.[0] ?? '';
-    this.orders[at]?.push({ kind: 'promptReceived', from, id, held });
+    this.orders[at]?.push({ kind: 'promptReceived', from, id, firstEvents });
   }
 
   tell(at: number, event: InstanceEvent): void {
@@ -180,7 +180,7 @@ class PageWorld {
         break;
       }
       case 'openReceiveBuffer':
-        this.landings.set(effect.id, { at, pages: effect.pages, parcels: [], held: undefined, closed: false });
+        this.landings.set(effect.id, { at, pages: effect.pages, parcels: [], firstEvents: undefined, closed: false });
         break;
       case 'closeReceiveBuffer': {
         const landing = this.landings.get(effect.id);
@@ -197,7 +197,7 @@ class PageWorld {
         );
         const end = effect.from + effect.tokens;
         const from = this.unsent.resumeAt(effect.id, effect.from, end);
-        if (from === end && effect.held === undefined) break;
+        if (from === end && effect.firstEvents === undefined) break;
         const part = { ...effect, from, tokens: end - from };
         const numbers = pageDescriptorsOf(part, { groups: this.groups, layers }, instance.pools);
         for (let i = 0; i < numbers.length; i += 3)
@@ -208,7 +208,7 @@ class PageWorld {
             place: numbers[i + 2] ?? -1,
           });
         this.unsent.add(effect.id, numbers, end);
-        landing.held = effect.held;
+        landing.firstEvents = effect.firstEvents;
         this.#settle(landing, at);
         break;
       }

@@ -49,8 +49,8 @@ class PrefixWorld {
   behind = 0;
   inVain = 0;
 
-  /** @param blocks of each instance @param startsAhead requests start while their prefixes come */
-  constructor(blocks = 30, patienceUs = 1e9, startsAhead = false) {
+  /** @param blocks of each instance @param aheadOfUse requests start while their prefixes come */
+  constructor(blocks = 30, patienceUs = 1e9, aheadOfUse = false) {
     this.#patienceUs = patienceUs;
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = {
@@ -61,7 +61,7 @@ class PrefixWorld {
       limits,
       coalesce: false,
       queueMax: 1_000,
-      startsAhead,
+      aheadOfUse,
     } as const;
     this.instances = Array.from({ length: instances }, () => createLengthInstance(config));
   }
@@ -231,8 +231,8 @@ describe('prefixes between instances', () => {
         moves,
         sizes,
         fc.constantFrom(true, true, false),
-        (requests, history, size, startsAhead) => {
-          const world = new PrefixWorld(size, 1e9, startsAhead);
+        (requests, history, size, aheadOfUse) => {
+          const world = new PrefixWorld(size, 1e9, aheadOfUse);
           const cancelled = new Set<string>();
           let next = 0;
           for (const [i, { choice, doubled, cancel }] of history.entries()) {
@@ -269,8 +269,8 @@ describe('prefixes between instances', () => {
   test('lost messages delay their requests by no more than the patience', () => {
     let [given, lost] = [0, 0];
     fc.assert(
-      fc.property(requestsOf, moves, fc.boolean(), (requests, history, startsAhead) => {
-        const world = new PrefixWorld(30, 3_000, startsAhead);
+      fc.property(requestsOf, moves, fc.boolean(), (requests, history, aheadOfUse) => {
+        const world = new PrefixWorld(30, 3_000, aheadOfUse);
         for (const request of requests) world.submit(request);
         for (const { choice, cancel } of history) {
           world.advance(choice, false, cancel < 20);
@@ -287,8 +287,8 @@ describe('prefixes between instances', () => {
   });
 
   /** Instance 0 has computed the family's prompt of six blocks. */
-  const warmed = (startsAhead = false) => {
-    const world = new PrefixWorld(30, 1e9, startsAhead);
+  const warmed = (aheadOfUse = false) => {
+    const world = new PrefixWorld(30, 1e9, aheadOfUse);
     world.submit({ at: 0, family: 0, blocks: 6, output: 1, from: 0, said: 0 });
     world.finish();
     return world;

@@ -31,7 +31,7 @@ function world(hostBlocks: number) {
     tiers: { hostBlocks, ssdBlocks: 0 },
   });
   let effects: InstanceEffect<never, never>[] = [];
-  const { clock, moves, handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), { keeps: true }, 3);
+  const { clock, moves, handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), { isStore: true }, 3);
   /** The next fetch: its source, its name, its first block and its end. */
   const asked = () => {
     moves.advance();

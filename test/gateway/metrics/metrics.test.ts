@@ -7,8 +7,8 @@ import { noAccounts } from '../world.ts';
 
 class BusyPort extends ScriptedPort {
   override instances(): readonly InstanceSnapshot[] {
-    const rowLinks = [{ to: 1, bytes: 70, backlogBytes: 30, transport: 'tcp' as const }];
-    return [{ ...this.snapshot(), receivePages: { free: 12, total: 16 }, stageChunks: [3, 4], rowLinks }];
+    const activationLinks = [{ to: 1, bytes: 70, backlogBytes: 30, transport: 'tcp' as const }];
+    return [{ ...this.snapshot(), receivePages: { free: 12, total: 16 }, pipelineChunks: [3, 4], activationLinks }];
   }
 }
 

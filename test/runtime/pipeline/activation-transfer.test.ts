@@ -251,7 +251,7 @@ describe('rows between members', () => {
     },
   );
 
-  it('of what is over have the landing closed that they were to come to, and another is told of instead', () => {
+  it('of what is over have the receiveBuffer closed that they were to come to, and another is told of instead', () => {
     const ends = pair();
     ends[1].rows.expect('r', 1);
     const [first] = ends[1].told.splice(0);
@@ -274,7 +274,7 @@ describe('rows between members', () => {
     ends[0].compute('r', chunkAt(0), made(1, chunkAt(0)));
     ends[0].giveUp();
     ends[0].rows.begin(2, 's', chunkAt(1));
-    expect(ends[0].rows.poll(0)).toEqual([{ kind: 'streamBroken', id: 'r', to: 2, passes: true }]);
+    expect(ends[0].rows.poll(0)).toEqual([{ kind: 'streamBroken', id: 'r', to: 2, ofActivations: true }]);
     expect(ends[0].rows.poll(0)).toEqual([]);
   });
 
@@ -295,16 +295,16 @@ describe('rows between members', () => {
     const ends = pair();
     const [{ rows }] = ends;
     let computed = 0;
-    while (!rows.isBlocked('r')) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
+    while (!rows.isBackpressured('r')) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
     // The last room is for one that knows where to go.
     expect(computed).toBe(roomsOut - 1 + 4);
     // One that was begun is done with: the other side keeps room for it.
     ends[0].compute('r', chunkAt(computed), undefined);
-    expect(rows.isBlocked('r')).toBe(false);
+    expect(rows.isBackpressured('r')).toBe(false);
     // Nothing of another prompt begins for that.
-    expect(rows.isBlocked('s')).toBe(true);
+    expect(rows.isBackpressured('s')).toBe(true);
     ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
-    expect(rows.isBlocked('r')).toBe(true);
+    expect(rows.isBackpressured('r')).toBe(true);
     rows.poll(0);
     expect(rows.nextUs).toBe(1_000_000);
     ends[1].rows.expect('r', 1);
@@ -314,7 +314,7 @@ describe('rows between members', () => {
       expect(ends[1].use('r', chunkAt(taken))).toEqual(made(1, chunkAt(taken)));
     }
     while (tell(ends));
-    expect([rows.isBlocked('r'), rows.nextUs, rows.inFlight]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
+    expect([rows.isBackpressured('r'), rows.nextUs, rows.inFlight]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
     expect(ends[0].woken).toBe(1);
   });
 

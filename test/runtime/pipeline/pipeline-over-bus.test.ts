@@ -28,7 +28,7 @@ const atRest = (cluster: ClusterGateway) =>
       ),
   );
 const ran = (cluster: ClusterGateway, place: number) =>
-  cluster.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[place] ?? 0), 0);
+  cluster.instances().reduce((sum, { pipelineChunks = [] }) => sum + (pipelineChunks[place] ?? 0), 0);
 const bare = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
 
 const requests = [1000, 385, 640].map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 6));
@@ -85,7 +85,7 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
         if (ran(cluster, 1) <= requests.length) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
       await until(() => ran(cluster, 1) > requests.length);
       await behindPrefix(cluster, faults.loss === 0);
-      const links = cluster.instances().map(({ rowLinks = [] }) => rowLinks);
+      const links = cluster.instances().map(({ activationLinks = [] }) => activationLinks);
       expect(links.flat().every(({ to, bytes }) => bytes > 0 && cluster.roles()[to] === 'prefill')).toBe(true);
       expect(links.flat()).not.toHaveLength(0);
       for (const after of [0, 1, 2, 3]) {

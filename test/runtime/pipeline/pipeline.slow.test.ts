@@ -51,7 +51,7 @@ async function atRest(cluster: LiveCluster): Promise<void> {
 /** The same under other names, and with nothing of them cached: an instance answers a name once. */
 const again = (name: string, requests: readonly GenerationRequest[]) =>
   requests.map((request) => ({ ...request, id: `${name} ${request.id}`, salt: name }));
-const chunksOf = (cluster: LiveCluster) => cluster.instances().map(({ stageChunks = [] }) => stageChunks);
+const chunksOf = (cluster: LiveCluster) => cluster.instances().map(({ pipelineChunks = [] }) => pipelineChunks);
 const ran = (cluster: LiveCluster, place: number) =>
   chunksOf(cluster).reduce((sum, chunks) => sum + (chunks[place] ?? 0), 0);
 const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
@@ -91,7 +91,9 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     const head = livePrompt(9, 288);
     await answerOf(pair, liveRequest('head', [...head, 1], 2));
     const bytes = () =>
-      pair.instances().reduce((sum, { rowLinks = [] }) => sum + rowLinks.reduce((all, link) => all + link.bytes, 0), 0);
+      pair
+        .instances()
+        .reduce((sum, { activationLinks = [] }) => sum + activationLinks.reduce((all, link) => all + link.bytes, 0), 0);
     const rowBytes: number[] = [];
     /** Until no patience ended: this machine may have much else to do. Returns the prompt. */
     const behind = async (name: string, start: readonly number[], more: number, together: boolean) => {

@@ -29,7 +29,7 @@ let said = 0;
 function onSaid(message) {
   if (message.events?.some(([id, { kind }]) => kind === 'started' && id === 'poison')) process.exit(5);
   // The member with the last layers is never the first.
-  if (message.prefilled?.includes('struck by the end') && !message.snapshot.stageChunks?.[0]) process.exit(5);
+  if (message.prefilled?.includes('struck by the end') && !message.snapshot.pipelineChunks?.[0]) process.exit(5);
   for (const [id, event] of message.events ?? [])
     if (id === 'last straw' && event.kind === 'tokens' && ++said === 5) process.exit(5);
 }

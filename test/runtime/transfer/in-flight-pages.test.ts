@@ -1,4 +1,4 @@
-// What leaves for a landing, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
+// What leaves for a receiveBuffer, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
 import { describe, expect, it } from 'vitest';
 import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
@@ -28,7 +28,7 @@ function counting() {
   return { left, stopped, giveUp, messenger };
 }
 
-describe('what leaves for a landing', () => {
+describe('what leaves for a receiveBuffer', () => {
   /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
   function leaving(arrived: number) {
     const { left, stopped, giveUp, messenger } = counting();
@@ -110,7 +110,7 @@ describe('a prompt that leaves', () => {
       pageBytes: 64,
     });
     handOffs.onMessage(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, receiveBuffer: 'there' });
-    // What another instance says of a request of the same name is about another landing.
+    // What another instance says of a request of the same name is about another receive buffer.
     handOffs.onMessage(2, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });
     expect(stopped).toEqual([]);
     handOffs.onMessage(1, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });

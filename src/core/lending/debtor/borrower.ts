@@ -216,7 +216,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   }
 
   override launched(flight: InFlight<RunningRequest> | undefined): void {
-    if (this.#demand(flight)) this.#context.endRunAfterStep();
+    if (this.#demand(flight)) this.#context.limitToOneStep();
   }
 
   /** Reports the demand of the new plan and moves blocks out. True when that alone may let the next plan admit more. */

@@ -19,7 +19,7 @@ interface Machine {
   readonly blockTokens: number;
   readonly limits: BatchLimits;
   readonly hostLink?: HostLink | undefined;
-  readonly startsAhead?: boolean | undefined;
+  readonly aheadOfUse?: boolean | undefined;
 }
 
 /** Initial size of the prefix index, in blocks: a small table is fast, and it grows. */
@@ -65,7 +65,7 @@ export function lengthPlacement(
       ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
       bytesPerToken: cost.kvBytesPerToken,
     },
-    aheadRows: instances.every(({ machine }) => machine.startsAhead === true) ? limits.tokensMax : undefined,
+    aheadRows: instances.every(({ machine }) => machine.aheadOfUse === true) ? limits.tokensMax : undefined,
     predictors: instances.map(
       ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
     ),

@@ -61,12 +61,12 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       return 'batch';
     }
     if (event.kind === 'promptReceived') {
-      const { from, id, held } = event;
-      if (!this.receiver.receive(from, id, held)) this.#context.ignore(event, `request ${id} is not expected`);
+      const { from, id, firstEvents } = event;
+      if (!this.receiver.receive(from, id, firstEvents)) this.#context.ignore(event, `request ${id} is not expected`);
       return 'batch';
     }
     if (event.kind === 'streamBroken') {
-      const running = this.sender.settle(event.id, event.to);
+      const running = this.sender.end(event.id, event.to);
       if (running === undefined) return undefined;
       this.#context.handedOff(running);
       this.#context.announce(connectionBroke(event));
@@ -92,11 +92,11 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
       case 'reserved':
         return this.sender.granted(id, from, message.reservation ?? 0, flight?.step)
           ? undefined
-          : `request ${id} does not leave here`;
+          : `request ${id} is not handed off here`;
       case 'received':
       case 'declined': {
-        const running = this.sender.settle(id, from);
-        if (running === undefined) return `request ${id} does not leave here`;
+        const running = this.sender.end(id, from);
+        if (running === undefined) return `request ${id} is not handed off here`;
         if (message.kind === 'declined') this.#context.handOffDeclined(running);
         else this.#context.handedOff(running);
         return undefined;
@@ -126,28 +126,28 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
 
   /** A received prompt is in its blocks: the receive buffer is free. */
   override started({ id, received }: S): void {
-    if (received !== undefined) this.receiver.drop(id);
+    if (received !== undefined) this.receiver.freeBuffer(id);
   }
 
   override drop(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
-    this.sender.drop(id);
+    this.sender.cancel(id);
     if (reason === 'finished' && running !== undefined) this.#check?.ended(running);
     const waits = running?.received !== undefined && !running.started;
-    return (reason === 'cancelled' || waits) && this.receiver.drop(id);
+    return (reason === 'cancelled' || waits) && this.receiver.freeBuffer(id);
   }
 
   /** Schedules received prompts; those are refused that would be late. */
   override admit(): void {
     if (this.receiver.size === 0) return;
     const { requests, capacityTokens } = this.#context;
-    for (const { id, request, held, inParts } of this.receiver.takeReceived()) {
+    for (const { id, request, firstEvents, inParts } of this.receiver.takeReceived()) {
       const late = this.#check?.refusal(request, capacityTokens);
       if (late !== undefined) {
-        this.receiver.drop(id);
+        this.receiver.freeBuffer(id);
         this.#context.notify(id, late);
         continue;
       }
-      const running = this.#context.resume(request, held, inParts);
+      const running = this.#context.resume(request, firstEvents, inParts);
       running.sequence.receivedPages = this.receiver.pagesOf(id);
       requests.add(running);
     }

@@ -13,26 +13,25 @@ interface IncomingPrompt<Request> {
   readonly request: Request;
   readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
-  /** Number of the reservation: how many its sender gave up before. */
+  /** Number of the reservation: how many its sender has withdrawn before. */
   readonly reservation: number;
   granted: boolean;
-  /** Senders whose parts are not here. */
+  /** Senders whose parts have not been received. */
   readonly missing: Set<InstanceIndex>;
-  /** Events that the client receives first; undefined until all parts are here. */
-  held: readonly GenerationEvent[] | undefined;
-  /** The same, from the parts that are here. */
-  first: readonly GenerationEvent[];
+  /** Events that the client receives first, from the parts received so far. */
+  firstEvents: readonly GenerationEvent[];
 }
 
-/** Prompts are received in memory set aside and stay there until they are loaded. Memory is granted in the order of the requests, as far as it goes. */
+/** Prompts are received in receive buffers and stay there until they are loaded. Buffers are granted in the order of the requests, while memory lasts. */
 export class KvReceiver<Request> {
   readonly #sink: EffectSink<Request>;
   readonly #memory: ReceiveMemory;
   readonly #prompts = new Map<RequestId, IncomingPrompt<Request>>();
-  /** Received completely, in order, and not yet taken. */
+  /** Received completely, in order, and not yet scheduled. */
   #received: RequestId[] = [];
-  readonly #gone = new RecentIds();
-  /** Reservations that were given up. */
+  /** Prompts that were loaded, refused or cancelled. */
+  readonly #ended = new RecentIds();
+  /** Reservations that their senders withdrew. */
   readonly #withdrawn = new RecentIds();
 
   constructor(sink: EffectSink<Request>, memory: ReceiveMemory) {
@@ -45,8 +44,8 @@ export class KvReceiver<Request> {
   }
 
   /**
-   * A repeated request is answered as the first one, or with `taken` where the prompt is or was here. A prompt that exceeds all memory is
-   * declined. A reservation that was withdrawn gets no memory.
+   * A repeated `reserve` is answered like the first one, or with `received` where the prompt is or was here. A prompt that exceeds all receive
+   * memory is declined. A withdrawn reservation gets no memory.
    */
   reserve(
     from: InstanceIndex,
@@ -55,7 +54,7 @@ export class KvReceiver<Request> {
   ): void {
     if (this.#withdrawn.has(reservationKey(id, reservation))) return;
     const earlier = this.#prompts.get(id);
-    // The sender gave the earlier reservation up; that message was lost.
+    // The sender has withdrawn the earlier reservation; that message was lost.
     if (earlier !== undefined && earlier.reservation < reservation) this.withdraw(from, id, earlier.reservation);
     const known = this.#prompts.get(id);
     if (known !== undefined) {
@@ -63,7 +62,7 @@ export class KvReceiver<Request> {
       else if (known.granted) this.#answer(from, reserved(id, known));
       return;
     }
-    if (this.#gone.has(id)) {
+    if (this.#ended.has(id)) {
       this.confirm(senders, id);
       return;
     }
@@ -79,21 +78,18 @@ export class KvReceiver<Request> {
       reservation,
       granted: false,
       missing,
-      held: undefined,
-      first: [],
+      firstEvents: [],
     });
     this.#grant();
   }
 
-  /** All of a prompt, or a sender's part of it, is here. False when it is not expected; its sender frees the blocks all the same. */
+  /** A prompt, or a sender's part of it, has been received. False when it is not expected; its sender frees the blocks in any case. */
   receive(from: InstanceIndex, id: RequestId, events: readonly GenerationEvent[]): boolean {
     this.#answer(from, { kind: 'received', id });
     const prompt = this.#prompts.get(id);
     if (prompt?.missing.delete(from) !== true) return false;
-    if (events.length > 0) prompt.first = events;
-    if (prompt.missing.size > 0) return true;
-    prompt.held = prompt.first;
-    this.#received.push(id);
+    if (events.length > 0) prompt.firstEvents = events;
+    if (prompt.missing.size === 0) this.#received.push(id);
     return true;
   }
 
@@ -101,7 +97,7 @@ export class KvReceiver<Request> {
   takeReceived(): readonly {
     readonly id: RequestId;
     readonly request: Request;
-    readonly held: readonly GenerationEvent[];
+    readonly firstEvents: readonly GenerationEvent[];
     /** Several instances computed its layers: none of them has all. */
     readonly inParts: boolean;
   }[] {
@@ -109,9 +105,9 @@ export class KvReceiver<Request> {
     const received = [];
     for (const id of this.#received) {
       const prompt = this.#prompts.get(id);
-      if (prompt?.held === undefined) continue;
-      const { request, held, senders } = prompt;
-      received.push({ id, request, held, inParts: senders.length > 1 });
+      if (prompt === undefined || prompt.missing.size > 0) continue;
+      const { request, firstEvents, senders } = prompt;
+      received.push({ id, request, firstEvents, inParts: senders.length > 1 });
     }
     this.#received = [];
     return received;
@@ -119,7 +115,7 @@ export class KvReceiver<Request> {
 
   /** Prompts that have memory, or wait for some, and are not received completely. */
   *awaited(): Iterable<RequestId> {
-    for (const [id, { held }] of this.#prompts) if (held === undefined) yield id;
+    for (const [id, { missing }] of this.#prompts) if (missing.size > 0) yield id;
   }
 
   /** Pages of the pool that hold the prompt; undefined: it is in host memory. */
@@ -137,13 +133,13 @@ export class KvReceiver<Request> {
     for (const [id, { reservation, granted, missing }] of this.#prompts) yield { id, reservation, granted, missing };
   }
 
-  /** The sender will send nothing. False when the prompt is not known, or the sender's part is here. */
+  /** The sender will send nothing. False when the prompt is not expected, or the sender's part has been received. */
   release(from: InstanceIndex, id: RequestId): boolean {
     const prompt = this.#prompts.get(id);
-    return prompt?.missing.has(from) === true && this.drop(id);
+    return prompt?.missing.has(from) === true && this.freeBuffer(id);
   }
 
-  /** The sender gives a reservation up, and may make another. False when that reservation has no memory and waits for none. */
+  /** The sender withdraws a reservation, and may make another. False when that reservation has no memory and waits for none. */
   withdraw(from: InstanceIndex, id: RequestId, reservation: number): boolean {
     this.#withdrawn.add(reservationKey(id, reservation));
     const prompt = this.#prompts.get(id);
@@ -157,9 +153,9 @@ export class KvReceiver<Request> {
     for (const sender of senders) this.#answer(sender, { kind: 'received', id });
   }
 
-  /** The prompt was loaded, refused or cancelled: its memory is granted to others. False when it is not known. */
-  drop(id: RequestId): boolean {
-    this.#gone.add(id);
+  /** The prompt was loaded, refused or cancelled: its receive buffer is granted to others. False when there is none. */
+  freeBuffer(id: RequestId): boolean {
+    this.#ended.add(id);
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return false;
     this.#free(id, prompt);
@@ -172,7 +168,7 @@ export class KvReceiver<Request> {
     this.#grant();
   }
 
-  /** In order, so that a long prompt is never overtaken without end. */
+  /** In the order of the requests, so that a long prompt is not overtaken without end. */
   #grant(): void {
     for (const [id, prompt] of this.#prompts) {
       if (prompt.granted) continue;

@@ -9,7 +9,7 @@ import type { OutputRelay, RunningRequest } from '../../scheduler/executor/execu
 import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
 /** The instance that decodes a prompt. */
-export interface DecodeLeg {
+export interface DecodeTarget {
   readonly to: InstanceIndex;
   /** Incarnation of that instance, where it is known. */
   readonly incarnation: number | undefined;
@@ -21,12 +21,12 @@ interface SenderGroup {
   readonly range: LayerRange;
 }
 
-/** A prompt that leaves. It takes the events of its request, and copies the blocks of its sequence. */
+/** A prompt that is sent to another instance. It receives the events of its request, and copies the blocks of its sequence. */
 class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, BlockCopier {
   readonly #sender: KvSender<Request, S>;
   readonly request: Request;
   readonly running: S;
-  readonly leg: DecodeLeg;
+  readonly target: DecodeTarget;
   /** Tokens whose keys and values are sent. */
   readonly tokens: number;
   /** Undefined: this instance sends all layers. */
@@ -34,31 +34,31 @@ class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, 
   /** Memory is requested at the receiver, and was granted. */
   isRequested: boolean;
   isGranted = false;
-  /** Number of the reservation: how many were given up before. */
+  /** Number of the reservation: how many were withdrawn before. */
   reservation = 0;
-  /** Leading tokens whose keys and values are on the stream, read from the pages that hold them now. */
+  /** Leading tokens whose keys and values are sent or queued, from the pages that hold them now. */
   streamed = 0;
   /** Events that the client receives from the receiver, before the first token. */
   readonly held: GenerationEvent[] = [];
-  /** Everything that the client receives first from the receiver; undefined until the prompt is computed. */
-  first: readonly GenerationEvent[] | undefined;
+  /** All events that the client receives first from the receiver; undefined until the prompt is computed. */
+  firstEvents: readonly GenerationEvent[] | undefined;
 
-  constructor(sender: KvSender<Request, S>, request: Request, running: S, leg: DecodeLeg, group?: SenderGroup) {
+  constructor(sender: KvSender<Request, S>, request: Request, running: S, target: DecodeTarget, group?: SenderGroup) {
     this.#sender = sender;
     this.request = request;
     this.running = running;
-    this.leg = leg;
+    this.target = target;
     this.tokens = running.sequence.length;
     this.group = group;
-    this.isRequested = !this.requests;
+    this.isRequested = !this.requestsMemory;
   }
 
   get id(): RequestId {
     return this.running.id;
   }
 
-  /** Of a group of senders the first one requests memory. */
-  get requests(): boolean {
+  /** In a group of senders only the first one requests memory. */
+  get requestsMemory(): boolean {
     return this.group === undefined || this.group.range.index === 0;
   }
 
@@ -85,19 +85,19 @@ class OutgoingPrompt<Request, S extends RunningRequest> implements OutputRelay, 
 
 /**
  * A prompt requests memory at its receiver when its prefill starts, streams what is computed once memory is granted, and keeps its blocks
- * until the receiver confirms all of it. Unanswered requests are repeated with every report.
+ * until the receiver confirms all of it. Unanswered `reserve` messages are repeated with every report.
  *
- * A prompt that was preempted gives its memory at the receiver up for one that is computed and waits: that one keeps blocks here which the
+ * A preempted prompt withdraws its reservation while a computed prompt waits for receive memory: the computed one keeps blocks here that the
  * preempted one may need. It requests memory again when it runs again.
  *
- * Before pages that a stream may still read are reused or written again (preemption, deduplication, an aborted step), the stream is halted; it
- * continues from the same token.
+ * A stream is halted before pages that it may still read are reused or overwritten (preemption, deduplication, an aborted step). It continues
+ * from the same token.
  */
 export class KvSender<Request, S extends RunningRequest> {
   readonly #sink: EffectSink<Request>;
-  /** Keys and values leave while later layers and chunks are computed; else when all are. */
+  /** Keys and values are sent while later layers and chunks are computed; else once the prompt is computed. */
   readonly #layerWise: boolean;
-  /** No prompt starts before it has memory at its receiver: with borrowed memory none is held while waiting for that. */
+  /** A prompt starts only once it has memory at its receiver, so that no borrowed memory is held meanwhile. */
   readonly #reservesFirst: boolean;
   readonly #prompts = new Map<RequestId, OutgoingPrompt<Request, S>>();
 
@@ -118,33 +118,33 @@ export class KvSender<Request, S extends RunningRequest> {
   /** Prompts that are computed and keep their blocks. */
   get computed(): number {
     let count = 0;
-    for (const { first } of this.#prompts.values()) if (first !== undefined) count++;
+    for (const { firstEvents } of this.#prompts.values()) if (firstEvents !== undefined) count++;
     return count;
   }
 
-  /** Hands a request off once its prompt is computed. */
-  add(request: Request, running: S, leg: DecodeLeg): void {
-    const prompt = this.#add(request, running, leg);
+  /** Registers a request whose prompt is handed off once it is computed. */
+  add(request: Request, running: S, target: DecodeTarget): void {
+    const prompt = this.#add(request, running, target);
     running.sequence.awaitsDecodeMemory = this.#reservesFirst;
     if (this.#reservesFirst) this.request(prompt);
   }
 
   /** The same for one of several instances that each send a range of the layers. */
-  addRange(request: Request, running: S, leg: DecodeLeg, group: SenderGroup): void {
-    this.#add(request, running, leg, group);
+  addRange(request: Request, running: S, target: DecodeTarget, group: SenderGroup): void {
+    this.#add(request, running, target, group);
     running.sequence.awaitsDecodeMemory = false;
   }
 
   /** Hands off a request that has decoded here: it is parked, and all of it is sent. */
-  move(request: Request, running: S, leg: DecodeLeg): void {
-    const prompt = this.#add(request, running, leg);
+  move(request: Request, running: S, target: DecodeTarget): void {
+    const prompt = this.#add(request, running, target);
     running.sequence.awaitsDecodeMemory = false;
     this.request(prompt);
     this.complete(prompt, []);
   }
 
-  #add(request: Request, running: S, leg: DecodeLeg, group?: SenderGroup): OutgoingPrompt<Request, S> {
-    const prompt = new OutgoingPrompt(this, request, running, leg, group);
+  #add(request: Request, running: S, target: DecodeTarget, group?: SenderGroup): OutgoingPrompt<Request, S> {
+    const prompt = new OutgoingPrompt(this, request, running, target, group);
     this.#prompts.set(running.id, prompt);
     running.relay = prompt;
     running.sequence.copier = prompt;
@@ -152,13 +152,14 @@ export class KvSender<Request, S extends RunningRequest> {
   }
 
   /** For checkers: computed prompts that wait for memory at their receivers. */
-  *stranded(): Iterable<{ readonly id: RequestId; readonly to: InstanceIndex }> {
-    for (const { id, leg, isGranted, first } of this.#prompts.values())
-      if (!isGranted && first !== undefined) yield { id, to: leg.to };
+  *awaitingReceiveMemory(): Iterable<{ readonly id: RequestId; readonly to: InstanceIndex }> {
+    for (const { id, target, isGranted, firstEvents } of this.#prompts.values())
+      if (!isGranted && firstEvents !== undefined) yield { id, to: target.to };
   }
 
-  #isAnyStranded(): boolean {
-    for (const { isGranted, first } of this.#prompts.values()) if (!isGranted && first !== undefined) return true;
+  get #isAnyAwaitingMemory(): boolean {
+    for (const { isGranted, firstEvents } of this.#prompts.values())
+      if (!isGranted && firstEvents !== undefined) return true;
     return false;
   }
 
@@ -169,14 +170,14 @@ export class KvSender<Request, S extends RunningRequest> {
     this.#reserve(prompt);
   }
 
-  /** Repeats requests that were not answered. @returns how many */
+  /** Repeats unanswered `reserve` messages. @returns how many */
   resend(): number {
     let repeated = 0;
     for (const prompt of this.#prompts.values()) {
-      const { isRequested, requests, isGranted, first, reservation } = prompt;
+      const { isRequested, requestsMemory, isGranted, firstEvents, reservation } = prompt;
       if (!isRequested && reservation > 0) this.#withdraw(prompt, reservation - 1);
       // Other members of a group request nothing before all of them have begun.
-      if (!isRequested || (first === undefined && (!requests || isGranted))) continue;
+      if (!isRequested || (firstEvents === undefined && (!requestsMemory || isGranted))) continue;
       this.#reserve(prompt);
       repeated++;
     }
@@ -184,11 +185,11 @@ export class KvSender<Request, S extends RunningRequest> {
   }
 
   #reserve(prompt: OutgoingPrompt<Request, S>): void {
-    const { request, running, group, leg } = prompt;
+    const { request, running, group, target } = prompt;
     const tokens = prompt.tokens > running.sequence.promptLength ? prompt.tokens : undefined;
     const reservation = prompt.reservation === 0 ? undefined : prompt.reservation;
     const { id } = prompt;
-    const { incarnation } = leg;
+    const { incarnation } = target;
     this.#send(prompt, { kind: 'reserve', id, request, incarnation, tokens, senders: group?.senders, reservation });
   }
 
@@ -196,17 +197,17 @@ export class KvSender<Request, S extends RunningRequest> {
     this.#send(prompt, { kind: 'withdraw', id: prompt.id, reservation });
   }
 
-  /** While a computed prompt waits for memory elsewhere, prompts that wait for blocks here keep none there. */
+  /** While a computed prompt waits for receive memory, prompts that wait for blocks here withdraw their reservations. */
   yieldMemory(): void {
-    if (this.#prompts.size < 2 || !this.#isAnyStranded()) return;
+    if (this.#prompts.size < 2 || !this.#isAnyAwaitingMemory) return;
     for (const prompt of this.#prompts.values()) {
-      const { isGranted, first, group, running } = prompt;
-      if (isGranted && first === undefined && group === undefined && running.sequence.state === 'waiting')
-        this.#giveUp(prompt);
+      const { isGranted, firstEvents, group, running } = prompt;
+      if (isGranted && firstEvents === undefined && group === undefined && running.sequence.state === 'waiting')
+        this.#withdrawReservation(prompt);
     }
   }
 
-  #giveUp(prompt: OutgoingPrompt<Request, S>): void {
+  #withdrawReservation(prompt: OutgoingPrompt<Request, S>): void {
     this.#stopStream(prompt);
     this.#withdraw(prompt, prompt.reservation);
     prompt.isRequested = false;
@@ -223,10 +224,10 @@ export class KvSender<Request, S extends RunningRequest> {
     return prompt?.isGranted === true ? prompt.reservation : undefined;
   }
 
-  /** What a step is about to compute leaves layer by layer, as it is computed. */
+  /** Streams layer by layer what the launched step computes. */
   launched(step: StepNumber): void {
     for (const prompt of this.#prompts.values()) {
-      // A preempted prompt gave its memory up.
+      // A preempted prompt has withdrawn its reservation.
       if (!prompt.isRequested && prompt.running.sequence.planned > 0) this.request(prompt);
       this.#streamStep(prompt, step);
     }
@@ -235,9 +236,10 @@ export class KvSender<Request, S extends RunningRequest> {
   /** Streams what is computed of prompts without rows in the step, before it may move to creditors. */
   catchUp(): void {
     for (const prompt of this.#prompts.values()) {
-      const { isGranted, first, streamed, running } = prompt;
+      const { isGranted, firstEvents, streamed, running } = prompt;
       const { computed, planned, arriving } = running.sequence;
-      if (!isGranted || !this.#layerWise || first !== undefined || planned > 0 || arriving !== undefined) continue;
+      if (!isGranted || !this.#layerWise || firstEvents !== undefined || planned > 0 || arriving !== undefined)
+        continue;
       if (computed <= streamed) continue;
       this.#stream(prompt, streamed, computed, undefined, undefined);
       prompt.streamed = computed;
@@ -249,36 +251,36 @@ export class KvSender<Request, S extends RunningRequest> {
     if (!prompt.isGranted || !this.#layerWise || planned === 0) return;
     const from = prompt.streamed;
     const to = Math.min(computed + planned, prompt.tokens);
-    // Blocks that the step waits for leave as they come.
+    // Blocks that the step waits for are sent as they arrive.
     const here = arriving === undefined ? computed : from;
     if (here > from) this.#stream(prompt, from, here, undefined, undefined);
     if (to > here) this.#stream(prompt, here, to, step, undefined);
     prompt.streamed = to;
   }
 
-  /** A step has ended: what it did not compute is computed again. */
+  /** A step has ended: streams go back to what is computed. */
   stepEnded(): void {
     for (const prompt of this.#prompts.values())
-      if (prompt.first === undefined) this.halt(prompt, prompt.running.sequence.computed);
+      if (prompt.firstEvents === undefined) this.halt(prompt, prompt.running.sequence.computed);
   }
 
-  /** Tokens from `fromToken` on leave again, once they are computed again or from the pages that hold them then. */
+  /** Tokens from `fromToken` on are sent again later: recomputed, or from their new pages. */
   halt(prompt: OutgoingPrompt<Request, S>, fromToken: number): void {
     if (prompt.streamed <= fromToken) return;
     prompt.streamed = fromToken;
-    this.#sink.emit({ kind: 'haltStream', id: prompt.id, to: prompt.leg.to, from: fromToken });
+    this.#sink.emit({ kind: 'haltStream', id: prompt.id, to: prompt.target.to, from: fromToken });
   }
 
   /** The prompt is computed. Its client receives `events` from the receiver, after `started`, which this instance may not have delivered. */
   complete(prompt: OutgoingPrompt<Request, S>, events: readonly GenerationEvent[]): void {
-    prompt.first = events.length === 0 ? events : [startedEvent(prompt.running), ...prompt.held, ...events];
-    if (prompt.isGranted) this.#streamRest(prompt, prompt.first);
+    prompt.firstEvents = events.length === 0 ? events : [startedEvent(prompt.running), ...prompt.held, ...events];
+    if (prompt.isGranted) this.#streamRest(prompt, prompt.firstEvents);
   }
 
-  /** The receiver has granted memory; `step` is in flight. False when the request has left: the receiver releases the memory. A repeated grant does nothing. */
+  /** The receiver has granted memory; `step` is in flight. False when no such prompt is sent: the receiver releases the memory. A repeated grant does nothing. */
   granted(id: RequestId, from: InstanceIndex, reservation: number, step: StepNumber | undefined): boolean {
     const prompt = this.#prompts.get(id);
-    if (prompt?.leg.to !== from) {
+    if (prompt?.target.to !== from) {
       this.#sink.emit({ kind: 'send', to: from, message: { kind: 'release', id } });
       return false;
     }
@@ -289,23 +291,23 @@ export class KvSender<Request, S extends RunningRequest> {
     if (prompt.isGranted) return true;
     prompt.isGranted = true;
     prompt.running.sequence.awaitsDecodeMemory = false;
-    if (prompt.first !== undefined) this.#streamRest(prompt, prompt.first);
+    if (prompt.firstEvents !== undefined) this.#streamRest(prompt, prompt.firstEvents);
     else if (step !== undefined) this.#streamStep(prompt, step);
     return true;
   }
 
-  /** The receiver has the prompt, or never will. Undefined: no such prompt leaves here. */
-  settle(id: RequestId, from: InstanceIndex): S | undefined {
+  /** Ends a hand-off: the receiver has the prompt, or never will. Undefined: no such prompt is sent from here. */
+  end(id: RequestId, from: InstanceIndex): S | undefined {
     const prompt = this.#prompts.get(id);
-    if (prompt?.leg.to !== from) return undefined;
+    if (prompt?.target.to !== from) return undefined;
     this.#forget(prompt);
-    // The message may answer an earlier copy: the rest of the stream is not needed.
+    // The message may answer an earlier transfer of the prompt: the rest of the stream is not needed.
     if (prompt.isGranted) this.#stopStream(prompt);
     return prompt.running;
   }
 
   /** The request ends here: its stream stops, and the receiver releases its memory. */
-  drop(id: RequestId): void {
+  cancel(id: RequestId): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
     this.#forget(prompt);
@@ -319,34 +321,34 @@ export class KvSender<Request, S extends RunningRequest> {
     running.sequence.copier = undefined;
   }
 
-  #streamRest(prompt: OutgoingPrompt<Request, S>, held: readonly GenerationEvent[]): void {
-    this.#stream(prompt, prompt.streamed, prompt.tokens, undefined, held);
+  #streamRest(prompt: OutgoingPrompt<Request, S>, firstEvents: readonly GenerationEvent[]): void {
+    this.#stream(prompt, prompt.streamed, prompt.tokens, undefined, firstEvents);
     prompt.streamed = prompt.tokens;
   }
 
   #stream(
-    { running, leg, group, tokens: promptTokens }: OutgoingPrompt<Request, S>,
+    { running, target, group, tokens: promptTokens }: OutgoingPrompt<Request, S>,
     from: number,
     end: number,
     step: StepNumber | undefined,
-    held: readonly GenerationEvent[] | undefined,
+    firstEvents: readonly GenerationEvent[] | undefined,
   ): void {
     const { id } = running;
     const { table } = running.sequence;
-    const [to, tokens, range] = [leg.to, end - from, group?.range];
-    this.#sink.emit({ kind: 'stream', id, to, from, tokens, promptTokens, table, step, held, range });
+    const [to, tokens, range] = [target.to, end - from, group?.range];
+    this.#sink.emit({ kind: 'stream', id, to, from, tokens, promptTokens, table, step, firstEvents, range });
   }
 
-  #stopStream({ id, leg }: OutgoingPrompt<Request, S>): void {
-    this.#sink.emit({ kind: 'stopStream', id, to: leg.to, of: 'handoff' });
+  #stopStream({ id, target }: OutgoingPrompt<Request, S>): void {
+    this.#sink.emit({ kind: 'stopStream', id, to: target.to, of: 'handoff' });
   }
 
-  #send({ leg }: OutgoingPrompt<Request, S>, message: PeerMessage<Request>): void {
-    this.#sink.emit({ kind: 'send', to: leg.to, message });
+  #send({ target }: OutgoingPrompt<Request, S>, message: PeerMessage<Request>): void {
+    this.#sink.emit({ kind: 'send', to: target.to, message });
   }
 }
 
-/** The first event that its client receives of a prompt. */
+/** The first event that the client of a prompt receives. */
 export function startedEvent({ sequence }: RunningRequest): GenerationEvent {
   return { kind: 'started', cachedTokens: sequence.cachedTokens ?? 0 };
 }

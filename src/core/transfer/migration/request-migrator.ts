@@ -12,7 +12,7 @@ import {
   type StepDraft,
 } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import type { DecodeLeg, KvSender } from '../hand-off/kv-sender.ts';
+import type { DecodeTarget, KvSender } from '../hand-off/kv-sender.ts';
 import { type MigrationPolicy, mayOutgrow, outgrowing } from './outgrowing.ts';
 
 export interface MigrationConfig extends MigrationPolicy {
@@ -45,7 +45,7 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
   /** Sequences for which a bigger instance is requested. */
   readonly #requested = new Set<Sequence>();
   /** Bigger instances that are known, until the next step is planned. */
-  readonly #granted = new Map<RequestId, DecodeLeg>();
+  readonly #granted = new Map<RequestId, DecodeTarget>();
   /** Sequences without rows, and since when. */
   readonly #stalledUs = new Map<Sequence, number>();
   readonly #totals = { moved: 0, movedTokens: 0, stalls: 0, stallUs: 0 };
@@ -111,14 +111,14 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
     const { requests, scheduler, executor } = this.#context;
     for (const sequence of [...this.#requested]) {
       const running = requests.ofSequence(sequence);
-      const leg = running === undefined ? undefined : this.#granted.get(running.id);
-      if (running === undefined || leg === undefined || sequence.state !== 'running') continue;
+      const target = running === undefined ? undefined : this.#granted.get(running.id);
+      if (running === undefined || target === undefined || sequence.state !== 'running') continue;
       this.#stall(sequence);
       scheduler.park(sequence);
       this.#requested.delete(sequence);
       this.#totals.moved++;
       this.#totals.movedTokens += sequence.computed;
-      this.#sender.move(executor.requestOf(running), running, leg);
+      this.#sender.move(executor.requestOf(running), running, target);
     }
     this.#granted.clear();
   }

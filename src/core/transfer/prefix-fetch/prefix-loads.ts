@@ -99,12 +99,12 @@ export class PrefixLoads<S extends RunningRequest> {
   readonly #pending = new Map<Sequence, PendingLoad<S>>();
   readonly #loads = new Map<RequestId, Load<S>>();
 
-  /** @param startsAhead requests may start before all blocks are here */
-  constructor(context: InstanceContext<Identified, S>, sources: PrefixSources<S>, startsAhead: boolean) {
+  /** @param aheadOfUse requests may start before all blocks are here */
+  constructor(context: InstanceContext<Identified, S>, sources: PrefixSources<S>, aheadOfUse: boolean) {
     this.#cache = context.kvCache;
     this.#context = context;
     this.#sources = sources;
-    this.#start = startsAhead ? new EarlyStart(context) : undefined;
+    this.#start = aheadOfUse ? new EarlyStart(context) : undefined;
   }
 
   /** Requests that load. */

@@ -30,13 +30,13 @@ type PeerPart = LoadPart & { readonly source: InstanceIndex };
 
 export interface PrefixFetchConfig {
   /** Requests may start while their prefixes are on their way, layer by layer: steps wait for what `awaitedBlocks` lists. */
-  readonly startsAhead?: boolean | undefined;
+  readonly aheadOfUse?: boolean | undefined;
   /** Predicted time to read so many blocks of SSD. Undefined: none. */
   readonly ssdReadUs?: ((blocks: number) => number) | undefined;
   /** Stores that keep what this instance computes, until a `stores` event names others. */
   readonly stores?: readonly Store[] | undefined;
   /** A store: it fetches what other instances offer. */
-  readonly keeps?: boolean | undefined;
+  readonly isStore?: boolean | undefined;
 }
 
 export class PrefixMoves<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
@@ -58,8 +58,8 @@ export class PrefixMoves<Request extends Identified, S extends RunningRequest> e
     this.sends = new PrefixSends(context);
     this.offers = new PrefixOffers(context, this.sends, config.stores ?? []);
     this.#stagings = new PrefixStagings(context, this.sends);
-    this.loads = new PrefixLoads(context, this, config.startsAhead === true);
-    this.takes = config.keeps === true ? new PrefixStore(context, this) : undefined;
+    this.loads = new PrefixLoads(context, this, config.aheadOfUse === true);
+    this.takes = config.isStore === true ? new PrefixStore(context, this) : undefined;
   }
 
   get #hasContents(): boolean {
@@ -176,7 +176,7 @@ export class PrefixMoves<Request extends Identified, S extends RunningRequest> e
   }
 
   override contribute(step: StepDraft<S>): void {
-    if (this.loads.size > 0 && this.#config.startsAhead === true)
+    if (this.loads.size > 0 && this.#config.aheadOfUse === true)
       step.awaitsBlocks ||= step.requests.some(({ sequence }) => sequence.arriving !== undefined);
   }
 
