@@ -2,13 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { HubError } from '../weights/hub/errors.ts';
-import { addNamed, type Named } from './named-commands.ts';
+import { addCommands, type CommandLoaders } from './named-commands.ts';
 import { packageFile } from './package-root.ts';
 import { withReadableHelp } from './terminal/help.ts';
 import { UsageError } from './usage-error.ts';
 
 /** In the order of the help. */
-const commands: Named = {
+const commands: CommandLoaders = {
   serve: async () => (await import('./commands/serve.ts')).serveCommand(),
   top: async () => (await import('./commands/top.ts')).topCommand(),
   join: async () => (await import('./commands/join.ts')).joinCommand(),
@@ -21,14 +21,14 @@ const commands: Named = {
   bench: async (words) => (await import('./commands/bench.ts')).benchCommand(words),
 };
 
-/** Has the command that `words` names, or all commands when it names none. */
+/** Adds the command that `words` names, or all commands when it names none. */
 async function createProgram(words: readonly string[]): Promise<Command> {
   const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
   const program = new Command('kvasir')
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
-  await addNamed(program, commands, words);
+  await addCommands(program, commands, words);
   return withExitCodes(withReadableHelp(program));
 }
 

@@ -1,12 +1,12 @@
 // Commands by name, each loaded on first use, so that no command waits for the modules of another.
 import type { Command } from 'commander';
 
-export type Named = Readonly<Record<string, (words: readonly string[]) => Command | Promise<Command>>>;
+export type CommandLoaders = Readonly<Record<string, (words: readonly string[]) => Command | Promise<Command>>>;
 
 /** Adds the command that the first of `words` names, with the other words, or all commands when it names none. */
-export async function addNamed(
+export async function addCommands(
   parent: Command,
-  commands: Named,
+  commands: CommandLoaders,
   [named = '', ...rest]: readonly string[],
 ): Promise<void> {
   const selected = Object.hasOwn(commands, named) ? [named] : Object.keys(commands);

@@ -4,8 +4,8 @@ import type { z } from 'zod';
 type Issue = z.core.$ZodIssue;
 /** Options with secret values, which are not printed. */
 const secrets: ReadonlySet<PropertyKey> = new Set(['token', 'apiKey']);
-/** The message of zod for a missing value or one of no known form. */
-const saysNothing = 'Invalid input';
+/** The message of zod for a missing value, or for one that matches no form. */
+const genericMessage = 'Invalid input';
 
 /**
  * Describes the first issue.
@@ -25,24 +25,24 @@ export function describeIssue(
     typeof part === 'number' ? `[${part}]` : `.${flagOf(String(part))}`,
   );
   const what = isPlainList(value) ? '' : place.join('').replace(/^\./, '');
-  const shown = secrets.has(name) ? '' : ` ${written(value)}`;
+  const shown = secrets.has(name) ? '' : ` ${shownValue(value)}`;
   return `Cannot use --${flagOf(String(name))}${shown}: ${what === '' ? '' : `${what}: `}${message}`;
 }
 
-/** For a union of forms, the form that matched furthest is the intended one. */
+/** The message and place of an issue. For a union of forms, the form that matched furthest is the intended one. */
 function innermost(issue: Issue): { readonly message: string; readonly path: readonly PropertyKey[] } {
   if (issue.code !== 'invalid_union') return { message: issue.message, path: [] };
   const found = issue.errors.flatMap(([first]) => {
     if (first === undefined) return [];
     const { message, path } = innermost(first);
-    return message === saysNothing ? [] : [{ message, path: [...first.path, ...path] }];
+    return message === genericMessage ? [] : [{ message, path: [...first.path, ...path] }];
   });
   const [best] = found.sort((a, b) => b.path.length - a.path.length);
   return best === undefined || best.path.length === 0 ? { message: issue.message, path: [] } : best;
 }
 
-/** Removes user names and passwords from addresses. */
-function written(value: unknown): string {
+/** The value as text, without user names and passwords in addresses. */
+function shownValue(value: unknown): string {
   const isShort = typeof value !== 'object' || value === null || isPlainList(value);
   return (isShort ? String(value) : JSON.stringify(value)).replace(/:\/\/[^/\s]*@/g, '://');
 }

@@ -31,9 +31,9 @@ describe('the highest rate', () => {
   it('of a workload meets the share, and a slightly higher rate does not', async () => {
     const flags = { workload: 'arxiv', requests: '60', mixed: '2', ttftSlo: '5s', tbtSlo: '100ms', seed: '4' };
     const options = readOptions(simulationSchema, flags);
-    const { found, knob, simulation } = await runAtHighestRate(options, 0.9);
+    const { found, parameter, simulation } = await runAtHighestRate(options, 0.9);
     const { withinSlo, requests } = simulation.outcome;
-    expect(knob).toBe('rate');
+    expect(parameter).toBe('rate');
     expect(withinSlo / requests).toBeGreaterThanOrEqual(0.9);
     const { outcome } = await runSimulation({ ...options, rate: found.above });
     expect(outcome.withinSlo / outcome.requests).toBeLessThan(0.9);

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { SimulationProgress } from '../../src/cli/simulate/simulation-progress.ts';
 
-const run = { nowUs: 3_725e6, live: 12, outcome: { requests: 1234 } };
+const run = { nowUs: 3_725e6, unfinished: 12, outcome: { requests: 1234 } };
 
 function shown(isTTY: boolean, times: readonly (readonly [number, number])[]): readonly string[] {
   const written: string[] = [];

@@ -39,7 +39,7 @@ it('left by a run with more instances are reported with their size on disk', () 
     writeFileSync(join(folder, 'key'), '');
     expect(leftoverTiers(folder, 11)).toBeUndefined();
     expect(leftoverTiers(folder, 2)).toMatch(
-      /^A run with more than 2 instances left [45] MB at \S+: instance-10\.blocks, instance-3: found again/,
+      /^An earlier run with more than 2 instances left [45] MB at \S+: instance-10\.blocks, instance-3: run that many again/,
     );
   } finally {
     rmSync(folder, { recursive: true });

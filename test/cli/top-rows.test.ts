@@ -66,11 +66,11 @@ it('shows instances, pages, debts and load', () => {
     {
       ...{ instance: 0, name: 'p', role: 'prefill', up: 'yes', waiting: 2, running: 1, pages: '60/100', cached: 30 },
       ...{ 'load%': 25, 'prompt/s': 300, 'output/s': 0, 'hit%': 25, 'sent over': 'shared', 'backlog MB': 1 },
-      ...{ lent: 0, borrowed: 3, owes: '1:3', refused: 1, 'guest q/s': 0 },
+      ...{ lent: 0, borrowed: 3, owes: '1:3', refused: 1, 'remote q/s': 0 },
     },
     {
       ...{ instance: 1, name: 'd', role: 'decode', 'output/s': 40, lent: 3, borrowed: 0, owes: '' },
-      ...{ 'guest q/s': 70, 'guest MB/s': 2 },
+      ...{ 'remote q/s': 70, 'remote MB/s': 2 },
     },
   ]);
   // A single view has no rates.

@@ -20,7 +20,7 @@ describe('a cluster with admission by SLO', () => {
     let wasted = 0;
     fc.assert(
       fc.property(traces, kinds, (trace, kind) => {
-        const { outcome, live } = run(trace, { ...admitting(kind), queueMax: 1_000 });
+        const { outcome, unfinished: live } = run(trace, { ...admitting(kind), queueMax: 1_000 });
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
         const single = run(trace, { ...admitting(kind, false), queueMax: 1_000 }).outcome;
         expect([single.stateHash, single.endUs]).toEqual([outcome.stateHash, outcome.endUs]);
@@ -65,7 +65,7 @@ describe('a cluster with admission by SLO', () => {
       fc.property(traces, fc.constantFrom(...admissionKinds), fc.boolean(), (trace, kind, byRefusal) => {
         const retries = { most: 3, afterUs: byRefusal ? undefined : 40_000, seed: 5 };
         const run2 = (coalesce: boolean) => run(trace, { ...admitting(kind, coalesce), queueMax: 8, retries });
-        const { outcome, live } = run2(true);
+        const { outcome, unfinished: live } = run2(true);
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
         expect(outcome.completedRequests + outcome.refusedRequests).toBe(trace.length);
         expect(run2(false).outcome.stateHash).toBe(outcome.stateHash);

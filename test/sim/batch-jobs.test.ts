@@ -26,7 +26,7 @@ describe('batch jobs', () => {
   it('are held by the conductor while their share of memory is promised', () => {
     // Half of 24 blocks on each of two instances: 192 tokens; a job needs 119.
     const jobs = Array.from({ length: 6 }, (_, i) => jobOf(i, 0, 100, 20));
-    const { outcome, live } = run(jobs, { instances: split() });
+    const { outcome, unfinished: live } = run(jobs, { instances: split() });
     expect([outcome.batch.completed, live]).toEqual([6, 0]);
     // Two at a time: three times the duration of the first two.
     expect(outcome.batch.completionUs.max).toBeGreaterThan(2.9 * outcome.batch.completionUs.percentile(0.1));
@@ -63,7 +63,7 @@ describe('batch jobs', () => {
         const trace = requests.map((request) => (request.index % every === 0 ? { ...request, batch: true } : request));
         const outcomes = [true, false].map((coalesce) => {
           const instances = apart ? split(coalesce) : cluster({ mixed: 2 }, { coalesce, limits });
-          const { outcome, live } = run(trace, { instances });
+          const { outcome, unfinished: live } = run(trace, { instances });
           expect([outcome.requests + outcome.batch.requests, live]).toEqual([trace.length, 0]);
           expect(outcome.completedRequests).toBe(outcome.requests);
           return outcome;

@@ -43,7 +43,7 @@ describe('inline prefill', () => {
       fc.property(traces, fc.boolean(), fc.constantFrom(16, 64, 128), (trace, late, inlineTokens) => {
         const admission = { ...config.admission, slo: late ? slo : undefined, inlineTokens };
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, live } = run(trace, {
+          const { outcome, unfinished: live } = run(trace, {
             instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
             admission,
           });

@@ -66,7 +66,7 @@ describe('chunked pipeline prefill', () => {
         (trace, [prefill = 2, decode = 1, members = 2], narrow, late) => {
           const outcomes = [true, false].map((coalesce) => {
             const slo = late ? { ttft: { us: 60_000 }, tbt: { us: 9_000 } } : undefined;
-            const { outcome, live } = run(trace, {
+            const { outcome, unfinished: live } = run(trace, {
               instances: cluster({ prefill, decode }, { coalesce, limits }),
               admission: { ...config.admission, kind: late ? 'early' : 'none', slo },
               linkBytesPerSecond: narrow ? 1e8 : undefined,
@@ -245,7 +245,7 @@ describe('groups under faults', () => {
   it.each([0, 1, 2])('answer all requests when member %i fails within a prompt, and leak nothing', (member) => {
     for (const atMs of [1, 8, 15, 22, 30]) {
       const simulation = underFaults([`crash:instance=${member},at=${atMs}ms,for=300ms`]);
-      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
+      expect([simulation.outcome.completedRequests, simulation.unfinished]).toEqual([4, 0]);
       expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
     }
   });
@@ -253,7 +253,7 @@ describe('groups under faults', () => {
   it.each([1, 2])('answer all requests, long before their timeout, when member %i is cut off for a time', (member) => {
     for (let atMs = 1; atMs < 40; atMs += 1.5) {
       const simulation = underFaults([`partition:instance=${member},at=${atMs}ms,for=20ms`]);
-      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
+      expect([simulation.outcome.completedRequests, simulation.unfinished]).toEqual([4, 0]);
       expect(simulation.outcome.endUs).toBeLessThan(times.timeoutUs / 4);
       expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
     }
@@ -264,7 +264,7 @@ describe('groups under faults', () => {
     for (let seed = 1; seed <= 20; seed++) {
       const simulation = underFaults(['loss:ratio=0.33'], seed);
       const { completedRequests, groupPrefills, endUs } = simulation.outcome;
-      expect([completedRequests, simulation.live]).toEqual([4, 0]);
+      expect([completedRequests, simulation.unfinished]).toEqual([4, 0]);
       expect(endUs).toBeLessThan(times.timeoutUs / 2);
       groups += groupPrefills;
     }
@@ -290,7 +290,7 @@ describe('groups under faults', () => {
       }));
       const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };
       const simulation = run(trace, { instances: prefills, pipeline: { members: 2, tokensOver: 60 }, faults });
-      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([8, 0]);
+      expect([simulation.outcome.completedRequests, simulation.unfinished]).toEqual([8, 0]);
       expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
       fetched += simulation.outcome.bytesMoved.prefix;
       cached += simulation.outcome.cachedTokens;

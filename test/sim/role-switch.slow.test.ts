@@ -88,7 +88,7 @@ describe('roles that follow the work', () => {
         const admission = { ...config.admission, slo, roleSwitch, inlineTokens: inline ? 64 : undefined };
         const crowd = trace.map((request) => ({ ...request, arrivalUs: Math.floor(request.arrivalUs / 4) }));
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, live } = run(crowd, {
+          const { outcome, unfinished: live } = run(crowd, {
             instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
             admission,
           });

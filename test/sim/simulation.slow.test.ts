@@ -45,7 +45,7 @@ describe('a simulated run', () => {
     fc.assert(
       fc.property(traces, fc.constantFrom(...placementKinds), (trace, kind) => {
         const placement = { ...config.placement, kind };
-        const { outcome, live } = run(trace, { placement });
+        const { outcome, unfinished: live } = run(trace, { placement });
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
         expect(outcome.refusedRequests + outcome.completedRequests).toBe(trace.length);
         const single = run(trace, { placement, instances: mixed(2, { coalesce: false }) }).outcome;
@@ -150,7 +150,11 @@ describe('a simulated run', () => {
       fc.property(traces, links, fc.constantFrom(1, 3), (trace, linkBytesPerSecond, balancingThreshold) => {
         const placement = { ...config.placement, balancingThreshold };
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, live } = run(trace, { instances: mixed(3, { coalesce }), linkBytesPerSecond, placement });
+          const { outcome, unfinished: live } = run(trace, {
+            instances: mixed(3, { coalesce }),
+            linkBytesPerSecond,
+            placement,
+          });
           expect([outcome.requests, live]).toEqual([trace.length, 0]);
           moved += outcome.bytesMoved.prefix;
           return [outcome.stateHash, outcome.endUs, outcome.steps];
@@ -213,7 +217,7 @@ describe('disaggregated prefill and decode', () => {
         const outcomes = [true, false].map((coalesce) => {
           const changes = { coalesce, handOff: { ...handOff, layerWise, receiveTokens } };
           const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
-          const { outcome, live } = run(trace, { instances, linkBytesPerSecond: link });
+          const { outcome, unfinished: live } = run(trace, { instances, linkBytesPerSecond: link });
           expect([outcome.requests, live]).toEqual([trace.length, 0]);
           return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
         });

@@ -37,7 +37,7 @@ for (const [where, tiers] of [
     simulation.arrive(requestOf(2, 4_000_000, 97, 2, 7));
     simulation.advance(5_000_000);
     expect(simulation.cluster.faults?.isUp(0)).toBe(false);
-    expect(simulation.live).toBe(0);
+    expect(simulation.unfinished).toBe(0);
     expect(simulation.outcome.cachedTokens - before).toBe(5 * blockTokens);
   });
 

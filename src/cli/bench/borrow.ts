@@ -88,15 +88,15 @@ interface PoolSettings {
   readonly threads?: number;
   readonly lending?: BorrowOptions | undefined;
   readonly context?: number;
-  readonly inTurn?: boolean;
+  readonly roundRobin?: boolean;
 }
 
 async function open(path: string, { weights, inputs }: Options, pool: PoolSettings): Promise<Serving> {
-  const { instances = 1, tokens, threads = 1, lending, context, inTurn } = pool;
+  const { instances = 1, tokens, threads = 1, lending, context, roundRobin } = pool;
   const kvMemory = (await kvBytesPerToken(path, inputs)) * tokens;
   const options = { ...{ model: path, weights, inputs, threads, context, kvMemory }, eviction: 'lru' } as const;
   const serving = await openServing(options, {
-    ...{ queue: 64, lending, placement: inTurn === true ? 'round-robin' : undefined },
+    ...{ queue: 64, lending, placement: roundRobin === true ? 'round-robin' : undefined },
     instances: Array.from({ length: instances }, () => ({ role: 'mixed', threads }) as const),
   });
   await serving.cluster.ready();
@@ -110,7 +110,7 @@ async function kvBytesPerToken(model: string, inputs: Options['inputs']): Promis
   return layers * kvHeads * headDim * 2 * (inputs === 'f32' ? 4 : 2);
 }
 
-async function withAll<T>(opened: readonly Serving[], use: () => Promise<T>): Promise<T> {
+async function closingAll<T>(opened: readonly Serving[], use: () => Promise<T>): Promise<T> {
   try {
     return await use();
   } finally {
@@ -124,15 +124,15 @@ async function speed(path: string, options: Options) {
   const alone = await open(path, options, { tokens: big, threads: bigThreads });
   const borrowing = await open(path, options, { instances, tokens: pool, lending: rules, context });
   const ports = { alone: alone.cluster, borrowing: borrowing.cluster, vocabSize: alone.model.vocabSize };
-  return withAll([alone, borrowing], () => benchSpeed({ ...options, ...ports, onProgress: progress }));
+  return closingAll([alone, borrowing], () => benchSpeed({ ...options, ...ports, onProgress: progress }));
 }
 
 async function settle(path: string, options: Options) {
-  const shared = { instances: 2, tokens: options.pool, inTurn: true };
+  const shared = { instances: 2, tokens: options.pool, roundRobin: true };
   const on = await open(path, options, { ...shared, lending: rules });
   const off = await open(path, options, { ...shared, lending: { ...rules, settle: false } });
   const ports = { on: on.cluster, off: off.cluster, vocabSize: on.model.vocabSize };
-  return withAll([on, off], () => benchSettle({ pool: options.pool, ...ports, onProgress: progress }));
+  return closingAll([on, off], () => benchSettle({ pool: options.pool, ...ports, onProgress: progress }));
 }
 
 async function move(path: string, options: Options) {
@@ -145,5 +145,5 @@ async function move(path: string, options: Options) {
   };
   const ports = { borrowing: borrowing.cluster, small: small.cluster, vocabSize: small.model.vocabSize, openBigger };
   const shares = options.shares.map((part) => 1 / part);
-  return withAll([borrowing, small], () => benchMove({ ...ports, pool, shares, onProgress: progress }));
+  return closingAll([borrowing, small], () => benchMove({ ...ports, pool, shares, onProgress: progress }));
 }

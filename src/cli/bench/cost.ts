@@ -92,12 +92,12 @@ class Servers {
   #kernelsOf(point: ServingPoint): StepKernels {
     const { hardware, precision, kv } = point;
     const options = this.#optionsOf(point);
-    const measured = [hardware, precision, kv].join();
-    const tables = this.#tables.get(measured) ?? readTables(options);
-    this.#tables.set(measured, tables);
-    const laidOut = [measured, point.model, point.tensorParallel].join();
-    const kernels = this.#kernels.get(laidOut) ?? measuredKernels(options, tables);
-    this.#kernels.set(laidOut, kernels);
+    const tablesKey = [hardware, precision, kv].join();
+    const tables = this.#tables.get(tablesKey) ?? readTables(options);
+    this.#tables.set(tablesKey, tables);
+    const kernelsKey = [tablesKey, point.model, point.tensorParallel].join();
+    const kernels = this.#kernels.get(kernelsKey) ?? measuredKernels(options, tables);
+    this.#kernels.set(kernelsKey, kernels);
     return kernels;
   }
 
@@ -112,7 +112,7 @@ function withCost(point: ServingPoint, cost: StepCostModel, front: FrontTimes): 
   return errorsOf(point, simulatePoint(point, { cost, memoryBytes, weightBytes }, front));
 }
 
-/** Slow simulations are left out of the search, but not out of the errors. */
+/** True for points that simulate fast. The others take no part in the search, only in the errors. */
 function isSearched({ outputTokens, concurrency }: ServingPoint): boolean {
   return outputTokens <= 1024 && concurrency <= 32;
 }

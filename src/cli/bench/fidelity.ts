@@ -23,11 +23,11 @@ const schema = benchModelSchema.extend({
   seed: z.coerce.number().int().min(0).default(1),
 });
 
-/** At least; the fewest rounds may take longer. */
+/** Time in which calibration rounds start; the smallest number of rounds may take longer. */
 const calibrationMs = 4000;
 
-/** Each of the two rehearsals has the load's number of requests divided by this. */
-const rehearsalShare = 3;
+/** Requests of the load over those of each of the two rehearsals. */
+const rehearsalDivisor = 3;
 
 /** Capacity of a step record. */
 const stepsMax = 1_000_000;
@@ -47,7 +47,7 @@ export function fidelityCommand(): Command {
       const { instances, threads, ...options } = readOptions(schema, flags);
       const records = Array.from({ length: instances }, () => createStepRecord(stepsMax));
       const requests = makeLoad(options);
-      const length = Math.max(10, Math.ceil(options.requests / rehearsalShare));
+      const length = Math.max(10, Math.ceil(options.requests / rehearsalDivisor));
       const rehearsal = (other: number) => makeLoad({ ...options, requests: length, seed: options.seed + other });
       const rehearsals = [rehearsal(2 ** 20), rehearsal(2 ** 21)] as const;
       const longest = Math.max(

@@ -29,8 +29,8 @@ export function handOffCommand(): Command {
         const instances = roles.map((role) => ({ role, threads: own.threads }));
         return openServing(options, { queue: 1, instances, transport, sendsAtEnd, traces: true });
       };
-      const apart = ['prefill', 'decode'] as const;
-      const servings = [await open(['mixed']), await open(apart), await open(apart, true)];
+      const disaggregated = ['prefill', 'decode'] as const;
+      const servings = [await open(['mixed']), await open(disaggregated), await open(disaggregated, true)];
       const [alone, pair, atEnd] = servings;
       try {
         await Promise.all(servings.map(({ cluster }) => cluster.ready()));

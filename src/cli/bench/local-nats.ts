@@ -3,7 +3,7 @@ import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { atEnd, type TemporaryFolder, temporaryFolder } from '../serve/exit-cleanup.ts';
+import { atExit, type TemporaryFolder, temporaryFolder } from '../serve/exit-cleanup.ts';
 import { UsageError } from '../usage-error.ts';
 
 export class LocalNats {
@@ -15,7 +15,7 @@ export class LocalNats {
     this.url = `nats://127.0.0.1:${port}`;
     this.#folder = temporaryFolder('cluster');
     const flags = ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder.path];
-    this.#process = endsWithUs(spawn('nats-server', flags, { stdio: 'ignore' }));
+    this.#process = killAtExit(spawn('nats-server', flags, { stdio: 'ignore' }));
   }
 
   /** Resolves when it answers. @throws UsageError if nats-server is not installed */
@@ -24,8 +24,8 @@ export class LocalNats {
       throw new UsageError('Cannot start the cluster: nats-server is not installed');
     const port = await freePort();
     const nats = new LocalNats(port);
-    for (let tries = 0; !(await answers(port)); tries++) {
-      if (tries === 200) {
+    for (let attempts = 0; !(await acceptsConnections(port)); attempts++) {
+      if (attempts === 200) {
         await nats.close();
         throw new Error('Cannot start the cluster: the NATS server does not answer');
       }
@@ -35,22 +35,22 @@ export class LocalNats {
   }
 
   async close(): Promise<void> {
-    await killed(this.#process);
+    await killChild(this.#process);
     this.#folder.remove();
   }
 }
 
 /** Kills the child when this process exits. */
-export function endsWithUs(child: ChildProcess): ChildProcess {
+export function killAtExit(child: ChildProcess): ChildProcess {
   child.once(
     'exit',
-    atEnd(() => child.kill('SIGKILL')),
+    atExit(() => child.kill('SIGKILL')),
   );
   return child;
 }
 
-/** Resolves when the child has exited. */
-export async function killed(child: ChildProcess): Promise<void> {
+/** Kills the child if it still runs; resolves when it has exited. */
+export async function killChild(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const ended = once(child, 'exit');
   child.kill('SIGKILL');
@@ -67,7 +67,7 @@ function freePort(): Promise<number> {
   });
 }
 
-function answers(port: number): Promise<boolean> {
+function acceptsConnections(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1')
       .once('connect', () => {

@@ -58,7 +58,7 @@ export function pipelineCommand(): Command {
         throw new UsageError(
           `Cannot use --transport ${transport}: instances of one process share memory: it needs --processes`,
         );
-      const opened = await (processes ? openApart(options) : openTogether(options));
+      const opened = await (processes ? openOnProcesses(options) : openOnThreads(options));
       try {
         const { vocabSize, id: model } = opened.model;
         const rows = await benchPipeline({ ...opened, vocabSize, prompts, repeats, onProgress: progress });
@@ -85,7 +85,7 @@ function contextOf({ prompts }: Options): number {
   return Math.max(...prompts) + 2;
 }
 
-async function openTogether(options: Options): Promise<Opened> {
+async function openOnThreads(options: Options): Promise<Opened> {
   const { model, weights, inputs, threads, members } = options;
   const all = { model, weights, inputs, threads, context: contextOf(options), eviction: 'lru' } as const;
   const open = (prefills: number) => {
@@ -105,7 +105,7 @@ async function openTogether(options: Options): Promise<Opened> {
   }
 }
 
-async function openApart(options: Options): Promise<Opened> {
+async function openOnProcesses(options: Options): Promise<Opened> {
   const { model, weights, inputs, members, transport } = options;
   const all = { model, weights, inputs, transport, context: contextOf(options) };
   const closing: { close(): Promise<void> }[] = [];
@@ -145,7 +145,7 @@ async function openProcesses(
   const quiet = { log: () => {}, traces: false };
   const unparsed = { ...given, nats: url, cluster: name, instances, logLevel: 'error' };
   const options = serveOptionsSchema.parse(unparsed);
-  const children = new ChildInstances(url, options, instances, { log: quiet.log, died: () => {} });
+  const children = new ChildInstances(url, options, instances, { log: quiet.log, exited: () => {} });
   const gateway = await openClusterGateway(url, options, quiet);
   const close = async (): Promise<void> => {
     await Promise.all([gateway.close(), children.close()]);

@@ -41,7 +41,8 @@ export function placementCommand(): Command {
     .option('--json', 'Print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
-      const prompts = options.trace === undefined ? made(options) : await read(options, options.trace);
+      const prompts =
+        options.trace === undefined ? generatedPrompts(options) : await tracePrompts(options, options.trace);
       const report = benchPlacement({ ...options, prompts, onProgress: progress });
       if (json === true) return console.log(JSON.stringify(report));
       const { decisionUs, ...facts } = report;
@@ -50,7 +51,7 @@ export function placementCommand(): Command {
     });
 }
 
-async function read({ blockTokens, prompts: most }: Options, trace: string): Promise<readonly TraceRequest[]> {
+async function tracePrompts({ blockTokens, prompts: most }: Options, trace: string): Promise<readonly TraceRequest[]> {
   const prompts: TraceRequest[] = [];
   for await (const { requests } of readTrace(trace, { blockTokens })) {
     prompts.push(...requests.slice(0, most - prompts.length));
@@ -60,7 +61,7 @@ async function read({ blockTokens, prompts: most }: Options, trace: string): Pro
 }
 
 /** Sessions like the real workload of Mooncake, with the lengths of its conversation trace. */
-function made({ blockTokens, prompts }: Options): readonly TraceRequest[] {
+function generatedPrompts({ blockTokens, prompts }: Options): readonly TraceRequest[] {
   const { real } = presets;
   const input = { kind: 'log-normal', mean: 12_000, variation: 1.3 } as const;
   const generator = new WorkloadGenerator({ ...real, lengths: { ...real.lengths, input } }, { seed: 0, blockTokens });

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KillableCluster } from '../../bench/kills/kills.ts';
 import { packageFile } from '../package-root.ts';
-import { endsWithUs, killed, LocalNats } from './local-nats.ts';
+import { killAtExit, killChild, LocalNats } from './local-nats.ts';
 
 export interface ProcessClusterOptions {
   readonly instances: number;
@@ -49,7 +49,7 @@ export class ProcessCluster implements KillableCluster {
 
   async replace(instance: number): Promise<void> {
     const member = this.#members[instance];
-    if (member !== undefined) await killed(member);
+    if (member !== undefined) await killChild(member);
     this.#members[instance] = this.#join();
   }
 
@@ -64,7 +64,7 @@ export class ProcessCluster implements KillableCluster {
 
   /** Ends all processes. */
   async close(): Promise<void> {
-    for (const child of this.#processes) await killed(child);
+    for (const child of this.#processes) await killChild(child);
     await this.#nats.close();
   }
 
@@ -73,9 +73,9 @@ export class ProcessCluster implements KillableCluster {
     for (let i = 0; i < instances; i++) this.#members.push(this.#join());
     const flags = ['--port', '0', '--queue', String(queue), '--log-level', 'error'];
     this.#gateway = this.#run(['serve', ...flags, ...this.#model()], 'pipe');
-    this.#url = await addressOf(this.#gateway);
-    for (let tries = 0; (await ready(this.#url)) !== instances; tries++) {
-      if (tries === 600)
+    this.#url = await addressOf(this.#gateway, 'start the cluster');
+    for (let attempts = 0; (await ready(this.#url)) !== instances; attempts++) {
+      if (attempts === 600)
         throw new Error(`Cannot start the cluster: ${await ready(this.#url)} of ${instances} instances serve`);
       await sleep(100);
     }
@@ -92,21 +92,24 @@ export class ProcessCluster implements KillableCluster {
 
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
     const command = [packageFile('dist/cli/main.js'), ...flags];
-    const child = endsWithUs(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
+    const child = killAtExit(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
     this.#processes.push(child);
     return child;
   }
 }
 
-function addressOf(gateway: ChildProcess): Promise<string> {
+/** The address that a `kvasir serve` prints. @param purpose for the error if it exits first */
+export function addressOf(server: ChildProcess, purpose: string): Promise<string> {
   return new Promise((resolve, reject) => {
     let output = '';
-    gateway.stdout?.setEncoding('utf8').on('data', (text: string) => {
+    server.stdout?.setEncoding('utf8').on('data', (text: string) => {
       output += text;
       const url = /Serving on (\S+)/.exec(output)?.[1];
       if (url !== undefined) resolve(url);
     });
-    gateway.once('exit', (code) => reject(new Error(`Cannot start the cluster: the gateway ended with ${code}`)));
+    server.once('exit', (code) =>
+      reject(new Error(`Cannot ${purpose}: the server ended with ${code} before it served`)),
+    );
   });
 }
 

@@ -8,10 +8,11 @@ import type { ServerMemory } from '../../bench/soak/settle.ts';
 import { readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
 import { packageFile } from '../package-root.ts';
-import { memoryQuestion } from '../serve/host/memory-probe.ts';
+import { memoryRequest } from '../serve/host/memory-probe.ts';
 import { printTable } from '../terminal/table.ts';
 import { UsageError } from '../usage-error.ts';
 import { progress } from './options.ts';
+import { addressOf } from './process-cluster.ts';
 
 /** Small, so that the cache is full within the first minute and later growth is not cache. */
 const kvMemory = '64m';
@@ -63,7 +64,7 @@ async function soakOwnServer(model: string | undefined, options: Options): Promi
     stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
   });
   try {
-    const url = await addressOf(server);
+    const url = await addressOf(server, 'soak');
     return await benchSoak({ ...options, url, measure: () => measure(server), onSample });
   } finally {
     const ended = server.exitCode === null ? once(server, 'exit') : undefined;
@@ -72,21 +73,9 @@ async function soakOwnServer(model: string | undefined, options: Options): Promi
   }
 }
 
-function addressOf(server: ChildProcess): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let output = '';
-    server.stdout?.setEncoding('utf8').on('data', (text: string) => {
-      output += text;
-      const url = /Serving on (\S+)/.exec(output)?.[1];
-      if (url !== undefined) resolve(url);
-    });
-    server.once('exit', (code) => reject(new Error(`Cannot soak: the server ended with ${code} before it served`)));
-  });
-}
-
 async function measure(server: ChildProcess): Promise<ServerMemory> {
   const answer = once(server, 'message');
-  server.send(memoryQuestion);
+  server.send(memoryRequest);
   const [memory] = (await answer) as [ServerMemory];
   return memory;
 }

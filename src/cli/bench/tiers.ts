@@ -44,7 +44,7 @@ export function tiersCommand(): Command {
           onProgress: progress,
         });
         if (json === true) console.log(JSON.stringify({ model: id, threads: own.threads, rows }));
-        else printTable(rows, 'Time to first token by the place of the prefix');
+        else printTable(rows, 'Time to first token by the tier of the prefix');
       } finally {
         await serving.close();
         ssd.remove();

@@ -1,9 +1,9 @@
 // `kvasir bench NAME`: the benches by name.
 import { Command } from 'commander';
-import { addNamed, type Named } from '../named-commands.ts';
+import { addCommands, type CommandLoaders } from '../named-commands.ts';
 
 /** In the order of the help. */
-const benches: Named = {
+const benches: CommandLoaders = {
   engine: async () => (await import('../bench/engine.ts')).engineCommand(),
   kernel: async () => (await import('../bench/kernel.ts')).kernelCommand(),
   http: async () => (await import('../bench/http.ts')).httpCommand(),
@@ -22,9 +22,9 @@ const benches: Named = {
   soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 
-/** Has the bench that `words` names, or all benches when it names none. */
+/** Adds the bench that `words` names, or all benches when it names none. */
 export async function benchCommand(words: readonly string[]): Promise<Command> {
   const command = new Command('bench').description('Measure a part of the system; every bench has its own --help');
-  await addNamed(command, benches, words);
+  await addCommands(command, benches, words);
   return command;
 }

@@ -4,7 +4,7 @@ import { Command } from 'commander';
 import type { ChatMessage } from '../../text/template/chat-template.ts';
 import { addModelFlags, readOptions } from '../options/options.ts';
 import { describeInstances } from '../serve/describe-instances.ts';
-import { ask } from '../serve/model/local-generation.ts';
+import { generateText } from '../serve/model/local-generation.ts';
 import { openServing } from '../serve/open-serving.ts';
 import { addGenerationFlags, generationSchema } from './generate.ts';
 
@@ -26,7 +26,7 @@ export function chatCommand(): Command {
           if (line === '/reset') messages = [...beginning];
           if (line === '' || line.startsWith('/')) continue;
           messages.push({ role: 'user', content: line });
-          const { text } = await ask(serving, { messages }, options, (piece) => process.stdout.write(piece));
+          const { text } = await generateText(serving, { messages }, options, (piece) => process.stdout.write(piece));
           messages.push({ role: 'assistant', content: text });
           console.log();
         }

@@ -3,7 +3,7 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { addModelFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
 import { numeric } from '../options/schema-parts.ts';
-import { ask } from '../serve/model/local-generation.ts';
+import { generateText } from '../serve/model/local-generation.ts';
 import { openServing } from '../serve/open-serving.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
@@ -44,7 +44,7 @@ export function generateCommand(): Command {
           await serving.cluster.ready();
           const settings = { ...options, maxTokens: options.maxTokens ?? maxTokensDefault };
           const input = chat === true ? { messages: [{ role: 'user', content: prompt }] } : { text: prompt };
-          const answer = await ask(serving, input, settings, (text) => {
+          const answer = await generateText(serving, input, settings, (text) => {
             if (json !== true) process.stdout.write(text);
           });
           console.log(json === true ? JSON.stringify(answer) : '');

@@ -74,14 +74,14 @@ export function joinCommand(): Command {
         throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
       refuseTooMuchMemory(options, [{ role: options.role }]);
       if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
-      await serveAsMember(options.nats, options);
+      await serveInstance(options.nats, options);
     },
   );
 }
 
 /** Serves until SIGTERM or SIGINT. @throws Error when the instance can no longer serve */
-async function serveAsMember(nats: string, options: JoinOptions): Promise<void> {
-  // Both take long to load: options are refused before.
+async function serveInstance(nats: string, options: JoinOptions): Promise<void> {
+  // These modules load slowly: invalid options are refused before.
   const [{ openLog }, { openClusterInstance }] = await Promise.all([
     import('../serve/host/server-log.ts'),
     import('../serve/open-cluster.ts'),

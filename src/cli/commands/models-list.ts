@@ -48,8 +48,8 @@ export function listMachine(json: boolean): void {
   for (const repository of repositories) {
     console.log(`${repository.id}: ${sizes(repository)}`);
     for (const { commit, revisions, path, files, models } of repository.snapshots) {
-      const of = revisions.length === 0 ? '' : `${revisions.join(', ')} = `;
-      console.log(`  ${of}${commit.slice(0, 8)}: ${files.length === 1 ? '1 file' : `${files.length} files`}`);
+      const names = revisions.length === 0 ? '' : `${revisions.join(', ')} = `;
+      console.log(`  ${names}${commit.slice(0, 8)}: ${files.length === 1 ? '1 file' : `${files.length} files`}`);
       for (const model of models) console.log(`    ${model.path.slice(path.length + 1) || 'model'}: ${facts(model)}`);
     }
   }

@@ -68,7 +68,7 @@ async function removeNamed(model: string, yes: boolean, json: boolean): Promise<
   const removal = planRemoval(cacheFolder, referenceOf(model));
   const { bytes } = removal;
   const needsConsent = !yes && process.stdin.isTTY === true;
-  if (needsConsent && !(await consents(`Remove ${model}, ${megabytes(bytes)}? [y/N] `))) {
+  if (needsConsent && !(await confirms(`Remove ${model}, ${megabytes(bytes)}? [y/N] `))) {
     console.log('Nothing was removed');
     return;
   }
@@ -76,7 +76,7 @@ async function removeNamed(model: string, yes: boolean, json: boolean): Promise<
   console.log(json ? JSON.stringify({ model, bytes }) : `Removed ${model}: ${megabytes(bytes)}`);
 }
 
-async function consents(question: string): Promise<boolean> {
+async function confirms(question: string): Promise<boolean> {
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
   try {
     return /^y(es)?$/i.test((await terminal.question(question)).trim());

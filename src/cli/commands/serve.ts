@@ -8,8 +8,8 @@ import {
   addModelFlags,
   addPinFlag,
   computes,
+  defaultInstance,
   givenOptions,
-  oneInstance,
   readOptions,
   type ServeOptions,
   serveOptionsSchema,
@@ -24,8 +24,8 @@ import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { addHelpAll, groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 
-/** Options of instances: a gateway without instances refuses them. */
-const ofInstances = [
+/** Options of instances, which a gateway without instances refuses. */
+const instanceOptionNames = [
   'threads',
   'weights',
   'inputs',
@@ -38,6 +38,7 @@ const ofInstances = [
   'borrow',
   'transport',
 ] as const;
+
 export function serveCommand(): Command {
   const command = new Command('serve').description('Serve a model over an OpenAI-compatible endpoint');
   addPinFlag(addModelFlags(command))
@@ -76,16 +77,16 @@ export function serveCommand(): Command {
     for (const own of options.instances ?? []) if (!computes(own)) refuseStoreOptions(own, { ...options, ...own });
     refuseSharedFolders(options, options.instances ?? []);
     if (options.nats === undefined || options.instances !== undefined)
-      refuseTooMuchMemory(options, options.instances ?? [oneInstance]);
+      refuseTooMuchMemory(options, options.instances ?? [defaultInstance]);
     if (options.nats === undefined) refuseClusters(options);
-    else refuseUnused(options, givenOptions(flags));
-    // A gateway takes long to load: options are refused before.
+    else refuseGatewayOptions(options, givenOptions(flags));
+    // The gateway loads slowly: invalid options are refused before.
     const { serveModel } = await import('../serve/serve-model.ts');
     await serveModel(options);
   });
 }
 
-/** Refuses options of a cluster of processes. Mixed instances prefill every prompt on its decode instance. */
+/** Refuses options that have no effect without a cluster of processes, or without separate prefill and decode. */
 function refuseClusters(options: ServeOptions): void {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
@@ -96,10 +97,11 @@ function refuseClusters(options: ServeOptions): void {
   );
 }
 
-function refuseUnused(options: ServeOptions, given: Record<string, unknown>): void {
+/** Refuses options that have no effect with --nats. */
+function refuseGatewayOptions(options: ServeOptions, given: Record<string, unknown>): void {
   if (options.transport === 'memory')
     throw new UsageError('Cannot use --transport memory with --nats: it is for instances of one process');
-  const wrong = options.instances === undefined && ofInstances.find((name) => given[name] !== undefined);
+  const wrong = options.instances === undefined && instanceOptionNames.find((name) => given[name] !== undefined);
   if (wrong)
     throw new UsageError(
       `Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`,

@@ -25,11 +25,11 @@ export function simulateCommand(): Command {
     .option('--config <file>', 'The same as the argument')
     .option(
       '--find-rate <share>',
-      'Search the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
+      'Find the highest --rate, or --speed of a trace, that keeps this share of requests within the SLO',
     )
     .optionsGroup(groups.faults)
     .option('--check', 'Check every invariant after every event')
-    .option('--chaos', 'Inject random faults with all checks on instead of a workload, one run per seed from --seed on')
+    .option('--chaos', 'Run random faults with all checks instead of a workload, once for each seed from --seed on')
     .option('--seeds <n>', 'Run --chaos with this number of seeds (default: 100)');
   const rare = [
     ...[groups.instances, groups.memory, groups.lending, groups.pipeline, groups.tiers, groups.network, groups.roles],
@@ -46,16 +46,16 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const { outcome, lending, cluster, fates } = search?.simulation ?? (await runSimulation(options));
+      const { outcome, lending, cluster, messageCounts } = search?.simulation ?? (await runSimulation(options));
       const report = {
-        ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
+        ...(search && { [search.parameter]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
         seed: options.seed,
         pricePerHour: pricePerHourOf(options),
         ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
         ...(cluster.faults && {
           faults: Object.fromEntries(cluster.faults.injected),
-          handlers: Object.fromEntries(fates.counts),
+          handlers: Object.fromEntries(messageCounts.counts),
         }),
       };
       if (json === true) console.log(JSON.stringify(report));

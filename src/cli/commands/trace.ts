@@ -87,7 +87,7 @@ function generateCommand(): Command {
   );
 }
 
-/** One text per group of requests, generated on demand. */
+/** The lines of each group of requests as one text. */
 async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<string, void> {
   for await (const { requests } of pieces) yield requests.map((request) => `${mooncakeLine(request)}\n`).join('');
 }

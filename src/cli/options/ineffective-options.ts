@@ -3,7 +3,7 @@
 import { UsageError } from '../usage-error.ts';
 import { toFlag } from './options.ts';
 
-const rulesOfLoans = [
+const loanOptions = [
   'lendShare',
   'lendHost',
   'lowWater',
@@ -13,8 +13,8 @@ const rulesOfLoans = [
   'settleMs',
   'remoteCacheMs',
 ];
-const ofBorrowing = [...rulesOfLoans, 'borrowAhead', 'settle'];
-const ofForecasts = ['forecast', 'td', 'refusalProbabilityMax'];
+const borrowOptions = [...loanOptions, 'borrowAhead', 'settle'];
+const forecastOptions = ['forecast', 'td', 'refusalProbabilityMax'];
 
 /**
  * Refuses options without effect.
@@ -36,8 +36,8 @@ export function refuseIneffective(
   },
 ): void {
   const rules = [
-    [borrow, ofBorrowing, '--borrow'],
-    [admission === 'predictive', ofForecasts, '--admission predictive'],
+    [borrow, borrowOptions, '--borrow'],
+    [admission === 'predictive', forecastOptions, '--admission predictive'],
     [roleSwitch, ['roleDwell'], '--role-switch'],
     [cppGroup !== undefined, ['cppTokens'], '--cpp-group'],
   ] as const;

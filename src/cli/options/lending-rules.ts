@@ -41,21 +41,21 @@ export function lentBytes({
 }
 
 /** Shares of the KV pool: hysteresis above the low-water mark, recall threshold, and smallest loan. */
-const highWaterBeyond = 0.03;
+const hysteresisShare = 0.03;
 const recallShare = 0.01;
 const loanShare = 0.01;
 export function policyOf(
   blocks: number,
   { lendShare, lowWater, lookAheadMs, remoteAttentionShare, borrowAhead }: BorrowOptions,
 ): LendingPolicy {
-  const of = (part: number) => Math.max(1, Math.ceil(blocks * part));
-  const lowWaterBlocks = borrowAhead ? of(lowWater) : 0;
-  const loanBlocksMin = of(loanShare);
+  const blocksOf = (part: number) => Math.max(1, Math.ceil(blocks * part));
+  const lowWaterBlocks = borrowAhead ? blocksOf(lowWater) : 0;
+  const loanBlocksMin = blocksOf(loanShare);
   return {
     lentShareMax: lendShare,
     lowWaterBlocks,
-    highWaterBlocks: lowWaterBlocks + loanBlocksMin + of(highWaterBeyond),
-    recallBlocks: Math.min(of(recallShare), lowWaterBlocks),
+    highWaterBlocks: lowWaterBlocks + loanBlocksMin + blocksOf(hysteresisShare),
+    recallBlocks: Math.min(blocksOf(recallShare), lowWaterBlocks),
     lookAheadUs: borrowAhead ? lookAheadMs * 1000 : 0,
     loanBlocksMin,
     remoteAttentionPermilleMax: Math.round(remoteAttentionShare * 1000),

@@ -68,13 +68,13 @@ const instanceSchema = z.strictObject({
 });
 export type InstanceOptions = z.infer<typeof instanceSchema>;
 /** A mixed instance with default settings. */
-export const oneInstance: InstanceOptions = { role: 'mixed' };
+export const defaultInstance: InstanceOptions = { role: 'mixed' };
 
 /** A number of equal instances, or a list of instances. */
 const instancesSchema = z
   .union(
     [
-      count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
+      count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => defaultInstance)),
       z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
     ],
     `write a number from 1 to ${instancesMax}, or a list of {role, threads, kv-memory, host-memory, ssd, ssd-size}`,
@@ -269,7 +269,7 @@ export function readConfig(path: string): Record<string, unknown> {
   return withCurrentNames(inCamelCase(parsed) as Record<string, unknown>);
 }
 
-/** YAML keys may be written like flags. */
+/** Option names of YAML keys, which may be written like flags. */
 function inCamelCase(given: unknown): unknown {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
   return Object.fromEntries(

@@ -33,14 +33,14 @@ function classesOf(text: string): unknown {
 }
 
 const priority = numeric(z.number().int().min(-1000).max(1000)).default(0);
-const ofTraces = { priority, share: numeric(z.number().min(0)).default(0) };
+const traceClassFields = { priority, share: numeric(z.number().min(0)).default(0) };
 const classForms = 'write name=TTFT/TBT or name=COMPLETION, in YAML name: {ttft, tbt} or name: {completion}';
 const traceForms = `${classForms}, each with @SHARE or without`;
 
 /** @param each fields of a class besides its times */
 function classesWith<Each extends z.ZodRawShape>(each: Each, forms: string) {
-  const ends = z.strictObject({ completion: bound, ...each });
-  const sloClass = z.union([z.strictObject({ ttft: bound, tbt: bound, ...each }), ends], forms);
+  const completionClass = z.strictObject({ completion: bound, ...each });
+  const sloClass = z.union([z.strictObject({ ttft: bound, tbt: bound, ...each }), completionClass], forms);
   return fromText(classesOf).pipe(z.record(z.string().regex(/^[\w-]+$/), sloClass, forms));
 }
 
@@ -60,7 +60,7 @@ const admissionFields = {
 /** Options for requests of a workload. */
 export const sloFields = {
   ...admissionFields,
-  sloClasses: classesWith(ofTraces, traceForms).optional(),
+  sloClasses: classesWith(traceClassFields, traceForms).optional(),
   retries: numeric(z.number().int().min(0)).default(0),
   retryAfter: numeric(z.number().positive()).optional(),
 };

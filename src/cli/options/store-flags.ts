@@ -4,11 +4,11 @@ import { UsageError } from '../usage-error.ts';
 import { toFlag } from './options.ts';
 
 /** Options of instances that compute. */
-const ofComputing = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow', 'roleSwitch'] as const;
+const computeOptions = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow', 'roleSwitch'] as const;
 
 /** @param given options of the store by name @param tiers its tiers, own or of all instances @throws UsageError */
 export function refuseStoreOptions(given: Readonly<Record<string, unknown>>, tiers: TierOptions): void {
-  const unsupported = ofComputing.find((name) => given[name] !== undefined);
+  const unsupported = computeOptions.find((name) => given[name] !== undefined);
   if (unsupported !== undefined)
     throw new UsageError(`Cannot use --${toFlag(unsupported)} for a store: it computes nothing`);
   if (tiers.hostMemory === undefined && tiers.ssd === undefined)

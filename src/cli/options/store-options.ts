@@ -40,8 +40,8 @@ export function addStoreFlags(command: Command): Command {
     .option('--store-hardware <name>', 'Build store instances from this hardware (default: --hardware)')
     .option('--store-nic-gbps <n>', 'Limit the NICs of store instances to this rate (default: by hardware)')
     .option('--store-price-per-hour <price>', 'Charge this price per store machine (default: --price-per-hour)')
-    .option('--store-host-blocks <n>', 'Keep this number of KV blocks in the host memory of each (default: half of it)')
-    .option('--store-ssd-blocks <n>', 'Keep this number of KV blocks on the SSD of each (default: 0)');
+    .option('--store-host-blocks <n>', 'Keep this number of KV blocks in the host memory of each store (default: half)')
+    .option('--store-ssd-blocks <n>', 'Keep this number of KV blocks on the SSD of each store (default: 0)');
 }
 
 /** Appends stores, to which the other instances offer their blocks. @throws UsageError if a store has no memory */

@@ -46,7 +46,7 @@ interface InstanceTiersOptions {
   readonly layers: number;
 }
 
-/** @throws UsageError if the hardware has no such memory */
+/** Capacities and rates of the tiers of an instance. @throws UsageError if the hardware has no such memory */
 export function instanceTiers({ options, hardware, machines, kvBytesPerToken, layers }: InstanceTiersOptions) {
   const { devices, hostMemoryBytes, hostLinkBytesPerSecond, ssd } = hardware;
   const blockBytes = options.blockTokens * kvBytesPerToken;
@@ -70,9 +70,9 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
     );
   if (ssdBlocks > 0 && hostBlocks === 0)
     throw cannot('--ssd-cache-blocks', ssdBlocks, 'SSD needs host memory above it, and there is none');
-  const ssdRoom = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
-  if (ssdBlocks > ssdRoom)
-    throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdRoom}`);
+  const ssdCapacity = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
+  if (ssdBlocks > ssdCapacity)
+    throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdCapacity}`);
   const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
   const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
   const hostMemory = lentBlocks === 0 ? undefined : lent;

@@ -1,4 +1,4 @@
-// Reads YAML files. The parser is loaded with the first file, so that commands without one start sooner.
+// Reads YAML files. The parser is loaded with the first file, so that a command without YAML files starts sooner.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 

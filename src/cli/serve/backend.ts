@@ -11,7 +11,7 @@ const addon = packageFile('build/kvasir.node');
 export function createBackend(threads: number, log: (message: string) => void = console.error): Backend {
   const found = findNative();
   if (found.kind === 'loaded') return createNativeBackend({ threads });
-  // Without a compiler the build has printed the reason.
+  // Without an addon the build has already printed the reason.
   if (existsSync(addon)) log(`Computing with the slow TypeScript reference: ${found.why}`);
   return new ReferenceBackend();
 }

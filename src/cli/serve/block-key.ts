@@ -1,4 +1,4 @@
-// The hash key of block ids, stored with blocks that outlive a process: another key would give other ids.
+// The hash key of block ids, stored beside the blocks on SSD: with another key they would have other ids.
 import { randomBytes } from 'node:crypto';
 import { linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { codeOf, makeFolder } from './host/make-folder.ts';
 const keyBytes = 16;
 const keyPattern = /^kvasir-block-key-1 ([0-9a-f]{32})\n$/;
 
-/** Four words, read from the folder or created in it. @throws Error in one line */
+/** Four words, read from the key file of the folder, which is created if it does not exist. @throws Error in one line */
 export function blockKeyOf(folder: string): Uint32Array {
   const path = join(folder, 'key');
   makeFolder(folder, 'blocks');

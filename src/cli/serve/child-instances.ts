@@ -9,8 +9,8 @@ import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../op
 import { tierSettings } from './instance-tiers.ts';
 
 const command = fileURLToPath(new URL('../main.js', import.meta.url));
-/** Time to leave the cluster after SIGTERM. */
-const leaveMs = 5_000;
+/** Time to leave the cluster after SIGTERM, before SIGKILL. */
+const killAfterMs = 5_000;
 
 /** The message of a child to its parent after joining. */
 export interface JoinedMessage {
@@ -21,7 +21,7 @@ export interface JoinedMessage {
 interface ChildObserver {
   readonly log: (line: string) => void;
   /** Called when a joined instance has exited. */
-  readonly died: (name: string, incarnation: number) => void;
+  readonly exited: (name: string, incarnation: number) => void;
 }
 
 export class ChildInstances {
@@ -41,7 +41,7 @@ export class ChildInstances {
     });
   }
 
-  /** Resolves when all have joined. @throws Error if one exits before, after it printed the reason */
+  /** Resolves when all have joined. @throws Error if one exits before; it has printed the reason */
   joined(): Promise<readonly InstanceDescription[]> {
     return Promise.all(this.#children.map((child) => child.joined));
   }
@@ -57,24 +57,24 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
   const { logFormat } = options;
-  const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, logFormat, transport };
-  const given = { ...same, threads, kvMemory, role: own.role };
+  const shared = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, logFormat, transport };
+  const given = { ...shared, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   const handsOver = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
   const switches = own.role === 'mixed' && handsOver ? ['--role-switch'] : [];
-  return [...spelled(given), ...recheck, ...switches];
+  return [...asFlags(given), ...recheck, ...switches];
 }
 
-/** Options of a store that all instances share. */
+/** The options that a store has in common with all instances. */
 function storeFlags(options: ServeOptions): readonly string[] {
   const { model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport } = options;
-  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
+  return asFlags({ model, weights, inputs, context, eviction, cluster, logLevel, logFormat, transport, role: 'store' });
 }
 
 /** Each instance has a folder of its own, the same in every run. */
 function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
   const { ssd } = tierSettings(options, index, instances, own) ?? {};
-  return spelled({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
+  return asFlags({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
 }
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
@@ -84,12 +84,12 @@ function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: Ins
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',
-    ...spelled({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs, lendHost }),
+    ...asFlags({ lendShare, lowWater, remoteAttentionShare, lookAheadMs, leaseMs, settleMs, remoteCacheMs, lendHost }),
     ...denied,
   ];
 }
 
-function spelled(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {
+function asFlags(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {
   return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );
@@ -123,9 +123,9 @@ class Child {
     if (child === undefined) return;
     const ended = new Promise((resolve) => child.once('exit', resolve));
     child.kill('SIGTERM');
-    const impatience = setTimeout(() => child.kill('SIGKILL'), leaveMs);
+    const killTimer = setTimeout(() => child.kill('SIGKILL'), killAfterMs);
     await ended;
-    clearTimeout(impatience);
+    clearTimeout(killTimer);
   }
 
   /** @param failed called if the child exits before it has joined for the first time */
@@ -147,7 +147,7 @@ class Child {
     });
     child.once('exit', (code, signal) => {
       this.#process = undefined;
-      if (incarnation !== undefined) this.#observer.died(this.#name, incarnation);
+      if (incarnation !== undefined) this.#observer.exited(this.#name, incarnation);
       if (this.#closing) return;
       const end = `Instance ${this.#name} exited with ${signal ?? `code ${code}`}`;
       if (incarnation === undefined && failed !== undefined)

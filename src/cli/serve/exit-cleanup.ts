@@ -1,17 +1,17 @@
-// Clean-up at the end of the process: by itself, by an error, or by a signal.
+// Clean-up at the end of the process: a normal end, an error or a signal.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-const acts = new Set<() => void>();
+const cleanups = new Set<() => void>();
 
-/** Runs `act`, short and synchronous, at exit. Returns a function that cancels it. */
-export function atEnd(act: () => void): () => void {
-  if (acts.size === 0) listen();
-  acts.add(act);
+/** Runs a short, synchronous `cleanup` at exit. Returns a function that cancels it. */
+export function atExit(cleanup: () => void): () => void {
+  if (cleanups.size === 0) listen();
+  cleanups.add(cleanup);
   return () => {
-    if (acts.delete(act) && acts.size === 0) stopListening();
+    if (cleanups.delete(cleanup) && cleanups.size === 0) stopListening();
   };
 }
 
@@ -24,36 +24,36 @@ export interface TemporaryFolder {
 export function temporaryFolder(name: string, under = tmpdir()): TemporaryFolder {
   const path = mkdtempSync(join(under, `kvasir-${name}-`));
   // A process that was just killed may still write there.
-  const removed = (): void => rmSync(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
-  const forget = atEnd(removed);
+  const remove = (): void => rmSync(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
+  const cancel = atExit(remove);
   return {
     path,
     remove() {
-      forget();
-      removed();
+      cancel();
+      remove();
     },
   };
 }
 
 function listen(): void {
-  process.on('exit', end);
-  for (const signal of signals) process.on(signal, endBy);
+  process.on('exit', runCleanups);
+  for (const signal of signals) process.on(signal, exitBySignal);
 }
 
 function stopListening(): void {
-  process.off('exit', end);
-  for (const signal of signals) process.off(signal, endBy);
+  process.off('exit', runCleanups);
+  for (const signal of signals) process.off(signal, exitBySignal);
 }
 
 /** Runs clean-up in reverse order. */
-function end(): void {
-  for (const act of [...acts].toReversed()) act();
-  acts.clear();
+function runCleanups(): void {
+  for (const cleanup of [...cleanups].toReversed()) cleanup();
+  cleanups.clear();
   stopListening();
 }
 
-/** Ends the process by the signal, as without a listener. */
-function endBy(signal: NodeJS.Signals): void {
-  end();
+/** Runs clean-up, then ends the process by the signal, as without a listener. */
+function exitBySignal(signal: NodeJS.Signals): void {
+  runCleanups();
   process.kill(process.pid, signal);
 }

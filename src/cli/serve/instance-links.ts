@@ -28,7 +28,7 @@ interface PagedMemory {
   readonly layers: readonly LayerRef[];
 }
 
-/** Settings of prefix transfers; undefined if there are none: layers with a window are not transferred. */
+/** KV bytes of a token in a prefix transfer; undefined for a model with window layers, which are not transferred. */
 export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
   const [group, ...others] = groups;
   if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
@@ -51,9 +51,9 @@ export function createHandOffs(
   });
 }
 
-/** Chunks in the send buffer and in the receive buffer of activations: two members' unrequested ones, and a reserve. */
-const roomsOut = 4;
-const roomsIn = 8;
+/** Buffers of one chunk of activations each. */
+const sendBuffers = 4;
+const receiveBuffers = 8;
 
 /** Activations sent to and received from other members of pipeline groups. */
 export function createActivationTransfer(
@@ -65,12 +65,12 @@ export function createActivationTransfer(
   const { port = 0 } = pages ?? {};
   const pageValues = 2 * rowHeads * pageTokens * rowDim;
   const chunkPages = Math.ceil((batchLimits.tokensMax * columns) / pageValues);
-  const count = (roomsOut + roomsIn) * chunkPages;
+  const count = (sendBuffers + receiveBuffers) * chunkPages;
   const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
   const messenger = createMessenger(pages && { ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
   const write = (pages: Int32Array, rows: Float32Array): void => loadNative()?.writeRows(pool, pages, rows);
   return new ActivationTransfer(
-    { pool, sendBuffers: roomsOut, receiveBuffers: roomsIn, chunkPages, pageValues, rowValues: columns, write },
+    { pool, sendBuffers, receiveBuffers, chunkPages, pageValues, rowValues: columns, write },
     messenger,
     post,
   );

@@ -26,7 +26,7 @@ export interface TierOptions {
 
 const ssdSizeDefault = 10 * 2 ** 30;
 
-/** Settings of one instance: SSD capacity is divided among instances, unless it has a folder of its `own`. @throws UsageError */
+/** Tier settings of one instance. Instances divide the SSD capacity, except those with a folder of their `own`. @throws UsageError */
 export function tierSettings(
   options: TierOptions,
   index: number,
@@ -62,13 +62,13 @@ export function refuseSharedFolders(
 export interface TierSizes {
   readonly hostBlocks: number;
   readonly ssdBlocks: number;
-  /** Pages of host memory behind those of the pool, plus one block that absorbs unwanted data. */
+  /** Pages of host memory, which follow those of the pool, with one block more for data that is not kept. */
   readonly pages: number;
 }
 
-/** Host memory for an SSD tier alone: blocks read from SSD pass through it. */
-const contextsInHost = 2;
-const leastHostBlocks = 64;
+/** Host memory of an instance with an SSD tier alone: blocks from SSD pass through it. */
+const hostContexts = 2;
+const hostBlocksMin = 64;
 
 /** Undefined without tiers. @throws Error in one line if the model or the machine does not support them */
 export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
@@ -78,8 +78,8 @@ export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvS
   if (group === undefined || others.length > 0)
     throw new Error(`Cannot keep blocks in host memory or on SSD: the model has ${groups.length} layer groups`);
   const blockBytes = group.layers * pageBytes;
-  const passing = Math.max(leastHostBlocks, contextsInHost * Math.ceil(contextTokens / pageTokens));
-  const hostBlocks = tiers.hostBytes === undefined ? passing : Math.floor(tiers.hostBytes / blockBytes);
+  const transitBlocks = Math.max(hostBlocksMin, hostContexts * Math.ceil(contextTokens / pageTokens));
+  const hostBlocks = tiers.hostBytes === undefined ? transitBlocks : Math.floor(tiers.hostBytes / blockBytes);
   const ssdBlocks = Math.floor((tiers.ssd?.bytes ?? 0) / blockBytes);
   if (hostBlocks === 0)
     throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
@@ -95,9 +95,9 @@ export interface OpenedTiers {
   readonly description: InstanceDescription['tiers'];
 }
 
-const wordsOfFound = 6;
+const wordsPerFoundBlock = 6;
 
-interface TierPlace {
+interface TierContext {
   readonly sizes: TierSizes;
   readonly kv: KvShape;
   readonly pool: KvPoolHandle;
@@ -108,7 +108,11 @@ interface TierPlace {
 }
 
 /** @param wake called after a read or write has completed @throws Error in one line */
-export function openTiers(ssd: { readonly path: string } | undefined, place: TierPlace, wake: () => void): OpenedTiers {
+export function openTiers(
+  ssd: { readonly path: string } | undefined,
+  place: TierContext,
+  wake: () => void,
+): OpenedTiers {
   const { sizes, kv, pool, log } = place;
   const native = loadNative();
   if (native === undefined)
@@ -128,7 +132,7 @@ export function openTiers(ssd: { readonly path: string } | undefined, place: Tie
   const description = {
     ...{ hostBlocks, ssdBlocks },
     blockBytes: (pages / (hostBlocks + 1)) * kv.pageBytes,
-    found: onSsd.length / wordsOfFound,
+    found: onSsd.length / wordsPerFoundBlock,
   };
   return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };
 }
@@ -141,7 +145,7 @@ function createLoader(native: NativeModule, pool: KvPoolHandle, layers: number):
   };
 }
 
-function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: () => void): NativeBlockStore {
+function openStore(path: string, { sizes, kv, pool, ...of }: TierContext, wake: () => void): NativeBlockStore {
   makeFolder(dirname(path), 'blocks');
   const identity = identityOf(kv, of);
   return new NativeBlockStore(
@@ -153,7 +157,7 @@ function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: ()
 /** A fingerprint of all inputs of the bits and ids of a block. Instruction sets round differently. */
 function identityOf(
   { groups, kvHeads, headDim, type }: KvShape,
-  { isa, root, hashKey }: Pick<TierPlace, 'isa' | 'root' | 'hashKey'>,
+  { isa, root, hashKey }: Pick<TierContext, 'isa' | 'root' | 'hashKey'>,
 ): Uint8Array {
   const shape = { groups, kvHeads, headDim, type, pageTokens, isa, root, key: [...hashKey] };
   return createHash('sha256').update(JSON.stringify(shape)).digest();

@@ -39,7 +39,7 @@ import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
 
-/** Packs the weights of the model, unless another thread of the process has packed them. */
+/** Opens the model and packs its weights. */
 function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
   const files = openModel(settings.model);
   try {
@@ -58,7 +58,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
-  // The receive buffer holds the longest prompt, so that every prompt can be received.
+  // Sized for the longest prompt, so that every prompt can be received.
   const receivePages = data.receivesPrompts ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
   const lent = borrowingPages(settings, model.kv);
@@ -98,7 +98,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     backend.isa !== 'reference' || data.receivesPrompts ? createHandOffs(data, own, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const pipeline = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
+  const pipeline = handOffs && createPipeline(data, { engine, backend, model }, handOffs, wake);
   const parts = { handOffs, pipeline, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
@@ -113,24 +113,26 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
   return { loop, ready: { description, root, shared: backend.isa === 'reference' ? undefined : model } };
 }
 
-function createStages(
+function createPipeline(
   data: InstanceThreadData<InstanceSettings>,
   { engine, backend, model }: { readonly engine: Engine; readonly backend: Backend; readonly model: LoadedModel },
   handOffs: LiveHandOffs,
   wake: () => void,
 ): PipelineRunner {
   const columns = model.config.hiddenSize;
-  const createOwn = () =>
+  const createTransfer = () =>
     createActivationTransfer(data, { backend, columns }, (to, wire) => handOffs.sendWire(to, wire), wake);
-  const staged = {
+  const sliced = {
     layers: engine.layers,
     pipelineStage: (span: LayerSpan) => engine.pipelineStage(span),
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
   // Between processes, the listener for activations always runs.
-  const rows =
-    data.peers === 'processes' && data.receivesPrompts && data.settings.lending === undefined ? createOwn() : undefined;
-  return new PipelineRunner(staged, () => rows ?? createOwn());
+  const opened =
+    data.peers === 'processes' && data.receivesPrompts && data.settings.lending === undefined
+      ? createTransfer()
+      : undefined;
+  return new PipelineRunner(sliced, () => opened ?? createTransfer());
 }
 
 /** Pages of the reference backend belong to its thread. */

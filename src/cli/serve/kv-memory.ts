@@ -4,15 +4,15 @@ import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { KvShape } from '../../engine/load-model.ts';
 import { pageTokens } from '../../util/step.ts';
 
-/** Number of longest contexts that fit. */
+/** Sequences of the longest context that fit at once. */
 const contextsAtOnce = 2;
-const leastBytes = 256 * 2 ** 20;
+const bytesMin = 256 * 2 ** 20;
 
 /**
- * Two of the longest contexts, at least 256 MB, and at most the share of an instance in half of the memory of the machine. Pages use
- * memory only after their first use.
+ * Memory for two sequences of the longest context: at least 256 MiB, and at most an equal share of half of the machine's memory. The
+ * system provides a page of memory at its first use.
  */
 export function defaultKvBytes(kv: KvShape, contextTokens: number, instances: number): number {
   const contextBytes = pagesFor(kv.groups, contextTokens, pageTokens) * kv.pageBytes;
-  return Math.min(totalmem() / 2 / instances, Math.max(leastBytes, contextsAtOnce * contextBytes));
+  return Math.min(totalmem() / 2 / instances, Math.max(bytesMin, contextsAtOnce * contextBytes));
 }

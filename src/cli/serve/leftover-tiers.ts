@@ -1,4 +1,4 @@
-// Tiers on SSD of an earlier run with more instances: reported, and not removed, since such a run may follow.
+// SSD tiers of an earlier run with more instances. They are reported and kept, since a later run may use them.
 import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -15,7 +15,7 @@ export function leftoverTiers(ssd: string, instances: number): string | undefine
   const bytes = left.reduce((sum, name) => sum + diskBytes(join(ssd, name)), 0);
   const megabytes = (bytes / 1e6).toFixed(0);
   const names = left.toSorted().join(', ');
-  return `A run with more than ${instances} instances left ${megabytes} MB at ${ssd}: ${names}: found again with as many, or to be removed`;
+  return `An earlier run with more than ${instances} instances left ${megabytes} MB at ${ssd}: ${names}: run that many again to use them, or remove them`;
 }
 
 function namesIn(folder: string): readonly string[] {

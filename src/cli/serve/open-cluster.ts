@@ -11,7 +11,7 @@ import { Completion } from '../../runtime/threads/completion.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import { joinedLending, servedLending } from '../options/borrow-options.ts';
-import { computes, type JoinOptions, oneInstance, type ServeOptions } from '../options/options.ts';
+import { computes, defaultInstance, type JoinOptions, type ServeOptions } from '../options/options.ts';
 import { servedPipeline } from '../options/pipeline-options.ts';
 import { admissionSettings } from '../options/slo-options.ts';
 import { blockRoot } from './block-root.ts';
@@ -30,7 +30,7 @@ export interface GatewayMember extends TextSide {
   /** Resolves with the reason when the process is no longer a member of the cluster. */
   readonly ended: Promise<string>;
   /** Reports that this incarnation of an instance has exited, before its heartbeat times out. */
-  died(name: string, incarnation: number): void;
+  reportExit(name: string, incarnation: number): void;
 }
 
 /** @throws Error in one line if the server is unreachable, or the cluster has another model */
@@ -63,11 +63,11 @@ export function openClusterGateway(
       cluster.close();
       await Promise.all([bus.close(), text.close()]);
     };
-    const died = (name: string, incarnation: number): void => {
+    const reportExit = (name: string, incarnation: number): void => {
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
       for (const kind of kinds) announceDeparture(bus, kind, name, incarnation);
     };
-    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended: stopped.ended, died, close };
+    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended: stopped.ended, reportExit, close };
   });
 }
 
@@ -89,7 +89,7 @@ export function openClusterInstance(
     // With borrowed memory a request may exceed the capacity of this instance.
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
     const settings = {
-      ...instanceSettings(options, oneInstance, path, context, 1, {
+      ...instanceSettings(options, defaultInstance, path, context, 1, {
         rechecks: options.recheck,
         pinMemory: options.pinMemory,
       }),

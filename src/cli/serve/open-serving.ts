@@ -8,7 +8,7 @@ import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles } from '../../weights/types.ts';
 import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
-import { computes, type InstanceOptions, type ModelOptions, oneInstance } from '../options/options.ts';
+import { computes, defaultInstance, type InstanceOptions, type ModelOptions } from '../options/options.ts';
 import { blockKeyOf } from './block-key.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { localManagerSettings, requestKvBytes } from './live-borrowing.ts';
@@ -51,15 +51,15 @@ export interface ServingOptions extends TierOptions {
 /** Settings of instances without own ones. */
 type SharedOptions = ModelOptions & Pick<TierOptions, 'hostMemory'>;
 
-const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+const admitAll: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
   const {
     queue,
     servedModelName,
-    instances = [oneInstance],
+    instances = [defaultInstance],
     transport = 'auto',
-    admission = everyone,
+    admission = admitAll,
     pinMemory = 0,
     traces = false,
   } = serving;
@@ -102,7 +102,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       lending: lending && localManagerSettings(lending),
       log: serving.log ?? console.error,
     });
-    const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
+    const text = await openTextOrClose(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
     const model = { ...text.model, homeTokens: home };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
@@ -114,7 +114,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
 }
 
 /** Ends the threads if the text side fails, since they would keep the process alive. */
-async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
+async function openTextOrClose(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
   try {
     return open();
   } catch (error) {
@@ -130,7 +130,7 @@ export function contexts(
   instances: readonly InstanceOptions[],
   lending: LendingRules | undefined,
 ): { readonly context: number; readonly home: number | undefined } {
-  const least = leastKvMemory(options, instances);
+  const least = smallestKvMemory(options, instances);
   if (lending === undefined) return { context: contextTokens(files, { ...options, kvMemory: least }), home: undefined };
   const kvMemory = withLoans(files, options, instances, lending);
   return {
@@ -140,7 +140,7 @@ export function contexts(
 }
 
 /** KV memory of the smallest instance; undefined if it follows from the context. */
-function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
+function smallestKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   return given.length === 0 ? undefined : Math.min(...given);
 }

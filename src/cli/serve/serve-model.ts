@@ -14,7 +14,7 @@ import { UsageError } from '../usage-error.ts';
 import { ChildInstances } from './child-instances.ts';
 import { describeInstances } from './describe-instances.ts';
 import { codeOf, makeFolder } from './host/make-folder.ts';
-import { answerMemoryQuestions } from './host/memory-probe.ts';
+import { answerMemoryRequests } from './host/memory-probe.ts';
 import { openLog, type ServerLog } from './host/server-log.ts';
 import { leftoverTiers } from './leftover-tiers.ts';
 import type { TextSide } from './model/text-side.ts';
@@ -23,8 +23,9 @@ import { exitAfterWrites, stopSignal } from './stop-signal.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
-/** The log and the data folder of both ways of serving. */
-interface Surface extends ServerLog {
+
+/** The log and the data folder, for instances on threads as in processes. */
+interface ServerContext extends ServerLog {
   readonly data: DataFolder | undefined;
 }
 
@@ -35,15 +36,15 @@ export async function serveModel(options: ServeOptions): Promise<void> {
   if (left) log.logger.warn(left);
   const data = options.data === undefined ? undefined : await openData(options.data, log.log);
   try {
-    const surface = { ...log, data: data?.folder };
-    if (options.nats === undefined) await serveAlone(options, surface);
-    else await serveCluster(options.nats, options, surface);
+    const context = { ...log, data: data?.folder };
+    if (options.nats === undefined) await serveThreads(options, context);
+    else await serveCluster(options.nats, options, context);
   } finally {
     await data?.release();
   }
 }
 
-async function serveAlone(options: ServeOptions, surface: Surface): Promise<void> {
+async function serveThreads(options: ServeOptions, context: ServerContext): Promise<void> {
   const pipeline = servedPipeline(options);
   const serving = await openServing(options, {
     ...options,
@@ -51,17 +52,17 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
-    log: surface.log,
+    log: context.log,
   });
   try {
-    const gateway = await openGateway(serving, options, surface);
+    const gateway = await openGateway(serving, options, context);
     try {
-      answerMemoryQuestions(options.instances?.length ?? 1);
+      answerMemoryRequests(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       announce(serving.model, gateway, options);
-      await served(
+      await runUntilStopped(
         serving.cluster.ended.then(() => 'no instance is left; the lines above have the reasons'),
-        surface,
+        context,
       );
     } finally {
       await gateway.drain(drainGraceMs);
@@ -72,18 +73,18 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
 }
 
 /** Serves over instances that join by themselves, or over child processes. */
-async function serveCluster(nats: string, options: ServeOptions, surface: Surface): Promise<void> {
+async function serveCluster(nats: string, options: ServeOptions, context: ServerContext): Promise<void> {
   // The modules of NATS are loaded only for clusters.
   const { openClusterGateway } = await import('./open-cluster.ts');
   const member = await openClusterGateway(nats, options, {
-    log: surface.log,
+    log: context.log,
     traces: otlpEndpoint(options) !== undefined,
   });
   try {
-    const gateway = await openGateway(member, options, surface);
+    const gateway = await openGateway(member, options, context);
     const children =
       options.instances &&
-      new ChildInstances(nats, options, options.instances, { log: surface.log, died: member.died });
+      new ChildInstances(nats, options, options.instances, { log: context.log, exited: member.reportExit });
     try {
       console.log(
         children === undefined
@@ -91,7 +92,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
           : describeInstances(member.model.id, await children.joined()),
       );
       announce(member.model, gateway, options);
-      await served(member.ended, surface);
+      await runUntilStopped(member.ended, context);
     } finally {
       await gateway.drain(drainGraceMs);
       await children?.close();
@@ -106,7 +107,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  { logger, data }: Surface,
+  { logger, data }: ServerContext,
 ): Promise<Gateway> {
   const settings = {
     model,
@@ -160,7 +161,7 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
 }
 
 /** Resolves at a stop signal. @throws Error when the server can no longer serve */
-async function served(ended: Promise<string>, { log }: ServerLog): Promise<void> {
+async function runUntilStopped(ended: Promise<string>, { log }: ServerLog): Promise<void> {
   const end = await Promise.race([stopSignal(), ended]);
   if (end !== 'stop') throw new Error(`Cannot continue serving: ${end}`);
   log('Draining: running requests finish, new ones are refused');

@@ -1,7 +1,7 @@
 // Stop signals, and the end of the process.
 
 /** Time for pending writes. */
-const endMs = 1_000;
+const exitDelayMs = 1_000;
 
 /** Resolves at the first SIGTERM or SIGINT, or when the parent of this child process has exited. */
 export function stopSignal(): Promise<'stop'> {
@@ -17,7 +17,7 @@ export function stopSignal(): Promise<'stop'> {
   });
 }
 
-/** Exits after all is closed. The NATS client would keep the process alive with a pending connection to a hanging server. */
+/** Exits after pending writes: the NATS client would keep the process alive while a server does not answer its connection. */
 export function exitAfterWrites(): void {
-  setTimeout(() => process.exit(), endMs).unref();
+  setTimeout(() => process.exit(), exitDelayMs).unref();
 }

@@ -24,7 +24,7 @@ export interface ServedInstance {
   readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
 }
 
-const computesNothing = {
+const noExecutor = {
   run(): never {
     throw new Error('Cannot run a step: a store computes nothing');
   },
@@ -53,7 +53,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   });
   const handOffs = createHandOffs(data, own, { pool, kv, layers }, wake);
   const parts = { handOffs, tiers: tiers.live };
-  const loop = new InstanceLoop(machine, computesNothing, own, data.abort, log, parts);
+  const loop = new InstanceLoop(machine, noExecutor, own, data.abort, log, parts);
   const description: InstanceDescription = {
     ...{ weights: 'none', inputs: settings.inputs, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },

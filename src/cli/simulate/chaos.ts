@@ -71,7 +71,7 @@ export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
   else printReport(report);
 }
 
-type Shown = ReturnType<WorldCounts<string>['report']>;
+type WorldReport = ReturnType<WorldCounts<string>['report']>;
 
 function printReport({
   failures,
@@ -80,8 +80,8 @@ function printReport({
   ...figures
 }: {
   failures: readonly Failure[];
-  lending: Shown;
-  requests: Shown;
+  lending: WorldReport;
+  requests: WorldReport;
   seeds: number;
   wallSeconds: number;
 }): void {

@@ -2,7 +2,7 @@
 
 /** Ratio of the two rates that enclose the result. */
 const precision = 1.01;
-/** Largest factor between the first rate and a tried one. */
+/** Largest factor between the first rate and a simulated one. */
 const factorMax = 2 ** 12;
 
 export interface FoundRate {
@@ -15,27 +15,27 @@ export interface FoundRate {
 
 /**
  * Doubles or halves `firstRate` until a rate meets the share and its double does not, then bisects on a logarithmic scale. Assumes that
- * a higher rate never meets the share better.
- * @throws Error if no rate in reach meets the share, or every one does
+ * every rate below one that meets the share meets it too.
+ * @throws Error if no rate within `factorMax` of the first meets the share, or every one does
  */
-export async function findRate(firstRate: number, keeps: (rate: number) => Promise<boolean>): Promise<FoundRate> {
+export async function findRate(firstRate: number, meetsShare: (rate: number) => Promise<boolean>): Promise<FoundRate> {
   let tried = 1;
   let low = firstRate;
   let high = firstRate;
-  const up = await keeps(firstRate);
+  const up = await meetsShare(firstRate);
   for (let factor = 2; factor <= factorMax; factor *= 2) {
     const next = up ? firstRate * factor : firstRate / factor;
-    const kept = await keeps(next);
+    const met = await meetsShare(next);
     tried++;
-    if (up) [low, high] = kept ? [next, next] : [low, next];
-    else [low, high] = kept ? [next, high] : [next, next];
-    if (kept !== up) break;
+    if (up) [low, high] = met ? [next, next] : [low, next];
+    else [low, high] = met ? [next, high] : [next, next];
+    if (met !== up) break;
   }
   if (low === high)
     throw new Error(`Cannot find a rate: ${up ? 'every rate' : 'no rate'} from ${firstRate} to ${low} meets the share`);
   while (high / low > precision) {
     const middle = Math.sqrt(low * high);
-    if (await keeps(middle)) low = middle;
+    if (await meetsShare(middle)) low = middle;
     else high = middle;
     tried++;
   }

@@ -16,7 +16,7 @@ const systems: Readonly<Record<string, string>> = { a100: 'a100_sxm', h100: 'h10
 
 const headDim = 128;
 
-export interface TablesWanted {
+export interface TableSelection {
   /** Name of a hardware entry: h100x8. */
   readonly hardware: string;
   readonly precision: 'bf16' | 'fp8';
@@ -26,7 +26,7 @@ export interface TablesWanted {
 const dtypes = { bf16: 'bfloat16', fp8: 'fp8' };
 
 /** @throws UsageError naming the missing table, file, line or precision */
-export function readMeasuredTables(directory: string, { hardware, precision, kv }: TablesWanted): MeasuredTables {
+export function readMeasuredTables(directory: string, { hardware, precision, kv }: TableSelection): MeasuredTables {
   const system = systems[hardware.split(/[-x]/)[0] ?? ''];
   if (system === undefined) {
     throw new UsageError(
@@ -63,8 +63,8 @@ function findFile(directory: string, start: string, middle: string): string {
   return join(directory, name);
 }
 
-/** @throws UsageError if no row has these texts */
-function some(table: CsvTable, texts: Readonly<Record<string, string>>): CsvTable {
+/** The rows with these texts. @throws UsageError if there are none */
+function requiredRows(table: CsvTable, texts: Readonly<Record<string, string>>): CsvTable {
   const rows = table.where(texts);
   if (rows.length > 0) return rows;
   const conditions = Object.entries(texts).map(([name, text]) => `${name} ${text}`);
@@ -72,13 +72,13 @@ function some(table: CsvTable, texts: Readonly<Record<string, string>>): CsvTabl
 }
 
 function gemmTable(table: CsvTable, precision: 'bf16' | 'fp8'): GemmTable {
-  const rows = some(table, { gemm_dtype: dtypes[precision] });
+  const rows = requiredRows(table, { gemm_dtype: dtypes[precision] });
   return { m: rows.numbers('m'), n: rows.numbers('n'), k: rows.numbers('k'), us: microseconds(rows) };
 }
 
 /** Prefill rows have their tokens in `isl` and a `step` of 0; decode rows have `step` keys before them. */
 function attentionTable(table: CsvTable, texts: Readonly<Record<string, string>>): AttentionTable {
-  const rows = some(table, texts);
+  const rows = requiredRows(table, texts);
   const steps = rows.numbers('step');
   return {
     batch: rows.numbers('batch_size'),
@@ -90,7 +90,7 @@ function attentionTable(table: CsvTable, texts: Readonly<Record<string, string>>
 }
 
 function reduceTable(table: CsvTable, texts: Readonly<Record<string, string>>): ReduceTable {
-  const rows = some(table, texts);
+  const rows = requiredRows(table, texts);
   return { devices: rows.numbers('num_gpus'), bytes: rows.numbers('message_size'), us: microseconds(rows) };
 }
 

@@ -57,13 +57,13 @@ export async function planClusters(settings: PlanSettings, observer: PlanObserve
     const { requests, withinSlo, ttftUs, tbtUs } = outcome;
     return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
   };
-  const trials = await searchPlans(units, settings, attempt, pairsOf(units));
+  const trials = await searchPlans(units, settings, attempt, hardwarePairs(units));
   const winner = cheapestOf(trials, settings.within);
-  if (winner === undefined) throw new Error(unmet(trials, settings));
+  if (winner === undefined) throw new Error(noPlanMessage(trials, settings));
   return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };
 }
 
-function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
+function noPlanMessage(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
   const best = frontierOf(trials).at(-1);
   const most =
     best === undefined
@@ -80,7 +80,7 @@ function unitsOf({ hardware, flags }: PlanSettings) {
   const units = hardware.flatMap((name) => {
     const { devices, pricePerHour } = hardwareSpec(name, options.machines);
     if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
-    const fitting = tensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
+    const fitting = fittingTensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
     return fitting.map((tp): PlanUnit => {
       const perMachine = devices / (tp * options.pp);
       const instancesPerMachine = perMachine < 1 ? perMachine : Math.floor(perMachine);
@@ -93,18 +93,18 @@ function unitsOf({ hardware, flags }: PlanSettings) {
 }
 
 /** Pairs of different hardware for prefill and decode. */
-function pairsOf(units: readonly PlanUnit[]): readonly (readonly [PlanUnit, PlanUnit])[] {
+function hardwarePairs(units: readonly PlanUnit[]): readonly (readonly [PlanUnit, PlanUnit])[] {
   return units.flatMap((unit) =>
     units.filter(({ hardware }) => hardware !== unit.hardware).map((other) => [unit, other] as const),
   );
 }
 
-/** All devices, half of them, a quarter... while the model fits. */
-function tensorParallels(
+/** Tensor-parallel sizes that hold the model: all devices, half of them, a quarter... */
+function fittingTensorParallels(
   hardware: string,
   devices: number,
   options: SimulationOptions,
-  fails: (why: string) => void,
+  onFailure: (why: string) => void,
 ): readonly number[] {
   const fitting: number[] = [];
   for (let tp = options.tp ?? Math.max(1, Math.floor(devices / options.pp)); tp >= 1; tp = tp % 2 === 0 ? tp / 2 : 0) {
@@ -112,7 +112,7 @@ function tensorParallels(
       createCostModel({ ...options, hardware, tp, kv: 'bf16' });
     } catch (error) {
       if (!(error instanceof UsageError)) throw error;
-      if (fitting.length === 0) fails(error.message);
+      if (fitting.length === 0) onFailure(error.message);
       break;
     }
     fitting.push(tp);
@@ -132,9 +132,9 @@ function flagsOf(
   const none = (...roles: readonly string[]) =>
     flags.config === undefined ? {} : Object.fromEntries(roles.map((role) => [role, '0']));
   if (mixed > 0) return { ...own, ...none('prefill', 'decode'), mixed: String(mixed) };
-  const apart = { ...own, ...none('mixed'), prefill: String(prefill), decode: String(decode) };
-  if (decodeUnit.hardware === hardware) return apart;
-  return { ...apart, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
+  const disaggregated = { ...own, ...none('mixed'), prefill: String(prefill), decode: String(decode) };
+  if (decodeUnit.hardware === hardware) return disaggregated;
+  return { ...disaggregated, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
 }
 
 /** The command that replays a cluster. */

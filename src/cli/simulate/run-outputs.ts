@@ -60,7 +60,7 @@ export class RunOutputs {
     return this.#timeline?.watch;
   }
 
-  /** The load recorder, which must see time before it passes; undefined if no output needs the load. */
+  /** The load recorder, to be advanced before the simulation; undefined if no output needs the load. */
   recorderOf(simulation: Simulation): LoadRecorder | undefined {
     if (this.#options.report !== undefined || this.#options.loadPlot !== undefined)
       this.#recorder ??= new LoadRecorder(simulation);
@@ -92,11 +92,11 @@ export class RunOutputs {
   }
 }
 
-const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
+const titleNames = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 
 /** The title of a plot. */
 function titleOf(options: OutputOptions): string {
-  const titleSettings = settingsOf(options).filter(([name]) => inTitles.includes(name));
+  const titleSettings = settingsOf(options).filter(([name]) => titleNames.includes(name));
   return titleSettings.map(([name, value]) => `${name} ${value}`).join(', ');
 }
 
@@ -108,7 +108,7 @@ function writeOutput(path: string, text: string): void {
   }
 }
 
-const mostTelling = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
+const leadingSettings = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
 
 /** '{"kind":"fixed","tokens":5}' becomes 'kind fixed, tokens 5'. */
 function shown(value: unknown): string {
@@ -120,7 +120,8 @@ function shown(value: unknown): string {
 
 /** The settings on the report page, the most important first. */
 function settingsOf({ report: _, timeline: __, timelineWindow: ___, loadPlot: ____, ...options }: OutputOptions) {
-  const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
+  const rank = (name: string) =>
+    leadingSettings.includes(name) ? leadingSettings.indexOf(name) : leadingSettings.length;
   return Object.entries(options)
     .filter(([, value]) => value !== undefined)
     .sort(([a], [b]) => rank(a) - rank(b))

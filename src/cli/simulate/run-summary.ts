@@ -46,8 +46,8 @@ function requestEntries(report: Report): readonly Entry[] {
   return [
     ['within SLO', shareOf(withinSlo, requests)],
     ['goodput', `${readable(report.goodputRequestsPerSecond)} requests/s`],
-    ...some(refusals > 0, 'not served', `${readable(refusals)}: ${places}; by reason: ${causes.join(', ')}`),
-    ...some(report.wastedPrefillTokens > 0, 'wasted prefill', counted(report.wastedPrefillTokens, 'token')),
+    ...entryIf(refusals > 0, 'not served', `${readable(refusals)}: ${places}; by reason: ${causes.join(', ')}`),
+    ...entryIf(report.wastedPrefillTokens > 0, 'wasted prefill', counted(report.wastedPrefillTokens, 'token')),
     ...(retries === undefined ? [] : [retryEntry(retries)]),
   ];
 }
@@ -79,7 +79,7 @@ function cacheEntries({
     ...(tokens === undefined
       ? []
       : [['tokens hit by tier', figures({ ...tokens, 'other instance': tokens.instance, instance: 0 })] as const]),
-    ...some(
+    ...entryIf(
       pins.pinned + pins.refused > 0,
       'pinned prefixes',
       figures({ ...pins, hitTokens: 0, 'tokens hit': pins.hitTokens }),
@@ -107,10 +107,10 @@ function workEntries(report: Report): readonly Entry[] {
     ['steps', readable(report.steps)],
     ['bytes sent', figures(moved, readableBytes)],
     ...(tierBytes === undefined ? [] : [['bytes of tiers', figures(tierBytes, readableBytes)] as const]),
-    ...some(report.preemptions > 0, 'preemptions', readable(report.preemptions)),
-    ...some(report.inlinePrefills > 0, 'inline prefills', readable(report.inlinePrefills)),
-    ...some(report.groupPrefills > 0, 'pipeline prefills', readable(report.groupPrefills)),
-    ...some(report.roleSwitches > 0, 'role switches', readable(report.roleSwitches)),
+    ...entryIf(report.preemptions > 0, 'preemptions', readable(report.preemptions)),
+    ...entryIf(report.inlinePrefills > 0, 'inline prefills', readable(report.inlinePrefills)),
+    ...entryIf(report.groupPrefills > 0, 'pipeline prefills', readable(report.groupPrefills)),
+    ...entryIf(report.roleSwitches > 0, 'role switches', readable(report.roleSwitches)),
   ];
 }
 
@@ -197,7 +197,7 @@ function latencyRow(name: string, ms: Report['ttftMs'], histogram: Outcome['ttft
   return { '': name, ...Object.fromEntries(rounded), 'distribution (log scale)': sparkline(bins) };
 }
 
-function some(isShown: boolean, label: string, text: string): readonly Entry[] {
+function entryIf(isShown: boolean, label: string, text: string): readonly Entry[] {
   return isShown ? [[label, text]] : [];
 }
 

@@ -74,14 +74,14 @@ export function addRunFlags(command: Command): Command {
 
 /** Runs at the highest rate of a synthetic workload, or speed of a trace, that keeps `share` of the requests within the SLO. */
 export async function runAtHighestRate(options: SimulationOptions, share: number) {
-  const knob = options.trace === undefined ? 'rate' : 'speed';
+  const parameter = options.trace === undefined ? 'rate' : 'speed';
   if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
   const plain = { ...options, report: undefined, timeline: undefined };
-  const found = await findRate(options[knob] ?? 1, async (rate) => {
-    const { outcome } = await runSimulation({ ...plain, [knob]: rate });
+  const found = await findRate(options[parameter] ?? 1, async (rate) => {
+    const { outcome } = await runSimulation({ ...plain, [parameter]: rate });
     return outcome.withinSlo >= share * outcome.requests;
   });
-  return { found, knob, simulation: await runSimulation({ ...options, [knob]: found.rate }) };
+  return { found, parameter, simulation: await runSimulation({ ...options, [parameter]: found.rate }) };
 }
 
 /** Runs from the first request until no event is left. @throws UsageError */
@@ -107,10 +107,10 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   });
 }
 
-/** After the last arrival, events between two progress updates. */
-const eventsBetweenLooks = 10_000;
+/** Events between two progress updates, after the last arrival. */
+const eventsPerUpdate = 10_000;
 
-/** @param names of the instances */
+/** Runs the workload to its end and writes the outputs. @param names of the instances */
 async function replay(
   workload: AsyncIterable<TracePiece>,
   names: readonly string[],
@@ -129,7 +129,7 @@ async function replay(
     await outputs.progressed(share, simulation);
   }
   while (!simulation.isOver) {
-    for (let i = 0; i < eventsBetweenLooks && !simulation.isOver; i++) {
+    for (let i = 0; i < eventsPerUpdate && !simulation.isOver; i++) {
       recorder?.advance(simulation.nextUs);
       simulation.advance(simulation.nextUs);
     }

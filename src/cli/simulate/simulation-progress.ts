@@ -8,7 +8,7 @@ const quietMs = 1_000;
 
 export interface Progressing {
   readonly nowUs: number;
-  readonly live: number;
+  readonly unfinished: number;
   readonly outcome: { readonly requests: number };
 }
 
@@ -45,8 +45,8 @@ export class SimulationProgress {
   }
 }
 
-function describe(share: number, { nowUs, live, outcome }: Progressing, elapsedMs: number): string {
-  const done = `${duration(nowUs / 1e6)} simulated, ${outcome.requests.toLocaleString('en')} requests ended, ${live.toLocaleString('en')} under way`;
+function describe(share: number, { nowUs, unfinished, outcome }: Progressing, elapsedMs: number): string {
+  const done = `${duration(nowUs / 1e6)} simulated, ${outcome.requests.toLocaleString('en')} requests ended, ${unfinished.toLocaleString('en')} under way`;
   if (share >= 1) return `Simulating: all requests arrived, ${done}`;
   const left = share > 0 ? `, ${duration((elapsedMs / 1000) * (1 / share - 1))} left` : '';
   return `Simulating: ${Math.floor(100 * share)} %, ${done}${left}`;

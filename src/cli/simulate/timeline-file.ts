@@ -1,4 +1,4 @@
-// The steps of a simulated run as a Chrome trace in a file, written as they happen.
+// The steps of a simulated run as a Chrome trace in a file, written during the run.
 import { type FileHandle, open } from 'node:fs/promises';
 import type { StepWatch } from '../../sim/engine/executor.ts';
 import { StepTimeline } from '../../sim/engine/step-timeline.ts';
@@ -19,7 +19,7 @@ export class TimelineFile {
     this.#steps = new StepTimeline(window, eventsMax);
   }
 
-  /** @param rows names of instances */
+  /** @param rows names of instances, one row each */
   static async create(path: string, window: Span, rows: readonly string[]): Promise<TimelineFile> {
     const file = await open(path, 'w').catch((error: Error) => {
       throw new Error(`Cannot write ${path}: ${error.message.split('\n')[0]}`);

@@ -13,7 +13,7 @@ export interface TracePiece {
   readonly share: number;
 }
 
-/** Requests in file order, in groups as they are read. @throws Error in one line naming file, line, field and value */
+/** Requests in file order, a group for each read. @throws Error in one line naming file, line, field and value */
 export async function* readTrace(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
   const parser = new TraceParser(options);
   try {

@@ -34,8 +34,8 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
   }
   if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
   const { trace, blockTokens } = options;
-  const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
-  const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
+  const synthetic = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
+  const flag = synthetic.find((name) => options[name as keyof SourceOptions] !== undefined);
   if (flag !== undefined)
     throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file defines the requests`);
   return tiled(options, () => readTrace(trace, { blockTokens }));

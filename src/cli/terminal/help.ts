@@ -1,4 +1,4 @@
-// How `--help` looks: titled groups of options in 100 columns, and rare groups only under `--help-all`.
+// Layout of `--help`: titled groups of options in 100 columns, and rare groups only under `--help-all`.
 import { type Command, Help, Option } from 'commander';
 import { columnsMax } from './table.ts';
 
@@ -52,7 +52,7 @@ export function olderName(flags: string): Option {
   return new Option(flags).hideHelp();
 }
 
-/** Sets up the help of a command and of all below it. */
+/** Sets up the help of a command and of its subcommands. */
 export function withReadableHelp(command: Command): Command {
   command.createHelp = () => new ReadableHelp();
   command.addHelpOption(new Option('-h, --help', 'Print this help').helpGroup(otherOptions));

@@ -10,8 +10,8 @@ const levels: Readonly<Record<number, string>> = {
   60: 'FATAL',
 };
 const colors: Readonly<Record<number, string>> = { 20: '90', 40: '33', 50: '31', 60: '31' };
-/** Fields that every line has, and those that the line shows elsewhere. */
-const elsewhere: ReadonlySet<string> = new Set(['level', 'time', 'pid', 'hostname', 'msg', 'err', 'instance']);
+/** Fields that are not printed as figures: they have their own place on the line, or are equal on every line. */
+const hiddenFields: ReadonlySet<string> = new Set(['level', 'time', 'pid', 'hostname', 'msg', 'err', 'instance']);
 
 /** One JSON log line as text. @param hasColors level names are coloured */
 export function humanLine(json: string, hasColors: boolean): string {
@@ -22,7 +22,7 @@ export function humanLine(json: string, hasColors: boolean): string {
   const shown = color === undefined ? name : `\x1b[${color}m${name}\x1b[0m`;
   const instance = entry.instance === undefined ? '' : `[${entry.instance}] `;
   const figures = Object.entries(entry).flatMap(([field, value]) =>
-    elsewhere.has(field) ? [] : [figure(field, value)],
+    hiddenFields.has(field) ? [] : [figure(field, value)],
   );
   const { stack, message } = (entry.err ?? {}) as { readonly stack?: string; readonly message?: string };
   const error = entry.err === undefined ? '' : `\n${indented(stack ?? message ?? JSON.stringify(entry.err))}`;

@@ -37,7 +37,7 @@ export interface LengthInstanceConfig
     | 'tiers'
     | 'borrowing'
     | 'migration'
-    | 'fates'
+    | 'messageCounts'
     | 'isStore'
     | 'stores'
     | 'aheadOfUse'

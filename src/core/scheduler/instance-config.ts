@@ -29,6 +29,6 @@ export interface InstanceConfig
   readonly isStore?: boolean | undefined;
   /** Interval of the reports to conductors; undefined: no reports. */
   readonly reportUs?: number | undefined;
-  /** Counts the fates of messages. */
-  readonly fates?: MessageCounts | undefined;
+  /** Counts anomalies of messages. */
+  readonly messageCounts?: MessageCounts | undefined;
 }

@@ -110,7 +110,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   }
 
   ignore(event: InstanceEvent<Request, unknown>, why: string): void {
-    this.config.fates?.ignored(event, this.requests);
+    this.config.messageCounts?.ignored(event, this.requests);
     const kind = event.kind === 'peer' ? event.message.kind : event.kind;
     this.emit({ kind: 'ignored', message: `Ignored ${kind}: ${why}` });
   }

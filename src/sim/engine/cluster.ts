@@ -31,7 +31,7 @@ export class Cluster implements ClusterHost {
   readonly config: SimulationConfig;
   readonly queue = new EventQueue();
   readonly outcome = new Outcome();
-  readonly fates = new MessageCounts();
+  readonly messageCounts = new MessageCounts();
   readonly sloOf: SloRule;
   /** Undefined unless the configuration requires checks. */
   readonly checks: RequestChecks | undefined;
@@ -90,7 +90,7 @@ export class Cluster implements ClusterHost {
       queueMax: 2 ** 53 - 1,
       incarnation,
       reportUs: this.config.faults?.times.reportUs,
-      fates: this.fates,
+      messageCounts: this.messageCounts,
       witness: this.checks?.blockListener(index),
     });
   }

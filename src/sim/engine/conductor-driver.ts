@@ -17,7 +17,7 @@ import type { ClusterHost, Learned, SimulationConfig } from './simulation-config
 
 interface ConductorHost extends ClusterHost {
   readonly sloOf: SloRule;
-  readonly fates: MessageCounts;
+  readonly messageCounts: MessageCounts;
   readonly clients: Clients;
   readonly outcome: Outcome;
   readonly delivery: { sendToInstance(index: InstanceIndex, event: LengthEvent): void };
@@ -64,9 +64,9 @@ export class ConductorDriver {
 
   /** @param restarted no instance is known yet */
   #create(restarted: boolean): Conductor<LengthRequest> {
-    const { config, sloOf, fates, instances } = this.#host;
+    const { config, sloOf, messageCounts, instances } = this.#host;
     const capacityTokens = instances.map((instance) => instance.capacityTokens);
-    return createConductor(config, sloOf, capacityTokens, { restarted, fates });
+    return createConductor(config, sloOf, capacityTokens, { restarted, messageCounts });
   }
 
   #scheduleWake(): void {
@@ -149,7 +149,7 @@ export function createConductor(
   { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
   capacityTokens: readonly number[],
-  { restarted, fates }: { readonly restarted: boolean; readonly fates: MessageCounts | undefined },
+  { restarted, messageCounts }: { readonly restarted: boolean; readonly messageCounts: MessageCounts | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
   const learned = config.learned && {
@@ -168,7 +168,7 @@ export function createConductor(
     admission: lengthAdmission(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     batchJobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
-    messageCounts: fates,
+    messageCounts,
     recordsPlacements: config.placed !== undefined,
     retries: faults && {
       attemptsMax: faults.times.attemptsMax,

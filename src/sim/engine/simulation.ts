@@ -34,8 +34,8 @@ export class Simulation {
   }
 
   /** Counts of messages that were lost, late, duplicated or without a receiver. */
-  get fates(): MessageCounts {
-    return this.cluster.fates;
+  get messageCounts(): MessageCounts {
+    return this.cluster.messageCounts;
   }
 
   get checks(): RequestChecks | undefined {
@@ -51,7 +51,7 @@ export class Simulation {
   }
 
   /** Requests that have arrived and not ended. */
-  get live(): number {
+  get unfinished(): number {
     return this.cluster.clients.live;
   }
 

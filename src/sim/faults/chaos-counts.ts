@@ -1,4 +1,4 @@
-// Coverage of chaos runs: injected faults, handlers of message fates, and totals; and the coverage required of a soak.
+// Coverage of chaos runs: injected faults, handlers of message faults, and totals; and the coverage required of a soak.
 import type { FaultName } from './fault-plan.ts';
 
 export interface ChaosCounts<Total extends string = string> {

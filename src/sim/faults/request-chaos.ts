@@ -53,7 +53,7 @@ export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
   cluster.faults?.heal();
   let untilUs = chaosUs;
   const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
-  for (; simulation.live > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
+  for (; simulation.unfinished > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
   const keeps = config.instances.some(({ role }) => role === 'store');
   simulation.advance(untilUs + (keeps ? storeSettleUs : settleUs));
   simulation.checks?.checkAtRest();
@@ -74,7 +74,7 @@ function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<Reques
     (lending?.totals ?? []).reduce((all, totals) => all + totals[name], 0);
   return {
     faults: new Map(cluster.faults?.injected),
-    messageFates: cluster.fates.counts,
+    messageFates: cluster.messageCounts.counts,
     totals: {
       requests: outcome.requests,
       completed: outcome.completedRequests,

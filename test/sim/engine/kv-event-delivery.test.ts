@@ -14,7 +14,7 @@ it('drops the blocks of an instance with events missing for too long', () => {
   const faults = { seed: 1, faults: [], times: defaultFaultTimes };
   const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), [100, 100], {
     restarted: false,
-    fates: undefined,
+    messageCounts: undefined,
   });
   const { chain } = new LengthRequest(requestOf(0, 0, 100, 1), blockTokens, new Float64Pool());
   const report = (nowUs: number, instance: number, number: number, journal: number) =>

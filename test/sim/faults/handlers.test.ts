@@ -1,4 +1,4 @@
-// The documented tables of message fates against the handlers that chaos runs count: a soak must run every handler of the tables.
+// The documented tables of message messageCounts against the handlers that chaos runs count: a soak must run every handler of the tables.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -20,7 +20,7 @@ const rare = [
 
 interface Cell {
   readonly messages: readonly string[];
-  readonly fates: readonly string[];
+  readonly messageCounts: readonly string[];
   readonly text: string;
 }
 
@@ -42,15 +42,15 @@ function cellsOf(page: string): readonly Cell[] {
     .flatMap((row) => {
       const [name, ...columnTexts] = cells(row);
       const messages = name.replace(/ \(.*\)/, '').split(', ');
-      return columnTexts.map((text, i) => ({ messages, fates: columns[i].split(', '), text }));
+      return columnTexts.map((text, i) => ({ messages, messageCounts: columns[i].split(', '), text }));
     });
 }
 
 /** Counted itself, or declared equal to a counted cell: the same fate of another message, or another fate of the same message. */
-function isCounted({ messages, fates, text }: Cell, counted: readonly string[]): boolean {
+function isCounted({ messages, messageCounts, text }: Cell, counted: readonly string[]): boolean {
   const [, other] = /^as (\w+)/.exec(text) ?? [];
   const isFate = other === 'late' || other === 'orphan';
-  const all = fates.flatMap((fate) => {
+  const all = messageCounts.flatMap((fate) => {
     if (other === undefined) return messages.map((message) => `${fate} ${countedAs[message] ?? message}`);
     return isFate ? messages.map((message) => `${other} ${message}`) : [`${fate} ${countedAs[other] ?? other}`];
   });
@@ -60,7 +60,7 @@ function isCounted({ messages, fates, text }: Cell, counted: readonly string[]):
 function uncounted(page: string, counted: readonly string[]): readonly string[] {
   return cellsOf(page)
     .filter((cell) => !/^(nothing|never)/.test(cell.text) && !isCounted(cell, counted))
-    .map(({ messages, fates }) => `${fates[0]} ${messages[0]}`);
+    .map(({ messages, messageCounts }) => `${messageCounts[0]} ${messages[0]}`);
 }
 
 it('counts every handler of the table of lending', () => {

@@ -284,6 +284,6 @@ describe('a run with checks', () => {
 
   it('finds nothing without checks', () => {
     loseEvents((event) => event.kind === 'submit' && event.request.id === '7');
-    expect(simulate({ ...coupled, changes: { checking: false } }).live).toBe(1);
+    expect(simulate({ ...coupled, changes: { checking: false } }).unfinished).toBe(1);
   });
 });

@@ -28,7 +28,7 @@ const instance = z.looseObject({
   links: z.array(z.object({ to: count, transport: z.string().nullable(), bytes: count, backlog_bytes: count })),
 });
 
-/** Of GET /api/cluster. */
+/** The response of GET /api/cluster. */
 export const clusterViewSchema = z.looseObject({
   model: z.string(),
   at_ms: count,
@@ -43,7 +43,7 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
   const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
   const lends = view.instances.some(({ lending }) => lending !== null);
   const named = view.instances.some(({ name }) => name !== null);
-  const keeps = view.instances.some(({ store }) => store !== null);
+  const hasStores = view.instances.some(({ store }) => store !== null);
   return view.instances.map((now) => {
     const then = before?.instances.find(({ instance: known }) => known === now.instance);
     const rate = (of: (each: InstanceView) => number) =>
@@ -67,13 +67,15 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
         borrowed: now.lending?.borrowed_blocks,
         owes: now.lending?.debts.flatMap(({ to, blocks }) => (blocks > 0 ? [`${to}:${blocks}`] : [])).join(' '),
         refused: now.lending?.debts.reduce((sum, debt) => sum + debt.loan_refusals, 0),
-        'guest q/s': rounded(rate((each) => sumOf(each, ({ queries }) => queries))),
-        'guest MB/s': rounded(rate((each) => sumOf(each, (guest) => guest.query_bytes + guest.partial_bytes) / 1e6)),
+        'remote q/s': rounded(rate((each) => sumOf(each, ({ queries }) => queries))),
+        'remote MB/s': rounded(
+          rate((each) => sumOf(each, (debtor) => debtor.query_bytes + debtor.partial_bytes) / 1e6),
+        ),
       }),
-      ...(keeps && {
-        'kept host/SSD':
+      ...(hasStores && {
+        'stored host/SSD':
           now.store === null ? undefined : `${now.tiers?.host.blocks ?? 0}/${now.tiers?.ssd.blocks ?? 0}`,
-        'taken MB/s': now.store === null ? undefined : rounded(rate((each) => (each.store?.taken_bytes ?? 0) / 1e6)),
+        'received MB/s': now.store === null ? undefined : rounded(rate((each) => (each.store?.taken_bytes ?? 0) / 1e6)),
       }),
       'sent over': [...new Set(now.links.flatMap(({ transport }) => transport ?? []))].join(' '),
       'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
@@ -82,18 +84,19 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
   });
 }
 
-/** "2 of 3 instances serve, 1 of 1 stores keep": stores do not serve requests. */
+/** "2 of 3 instances serve, 1 of 1 stores ready": stores do not serve requests. */
 export function servingSummary({ instances }: ClusterView): string {
-  const counted = (those: readonly InstanceView[]) => `${those.filter(({ ready }) => ready).length} of ${those.length}`;
+  const counted = (all: readonly InstanceView[]) => `${all.filter(({ ready }) => ready).length} of ${all.length}`;
   const stores = instances.filter(({ role }) => role === 'store');
-  const kept = stores.length === 0 ? '' : `, ${counted(stores)} stores keep`;
-  return `${counted(instances.filter(({ role }) => role !== 'store'))} instances serve${kept}`;
+  const readyStores = stores.length === 0 ? '' : `, ${counted(stores)} stores ready`;
+  return `${counted(instances.filter(({ role }) => role !== 'store'))} instances serve${readyStores}`;
 }
 
-type Guest = NonNullable<InstanceView['lending']>['guests'][number];
+type RemoteCounts = NonNullable<InstanceView['lending']>['guests'][number];
 
-function sumOf({ lending }: InstanceView, read: (guest: Guest) => number): number {
-  return (lending?.guests ?? []).reduce((sum, guest) => sum + read(guest), 0);
+/** Sums a count of remote attention over the debtors of an instance. */
+function sumOf({ lending }: InstanceView, read: (debtor: RemoteCounts) => number): number {
+  return (lending?.guests ?? []).reduce((sum, debtor) => sum + read(debtor), 0);
 }
 
 function percent(share: number | undefined): number | undefined {

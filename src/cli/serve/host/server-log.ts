@@ -1,4 +1,4 @@
-// The log of `serve` and `join` on stderr: lines for people on a terminal, JSON lines elsewhere.
+// The log of `serve` and `join` on stderr: readable lines on a terminal, JSON lines elsewhere.
 import { type Logger, pino } from 'pino';
 import type { ServeOptions } from '../../options/options.ts';
 import { humanLine } from '../../terminal/log-lines.ts';

@@ -15,7 +15,7 @@ export interface LocalSettings {
   readonly seed?: number | undefined;
 }
 
-export interface LocalAnswer {
+export interface LocalOutput {
   readonly text: string;
   readonly promptTokens: number;
   readonly outputTokens: number;
@@ -23,12 +23,12 @@ export interface LocalAnswer {
 }
 
 /** Streams the output text to `onText`. @throws Error if the prompt does not fit or the instance fails */
-export async function ask(
+export async function generateText(
   serving: Serving,
   input: LocalInput,
   settings: LocalSettings,
   onText: (text: string) => void,
-): Promise<LocalAnswer> {
+): Promise<LocalOutput> {
   const { model, cluster } = serving;
   if (model.tokenizer === undefined) throw new Error(`Cannot generate: model '${model.id}' has no tokenizer`);
   const prompt = await promptTokens(serving, input);

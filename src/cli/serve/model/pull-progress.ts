@@ -3,7 +3,7 @@
 import { assertNever } from '../../../util/assert-never.ts';
 import type { PullEvent } from '../../../weights/hub/pull.ts';
 
-/** The members of stderr in use. */
+/** The used part of stderr. */
 export interface ProgressOutput {
   readonly isTTY?: boolean;
   readonly columns?: number;
@@ -91,7 +91,7 @@ export class PullProgress {
     const done = `${size(this.#bytes)} of ${size(this.#bytesTotal)} (${Math.floor(100 * this.#share())} %)`;
     const first = this.#samples[0] ?? { ms: this.#startedMs, bytes: 0 };
     const rate = (this.#bytes - first.bytes) / (nowMs - first.ms);
-    // No bytes arrived for a while, or a file restarted.
+    // The rate is unknown when no bytes have arrived, or when a file has restarted.
     if (!(rate > 0) || !Number.isFinite(rate)) return done;
     return `${done}, ${size(1000 * rate)}/s, ${seconds((this.#bytesTotal - this.#bytes) / rate)} left`;
   }

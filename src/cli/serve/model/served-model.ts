@@ -35,12 +35,12 @@ export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: 
 
 /** Layers without and with a window. */
 function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] {
-  const isWhole = (layer: number): boolean => (attention.layers?.[layer] ?? 'sliding') === 'full';
-  const count = Array.from({ length: layers }, (_, layer) => layer).filter(isWhole).length;
-  const whole = attention.window === undefined ? layers : count;
+  const isFull = (layer: number): boolean => (attention.layers?.[layer] ?? 'sliding') === 'full';
+  const count = Array.from({ length: layers }, (_, layer) => layer).filter(isFull).length;
+  const full = attention.window === undefined ? layers : count;
   return [
-    { layers: whole, window: undefined },
-    { layers: layers - whole, window: attention.window },
+    { layers: full, window: undefined },
+    { layers: layers - full, window: attention.window },
   ].filter((group) => group.layers > 0);
 }
 

@@ -1,4 +1,4 @@
-// The text side of a model for a gateway: its description, and a tokenizer that long texts do not block.
+// The text side of a model for a gateway: its description, and tokenization that does not block the thread for long texts.
 
 import type { ServedModel } from '../../../gateway/http/served-model.ts';
 import type { Encode } from '../../../gateway/openai/prompt.ts';

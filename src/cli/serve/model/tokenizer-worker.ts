@@ -1,4 +1,4 @@
-// Entry of the tokenizer thread: answers calls with the tokenizer of the model.
+// Entry of the tokenizer thread: tokenizes texts on request.
 import { parentPort, workerData } from 'node:worker_threads';
 import { textOf } from '../../../engine/model-text.ts';
 import type { TokenizeAnswer, TokenizeCall } from '../../../runtime/threads/tokenizer-thread.ts';

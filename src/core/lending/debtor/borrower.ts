@@ -374,7 +374,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
         this.#lentPages.reclaimed(effect);
         break;
       case 'met':
-        this.#context.config.fates?.met(effect.fate, effect.message);
+        this.#context.config.messageCounts?.met(effect.fate, effect.message);
         break;
       default:
         assertNever(effect);
