@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { median, round } from './statistics.ts';
 
-type BenchedPort = InferencePort & Pick<ClusterPort, 'account'>;
+type BenchedPort = InferencePort & Pick<ClusterPort, 'requestTrace'>;
 
 export interface HandOffBench {
   /** One mixed instance, and prefill-decode pairs with the same prefill threads: pages sent layer by layer, or at the end. */
@@ -93,7 +93,7 @@ async function firstToken(port: BenchedPort, prompt: Int32Array): Promise<FirstT
   const { ms, atUs } = await answered(port, request);
   // The end may arrive before the step reports of its instances.
   await sleep(stepsToldMs);
-  const steps = port.account(request.id)?.steps.filter(({ kind, rows }) => kind === 'step' && rows > 1) ?? [];
+  const steps = port.requestTrace(request.id)?.steps.filter(({ kind, rows }) => kind === 'step' && rows > 1) ?? [];
   const isWhole = steps.reduce((sum, { rows }) => sum + rows, 0) === prompt.length;
   return { ms, afterMs: isWhole ? (atUs - Math.max(...steps.map(({ endedUs }) => endedUs))) / 1000 : undefined };
 }

@@ -82,7 +82,7 @@ function record(requests: readonly TraceRequest[]) {
     watch: (instance, at, shape, [us]) => {
       steps[instance].push({ startedUs: at, us, shape: { ...shape }, heardUs: undefined });
     },
-    placed: (id, account) => placed.set(id, account),
+    placed: (id, placement) => placed.set(id, placement),
     inspect: {
       after: () => {},
       ended: (request) => {

@@ -65,7 +65,7 @@ describe('/v1/batches', () => {
     expect((await client.batches.list()).data.map((each) => each.id)).toContain(batch.id);
   });
 
-  it('yields to waiting requests, and marks its jobs in their accounts', async () => {
+  it('yields to waiting requests, and marks its jobs in their traces', async () => {
     const file = await upload(
       Array.from({ length: 40 }, (_, i) => line(i, { prompt: promptOf(i, 90), max_tokens: 400, ignore_eos: true })),
     );

@@ -1,4 +1,4 @@
-// Request accounts over HTTP: placements with reasons, predictions and outcomes.
+// Request traces over HTTP: placements with reasons, predictions and outcomes.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer } from './server.ts';
 

@@ -6,9 +6,9 @@ import { ChatTemplate } from '../../src/text/template/chat-template.ts';
 import { bytesOf, byteTokenizer } from './openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
-/** A cluster port without request accounts. */
+/** A cluster port without request traces. */
 export const noAccounts: ClusterPort = {
-  account: () => undefined,
+  requestTrace: () => undefined,
   onEnded: () => {},
   roles: () => ['mixed'],
   switchRole: () => undefined,

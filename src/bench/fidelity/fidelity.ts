@@ -51,7 +51,7 @@ interface KindFigures {
   readonly beside: readonly (number | undefined)[];
 }
 
-/** A request with different placements live and in the replay, and both accounts. */
+/** A request with different placements live and in the replay, and both placement traces. */
 export interface Parting {
   readonly index: number;
   readonly live: PlacementTrace | undefined;

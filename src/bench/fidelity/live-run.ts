@@ -13,7 +13,7 @@ export interface Served {
   readonly clockUs: number;
   readonly inputTokens: number;
   readonly cachedTokens: number;
-  /** The account of its placement. */
+  /** The trace of its placement. */
   readonly placed: PlacementTrace | undefined;
   readonly startedUs: number;
   readonly ttftUs: number;
@@ -56,7 +56,7 @@ function serve(
           ...{ index, arrivalUs: Math.round((arrival - start) * 1000), inputTokens: request.prompt.length },
           ...{ clockUs: Math.round((performance.timeOrigin + arrival) * 1000) },
           ...{ cachedTokens, startedUs, ttftUs: tokenUs[0] },
-          placed: port.account(request.id)?.placements[0],
+          placed: port.requestTrace(request.id)?.placements[0],
           gapUs: Float64Array.from(tokenUs.slice(1), (us, i) => us - tokenUs[i]),
         });
     });

@@ -102,7 +102,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
       receivedUs: (nowUs, i, said) =>
         nowUs < drawnFromUs ? heardUs(nowUs, recorded[i], said, { startedUs, toldUs: calibration.toldUs }) : nowUs,
     },
-    placed: (id, account) => placed.set(id, account),
+    placed: (id, placement) => placed.set(id, placement),
     inspect: {
       after: () => {},
       ended: ({ id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {

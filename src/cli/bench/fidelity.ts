@@ -115,18 +115,18 @@ function show({ live, simulated, replayed, partings, ...report }: FidelityReport
   if (partings.length > 0) showParting(partings[0]);
 }
 
-/** The placement accounts of the first request that went to different instances. */
+/** The placement traces of the first request that went to different instances. */
 function showParting({ index, live, replayed }: Parting): void {
   const rows = [
-    { run: 'live', account: live },
-    { run: 'replayed', account: replayed },
+    { run: 'live', trace: live },
+    { run: 'replayed', trace: replayed },
   ];
   printTable(
-    rows.flatMap(({ run, account }) =>
-      (account?.candidates ?? []).map(({ instance, requests, matchedTokens, queueUs, prefillUs }) => {
-        const taken = instance === account?.instance;
+    rows.flatMap(({ run, trace }) =>
+      (trace?.candidates ?? []).map(({ instance, requests, matchedTokens, queueUs, prefillUs }) => {
+        const taken = instance === trace?.instance;
         const predicted = { queueUs: Math.round(queueUs), prefillUs: Math.round(prefillUs) };
-        const fetched = taken ? (account?.fetchedTokens ?? 0) : 0;
+        const fetched = taken ? (trace?.fetchedTokens ?? 0) : 0;
         return { run, instance, taken: taken ? 'yes' : '', requests, matchedTokens, ...predicted, fetched };
       }),
     ),

@@ -175,7 +175,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly group: PipelineGroup | undefined;
     }
   /** For the request log: where an attempt was placed, and what its instance found of the prompt. */
-  | { readonly kind: 'placed'; readonly id: RequestId; readonly account: PlacementTrace }
+  | { readonly kind: 'placed'; readonly id: RequestId; readonly placement: PlacementTrace }
   | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: PromptBlockCounts }
   /** With `interrupt`, set the abort word as well: the running step is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

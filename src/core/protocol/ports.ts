@@ -80,10 +80,10 @@ export interface ClusterPort {
   pin(order: PinOrder, listener: PinListener): void;
   /** Unknown: ignored. */
   unpin(id: PinId): void;
-  /** The listener receives the account of each request when it has ended. */
-  onEnded(listener: (account: RequestTrace) => void): void;
-  /** The account of a request that is live, or has ended recently. */
-  account(id: RequestId): RequestTrace | undefined;
+  /** The listener receives the trace of each request when it has ended. */
+  onEnded(listener: (trace: RequestTrace) => void): void;
+  /** The trace of a request that is running or has ended recently. */
+  requestTrace(id: RequestId): RequestTrace | undefined;
   /** (instances) */
   roles(): readonly InstanceRole[];
   /** The instance takes new requests in that role, and ends the ones that it has. Returns why that is impossible; undefined: it is done. */

@@ -80,7 +80,7 @@ export class RequestLog {
   record(nowUs: number, effect: ConductorEffect): void {
     switch (effect.kind) {
       case 'placed':
-        this.#live.get(requestIdOf(effect.id))?.placements.push(effect.account);
+        this.#live.get(requestIdOf(effect.id))?.placements.push(effect.placement);
         break;
       case 'found':
         this.#found(effect.id, effect.blocks);

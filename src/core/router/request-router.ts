@@ -83,8 +83,8 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   #record(id: RequestId, decision: RoutingDecision): void {
     if (this.#context.config.recordsPlacements !== true) return;
     const candidates = decision.job ? [] : this.#placer.candidates(decision.size.promptTokens);
-    const account = placementTrace(this.#context.nowUs, decision, candidates, this.#placer.blockTokens);
-    this.#context.emit({ kind: 'placed', id, account });
+    const placement = placementTrace(this.#context.nowUs, decision, candidates, this.#placer.blockTokens);
+    this.#context.emit({ kind: 'placed', id, placement });
   }
 
   /** Sends held batch jobs where memory was released; shorter jobs do not overtake a long one. */

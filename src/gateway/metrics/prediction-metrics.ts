@@ -24,10 +24,10 @@ export function auditPredictions(
   });
   const ttft = audited('ttft', 'Time to first token');
   const tbt = audited('tbt', 'Mean time between tokens');
-  cluster.onEnded((account) => {
-    if (account.state !== 'finished' || account.batch || account.placements.length !== 1) return;
-    observe(ttft, ttftOf(account));
-    observe(tbt, tbtOf(account));
+  cluster.onEnded((trace) => {
+    if (trace.state !== 'finished' || trace.batch || trace.placements.length !== 1) return;
+    observe(ttft, ttftOf(trace));
+    observe(tbt, tbtOf(trace));
   });
 }
 

@@ -12,8 +12,8 @@ export function describeRequest(id: string, cluster: ClusterPort, choicesMax: nu
   const requestId = requestIdOf(id);
   const choices: object[] = [];
   for (let index = 0; index < choicesMax; index++) {
-    const account = cluster.account(`${requestId}-${index}`);
-    if (account !== undefined) choices.push(describeChoice(index, account));
+    const trace = cluster.requestTrace(`${requestId}-${index}`);
+    if (trace !== undefined) choices.push(describeChoice(index, trace));
   }
   if (choices.length === 0)
     throw new ApiError(
@@ -26,27 +26,27 @@ export function describeRequest(id: string, cluster: ClusterPort, choicesMax: nu
   return { id: requestId, object: 'kvasir.request', choices };
 }
 
-function describeChoice(index: number, account: RequestTrace): object {
-  const { submittedUs, end, blocks, placements } = account;
+function describeChoice(index: number, trace: RequestTrace): object {
+  const { submittedUs, end, blocks, placements } = trace;
   const after = (us: number | undefined) => (us === undefined ? null : ms(us - submittedUs));
   return {
     index,
-    state: account.state,
-    priority: account.priority,
-    batch: account.batch,
-    slo_class: account.sloClass ?? null,
-    prompt_tokens: account.promptTokens,
-    cached_tokens: account.cachedTokens ?? null,
-    output_tokens: account.outputTokens,
-    max_tokens: account.maxTokens,
-    ttft_ms: describeOutcome(ttftOf(account)),
-    tbt_ms: describeOutcome(tbtOf(account)),
+    state: trace.state,
+    priority: trace.priority,
+    batch: trace.batch,
+    slo_class: trace.sloClass ?? null,
+    prompt_tokens: trace.promptTokens,
+    cached_tokens: trace.cachedTokens ?? null,
+    output_tokens: trace.outputTokens,
+    max_tokens: trace.maxTokens,
+    ttft_ms: describeOutcome(ttftOf(trace)),
+    tbt_ms: describeOutcome(tbtOf(trace)),
     at_ms: {
-      started: after(account.startedUs),
-      prefilled: after(account.prefilledUs),
-      first_token: after(account.firstTokenUs),
-      last_token: after(account.lastTokenUs),
-      ended: after(account.endedUs),
+      started: after(trace.startedUs),
+      prefilled: after(trace.prefilledUs),
+      first_token: after(trace.firstTokenUs),
+      last_token: after(trace.lastTokenUs),
+      ended: after(trace.endedUs),
     },
     blocks: blocks === undefined ? null : describeBlocks(blocks),
     placements: placements.map(describePlacement),

@@ -1,4 +1,4 @@
-// The spans of a request from its account: queue, placement, fetch, each chunk and step, hand-off and decode.
+// The spans of a request from its trace: queue, placement, fetch, each chunk and step, hand-off and decode.
 
 import type { ClusterPort } from '../../core/protocol/ports.ts';
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
@@ -30,15 +30,15 @@ interface SpanSink {
 
 /** Exports the spans of each request when it ends. */
 export function exportTraces(cluster: ClusterPort, exporter: SpanSink): void {
-  cluster.onEnded((account) => {
-    const context = traceContext(account.trace);
-    if (context.sampled) exporter.add(requestSpans(account, context, performance.timeOrigin * 1000));
+  cluster.onEnded((request) => {
+    const context = traceContext(request.trace);
+    if (context.sampled) exporter.add(requestSpans(request, context, performance.timeOrigin * 1000));
   });
 }
 
-/** One span for the request, with child spans. @param originUs origin of the account's clock, in microseconds since 1970 */
-function requestSpans(account: RequestTrace, context: TraceContext, originUs: number): readonly Span[] {
-  const { end, state, submittedUs, endedUs = submittedUs } = account;
+/** One span for the request, with child spans. @param originUs origin of the clock of the trace, in microseconds since 1970 */
+function requestSpans(trace: RequestTrace, context: TraceContext, originUs: number): readonly Span[] {
+  const { end, state, submittedUs, endedUs = submittedUs } = trace;
   const spanId = newId(8);
   const root: Span = {
     traceId: context.traceId,
@@ -48,17 +48,17 @@ function requestSpans(account: RequestTrace, context: TraceContext, originUs: nu
     isServer: true,
     startedUs: originUs + submittedUs,
     endedUs: originUs + endedUs,
-    attributes: attributesOf(account),
+    attributes: attributesOf(trace),
     error: end?.kind === 'failed' ? end.message : state === 'cancelled' ? 'cancelled' : undefined,
   };
-  const parts = [...phases(account, originUs), ...steps(account)];
+  const parts = [...phases(trace, originUs), ...steps(trace)];
   const below = { traceId: context.traceId, parentId: spanId, isServer: false, error: undefined };
   return [root, ...parts.map((part) => ({ ...below, ...part, spanId: newId(8) }))];
 }
 
-function attributesOf(account: RequestTrace): Span['attributes'] {
-  const { id, state, batch, sloClass, promptTokens, cachedTokens, outputTokens, placements, blocks } = account;
-  const ttft = ttftOf(account);
+function attributesOf(trace: RequestTrace): Span['attributes'] {
+  const { id, state, batch, sloClass, promptTokens, cachedTokens, outputTokens, placements, blocks } = trace;
+  const ttft = ttftOf(trace);
   return {
     'kvasir.request.id': id,
     'kvasir.state': state,
@@ -76,7 +76,7 @@ function attributesOf(account: RequestTrace): Span['attributes'] {
     'kvasir.blocks.never_seen': blocks?.neverSeen,
     'kvasir.blocks.evicted': blocks?.evicted,
     'kvasir.blocks.elsewhere': blocks?.elsewhere,
-    'kvasir.steps.untold': account.stepsOmitted,
+    'kvasir.steps.untold': trace.stepsOmitted,
   };
 }
 
@@ -85,8 +85,8 @@ function msOf(us: number | undefined): number | undefined {
 }
 
 /** The stages of the request, in order. */
-function phases(account: RequestTrace, originUs: number): readonly Part[] {
-  const { placements, submittedUs, startedUs, prefilledUs, firstTokenUs, lastTokenUs, endedUs } = account;
+function phases(trace: RequestTrace, originUs: number): readonly Part[] {
+  const { placements, submittedUs, startedUs, prefilledUs, firstTokenUs, lastTokenUs, endedUs } = trace;
   const parts: Part[] = placements.map((placed) => ({
     name: 'placement',
     startedUs: originUs + placed.atUs,

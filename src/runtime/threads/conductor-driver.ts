@@ -34,7 +34,7 @@ export interface ForwardTargets {
 }
 
 /** Traces kept of ended requests. */
-const accountsMax = 1024;
+const tracesMax = 1024;
 
 type Unready = Exclude<Readiness, { readonly kind: 'ready' | 'draining' }>;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
@@ -58,9 +58,9 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** Ids of current attempts, by the ids of their requests. */
   readonly #attempts = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
-  readonly #listeners: ((account: RequestTrace) => void)[] = [];
-  readonly #accounts = new RequestLog(accountsMax, (account) => {
-    for (const listener of this.#listeners) listener(account);
+  readonly #listeners: ((trace: RequestTrace) => void)[] = [];
+  readonly #requestLog = new RequestLog(tracesMax, (trace) => {
+    for (const listener of this.#listeners) listener(trace);
   });
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
@@ -127,7 +127,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       return;
     }
     this.#sinks.set(request.id, sink);
-    this.#accounts.submitted(nowUs(), request);
+    this.#requestLog.submitted(nowUs(), request);
     this.feed({ kind: 'submit', request });
   }
 
@@ -137,7 +137,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   cancel(id: RequestId): void {
     if (!this.#sinks.delete(id)) return;
-    this.#accounts.cancelled(nowUs(), id);
+    this.#requestLog.cancelled(nowUs(), id);
     this.#endAttempt(id);
     // Within a sink, the remaining effects of its event come first: otherwise the cancel could precede the request's `forward`.
     if (this.#depth > 0) this.#cancels.push(id);
@@ -159,12 +159,12 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     this.feed({ kind: 'unpin', id });
   }
 
-  onEnded(listener: (account: RequestTrace) => void): void {
+  onEnded(listener: (trace: RequestTrace) => void): void {
     this.#listeners.push(listener);
   }
 
-  account(id: RequestId): RequestTrace | undefined {
-    return this.#accounts.find(id);
+  requestTrace(id: RequestId): RequestTrace | undefined {
+    return this.#requestLog.find(id);
   }
 
   /** Enattempts kept for requests in flight: all zero once every request has ended. */
@@ -218,7 +218,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     }
     for (const id of prefilled) {
       placement.prefilled(nowUs(), id);
-      this.#accounts.prefilled(nowUs(), id);
+      this.#requestLog.prefilled(nowUs(), id);
       this.feed({ kind: 'prefilled', instance, id });
     }
     for (const [id, why] of letGo) this.feed({ kind: 'released', instance, id, why });
@@ -228,7 +228,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** To be called before `onOutputs` of the same iteration. */
   protected recordSteps(instance: InstanceIndex, steps: OutputsMessage['steps']): void {
     for (const { rows, ...step } of steps)
-      for (const [id, from, count] of rows) this.#accounts.addStep(id, { ...step, instance, from, rows: count });
+      for (const [id, from, count] of rows) this.#requestLog.addStep(id, { ...step, instance, from, rows: count });
   }
 
   protected feed(event: ConductorEvent): void {
@@ -247,7 +247,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
 
   #carryOut(effect: ConductorEffect): void {
     const { placement, admission, log } = this;
-    this.#accounts.record(nowUs(), effect);
+    this.#requestLog.record(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
         this.#emit(effect.id, effect.event);

@@ -104,7 +104,7 @@ export class ConductorDriver {
         outcome.count(effect);
         break;
       case 'placed':
-        config.placed?.(effect.id, effect.account);
+        config.placed?.(effect.id, effect.placement);
         break;
       case 'found':
       case 'ignored':

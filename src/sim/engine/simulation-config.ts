@@ -100,7 +100,7 @@ export interface SimulationConfig {
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
   /** Called with each routing decision and its reasons. */
-  readonly placed?: ((id: RequestId, account: PlacementTrace) => void) | undefined;
+  readonly placed?: ((id: RequestId, placement: PlacementTrace) => void) | undefined;
   /** After every event, each machine checks itself and the cluster's invariants are checked. */
   readonly checking: boolean;
   /** Undefined: no faults. */

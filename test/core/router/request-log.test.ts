@@ -16,12 +16,12 @@ describe('RequestLog', () => {
   it('follows a request over its attempts to its end', () => {
     const log = new RequestLog(4);
     log.submitted(10, request('a', [1, 2, 3]));
-    log.record(10, { kind: 'placed', id: 'a', account: placed });
+    log.record(10, { kind: 'placed', id: 'a', placement: placed });
     expect(log.find('a')).toMatchObject({ state: 'queued', promptTokens: 3, placements: [placed], submittedUs: 10 });
     log.record(20, { kind: 'emit', id: 'a', event: { kind: 'started', cachedTokens: 2 } });
     log.record(20, { kind: 'found', id: 'a', blocks: { hits: 1, neverSeen: 0, evicted: 0, elsewhere: 0, partial: 1 } });
     log.prefilled(25, 'a');
-    log.record(30, { kind: 'placed', id: 'a~2', account: { ...placed, instance: 0 } });
+    log.record(30, { kind: 'placed', id: 'a~2', placement: { ...placed, instance: 0 } });
     const tokens = { kind: 'tokens', tokens: Int32Array.of(7, 8), logprobs: undefined } as const;
     log.record(40, { kind: 'emit', id: 'a', event: tokens });
     log.record(50, { kind: 'emit', id: 'a', event: tokens });

@@ -66,7 +66,7 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
       const request = { ...liveRequest(id, [...prompt, ...livePrompt(kind, 450)], 6), salt };
       const answer = await answerOf(cluster, request);
       expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
-      const group = cluster.account(request.id)?.placements.at(-1)?.group;
+      const group = cluster.requestTrace(request.id)?.placements.at(-1)?.group;
       if (!all || (answer.cachedTokens === whole && group !== undefined)) return;
     }
   }

@@ -104,7 +104,7 @@ describe.skipIf(native === undefined)('groups of instances', () => {
         const answer = await answerOf(pair, request);
         expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
         await atRest(pair);
-        const group = pair.account(request.id)?.placements.at(-1)?.group;
+        const group = pair.requestTrace(request.id)?.placements.at(-1)?.group;
         if (answer.cachedTokens !== whole || (group !== undefined) !== together) continue;
         expect(ran(pair, 1) > before.chunks).toBe(together);
         rowBytes.push((bytes() - before.bytes) / (request.prompt.length - whole));

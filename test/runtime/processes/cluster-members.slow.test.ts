@@ -106,7 +106,7 @@ describe('a cluster over a bus', () => {
     await settled();
     for (const [i, prompt] of prompts.entries()) {
       const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
-      const [placed] = late.account(`r${i}`)?.placements ?? [];
+      const [placed] = late.requestTrace(`r${i}`)?.placements ?? [];
       const matched = placed?.candidates.map(({ matchedTokens }) => matchedTokens) ?? [];
       expect(Math.max(...matched)).toBe(Math.floor((prompt.length - 1) / 32) * 32);
       expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
@@ -269,21 +269,21 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
   const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
     let told = 0;
     for (const [i, prompt] of prompts.entries()) {
-      const account = traced.account(`r${i}`);
-      const [placed, ...others] = account?.placements ?? [];
+      const trace = traced.requestTrace(`r${i}`);
+      const [placed, ...others] = trace?.placements ?? [];
       // Of a member that a busy machine has kept silent for too long: what it had computed is computed elsewhere.
       if (others.length > 0) continue;
       told++;
-      const steps = account?.steps.filter(({ kind }) => kind === 'step') ?? [];
+      const steps = trace?.steps.filter(({ kind }) => kind === 'step') ?? [];
       const computed = steps.filter(({ instance }) => instance === placed?.instance);
       const decoded = steps.filter(({ instance }) => instance === placed?.decodeAt);
       const last = computed.at(-1);
       expect((last?.from ?? 0) + (last?.rows ?? 0)).toBe(prompt.length);
       expect(decoded.length).toBeGreaterThanOrEqual(39);
-      expect(account?.blocks).toBeDefined();
-      expect(account?.prefilledUs).toBeDefined();
+      expect(trace?.blocks).toBeDefined();
+      expect(trace?.prefilledUs).toBeDefined();
       expect(placed?.prefillUs).toBeDefined();
-      expect(other.account(`r${i}`)?.steps).toEqual([]);
+      expect(other.requestTrace(`r${i}`)?.steps).toEqual([]);
     }
     expect(told).toBeGreaterThan(0);
   };
@@ -323,7 +323,7 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
       ['decode', 'decode', 'prefill'],
       ['decode', 'decode', 'prefill'],
     ]);
-    expect(second.account('u0')?.placements).toMatchObject([{ instance: 2 }]);
+    expect(second.requestTrace('u0')?.placements).toMatchObject([{ instance: 2 }]);
     await atRest(first);
     const late = await gateway(bus(6), 'g3');
     await until(() => serving(late) === 3);

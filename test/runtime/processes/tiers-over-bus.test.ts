@@ -49,7 +49,7 @@ it.skipIf(loadNative() === undefined)(
       answers.push(await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 3)));
     // Where SSD has been slow lately, computing may be preferred.
     const known = (id: string) =>
-      after.gateway.account(id)?.placements[0]?.candidates.map((each) => each.matchedTokens);
+      after.gateway.requestTrace(id)?.placements[0]?.candidates.map((each) => each.matchedTokens);
     expect(prompts.map((_, i) => Math.max(...(known(`b${i}`) ?? [0])))).toEqual(fullBlocks.map((count) => 32 * count));
     for (const [i, { cachedTokens }] of answers.entries())
       expect([0, 32 * (fullBlocks[i] ?? 0)]).toContain(cachedTokens);

@@ -101,5 +101,5 @@ it('nothing is left of requests that were answered, cancelled, or lost with inst
   expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
   // The latest are explained, the others forgotten.
   const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
-  expect(ids.filter((id) => cluster.account(id) !== undefined)).toHaveLength(1024);
+  expect(ids.filter((id) => cluster.requestTrace(id) !== undefined)).toHaveLength(1024);
 });

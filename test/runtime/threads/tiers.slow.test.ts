@@ -117,7 +117,7 @@ describe('SSD below an instance', () => {
     await ask(after, 'b', 1);
     // Where reading is slow another instance may compute it all the same.
     const known = (i: number) =>
-      after.account(`b${i}`)?.placements[0]?.candidates.map(({ matchedTokens }) => matchedTokens);
+      after.requestTrace(`b${i}`)?.placements[0]?.candidates.map(({ matchedTokens }) => matchedTokens);
     expect(prompts.map((_, i) => Math.max(...(known(i) ?? [])))).toEqual(
       prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
     );

@@ -61,7 +61,7 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
     // What was asked for there is on both now: the conductor has it of their journals.
     const last = liveRequest('last', [...livePrompt(rounds - 1, 400), 9], 1);
     await answerOf(cluster, last);
-    const [placed] = cluster.account('last')?.placements ?? [];
+    const [placed] = cluster.requestTrace('last')?.placements ?? [];
     expect(placed?.candidates.map(({ matchedTokens }) => matchedTokens >= 384)).toEqual([true, true]);
     expect(cluster.snapshot().pages.used).toBe(0);
   });

@@ -52,7 +52,7 @@ describe.skipIf(loadNative() === undefined)(
       const { gateway } = await cluster(faults);
       const ids: RequestId[] = [];
       const fetches = () =>
-        ids.flatMap((id) => gateway.account(id)?.steps.filter(({ kind }) => kind === 'fetch') ?? []);
+        ids.flatMap((id) => gateway.requestTrace(id)?.steps.filter(({ kind }) => kind === 'fetch') ?? []);
       // What takes too long is given up, and counts as fetched all the same.
       const isWhole = () => fetches().some(({ aborted, rows }) => !aborted && rows >= 32);
       for (let number = 0; number < roundsMax && !isWhole(); number++) {
