@@ -34,8 +34,8 @@ class WorldCounts<Total extends string> {
   }
 
   report(isReplay: boolean) {
-    const { faults, messageFates, totals } = this.#counts ?? { faults: [], messageFates: [], totals: {} };
-    const byName = [...messageFates].sort(([a], [b]) => (a < b ? -1 : 1));
+    const { faults, anomalies, totals } = this.#counts ?? { faults: [], anomalies: [], totals: {} };
+    const byName = [...anomalies].sort(([a], [b]) => (a < b ? -1 : 1));
     // One seed is a replay, which need not show every fault.
     const never = this.#counts === undefined || isReplay ? [] : neverShown(this.#kind, this.#counts);
     return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...totals };

@@ -4,7 +4,7 @@ import type {
   LendingEffect,
   LendingMessage,
   LendingMessageKind,
-  MessageFate,
+  MessageAnomaly,
   Party,
 } from '../protocol/lending-messages.ts';
 
@@ -46,7 +46,7 @@ export class Outbox {
     this.#effects.push({ kind: 'send', envelope });
   }
 
-  met(fate: MessageFate, message: LendingMessageKind): void {
-    this.#effects.push({ kind: 'met', fate, message });
+  countAnomaly(anomaly: MessageAnomaly, message: LendingMessageKind): void {
+    this.#effects.push({ kind: 'anomaly', anomaly, message });
   }
 }

@@ -163,7 +163,7 @@ export class RManager implements OwnNeeds {
         this.#settlementMember.newEpoch(fromIncarnation);
       }
       if (fromIncarnation < this.#epoch || (toIncarnation !== undefined && toIncarnation !== incarnation))
-        this.#out.met('orphan', message.kind);
+        this.#out.countAnomaly('orphan', message.kind);
       else this.#handleFromGManager(envelope);
       return;
     }
@@ -172,9 +172,9 @@ export class RManager implements OwnNeeds {
       this.#incarnations.set(from, fromIncarnation);
       if (known > 0) this.#peerRestarted(from);
     }
-    if (fromIncarnation < known) this.#out.met('orphan', message.kind);
+    if (fromIncarnation < known) this.#out.countAnomaly('orphan', message.kind);
     else if (toIncarnation !== undefined && toIncarnation !== incarnation) {
-      this.#out.met('orphan', message.kind);
+      this.#out.countAnomaly('orphan', message.kind);
       // The sender addressed an earlier incarnation: the answer carries the current one.
       if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'restarted' });
     } else this.#handleFromInstance(envelope);
@@ -196,7 +196,7 @@ export class RManager implements OwnNeeds {
         this.#settlementMember.abort(message);
         break;
       default:
-        this.#out.met('orphan', message.kind);
+        this.#out.countAnomaly('orphan', message.kind);
     }
   }
 
@@ -232,7 +232,7 @@ export class RManager implements OwnNeeds {
         // The envelope has already carried the new incarnation.
         break;
       default:
-        this.#out.met('orphan', message.kind);
+        this.#out.countAnomaly('orphan', message.kind);
     }
   }
 

@@ -256,7 +256,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   override resend(): void {
     let repeated = 0;
     for (const stage of this.#stages.values()) repeated += this.#enlist(stage);
-    this.#context.config.messageCounts?.met('lost', 'joinPipeline', repeated);
+    this.#context.config.messageCounts?.count('lost', 'joinPipeline', repeated);
   }
 
   /** Returns why the message changed nothing. */

@@ -113,16 +113,16 @@ export interface Envelope {
 }
 
 /**
- * `lost`: the message or its answer did not arrive, and it is resent or given up. `doubled`: a duplicate. `late`:
- * overtaken by a later message.
- * `orphan`: from or for an earlier incarnation or epoch, or about something unknown.
+ * `lost`: the message or its answer did not arrive; the message is resent or given up. `duplicate`: it was received
+ * before. `late`: a later message overtook it. `orphan`: it is from or for an earlier incarnation or epoch, or about
+ * something unknown.
  */
-export type MessageFate = 'lost' | 'doubled' | 'late' | 'orphan';
+export type MessageAnomaly = 'lost' | 'duplicate' | 'late' | 'orphan';
 
 export type LendingEffect =
   | { readonly kind: 'send'; readonly envelope: Envelope }
   /** For counters and the log: the handler of this anomaly ran. */
-  | { readonly kind: 'met'; readonly fate: MessageFate; readonly message: LendingMessageKind }
+  | { readonly kind: 'anomaly'; readonly anomaly: MessageAnomaly; readonly message: LendingMessageKind }
   /** These rBlocks are gone with their contents: their holders recompute. */
   | { readonly kind: 'lost'; readonly rblocks: readonly number[] }
   /** The creditor recalls these: move or drop their contents, then free them, without waiting for a new loan. */

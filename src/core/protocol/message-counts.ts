@@ -1,11 +1,11 @@
-// Counts the fates of messages about requests: which anomalies a run with faults has shown to the handlers.
+// Counts anomalies of messages: which lost, duplicate, late and orphaned messages the handlers met in a run with faults.
 
 import type { InstanceEvent, PeerMessage } from './events.ts';
 import type { RequestId } from './ids.ts';
-import type { LendingMessageKind, MessageFate } from './lending-messages.ts';
+import type { LendingMessageKind, MessageAnomaly } from './lending-messages.ts';
 
 /** `ended`: the last event of a request. */
-export type FatedMessage =
+export type CountedMessage =
   | PeerMessage['kind']
   | (
       | 'submit'
@@ -23,34 +23,34 @@ export type FatedMessage =
   | LendingMessageKind;
 
 export class MessageCounts {
-  /** By `fate message`. */
+  /** By `anomaly message`. */
   readonly counts = new Map<string, number>();
 
-  met(fate: MessageFate, message: FatedMessage, times = 1): void {
+  count(anomaly: MessageAnomaly, message: CountedMessage, times = 1): void {
     if (times === 0) return;
-    const key = `${fate} ${message}`;
+    const key = `${anomaly} ${message}`;
     this.counts.set(key, (this.counts.get(key) ?? 0) + times);
   }
 
   /** An instance ignored the event. */
   ignored(
     event: InstanceEvent<{ readonly id: RequestId }, unknown>,
-    requests: { fateOf(id: RequestId): MessageFate },
+    requests: { anomalyOf(id: RequestId): MessageAnomaly },
   ): void {
     switch (event.kind) {
       case 'submit':
-        this.met(requests.fateOf(event.request.id), event.kind);
+        this.count(requests.anomalyOf(event.request.id), event.kind);
         break;
       case 'peer':
-        this.met(requests.fateOf(event.message.id), event.message.kind);
+        this.count(requests.anomalyOf(event.message.id), event.message.kind);
         break;
       case 'cancel':
       case 'promptReceived':
       case 'activations':
-        this.met(requests.fateOf(event.id), event.kind);
+        this.count(requests.anomalyOf(event.id), event.kind);
         break;
       default:
-      // The fates of other events are not counted.
+      // Other events are not counted.
     }
   }
 }

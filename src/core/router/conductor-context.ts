@@ -3,8 +3,8 @@
 import { wideZero } from '../../util/wide-zero.ts';
 import type { ConductorEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
-import type { MessageFate } from '../protocol/lending-messages.ts';
-import type { FatedMessage } from '../protocol/message-counts.ts';
+import type { MessageAnomaly } from '../protocol/lending-messages.ts';
+import type { CountedMessage } from '../protocol/message-counts.ts';
 import type { TrackedRequest } from './attempts.ts';
 import type { ConductorConfig } from './conductor-config.ts';
 import { InstanceTable } from './instance-table.ts';
@@ -49,7 +49,7 @@ export class ConductorContext<Request extends { readonly id: RequestId }> {
     if (this.draining && this.requests.size === 0) this.emit({ kind: 'drained' });
   }
 
-  countMessage(fate: MessageFate, message: FatedMessage): void {
-    this.config.messageCounts?.met(fate, message);
+  countMessage(anomaly: MessageAnomaly, message: CountedMessage): void {
+    this.config.messageCounts?.count(anomaly, message);
   }
 }

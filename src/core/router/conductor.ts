@@ -4,7 +4,7 @@ import { assertNever } from '../../util/assert-never.ts';
 import type { ConductorEffect, StandbyEffect } from '../protocol/effects.ts';
 import type { ConductorEvent } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
-import type { FatedMessage } from '../protocol/message-counts.ts';
+import type { CountedMessage } from '../protocol/message-counts.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import { queueFull, type Refusal } from '../protocol/refusals.ts';
 import type { PoolLoads } from './admission/admission-controller.ts';
@@ -147,11 +147,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     attempt.reportedUs = this.#context.nowUs;
     if (event.kind === 'started' && !router.started(attempt, event.cachedTokens, instance)) {
       // The decode instance repeats the start, since the first report may be overtaken.
-      if (instance === attempt.instance) this.#context.countMessage('doubled', 'started');
+      if (instance === attempt.instance) this.#context.countMessage('duplicate', 'started');
       return;
     }
     if (tracked.progress?.receive(event) === false) {
-      this.#context.countMessage('doubled', messageOf(event));
+      this.#context.countMessage('duplicate', messageOf(event));
       return;
     }
     if (event.kind === 'finished' || event.kind === 'failed') this.#finish(tracked, instance, event);
@@ -248,7 +248,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   }
 }
 
-function messageOf({ kind }: GenerationEvent): FatedMessage {
+function messageOf({ kind }: GenerationEvent): CountedMessage {
   return kind === 'started' || kind === 'tokens' ? kind : 'ended';
 }
 

@@ -1,7 +1,7 @@
 // Routes requests: sends each attempt to its instances, follows its phases, and counts what every instance has.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
-import type { FatedMessage } from '../protocol/message-counts.ts';
+import type { CountedMessage } from '../protocol/message-counts.ts';
 import type { PinOrder } from '../protocol/pin-order.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
 import { RecentIds } from '../scheduler/recent-ids.ts';
@@ -159,7 +159,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** Counts a message about an attempt that is not assigned to its sender. */
-  countUnassigned(id: RequestId, message: FatedMessage): void {
+  countUnassigned(id: RequestId, message: CountedMessage): void {
     this.#context.countMessage(this.ended.has(id) ? 'late' : 'orphan', message);
   }
 

@@ -63,8 +63,8 @@ export class RequestTable<S extends RunningRequest> {
   }
 
   /** What a message is that changed nothing, by its request. */
-  fateOf(id: RequestId): 'doubled' | 'late' | 'orphan' {
-    return this.#live.has(id) ? 'doubled' : this.#left.has(id) ? 'late' : 'orphan';
+  anomalyOf(id: RequestId): 'duplicate' | 'late' | 'orphan' {
+    return this.#live.has(id) ? 'duplicate' : this.#left.has(id) ? 'late' : 'orphan';
   }
 
   /** A later submission of the request is ignored. */

@@ -91,7 +91,7 @@ export class BorrowWaits {
   /** An instance has handled `envelope` with these effects. */
   stepped({ from, fromIncarnation, to, message }: Envelope, effects: readonly LendingEffect[]): void {
     if (message.kind === 'borrow' && typeof from === 'number' && typeof to === 'number') {
-      const answered = effects.some((effect) => effect.kind === 'met' && effect.fate !== 'lost');
+      const answered = effects.some((effect) => effect.kind === 'anomaly' && effect.anomaly !== 'lost');
       if (!answered)
         this.#waits.set(`${from} ${fromIncarnation} ${message.loan}`, {
           debtor: from,

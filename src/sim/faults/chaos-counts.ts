@@ -1,10 +1,10 @@
-// Coverage of chaos runs: injected faults, handlers of message faults, and totals; and the coverage required of a soak.
+// Coverage of chaos runs: injected faults, handlers of message anomalies, and totals; and the coverage required of a soak.
 import type { FaultName } from './fault-plan.ts';
 
 export interface ChaosCounts<Total extends string = string> {
   readonly faults: ReadonlyMap<FaultName, number>;
-  /** By `fate message`: runs of the handler for it. */
-  readonly messageFates: ReadonlyMap<string, number>;
+  /** By `anomaly message`: runs of the handler for it. */
+  readonly anomalies: ReadonlyMap<string, number>;
   readonly totals: Readonly<Record<Total, number>>;
 }
 
@@ -22,7 +22,7 @@ export interface ChaosKind<Total extends string = string> {
 export function addCounts<Total extends string>(a: ChaosCounts<Total>, b: ChaosCounts<Total>): ChaosCounts<Total> {
   const totals: Record<Total, number> = { ...a.totals };
   for (const name of Object.keys(totals) as Total[]) totals[name] += b.totals[name];
-  return { faults: sumOf(a.faults, b.faults), messageFates: sumOf(a.messageFates, b.messageFates), totals };
+  return { faults: sumOf(a.faults, b.faults), anomalies: sumOf(a.anomalies, b.anomalies), totals };
 }
 
 function sumOf<Key>(a: ReadonlyMap<Key, number>, b: ReadonlyMap<Key, number>): ReadonlyMap<Key, number> {
@@ -39,6 +39,6 @@ export function neverShown<Total extends string>(
   return [
     ...totals.filter((name) => counts.totals[name] === 0),
     ...faults.filter((name) => !counts.faults.has(name)),
-    ...handlers.filter((name) => !counts.messageFates.has(name)),
+    ...handlers.filter((name) => !counts.anomalies.has(name)),
   ];
 }

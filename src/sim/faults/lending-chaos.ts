@@ -1,7 +1,7 @@
 // Chaos runs of lending: a seed makes one world, its loads and its faults; any broken rule throws.
 
 import { defaultLendingTimes } from '../../core/lending/times.ts';
-import type { LendingMessageKind, MessageFate } from '../../core/protocol/lending-messages.ts';
+import type { LendingMessageKind, MessageAnomaly } from '../../core/protocol/lending-messages.ts';
 import { Prng } from '../../util/prng.ts';
 import { type LendingTotal, LendingWorld, type LendingWorldConfig } from '../engine/lending/lending-world.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
@@ -33,10 +33,10 @@ const always: readonly LendingMessageKind[] = [
   ...(['returned', 'recall', 'prepare'] as const),
 ];
 
-/** Handlers of messages that met a fate. Each must run in a soak. */
-export const lendingHandlers: Readonly<Record<MessageFate, readonly LendingMessageKind[]>> = {
+/** Handlers of message anomalies. Each must run in a soak. */
+export const lendingHandlers: Readonly<Record<MessageAnomaly, readonly LendingMessageKind[]>> = {
   lost: ['heartbeat', 'query', 'borrow', 'renew', 'return', 'recall', 'prepare', 'commit', 'settled'],
-  doubled: [...always, 'prepared', 'commit', 'settled', 'abort'],
+  duplicate: [...always, 'prepared', 'commit', 'settled', 'abort'],
   late: [...always, 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome'],
   orphan: [...always, 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome', 'restarted'],
 };
@@ -87,7 +87,7 @@ export function runLendingChaos(seed: number): ChaosCounts<LendingTotal> {
   world.run(restUs);
   world.checkEmpty();
   world.checkAtRest();
-  return { faults: world.injected, messageFates: world.messageFates, totals: world.totals };
+  return { faults: world.injected, anomalies: world.anomalies, totals: world.totals };
 }
 
 export const lendingChaos: ChaosKind<LendingTotal> = {
@@ -97,8 +97,8 @@ export const lendingChaos: ChaosKind<LendingTotal> = {
     ...(['loss', 'duplication', 'delay', 'partition', 'crash', 'restart', 'slow node', 'gManager restart'] as const),
     'two gManagers at once',
   ],
-  handlers: (Object.keys(lendingHandlers) as MessageFate[]).flatMap((fate) =>
-    lendingHandlers[fate].map((message) => `${fate} ${message}`),
+  handlers: (Object.keys(lendingHandlers) as MessageAnomaly[]).flatMap((anomaly) =>
+    lendingHandlers[anomaly].map((message) => `${anomaly} ${message}`),
   ),
   totals: [
     ...(['placedBlocks', 'lostBlocks', 'vacatedBlocks', 'loans'] as const),

@@ -21,13 +21,13 @@ export type RequestTotal =
   /** Blocks moved to creditors, lost there, and moved to host memory. */
   | ('movedBlocks' | 'lostBlocks' | 'hostBlocks');
 
-/** Handlers of messages that met a fate. Each must run in a soak. */
+/** Handlers of message anomalies. Each must run in a soak. */
 export const requestHandlers: readonly string[] = [
   ...[
     ...['cancel', 'ended', 'joinPipeline', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
   ].map((message) => `lost ${message}`),
   ...['joinPipeline', 'joinedPipeline', 'release', 'reserve', 'started', 'submit', 'tokens'].map(
-    (message) => `doubled ${message}`,
+    (message) => `duplicate ${message}`,
   ),
   ...[
     ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
@@ -74,7 +74,7 @@ function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<Reques
     (lending?.totals ?? []).reduce((all, totals) => all + totals[name], 0);
   return {
     faults: new Map(cluster.faults?.injected),
-    messageFates: cluster.messageCounts.counts,
+    anomalies: cluster.messageCounts.counts,
     totals: {
       requests: outcome.requests,
       completed: outcome.completedRequests,

@@ -87,7 +87,7 @@ describe('creditor choice', () => {
 describe('the ledger', () => {
   it('distinguishes new, duplicate, late and orphaned heartbeats, and gaps', () => {
     const ledger = ledgerOf(7);
-    expect(ledger.update(0, 0, 1, report(1, 9))).toBe('doubled');
+    expect(ledger.update(0, 0, 1, report(1, 9))).toBe('duplicate');
     expect(ledger.update(0, 0, 1, report(4, 9))).toBe('gap');
     expect(ledger.update(0, 0, 1, report(2, 8))).toBe('late');
     expect(ledger.update(0, 0, 2, report(1, 6))).toBe('new');

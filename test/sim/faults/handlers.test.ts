@@ -1,4 +1,4 @@
-// The documented tables of message messageCounts against the handlers that chaos runs count: a soak must run every handler of the tables.
+// The documented tables of message anomalies against the handlers that chaos runs count: a soak must run every handler of the tables.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -11,16 +11,16 @@ const countedAs: Readonly<Record<string, string>> = { finished: 'ended', failed:
 
 /** No chaos world has requests that outgrow an instance; the other cases occur less than once in a hundred seeds. */
 const rare = [
-  ...['lost', 'doubled', 'orphan'].flatMap((fate) =>
-    ['outgrows', 'migrate', 'migrated'].map((each) => `${fate} ${each}`),
+  ...['lost', 'duplicate', 'orphan'].flatMap((anomaly) =>
+    ['outgrows', 'migrate', 'migrated'].map((each) => `${anomaly} ${each}`),
   ),
-  ...['lost leavePipeline', 'doubled leavePipeline', 'orphan leavePipeline', 'orphan joinPipeline'],
-  ...['doubled activations', 'orphan activations', 'doubled fetch'],
+  ...['lost leavePipeline', 'duplicate leavePipeline', 'orphan leavePipeline', 'orphan joinPipeline'],
+  ...['duplicate activations', 'orphan activations', 'duplicate fetch'],
 ];
 
 interface Cell {
   readonly messages: readonly string[];
-  readonly messageCounts: readonly string[];
+  readonly anomalies: readonly string[];
   readonly text: string;
 }
 
@@ -42,17 +42,17 @@ function cellsOf(page: string): readonly Cell[] {
     .flatMap((row) => {
       const [name, ...columnTexts] = cells(row);
       const messages = name.replace(/ \(.*\)/, '').split(', ');
-      return columnTexts.map((text, i) => ({ messages, messageCounts: columns[i].split(', '), text }));
+      return columnTexts.map((text, i) => ({ messages, anomalies: columns[i].split(', '), text }));
     });
 }
 
-/** Counted itself, or declared equal to a counted cell: the same fate of another message, or another fate of the same message. */
-function isCounted({ messages, messageCounts, text }: Cell, counted: readonly string[]): boolean {
+/** Counted itself, or declared equal to a counted cell: the same anomaly of another message, or another anomaly of the same message. */
+function isCounted({ messages, anomalies, text }: Cell, counted: readonly string[]): boolean {
   const [, other] = /^as (\w+)/.exec(text) ?? [];
-  const isFate = other === 'late' || other === 'orphan';
-  const all = messageCounts.flatMap((fate) => {
-    if (other === undefined) return messages.map((message) => `${fate} ${countedAs[message] ?? message}`);
-    return isFate ? messages.map((message) => `${other} ${message}`) : [`${fate} ${countedAs[other] ?? other}`];
+  const isAnomaly = other === 'late' || other === 'orphan';
+  const all = anomalies.flatMap((anomaly) => {
+    if (other === undefined) return messages.map((message) => `${anomaly} ${countedAs[message] ?? message}`);
+    return isAnomaly ? messages.map((message) => `${other} ${message}`) : [`${anomaly} ${countedAs[other] ?? other}`];
   });
   return all.some((key) => counted.includes(key));
 }
@@ -60,7 +60,7 @@ function isCounted({ messages, messageCounts, text }: Cell, counted: readonly st
 function uncounted(page: string, counted: readonly string[]): readonly string[] {
   return cellsOf(page)
     .filter((cell) => !/^(nothing|never)/.test(cell.text) && !isCounted(cell, counted))
-    .map(({ messages, messageCounts }) => `${messageCounts[0]} ${messages[0]}`);
+    .map(({ messages, anomalies }) => `${anomalies[0]} ${messages[0]}`);
 }
 
 it('counts every handler of the table of lending', () => {

@@ -165,12 +165,12 @@ export class Creditor {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const known = debtor.loans.get(message.loan);
     if (known !== undefined) {
-      this.#out.met('doubled', 'borrow');
+      this.#out.countAnomaly('duplicate', 'borrow');
       this.#lend(from as InstanceIndex, fromIncarnation, known);
       return;
     }
     if (message.loan < debtor.closedBelow || debtor.closed.has(message.loan)) {
-      this.#out.met('late', 'borrow');
+      this.#out.countAnomaly('late', 'borrow');
       return;
     }
     const { memory } = message;
@@ -220,7 +220,7 @@ export class Creditor {
   renew({ from, fromIncarnation }: Envelope, message: MessageOf<'renew'>): void {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     if (message.stamp <= debtor.stamp) {
-      this.#out.met(message.stamp === debtor.stamp ? 'doubled' : 'late', 'renew');
+      this.#out.countAnomaly(message.stamp === debtor.stamp ? 'duplicate' : 'late', 'renew');
       return;
     }
     debtor.stamp = message.stamp;
@@ -256,8 +256,8 @@ export class Creditor {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
     const loan = debtor.loans.get(message.loan);
     const blocks = (message.blocks ?? [...(loan?.blocks ?? [])]).filter((block) => loan?.blocks.has(block));
-    if (loan === undefined) this.#out.met(debtor.closed.has(message.loan) ? 'doubled' : 'late', 'return');
-    else if (blocks.length === 0) this.#out.met('doubled', 'return');
+    if (loan === undefined) this.#out.countAnomaly(debtor.closed.has(message.loan) ? 'duplicate' : 'late', 'return');
+    else if (blocks.length === 0) this.#out.countAnomaly('duplicate', 'return');
     if (loan !== undefined) this.#free(debtor, loan, blocks);
     if (loan?.blocks.size === 0) this.#close(debtor, loan);
     // Returned before its request arrived: the late request must not be granted.

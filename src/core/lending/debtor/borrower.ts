@@ -373,8 +373,8 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
       case 'reclaimed':
         this.#lentPages.reclaimed(effect);
         break;
-      case 'met':
-        this.#context.config.messageCounts?.met(effect.fate, effect.message);
+      case 'anomaly':
+        this.#context.config.messageCounts?.count(effect.anomaly, effect.message);
         break;
       default:
         assertNever(effect);

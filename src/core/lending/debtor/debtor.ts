@@ -127,7 +127,7 @@ export class Debtor {
     const debt = this.#of(from, message.loan);
     if (debt === undefined) {
       const over = message.loan < this.#nextLoan;
-      this.#out.met(over ? 'late' : 'orphan', 'lend');
+      this.#out.countAnomaly(over ? 'late' : 'orphan', 'lend');
       const { loan } = message;
       this.#out.send(from, fromIncarnation, {
         kind: 'return',
@@ -138,7 +138,7 @@ export class Debtor {
       return false;
     }
     if (debt.state !== 'asked') {
-      this.#out.met(debt.state === 'held' ? 'doubled' : 'late', 'lend');
+      this.#out.countAnomaly(debt.state === 'held' ? 'duplicate' : 'late', 'lend');
       return false;
     }
     debt.leaseEndUs = debt.askedUs + message.leaseUs - this.#times.leaseGuardUs;
@@ -156,7 +156,7 @@ export class Debtor {
     const renewal = this.#renewals.get(from as InstanceIndex);
     const sentUs = renewal?.sentUs.get(message.stamp);
     if (renewal === undefined || sentUs === undefined) {
-      this.#out.met(renewal?.ackedStamp === message.stamp ? 'doubled' : 'late', 'renewed');
+      this.#out.countAnomaly(renewal?.ackedStamp === message.stamp ? 'duplicate' : 'late', 'renewed');
       return;
     }
     renewal.ackedStamp = message.stamp;
@@ -167,7 +167,7 @@ export class Debtor {
       debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
       debt.remoteAttentionPermille = remoteAttentionPermille;
       if (keep < debt.keep && !debt.committed) {
-        this.#out.met('lost', 'recall');
+        this.#out.countAnomaly('lost', 'recall');
         this.#keep(debt, keep);
       }
     }
@@ -180,17 +180,17 @@ export class Debtor {
   recalled({ from, fromIncarnation }: Envelope, { loan, keep }: MessageOf<'recall'>): void {
     const debt = this.#of(from, loan);
     if (debt === undefined) {
-      this.#out.met('orphan', 'recall');
+      this.#out.countAnomaly('orphan', 'recall');
       this.#out.send(from, fromIncarnation, {
         kind: 'return',
         loan,
         blocks: undefined,
         closedBelow: this.#closedBelow(),
       });
-    } else if (keep === debt.keep) this.#out.met('doubled', 'recall');
-    else if (debt.committed) this.#out.met('late', 'recall');
+    } else if (keep === debt.keep) this.#out.countAnomaly('duplicate', 'recall');
+    else if (debt.committed) this.#out.countAnomaly('late', 'recall');
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
-      this.#out.met('late', 'recall');
+      this.#out.countAnomaly('late', 'recall');
       debt.keep = Math.min(debt.keep, keep);
     } else this.#keep(debt, keep);
   }
@@ -198,8 +198,9 @@ export class Debtor {
   returned({ from }: Envelope, message: MessageOf<'returned'>): void {
     const debt = this.#of(from, message.loan);
     const known = message.blocks?.filter((block) => debt?.returning.has(block));
-    if (debt === undefined) this.#out.met('late', 'returned');
-    else if (known === undefined ? debt.state !== 'closing' : known.length === 0) this.#out.met('doubled', 'returned');
+    if (debt === undefined) this.#out.countAnomaly('late', 'returned');
+    else if (known === undefined ? debt.state !== 'closing' : known.length === 0)
+      this.#out.countAnomaly('duplicate', 'returned');
     else if (known === undefined) this.#debts.delete(debt.number);
     else {
       for (const block of known) debt.returning.delete(block);
@@ -323,7 +324,7 @@ export class Debtor {
   #renew(creditor: InstanceIndex, incarnation: number, debts: readonly Debt[]): void {
     const renewal = this.#renewals.get(creditor) ?? { stamp: 0, ackedStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
-    if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
+    if (renewal.sentUs.size > 0) this.#out.countAnomaly('lost', 'renew');
     for (const [stamp, sentUs] of renewal.sentUs) {
       if (sentUs + this.#times.leaseUs <= this.#out.nowUs) renewal.sentUs.delete(stamp);
     }
@@ -339,7 +340,7 @@ export class Debtor {
   #flushReturns(debt: Debt, due: boolean): void {
     const { returnsSent: said } = debt;
     if (debt.returning.size > said || (due && (debt.returning.size > 0 || debt.state === 'closing'))) {
-      if (due && (said > 0 || debt.state === 'closing')) this.#out.met('lost', 'return');
+      if (due && (said > 0 || debt.state === 'closing')) this.#out.countAnomaly('lost', 'return');
       this.#sendReturn(debt);
     }
     debt.returnsSent = debt.returning.size;

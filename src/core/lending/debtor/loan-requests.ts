@@ -108,11 +108,11 @@ export class LoanRequests {
     const stage = this.#stage;
     if (stage.kind === 'idle' || this.#out.nowUs < stage.untilUs) return;
     if (stage.kind === 'querying') {
-      this.#out.met('lost', 'query');
+      this.#out.countAnomaly('lost', 'query');
       this.#ask(this.#memory);
       return;
     }
-    this.#out.met('lost', 'borrow');
+    this.#out.countAnomaly('lost', 'borrow');
     if (stage.asks < this.#times.attemptsMax) {
       this.#debtor.resend(stage.debt, stage.blocks);
       this.#stage = { ...stage, asks: stage.asks + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
@@ -124,7 +124,7 @@ export class LoanRequests {
 
   candidates(message: MessageOf<'candidates'>): void {
     if (this.#stage.kind !== 'querying' || message.query !== this.#query) {
-      this.#out.met(message.query === this.#answeredQuery ? 'doubled' : 'late', 'candidates');
+      this.#out.countAnomaly(message.query === this.#answeredQuery ? 'duplicate' : 'late', 'candidates');
       return;
     }
     this.#answeredQuery = message.query;
@@ -145,7 +145,7 @@ export class LoanRequests {
       const debt = this.#debtor.find(message.loan);
       // Given up before the refusal arrived: nothing has to be returned.
       if (debt?.state === 'closing') this.#debtor.drop(debt);
-      this.#out.met(this.#refusedLoan === message.loan ? 'doubled' : 'late', 'refuse');
+      this.#out.countAnomaly(this.#refusedLoan === message.loan ? 'duplicate' : 'late', 'refuse');
       return;
     }
     this.#refusedLoan = message.loan;

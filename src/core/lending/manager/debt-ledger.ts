@@ -10,7 +10,7 @@ export interface LedgerEdge {
 }
 
 /** How a heartbeat relates to earlier ones. */
-export type HeartbeatVerdict = 'new' | 'gap' | 'doubled' | 'late' | 'orphan';
+export type HeartbeatVerdict = 'new' | 'gap' | 'duplicate' | 'late' | 'orphan';
 
 interface Entry {
   incarnation: number;
@@ -35,7 +35,7 @@ export class DebtLedger {
     this.#distance = distance;
   }
 
-  /** `late`, `doubled` and `orphan` (an earlier incarnation) change nothing; `gap`: earlier heartbeats are missing. */
+  /** `late`, `duplicate` and `orphan` (an earlier incarnation) change nothing; `gap`: earlier heartbeats are missing. */
   update(nowUs: number, instance: InstanceIndex, incarnation: number, report: LendingReport): HeartbeatVerdict {
     const known = this.#entries.get(instance);
     if (known === undefined || incarnation > known.incarnation) {
@@ -45,7 +45,7 @@ export class DebtLedger {
     }
     if (incarnation < known.incarnation) return 'orphan';
     const last = known.report.sequence;
-    if (report.sequence <= last) return report.sequence === last ? 'doubled' : 'late';
+    if (report.sequence <= last) return report.sequence === last ? 'duplicate' : 'late';
     known.report = report;
     known.receivedUs = nowUs;
     known.offered.clear();

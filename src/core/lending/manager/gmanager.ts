@@ -46,7 +46,7 @@ export class GManager {
     this.#out.begin(nowUs);
     const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
     this.reservations.forget(silent);
-    for (let i = 0; i < silent.length; i++) this.#out.met('lost', 'heartbeat');
+    for (let i = 0; i < silent.length; i++) this.#out.countAnomaly('lost', 'heartbeat');
     if (event.kind === 'message') this.#handle(event.envelope);
     this.#coordinator.tick();
     return this.#out.effects;
@@ -55,12 +55,12 @@ export class GManager {
   #handle(envelope: Envelope): void {
     const { from, fromIncarnation, toIncarnation, message } = envelope;
     if (from === 'gmanager' || (toIncarnation !== undefined && toIncarnation !== this.#out.incarnation)) {
-      this.#out.met('orphan', message.kind);
+      this.#out.countAnomaly('orphan', message.kind);
       return;
     }
     const incarnation = this.ledger.incarnation(from) ?? 0;
     if (fromIncarnation < incarnation) {
-      this.#out.met('orphan', message.kind);
+      this.#out.countAnomaly('orphan', message.kind);
       return;
     }
     switch (message.kind) {
@@ -68,7 +68,7 @@ export class GManager {
         const verdict = this.ledger.update(this.#out.nowUs, from, fromIncarnation, message.report);
         if (verdict === 'new' || verdict === 'gap')
           this.reservations.update(from, fromIncarnation, message.report.reservation);
-        if (verdict !== 'new') this.#out.met(verdict === 'gap' ? 'lost' : verdict, 'heartbeat');
+        if (verdict !== 'new') this.#out.countAnomaly(verdict === 'gap' ? 'lost' : verdict, 'heartbeat');
         break;
       }
       case 'query':
@@ -87,7 +87,7 @@ export class GManager {
         this.#coordinator.outcome(envelope, message.settlement);
         break;
       default:
-        this.#out.met('orphan', message.kind);
+        this.#out.countAnomaly('orphan', message.kind);
     }
   }
 
@@ -95,7 +95,7 @@ export class GManager {
   #query(from: InstanceIndex, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
     const last = this.#lastQueries.get(from);
     if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
-      this.#out.met(message.query === last.query ? 'doubled' : 'late', 'query');
+      this.#out.countAnomaly(message.query === last.query ? 'duplicate' : 'late', 'query');
       if (message.query < last.query) return;
     }
     this.#lastQueries.set(from, { incarnation, query: message.query });

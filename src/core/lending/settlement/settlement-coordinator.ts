@@ -79,12 +79,12 @@ export class SettlementCoordinator {
       ({ instance, incarnation }) => instance === from && incarnation === fromIncarnation,
     );
     if (running === undefined || member === undefined) {
-      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'prepared');
+      this.#out.countAnomaly(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'prepared');
       this.#out.send(from, fromIncarnation, { kind: 'abort', settlement: id });
       return;
     }
     if (running.stage === 'committed' || member.answered) {
-      this.#out.met('doubled', 'prepared');
+      this.#out.countAnomaly('duplicate', 'prepared');
       return;
     }
     member.answered = true;
@@ -97,7 +97,7 @@ export class SettlementCoordinator {
   declined({ from }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
     if (running?.stage !== 'preparing')
-      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'declined');
+      this.#out.countAnomaly(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'declined');
     else this.#abort(running, from as InstanceIndex);
   }
 
@@ -105,10 +105,10 @@ export class SettlementCoordinator {
     const running = this.#find(id);
     const member = running?.members.find(({ instance }) => instance === from);
     if (running?.stage !== 'committed' || member === undefined) {
-      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'settled');
+      this.#out.countAnomaly(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'settled');
       return;
     }
-    if (member.answered) this.#out.met('doubled', 'settled');
+    if (member.answered) this.#out.countAnomaly('duplicate', 'settled');
     member.answered = true;
     if (running.members.every(({ answered }) => answered)) this.#running.delete(id.number);
   }
@@ -117,7 +117,7 @@ export class SettlementCoordinator {
   outcome({ from, fromIncarnation }: Envelope, id: SettlementId): void {
     const running = this.#find(id);
     if (running === undefined) {
-      this.#out.met(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'outcome');
+      this.#out.countAnomaly(id.epoch === this.#out.incarnation ? 'late' : 'orphan', 'outcome');
       this.#out.send(from, fromIncarnation, { kind: 'abort', settlement: id });
     } else if (running.stage === 'committed') this.#out.send(from, fromIncarnation, { kind: 'commit', settlement: id });
   }
@@ -154,7 +154,7 @@ export class SettlementCoordinator {
   /** Some members have not answered in time. */
   #resendOrAbort(running: Settlement): void {
     const { nowUs } = this.#out;
-    this.#out.met('lost', running.stage === 'preparing' ? 'prepare' : 'settled');
+    this.#out.countAnomaly('lost', running.stage === 'preparing' ? 'prepare' : 'settled');
     if (running.stage === 'preparing' && nowUs >= running.untilUs) {
       this.#abort(running);
       return;

@@ -72,7 +72,7 @@ export class SettlementMember {
     const last = this.#current ?? this.#decided;
     if (last !== undefined && !isAfter(settlement, last.settlement)) {
       const same = !isAfter(last.settlement, settlement);
-      this.#out.met(same ? 'doubled' : 'late', 'prepare');
+      this.#out.countAnomaly(same ? 'duplicate' : 'late', 'prepare');
       if (same && this.#current?.prepared === true) this.#vote(this.#current);
       return;
     }
@@ -109,7 +109,7 @@ export class SettlementMember {
     if (current?.prepared === true && isSame(current.settlement, settlement)) this.#apply(current);
     else {
       const committed = this.#decided?.outcome === 'committed' && isSame(this.#decided.settlement, settlement);
-      this.#out.met(committed ? 'doubled' : 'late', 'commit');
+      this.#out.countAnomaly(committed ? 'duplicate' : 'late', 'commit');
     }
     // Sent for late commits too, so that the gManager stops resending.
     this.#out.send('gmanager', settlement.epoch, { kind: 'settled', settlement });
@@ -122,7 +122,7 @@ export class SettlementMember {
       return;
     }
     const decided = this.#decided !== undefined && isSame(this.#decided.settlement, settlement);
-    this.#out.met(decided ? 'doubled' : 'late', 'abort');
+    this.#out.countAnomaly(decided ? 'duplicate' : 'late', 'abort');
   }
 
   /** A gManager with a later epoch commits nothing of an earlier epoch. */
@@ -134,7 +134,7 @@ export class SettlementMember {
   tick(): void {
     const current = this.#current;
     if (current?.prepared === true && this.#out.nowUs >= current.askAtUs) {
-      this.#out.met('lost', 'commit');
+      this.#out.countAnomaly('lost', 'commit');
       current.askAtUs = this.#out.nowUs + this.#times.inDoubtUs;
       const { settlement } = current;
       this.#out.send('gmanager', undefined, { kind: 'outcome', settlement });

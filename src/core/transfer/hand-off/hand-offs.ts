@@ -113,7 +113,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   }
 
   override resend(): void {
-    this.#context.config.messageCounts?.met('lost', 'reserve', this.sender.resend());
+    this.#context.config.messageCounts?.count('lost', 'reserve', this.sender.resend());
   }
 
   override accepted(

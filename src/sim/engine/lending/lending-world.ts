@@ -54,8 +54,8 @@ export class LendingWorld implements FaultTarget {
   readonly queue = new EventQueue();
   readonly nodes: readonly LendingNode[];
   readonly injected: FaultCounts = new Map();
-  /** By `fate message`. */
-  readonly messageFates = new Map<string, number>();
+  /** By `anomaly message`. */
+  readonly anomalies = new Map<string, number>();
   readonly totals: Record<LendingTotal, number> = {
     ...{ placedBlocks: 0, lostBlocks: 0, vacatedBlocks: 0, loans: 0 },
     ...{ reservations: 0, holds: 0, committedLoans: 0, events: 0 },
@@ -332,9 +332,9 @@ export class LendingWorld implements FaultTarget {
         case 'send':
           this.send(effect.envelope);
           break;
-        case 'met': {
-          const key = `${effect.fate} ${effect.message}`;
-          this.messageFates.set(key, (this.messageFates.get(key) ?? 0) + 1);
+        case 'anomaly': {
+          const key = `${effect.anomaly} ${effect.message}`;
+          this.anomalies.set(key, (this.anomalies.get(key) ?? 0) + 1);
           break;
         }
         case 'placed':
