@@ -3,10 +3,10 @@ import { plainPageTable, plainStep } from '../engine/plain-step.ts';
 import type { HeadShape, Program } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts';
 import { loadNative } from '../kernel/native/addon.ts';
-import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../kernel/native/messenger.ts';
 import { createRemoteAttentionClient, RemoteAttentionListener } from '../kernel/native/remote-attention-listener.ts';
-import { away, pageTokens, type RemoteKeys, rangeTokens, type Step } from '../util/step.ts';
+import { NativeRemoteMessenger } from '../kernel/native/remote-messenger.ts';
+import { pageTokens, type RemoteKeys, rangeTokens, remoteBlock, type Step } from '../util/step.ts';
 import { median, round } from './statistics.ts';
 
 export interface DistAttentionBench {
@@ -115,7 +115,7 @@ class Phase {
   step(context: number, remote: readonly RemoteKeys[]): Step {
     const count = Math.ceil(context / pageTokens);
     const gone = remote.reduce((sum, { blocks }) => sum + blocks.length, 0);
-    const blocks = Array.from({ length: count }, (_, i) => (i < gone ? away : i - gone));
+    const blocks = Array.from({ length: count }, (_, i) => (i < gone ? remoteBlock : i - gone));
     const table = plainPageTable(this.pages / this.#layers, this.#layers);
     const step = plainStep([{ tokens: [0], start: context - 1, blocks, logits: 'none' }], table, this.#layers);
     return { ...step, remote };
@@ -261,8 +261,8 @@ async function measureShipping(options: DistAttentionBench, remote: number): Pro
 /** Copies all pages of one pool to the first pages of another, over the transport of instances. */
 class Fetcher {
   readonly bytes: number;
-  readonly #sender: NativeMessenger | NativeFarMessenger;
-  readonly #receiver: NativeMessenger | NativeFarMessenger;
+  readonly #sender: NativeMessenger | NativeRemoteMessenger;
+  readonly #receiver: NativeMessenger | NativeRemoteMessenger;
   readonly #pages: number;
   // The wake-up handle does not keep this thread alive.
   readonly #alive = setInterval(() => {}, 60_000);
@@ -274,7 +274,7 @@ class Fetcher {
     const open = (pool: KvPoolHandle, wake: () => void) =>
       transport === 'memory'
         ? new NativeMessenger(pool, wake)
-        : new NativeFarMessenger(pool, { host, token, transport }, wake);
+        : new NativeRemoteMessenger(pool, { host, token, transport }, wake);
     this.#sender = open(from.pool, () => {});
     this.#receiver = open(to.pool, () => this.#landed());
   }

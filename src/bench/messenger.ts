@@ -1,7 +1,7 @@
 // Transfer rate of pages over TCP and shared memory, against a bare socket loop over the same memory.
 import type { Backend } from '../kernel/backend.ts';
 import { loadNative, type NativeModule, type Transport } from '../kernel/native/addon.ts';
-import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
+import { NativeRemoteMessenger } from '../kernel/native/remote-messenger.ts';
 import { median, percentile, round } from './statistics.ts';
 
 export interface MessengerBench {
@@ -132,17 +132,17 @@ const firstPages = (count: number) => Int32Array.from({ length: count }, (_, i) 
 
 /** Transfers between the pools. Threads inherit the core of their starting thread. */
 class Way {
-  readonly #sender: NativeFarMessenger;
-  readonly #receiver: NativeFarMessenger;
+  readonly #sender: NativeRemoteMessenger;
+  readonly #receiver: NativeRemoteMessenger;
   #woken = (): void => {};
 
   constructor(native: NativeModule, { from, to, transport, frameBytes, senders, receivers }: WayOptions) {
     const options = { host: '127.0.0.1', token: 'bench', transport, frameBytes };
     native.stayOn(receivers);
-    this.#receiver = new NativeFarMessenger(to, options, () => this.#woken());
+    this.#receiver = new NativeRemoteMessenger(to, options, () => this.#woken());
     // This thread starts the sender thread at the first transfer, and writes to the bare socket.
     native.stayOn(senders);
-    this.#sender = new NativeFarMessenger(from, options, () => {});
+    this.#sender = new NativeRemoteMessenger(from, options, () => {});
   }
 
   /** Touches this number of pages, so that they have their final memory: huge pages, if available. */

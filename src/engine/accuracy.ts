@@ -36,7 +36,7 @@ export interface AccuracyOptions {
 /** The reference of all measurements: the weights as stored, all arithmetic in float32. */
 export const accuracyBaseline: AccuracyForm = { weights: 'native', inputs: 'f32' };
 
-/** The baseline and all forms process the text in step, so that no logits are kept. */
+/** The baseline and all forms process the text block by block, so that no logits are kept. */
 export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
   const { tokens, backend, blockRows = 64 } = options;
   if (tokens.length < 2) throw new Error(`Cannot measure accuracy: the text has ${tokens.length} tokens: 2 required`);
@@ -47,16 +47,16 @@ export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
   for (let start = 0; start < positions; start += blockRows) {
     const count = Math.min(blockRows, positions - start);
     const block = Array.from({ length: count }, (_, i) => tokens[start + i]);
-    const wanted = baseline.logits(block, start);
+    const expected = baseline.logits(block, start);
     for (const [index, reader] of readers.entries()) {
       const logits = reader.logits(block, start);
       const vocabulary = logits.length / count;
       for (let row = 0; row < count; row++) {
         const at = row * vocabulary;
-        const said = compareRows(wanted.subarray(at, at + vocabulary), logits.subarray(at, at + vocabulary));
-        sums[index].loss -= logits[at + tokens[start + row + 1]] - said.logSum;
-        sums[index].kl += said.kl;
-        sums[index].same += said.sameTop ? 1 : 0;
+        const comparison = compareRows(expected.subarray(at, at + vocabulary), logits.subarray(at, at + vocabulary));
+        sums[index].loss -= logits[at + tokens[start + row + 1]] - comparison.logSum;
+        sums[index].kl += comparison.kl;
+        sums[index].same += comparison.sameTop ? 1 : 0;
       }
     }
   }
@@ -106,12 +106,12 @@ interface RowComparison {
   readonly logSum: number;
 }
 
-function compareRows(wanted: Float32Array, given: Float32Array): RowComparison {
-  const p = summary(wanted);
+function compareRows(expected: Float32Array, given: Float32Array): RowComparison {
+  const p = summary(expected);
   const q = summary(given);
   let kl = 0;
-  for (let id = 0; id < wanted.length; id++) {
-    const logP = wanted[id] - p.logSum;
+  for (let id = 0; id < expected.length; id++) {
+    const logP = expected[id] - p.logSum;
     kl += Math.exp(logP) * (logP - (given[id] - q.logSum));
   }
   return { kl, sameTop: p.top === q.top, logSum: q.logSum };

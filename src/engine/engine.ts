@@ -27,7 +27,7 @@ export class Engine {
   readonly #backend: Backend;
   readonly #bindings: ProgramBindings;
   readonly #program: ProgramHandle;
-  /** The pages. */
+  /** Handle of the KV pool. */
   readonly pool: KvPoolHandle;
   /** (layers of the model, in the order of computation): the group of each layer, and its index in the group. */
   readonly layers: readonly LayerRef[];

@@ -1,4 +1,5 @@
-// Loading: a model's files become packed weights and a compiled program, every tensor checked before any memory is taken.
+// Loading: a model's files become packed weights and a compiled program, every tensor checked before any memory is
+// taken.
 import { type Compiled, compile, type LinearSource } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
 import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
@@ -154,11 +155,13 @@ export function freeModel(model: LoadedModel, backend: Backend): void {
   for (const vector of model.vectors) backend.freeVector(vector);
 }
 
-function contextOf(config: ModelConfig, asked: number | undefined): number {
-  if (asked !== undefined && asked > config.maxPositions) {
-    throw new Error(`Cannot load the model: context ${asked} exceeds its maximum positions: ${config.maxPositions}`);
+function contextOf(config: ModelConfig, requested: number | undefined): number {
+  if (requested !== undefined && requested > config.maxPositions) {
+    throw new Error(
+      `Cannot load the model: context ${requested} exceeds its maximum positions: ${config.maxPositions}`,
+    );
   }
-  return asked ?? config.maxPositions;
+  return requested ?? config.maxPositions;
 }
 
 function checkedSegments(

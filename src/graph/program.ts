@@ -37,7 +37,9 @@ export interface HeadShape {
 }
 
 export type Op =
-  /** out[t] = table[token[t]] * scale, plus row position[t] + offset of the table `positions` (rows, columns of out). */
+  /**
+   * out[t] = table[token[t]] * scale, plus row position[t] + offset of the table `positions` (rows, columns of out).
+   */
   | {
       readonly kind: 'embed';
       readonly table: LinearId;
@@ -46,8 +48,8 @@ export type Op =
       readonly out: BufferId;
     }
   /**
-   * With `residual`: residual += x in place, then out = norm(residual) * gain + bias. Without: out = norm(x) * gain + bias.
-   * rms: norm(x) = x / sqrt(mean(x^2) + eps). layer: norm(x) = (x - mean) / sqrt(variance + eps).
+   * With `residual`: residual += x in place, then out = norm(residual) * gain + bias. Without: out = norm(x) * gain +
+   * bias. rms: norm(x) = x / sqrt(mean(x^2) + eps). layer: norm(x) = (x - mean) / sqrt(variance + eps).
    */
   | {
       readonly kind: 'norm';

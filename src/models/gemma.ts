@@ -43,7 +43,9 @@ export function gemma2(config: ModelConfig): Graph {
   return gemma(config, { qkNorm: false });
 }
 
-/** Gemma 3, its text part: norms over each head of q and k instead of the caps, and a separate rope for local layers. */
+/**
+ * Gemma 3, its text part: norms over each head of q and k instead of the caps, and a separate rope for local layers.
+ */
 export function gemma3(config: ModelConfig): Graph {
   return gemma(config, { qkNorm: true });
 }

@@ -71,7 +71,10 @@ export class BlockTouches {
     });
   }
 
-  /** Ratios of a bounded cache: a miss evicts until the block fits, then inserts it. Use counts restart after an eviction. */
+  /**
+   * Ratios of a bounded cache: a miss evicts until the block fits, then inserts it. Use counts restart after an
+   * eviction.
+   */
   bounded(bound: CacheBound): HitRatios {
     const cache = new BoundedCache(this.unique, bound);
     return this.#replay((block, tokens, depth) => cache.touch(block, tokens, depth));

@@ -60,8 +60,8 @@ export class Slice {
 }
 
 /**
- * Repeats a trace. Each repetition starts one mean gap after the last arrival of the one before. Each has new blocks, unless
- * `sameBlocks` is set.
+ * Repeats a trace. Each repetition starts one mean gap after the last arrival of the one before. Each has new blocks,
+ * unless `sameBlocks` is set.
  */
 export class Tiling {
   readonly #sameBlocks: boolean;

@@ -68,8 +68,9 @@ function compress(bytes: number, last: boolean): void {
 export const digestWords = 4;
 
 /**
- * BLAKE2s with a 16-byte key and a 16-byte digest. The message is words `from..to` of `message`, each four bytes, little endian.
- * Key and digest are four words in the same order; `out` may be the array that holds the key. The message is not empty.
+ * BLAKE2s with a 16-byte key and a 16-byte digest. The message is words `from..to` of `message`, each four bytes,
+ * little endian. Key and digest are four words in the same order; `out` may be the array that holds the key. The
+ * message is not empty.
  */
 export function blake2s128(
   key: Uint32Array,

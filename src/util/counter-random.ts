@@ -17,8 +17,8 @@ function multiplyHigh(a: number, b: number): number {
 }
 
 /**
- * Uniform in [0, 1) with 53 random bits: the first two words of Philox4x32-10 with the seed as key and `index` as counter
- * (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+ * Uniform in [0, 1) with 53 random bits: the first two words of Philox4x32-10 with the seed as key and `index` as
+ * counter (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
  */
 export function counterUniform(seedLow: number, seedHigh: number, index: number): number {
   let c0 = index >>> 0;

@@ -2,7 +2,10 @@
 import { counterUniform } from './counter-random.ts';
 import { exactLog } from './exact-math.ts';
 
-/** A pure function of (seed, stream, number of draws), with the same bits on any machine. Streams of one seed are independent. */
+/**
+ * A pure function of (seed, stream, number of draws), with the same bits on any machine. Streams of one seed are
+ * independent.
+ */
 export class Prng {
   readonly #seed: number;
   readonly #stream: number;

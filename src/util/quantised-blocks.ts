@@ -124,7 +124,10 @@ function decodeQ2K({ bytes, levels, scales, minimums }: Block): void {
   for (let k = 0; k < 256; k++) levels[k] = twoBits(bytes, 16, k);
 }
 
-/** 32 bytes of third bits, 64 bytes of 2-bit levels, 12 bytes of 6-bit scales, d f16. A level counts from -4, a scale from -32. */
+/**
+ * 32 bytes of third bits, 64 bytes of 2-bit levels, 12 bytes of 6-bit scales, d f16. A level counts from -4, a scale
+ * from -32.
+ */
 function decodeQ3K({ bytes, levels, scales }: Block): void {
   const d = f16At(bytes, 108);
   for (let group = 0; group < 16; group++) {

@@ -21,7 +21,7 @@ export interface StepGroup {
   readonly pageTable: Int32Array;
   readonly layers: number;
   /**
-   * rBlock ids of all sequences of the step, one sequence after another; `away` stands for a remote block, listed in
+   * rBlock ids of all sequences of the step, one sequence after another; `remoteBlock` is a remote block, listed in
    * `Step.remote`.
    */
   readonly blocks: Int32Array;
@@ -35,8 +35,8 @@ export interface StepGroup {
   readonly firstBlock: Int32Array;
 }
 
-/** Stands for a remote rBlock, held by a creditor, in a block table. */
-export const away = -1;
+/** The entry of a block table for a remote rBlock, which a creditor holds. */
+export const remoteBlock = -1;
 
 /** Tokens of one attention range, the smallest unit that a creditor holds of a sequence: whole ranges move. */
 export const rangeTokens = 256;
@@ -90,17 +90,19 @@ export interface PendingRows extends RowPages {
 }
 
 /**
- * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset than rows.
+ * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset
+ * than rows.
  *
  * Order, the same in every backend:
  * 1. Log-probabilities and alternatives come from the raw logits (equal logits: lowest id first).
  * 2. Repetition penalty on every seen token (l > 0 ? l / r : l * r), then frequency (l -= f * count) and presence
  *    (l -= p if count > 0), then bias (l += b).
  * 3. Temperature 0: the highest logit, lowest id among equals.
- * 4. Else p = exp((l - max) / temperature). Ranked by (l descending, id ascending), kept are: the first topK (if 0 < topK); of those
- *    the shortest prefix with at least topP of their mass (if topP < 1), never empty; of those p >= minP (p of the best is 1).
- * 5. Kept tokens in ascending id: the first at which the running mass exceeds u times the kept mass, u = counterUniform(seed, tokenIndex)
- *    of `util/counter-random.ts`.
+ * 4. Else p = exp((l - max) / temperature). Ranked by (l descending, id ascending), kept are: the first topK (if
+ *    0 < topK); of those the shortest prefix with at least topP of their mass (if topP < 1), never empty; of those
+ *    p >= minP (p of the best is 1).
+ * 5. Kept tokens in ascending id: the first at which the running mass exceeds u times the kept mass,
+ *    u = counterUniform(seed, tokenIndex) of `util/counter-random.ts`.
  * A row with a NaN or a non-finite maximum, before or after step 2, fails alone.
  */
 export interface StepSampling {

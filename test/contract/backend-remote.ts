@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import type { HeadShape, KvType } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
-import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
+import { pageTokens, type RemoteKeys, rangeTokens, remoteBlock } from '../../src/util/step.ts';
 import { attentionScene, type ScoreRules } from './backend-attention.ts';
 import { type Connect, expectSameBits, play, resultOf, type Scene, type SceneServer, type Wanted } from './scene.ts';
 
@@ -64,7 +64,7 @@ function moveOut({ step }: Scene, server: GrowingServer, pages: Float32Array[], 
       pages[page] = new Float32Array(pages[page].length).fill(Number.NaN);
     }
   }
-  listed.fill(away);
+  listed.fill(remoteBlock);
   server.loans.push(loan);
   return { loan: loan.loan, blocks: Int32Array.from(loan.blocks) };
 }

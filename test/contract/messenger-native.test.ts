@@ -4,9 +4,9 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import type { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
-import { NativeFarMessenger } from '../../src/kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../src/kernel/native/messenger.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { NativeRemoteMessenger } from '../../src/kernel/native/remote-messenger.ts';
 import type { Messenger } from '../../src/runtime/transfer/messenger.ts';
 import { TcpProxy } from '../runtime/bus/tcp-proxy.ts';
 import { enginePages } from './engine-pages.ts';
@@ -37,17 +37,17 @@ else {
   messengerContract('the native messenger', () => open(({ pool }, wake) => new NativeMessenger(pool, wake)));
   const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
   messengerContract('the native messenger over tcp', () =>
-    open(({ pool }, wake) => new NativeFarMessenger(pool, tcp, wake)),
+    open(({ pool }, wake) => new NativeRemoteMessenger(pool, tcp, wake)),
   );
   messengerContract('the native messenger over shared memory', () =>
-    open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
+    open(({ pool }, wake) => new NativeRemoteMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
   );
 
   let target = '';
   const proxy = await TcpProxy.start(() => target);
   afterAll(() => proxy.stop());
   /** Its landings are reached through the proxy. */
-  const behindProxy = (far: NativeFarMessenger): Messenger => {
+  const behindProxy = (far: NativeRemoteMessenger): Messenger => {
     const shown = (landing: string): string => landing.replace(/:\d+/, `:${new URL(proxy.url).port}`);
     return {
       get counts() {
@@ -72,7 +72,7 @@ else {
     };
   };
   describe('behind a proxy', () => {
-    const ends = open(({ pool }, wake) => behindProxy(new NativeFarMessenger(pool, tcp, wake)));
+    const ends = open(({ pool }, wake) => behindProxy(new NativeRemoteMessenger(pool, tcp, wake)));
     proxy.delay(2);
     messengerContract('the native messenger over a tcp line that is slow', () => ends);
 
@@ -103,7 +103,9 @@ else {
   });
 
   it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {
-    const [sender, receiver] = open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, giveUpMs: 100 }, wake));
+    const [sender, receiver] = open(
+      ({ pool }, wake) => new NativeRemoteMessenger(pool, { ...tcp, giveUpMs: 100 }, wake),
+    );
     const landing = receiver.messenger.open(Int32Array.of(0, 1));
     const gone = landing.replace(/:\d+/, `:${await closedPort()}`);
     const page = Int32Array.of(0, 0, 0);

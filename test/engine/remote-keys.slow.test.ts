@@ -6,7 +6,7 @@ import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import type { Backend, KvPoolHandle, RemoteAttentionHandle } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
-import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
+import { pageTokens, type RemoteKeys, rangeTokens, remoteBlock } from '../../src/util/step.ts';
 import { nativeBackends } from './backends.ts';
 import { familySpecs, ModelFolder, oddSpec } from './models.ts';
 import { bitRows, blocksFor, someTokens } from './play.ts';
@@ -151,7 +151,11 @@ class Course {
       if (index !== this.#group) return group;
       const blocks = group.blocks.slice();
       for (const [range] of gone)
-        blocks.fill(away, group.blockStart[1] + range * rangeBlocks, group.blockStart[1] + (range + 1) * rangeBlocks);
+        blocks.fill(
+          remoteBlock,
+          group.blockStart[1] + range * rangeBlocks,
+          group.blockStart[1] + (range + 1) * rangeBlocks,
+        );
       return { ...group, blocks };
     });
     const remote = gone.map(([range, { server }]): RemoteKeys => {

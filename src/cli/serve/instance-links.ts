@@ -5,8 +5,8 @@ import type { KvShape } from '../../engine/load-model.ts';
 import type { LayerRef } from '../../graph/program.ts';
 import type { Backend, KvPoolHandle } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
-import { NativeFarMessenger } from '../../kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../kernel/native/messenger.ts';
+import { NativeRemoteMessenger } from '../../kernel/native/remote-messenger.ts';
 import type { LenderRoutes } from '../../runtime/lending/lending-wire.ts';
 import type { ActivationWire } from '../../runtime/pipeline/activation-memory.ts';
 import { ActivationTransfer } from '../../runtime/pipeline/activation-transfer.ts';
@@ -97,7 +97,7 @@ export function lenderRoutes(
 }
 
 export function createMessenger(pages: PagesAddress | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
-  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeFarMessenger(pool, pages, wake);
+  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeRemoteMessenger(pool, pages, wake);
 }
 
 /** Sends a log line to the thread that started this one. */

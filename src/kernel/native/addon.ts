@@ -12,7 +12,9 @@ export interface NativeModule {
   createBackend(isa: number, threads: number): number;
   freeBackend(backend: number): void;
   memoryInfo(): MemoryInfo;
-  /** Returns freed memory that `malloc` keeps to the system, in the arenas of all threads. Does nothing without glibc. */
+  /**
+   * Returns freed memory that `malloc` keeps to the system, in the arenas of all threads. Does nothing without glibc.
+   */
   trimHeap(): void;
   createLinear(backend: number, columns: number, types: Int32Array, rows: Int32Array, inputs: number): number;
   packRows(linear: number, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void;
@@ -34,7 +36,7 @@ export interface NativeModule {
   /** `wake` is called in this thread when receive buffers are complete. */
   createCompletionQueue(pool: number, wake: () => void): number;
   freeCompletionQueue(queue: number): void;
-  /** Arrivals of pages (blocks, layers) in transfer, behind which a step can compute. */
+  /** Arrival counters of (blocks, layers) pages in transfer, for steps that wait for their layers. */
   createArrivals(layers: number, blocks: number): number;
   /** Only the first `blocks` blocks arrive. */
   expectBlocks(arrivals: number, blocks: number): void;
@@ -79,7 +81,7 @@ export interface NativeModule {
   /** Returns once all loads are complete. */
   finishLoading(loader: number): void;
   copyPages(pool: number, from: Int32Array, to: Int32Array): void;
-  /** `host` and `port` to listen at; 32 bytes of key. */
+  /** Listens at `host` and `port`; the key has 32 bytes. */
   createReceiver(pool: number, host: string, port: number, transport: number, key: Uint8Array): number;
   receiverPort(receiver: number): number;
   /** Returns the key that senders to the buffer must present, in hexadecimal. */
@@ -87,17 +89,17 @@ export interface NativeModule {
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
   createRemoteSender(pool: number, transport: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
-  /** As `sendPages`; then the pages that may be written meanwhile. */
+  /** As `sendPages`; `filling` lists the pages that may be written while they are sent. */
   sendPagesRemote(
-    ...send: readonly [...FarTarget, step: number, descriptors: Int32Array, last: number, filling: Int32Array]
+    ...send: readonly [...RemoteTarget, step: number, descriptors: Int32Array, last: number, filling: Int32Array]
   ): void;
-  stopSendingRemote(...target: FarTarget): void;
-  pendingPagesRemote(...target: FarTarget): number;
+  stopSendingRemote(...target: RemoteTarget): void;
+  pendingPagesRemote(...target: RemoteTarget): number;
   /** A code of `transportCodes`; that of 'auto' before the first connection. */
   transportTo(sender: number, host: string, port: number): number;
   /** Addresses of receive buffers given up since the last call: HOST:PORT/NUMBER/KEY/SLOTS. */
   takeGivenUp(sender: number): readonly string[];
-  remoteSenderCounts(sender: number): FarMessengerCounts;
+  remoteSenderCounts(sender: number): RemoteSenderCounts;
   freeRemoteSender(sender: number): void;
   /** Seconds in which a plain socket loop moves the first `pages` from one pool to another of the same shape. */
   benchSockets(from: number, to: number, chunkBytes: number, pages: number, readerCores: Int32Array): number;
@@ -107,7 +109,7 @@ export interface NativeModule {
   stayOn(cores: Int32Array): void;
   createRemoteAttentionServer(backend: number, pool: number): number;
   freeRemoteAttention(endpoint: number): void;
-  /** `host` and `port` to listen at; 32 bytes of key. */
+  /** Listens at `host` and `port`; the key has 32 bytes. */
   openRemoteAttentionListener(server: number, host: string, port: number, transport: number, key: Uint8Array): number;
   remoteAttentionListenerPort(listener: number): number;
   closeRemoteAttentionListener(listener: number): void;
@@ -148,7 +150,7 @@ export type Transport = 'auto' | 'tcp' | 'shared';
 /** `Transport` of native/net/listener.hpp. */
 export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2 };
 
-export interface FarMessengerCounts extends SentPages {
+export interface RemoteSenderCounts extends SentPages {
   /** Connections that ended with unacknowledged frames, which were sent again. */
   readonly broken: number;
   /** Times that a receiver was unreachable for so long that its pages were given up. */
@@ -156,7 +158,7 @@ export interface FarMessengerCounts extends SentPages {
 }
 
 /** A receive buffer of another process: sender, host, port, number, key, slots. */
-export type FarTarget = readonly [number, string, number, number, string, number];
+export type RemoteTarget = readonly [number, string, number, number, string, number];
 
 /** Counts of received frames and connections. */
 export interface ReceiverCounts {
@@ -189,7 +191,7 @@ export interface MemoryInfo {
 
 export type NativeLoad =
   | { readonly kind: 'loaded'; readonly native: NativeModule }
-  /** `why` is one line for people. */
+  /** `why` is one line of text for the user. */
   | { readonly kind: 'absent'; readonly why: string };
 
 const addonPath = fileURLToPath(new URL('../../../build/kvasir.node', import.meta.url));

@@ -1,4 +1,4 @@
-// The native store of a pool's blocks on SSD: a thread that reads and writes slots of a file straight from and to pages.
+// The native block store of a pool on SSD: a thread moves blocks between slots of a file and pages of the pool.
 import type { StoreCounts } from '../../util/counts.ts';
 import type { KvPoolHandle } from '../backend.ts';
 import { loadNative, type NativeModule } from './addon.ts';
@@ -7,7 +7,7 @@ import { NativeArrivals } from './page-arrivals.ts';
 const resultsAtOnce = 64;
 const kinds = { read: 0, write: 1, erase: 2 } as const;
 
-/** Where a block lies: see `SsdBlock` of `policy`, which `kernel` knows nothing of. */
+/** A block and its slot; equal to `StoredBlock` of `runtime`, which `kernel` does not import. */
 interface StoredBlock {
   readonly slot: number;
   readonly page: number;
@@ -17,16 +17,16 @@ interface StoredBlock {
 
 export interface BlockStoreOptions {
   readonly pool: KvPoolHandle;
-  /** Pages of a block, one after another. */
+  /** Pages of a block; they are consecutive. */
   readonly pagesOfBlock: number;
-  /** Its files are `path`.index and `path`.blocks. */
+  /** The files are `path`.index and `path`.blocks. */
   readonly path: string;
   readonly slots: number;
-  /** 32 bytes: of all that decides what blocks mean. What was stored under another is not used. */
+  /** 32 bytes that identify model, form and block hash key. Blocks of another identity are not used. */
   readonly identity: Uint8Array;
 }
 
-/** What each member does is told where it is asked for: `TierStore` of `live`. */
+/** Implements `TierStore` of `runtime`. */
 export class NativeBlockStore {
   readonly #native: NativeModule;
   readonly #store: number;
@@ -34,7 +34,7 @@ export class NativeBlockStore {
   /** By job. */
   readonly #arrivals = new Map<number, NativeArrivals>();
 
-  /** @param wake called in this thread, some time after there are results @throws Error in one line where the files cannot be used */
+  /** @param wake called in this thread after results are ready @throws Error in one line if the files cannot be used */
   constructor({ pool, pagesOfBlock, path, slots, identity }: BlockStoreOptions, wake: () => void) {
     const native = loadNative();
     if (native === undefined) throw new Error('Cannot keep blocks on SSD: the native kernels are not compiled');
@@ -42,12 +42,12 @@ export class NativeBlockStore {
     this.#store = native.createStore(pool, pagesOfBlock, path, slots, identity, wake);
   }
 
-  /** What is to be said of what was found; empty: nothing. */
+  /** One line about the files that were found; empty: nothing to report. */
   get note(): string {
     return this.#native.storeNote(this.#store);
   }
 
-  /** (blocks, 6): slot, depth and digest of what was found, those written first first. Before the first job. */
+  /** (blocks, 6): slot, depth and digest of the blocks found, oldest first. Valid before the first job. */
   get found(): Uint32Array {
     return this.#native.storeBlocks(this.#store);
   }

@@ -1,43 +1,46 @@
-// The native messenger of a pool: a thread that copies pages to other pools of the process, layer by layer as steps compute them.
+// The native messenger between pools of one process: a thread copies pages, layer by layer as steps compute them.
 import type { MessengerCounts } from '../../util/counts.ts';
 import type { KvPoolHandle } from '../backend.ts';
-import { NativeLandings } from './receive-buffers.ts';
+import { NativeReceiveBuffers } from './receive-buffers.ts';
 
-/** Its landings are valid in every thread of the process. What each member does is told where it is asked for: `Messenger` of `live`. */
+/** Implements `Messenger` of `runtime`. Handles of receive buffers are valid in every thread of the process. */
 export class NativeMessenger {
-  readonly #landings: NativeLandings;
+  readonly #buffers: NativeReceiveBuffers;
   readonly #pool: KvPoolHandle;
   readonly #messenger: number;
 
-  /** @param wake called in this thread, some time after landings have become complete @throws where the kernels are not compiled */
+  /**
+   * @param wake called in this thread after receive buffers have become complete @throws if the kernels are not
+   * compiled
+   */
   constructor(pool: KvPoolHandle, wake: () => void) {
-    this.#landings = new NativeLandings(pool, wake);
+    this.#buffers = new NativeReceiveBuffers(pool, wake);
     this.#pool = pool;
-    this.#messenger = this.#landings.native.createLocalSender(pool);
+    this.#messenger = this.#buffers.native.createLocalSender(pool);
   }
 
   get counts(): MessengerCounts {
-    return { ...this.#landings.native.localSenderCounts(this.#messenger), faults: 0 };
+    return { ...this.#buffers.native.localSenderCounts(this.#messenger), faults: 0 };
   }
 
   get nextStep(): number {
-    return this.#landings.native.nextStep(this.#pool);
+    return this.#buffers.native.nextStep(this.#pool);
   }
 
   open(pages: Int32Array, layers?: number): string {
-    return String(this.#landings.open(pages, layers));
+    return String(this.#buffers.open(pages, layers));
   }
 
-  arrivals(landing: string, blocks: number): number | undefined {
-    return this.#landings.arrivals(Number(landing), blocks);
+  arrivals(buffer: string, blocks: number): number | undefined {
+    return this.#buffers.arrivals(Number(buffer), blocks);
   }
 
-  close(landing: string): void {
-    this.#landings.close(Number(landing));
+  close(buffer: string): void {
+    this.#buffers.close(Number(buffer));
   }
 
   received(): readonly string[] {
-    return this.#landings.landed().map(String);
+    return this.#buffers.completed().map(String);
   }
 
   /** None: every receiver of this process is reachable. */
@@ -45,16 +48,16 @@ export class NativeMessenger {
     return [];
   }
 
-  send(landing: string, step: number, parcels: Int32Array, last: boolean): void {
-    this.#landings.native.sendPages(this.#messenger, Number(landing), step, parcels, Number(last));
+  send(buffer: string, step: number, descriptors: Int32Array, last: boolean): void {
+    this.#buffers.native.sendPages(this.#messenger, Number(buffer), step, descriptors, Number(last));
   }
 
-  stop(landing: string): void {
-    this.#landings.native.stopSending(this.#messenger, Number(landing));
+  stop(buffer: string): void {
+    this.#buffers.native.stopSending(this.#messenger, Number(buffer));
   }
 
-  pending(landing: string): number {
-    return this.#landings.native.pendingPages(this.#messenger, Number(landing));
+  pending(buffer: string): number {
+    return this.#buffers.native.pendingPages(this.#messenger, Number(buffer));
   }
 
   transportTo(): 'thread' {
@@ -63,7 +66,7 @@ export class NativeMessenger {
 
   /** Ends its thread. */
   free(): void {
-    this.#landings.native.freeLocalSender(this.#messenger);
-    this.#landings.free();
+    this.#buffers.native.freeLocalSender(this.#messenger);
+    this.#buffers.free();
   }
 }

@@ -23,22 +23,22 @@ export type { NativeIsa } from '../codes.ts';
 export { findNative, loadNative, type NativeModule } from './addon.ts';
 
 export interface NativeOptions {
-  /** Threads that compute, the calling one included. */
+  /** Compute threads, including the calling thread. */
   readonly threads: number;
-  /** Undefined: what `KVASIR_ISA` names, else the best of this machine. */
+  /** Undefined: the instruction set that `KVASIR_ISA` names, else the best of this machine. */
   readonly isa?: NativeIsa;
 }
 
 /** How long a step waits for a remote attention server that does not answer. */
 const remoteWaitMs = 2000;
 
-/** Instruction sets that this machine has within `KVASIR_ISA`, ascending. */
+/** Instruction sets of this machine up to the bound `KVASIR_ISA`, ascending. */
 export function availableIsas(native: NativeModule): readonly NativeIsa[] {
   return nativeIsas.slice(0, native.detectIsa() + 1);
 }
 
 /**
- * @throws where the kernels are not compiled, or this machine lacks the instruction set asked for: the message names those it has.
+ * @throws if the kernels are not compiled, or this machine lacks the instruction set: the message lists those it has
  */
 export function createNativeBackend(options: NativeOptions): Backend {
   const native = loadNative();
@@ -46,15 +46,19 @@ export function createNativeBackend(options: NativeOptions): Backend {
   return new NativeBackend(native, chooseIsa(native, options.isa), options.threads);
 }
 
-/** The one asked for, else the one that `KVASIR_ISA` sets, else the best. @throws where this machine lacks it: the message names those it has */
-export function chooseIsa(native: NativeModule, asked?: NativeIsa): NativeIsa {
-  const has = availableIsas(native);
+/**
+ * The requested one, else the one of `KVASIR_ISA`, else the best. @throws if this machine lacks it: the message lists
+ * those it has
+ */
+export function chooseIsa(native: NativeModule, requested?: NativeIsa): NativeIsa {
+  const available = availableIsas(native);
   const forced = process.env.KVASIR_ISA ?? '';
-  // The emulation of AMX, for tests, is an instruction set of the addon's own making.
+  // The addon emulates AMX for tests under a name of its own.
   const named = forced === 'amx-emulated' ? 'amx' : forced;
-  const wanted = asked ?? (named === '' ? has.at(-1) : named);
-  const isa = has.find((name) => name === wanted);
-  if (isa === undefined) throw new Error(`Cannot use instruction set ${wanted}: this machine has ${has.join(', ')}`);
+  const wanted = requested ?? (named === '' ? available.at(-1) : named);
+  const isa = available.find((name) => name === wanted);
+  if (isa === undefined)
+    throw new Error(`Cannot use instruction set ${wanted}: this machine has ${available.join(', ')}`);
   return isa;
 }
 
@@ -62,20 +66,20 @@ class NativeBackend implements Backend {
   readonly isa: NativeIsa;
   readonly threads: number;
   readonly #native: NativeModule;
-  readonly #team: number;
+  readonly #handle: number;
   readonly #programs = new Set<ProgramHandle>();
 
   constructor(native: NativeModule, isa: NativeIsa, threads: number) {
     this.#native = native;
     this.isa = isa;
     this.threads = threads;
-    this.#team = native.createBackend(nativeIsas.indexOf(isa), threads);
+    this.#handle = native.createBackend(nativeIsas.indexOf(isa), threads);
   }
 
   createLinear(spec: LinearSpec): LinearHandle {
     const types = Int32Array.from(spec.segments, (segment) => weightTypeCodes[segment.type]);
     const rows = Int32Array.from(spec.segments, (segment) => segment.rows);
-    return this.#native.createLinear(this.#team, spec.columns, types, rows, inputFormCodes[spec.inputs]);
+    return this.#native.createLinear(this.#handle, spec.columns, types, rows, inputFormCodes[spec.inputs]);
   }
 
   packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
@@ -92,7 +96,7 @@ class NativeBackend implements Backend {
 
   createKvPool(spec: KvPoolSpec): KvPoolHandle {
     const { kvHeads, headDim, pages } = spec;
-    return this.#native.createPool(this.#team, kvTypeCodes[spec.type], kvHeads, headDim, pages);
+    return this.#native.createPool(this.#handle, kvTypeCodes[spec.type], kvHeads, headDim, pages);
   }
 
   readPage(pool: KvPoolHandle, page: number): Float32Array {
@@ -106,7 +110,7 @@ class NativeBackend implements Backend {
   }
 
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
-    return this.#native.createRemoteAttentionServer(this.#team, pool);
+    return this.#native.createRemoteAttentionServer(this.#handle, pool);
   }
 
   lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
@@ -130,7 +134,7 @@ class NativeBackend implements Backend {
   }
 
   remoteCounts(): RemoteCounts {
-    return this.#native.remoteCounts(this.#team);
+    return this.#native.remoteCounts(this.#handle);
   }
 
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
@@ -138,7 +142,7 @@ class NativeBackend implements Backend {
     const linears = Int32Array.from(bindings.linears);
     const vectors = Int32Array.from(bindings.vectors);
     const waitMs = bindings.remoteWaitMs ?? remoteWaitMs;
-    const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors, waitMs);
+    const handle = this.#native.createProgram(this.#handle, ints, floats, linears, vectors, waitMs);
     this.#programs.add(handle);
     return handle;
   }
@@ -177,10 +181,10 @@ class NativeBackend implements Backend {
     this.#programs.delete(program);
   }
 
-  /** Programs keep the threads until they are freed: this frees those that were made here. */
+  /** Frees the programs of this backend first, because a program keeps the threads. */
   close(): void {
     for (const program of this.#programs) this.#native.freeProgram(program);
     this.#programs.clear();
-    this.#native.freeBackend(this.#team);
+    this.#native.freeBackend(this.#handle);
   }
 }

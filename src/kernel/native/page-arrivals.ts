@@ -1,21 +1,21 @@
-// Pages on their way that a step can compute behind: made here, told of by messengers and stores, waited for by steps.
+// Arrival counters of pages in transfer: messengers and stores report pages, and steps wait for their layers.
 import { loadNative } from './addon.ts';
 
 /** A handle is an integer, valid in every thread of the process until freed. */
 export class NativeArrivals {
   readonly handle: number;
 
-  /** Of (blocks, layers) pages. @throws where the kernels are not compiled */
+  /** Counters of (blocks, layers) pages. @throws if the kernels are not compiled */
   constructor(layers: number, blocks: number) {
     this.handle = native().createArrivals(layers, blocks);
   }
 
-  /** Only the first `blocks` blocks come. */
+  /** Only the first `blocks` blocks arrive. */
   expect(blocks: number): void {
     native().expectBlocks(this.handle, blocks);
   }
 
-  /** Steps that name it from now on go without. */
+  /** For a later step that refers to it, the pages count as lost. */
   free(): void {
     native().freeArrivals(this.handle);
   }

@@ -1,4 +1,5 @@
-// Remote attention between processes, over shared memory or tcp: the listener of a server, and clients of the servers of other processes.
+// Remote attention between processes, over shared memory or TCP: the listener of a server, and clients of other
+// processes' servers.
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle, RemoteAttentionHandle } from '../backend.ts';
 import { loadNative, type NativeModule, type Transport, transportCodes } from './addon.ts';

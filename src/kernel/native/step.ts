@@ -45,15 +45,15 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
 const none = new Uint8Array(0);
 const nothing: readonly ArrivingKeys[] = [];
 
-/** Room for a flag for each sequence, where some may go unanswered. */
+/** One flag for each sequence; empty if every sequence has all its keys and rows. */
 export function unansweredFlags(step: Step): Uint8Array {
-  const mayGo = step.remote.length + (step.arriving?.length ?? 0) > 0 || step.rowsIn !== undefined;
-  return mayGo ? new Uint8Array(step.rowStart.length - 1) : none;
+  const canFail = step.remote.length + (step.arriving?.length ?? 0) > 0 || step.rowsIn !== undefined;
+  return canFail ? new Uint8Array(step.rowStart.length - 1) : none;
 }
 
 export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {
-  const places = Array.from(flags.keys()).filter((place) => flags[place] !== 0);
-  return places.length === 0 ? result : { ...result, unanswered: Int32Array.from(places) };
+  const sequences = Array.from(flags.keys()).filter((sequence) => flags[sequence] !== 0);
+  return sequences.length === 0 ? result : { ...result, unanswered: Int32Array.from(sequences) };
 }
 
 /** No pool has the handle 0. */

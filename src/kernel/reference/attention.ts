@@ -18,7 +18,7 @@ export class ReferencePool {
     this.#pages = new Array<Float32Array | undefined>(spec.pages).fill(undefined);
   }
 
-  /** The page itself, made at first use. */
+  /** The page itself, allocated at first use. */
   page(id: number): Float32Array {
     if (!Number.isInteger(id) || id < 0 || id >= this.#pages.length)
       throw new RangeError(`Cannot use page: ${id} of ${this.#pages.length}`);
@@ -35,7 +35,7 @@ export class ReferencePool {
     if (this.spec.type === 'bf16') roundAllToBf16(page);
   }
 
-  /** Where head `head` of K (part 0) or V (part 1) begins in a page: (pageTokens, headDim) values. */
+  /** Index in a page of the (pageTokens, headDim) values of head `head` of K (part 0) or V (part 1). */
   headStart(part: 0 | 1, head: number): number {
     return (part * this.spec.kvHeads + head) * pageTokens * this.spec.headDim;
   }
@@ -67,7 +67,10 @@ export interface AttentionTask extends HeadShape {
   readonly stats: { readonly max: RowBuffer; readonly sum: RowBuffer } | undefined;
 }
 
-/** Causal attention of every row of the step over its sequence's keys up to its own position, from its window on; 0 where there are no pages to be had. */
+/**
+ * Causal attention of every row over its sequence's keys, from the row's window to its own position. Rows of a sequence
+ * without pages become 0.
+ */
 export function runAttention(
   task: AttentionTask,
   step: Step,
@@ -136,7 +139,7 @@ function scoreOf(task: AttentionTask, head: number, product: number, distance: n
   return task.slopes === undefined ? capped : capped + task.slopes[head] * distance;
 }
 
-/** a with the values of b from `at` on. */
+/** The dot product of a and the values of b from `at` on. */
 function dot(a: Float32Array, b: Float32Array, at: number): number {
   let sum = 0;
   for (let i = 0; i < a.length; i++) sum += a[i] * b[at + i];
@@ -149,7 +152,10 @@ export interface PartialBuffers {
   readonly sum: RowBuffer;
 }
 
-/** ScaleReduce: softmax over the union of the parts' keys; a part without keys has sum 0. In float64 the order of the tree does not show. */
+/**
+ * ScaleReduce: softmax over the union of the parts' keys; a part without keys has sum 0. Sums are float64, so the order
+ * of the merges has no visible effect.
+ */
 export function mergePartials(
   parts: readonly PartialBuffers[],
   heads: number,
@@ -188,7 +194,7 @@ export interface QkvTask extends HeadShape {
   readonly query: RowBuffer;
 }
 
-/** Norms and turns q and k of every row, writes K and V to their slots and q to the query buffer. */
+/** Normalises and rotates q and k of every row, and writes K and V to their slots and q to the query buffer. */
 export function runQkv(task: QkvTask, step: Step, pages: (sequence: number) => PageOf, pool: ReferencePool): void {
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     const pageOf = pages(sequence);
@@ -205,7 +211,7 @@ function writeQuery(task: QkvTask, row: number, position: number): void {
   const out = rowOf(task.query, row);
   out.set(rowOf(task.x, row).subarray(0, heads * headDim));
   for (let head = 0; head < heads; head++)
-    turnHead(task, out.subarray(head * headDim, (head + 1) * headDim), task.qNorm, position);
+    rotateHead(task, out.subarray(head * headDim, (head + 1) * headDim), task.qNorm, position);
   finishRow(task.query, row);
 }
 
@@ -218,7 +224,7 @@ function writeKeyValue(task: QkvTask, row: number, position: number, page: Float
     const v = page.subarray(pool.headStart(1, head) + slot).subarray(0, headDim);
     k.set(x.subarray((heads + head) * headDim, (heads + head + 1) * headDim));
     v.set(x.subarray((heads + kvHeads + head) * headDim, (heads + kvHeads + head + 1) * headDim));
-    turnHead(task, k, task.kNorm, position);
+    rotateHead(task, k, task.kNorm, position);
     roundKv(pool.spec.type, k);
     roundKv(pool.spec.type, v);
   }
@@ -228,8 +234,8 @@ function roundKv(type: KvType, values: Float32Array): void {
   if (type === 'bf16') roundAllToBf16(values);
 }
 
-/** Rms norm of one head, if there is a gain, then rotation (rotate-half) of its first dimensions, in place. */
-function turnHead(task: QkvTask, head: Float32Array, gain: Float32Array | undefined, position: number): void {
+/** RMS norm of one head if there is a gain, then rotation (rotate-half) of its first dimensions, in place. */
+function rotateHead(task: QkvTask, head: Float32Array, gain: Float32Array | undefined, position: number): void {
   if (gain !== undefined) {
     const inverse = 1 / Math.sqrt(dot(head, head, 0) / head.length + task.eps);
     for (let i = 0; i < head.length; i++) head[i] = head[i] * inverse * gain[i];
@@ -238,7 +244,7 @@ function turnHead(task: QkvTask, head: Float32Array, gain: Float32Array | undefi
   const half = task.rotaryDim / 2;
   const table = task.rope.subarray(position * task.rotaryDim, (position + 1) * task.rotaryDim);
   if (table.length !== task.rotaryDim)
-    throw new RangeError(`Cannot turn a head: position ${position} is past the rope table`);
+    throw new RangeError(`Cannot rotate a head: position ${position} is past the rope table`);
   for (let i = 0; i < half; i++) {
     const a = head[i];
     const b = head[i + half];

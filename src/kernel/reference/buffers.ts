@@ -3,7 +3,7 @@ import type { BufferSpec, InputForm, KvType } from '../../graph/program.ts';
 import { roundAllToBf16, roundTiesToEven } from '../../util/floats.ts';
 import { blockElements } from './weights.ts';
 
-/** `values` are what products see, widened; int8 rows also keep their levels and one scale per block of 32. */
+/** `values` are the widened values that products use; int8 rows also hold levels, and one scale per block of 32. */
 export interface RowBuffer {
   readonly columns: number;
   readonly rounding: InputForm;
@@ -30,7 +30,7 @@ export function rowOf(buffer: RowBuffer, row: number): Float32Array {
   return buffer.values.subarray(row * buffer.columns, (row + 1) * buffer.columns);
 }
 
-/** Writes one row, rounded as the buffer says. */
+/** Writes one row, rounded to the form of the buffer. */
 export function writeRow(buffer: RowBuffer, row: number, values: Float32Array): void {
   const out = rowOf(buffer, row);
   out.set(values);
@@ -51,12 +51,12 @@ export function finishRow(buffer: RowBuffer, row: number): void {
   }
 }
 
-/** Blocks below this are zero: 127 / magnitude must stay finite. */
+/** A block with a largest magnitude below this becomes zero: 127 / magnitude must stay finite. */
 const tiny = 1e-30;
 
 /**
- * Symmetric int8: scale = largest magnitude / 127, levels to nearest even. The values become what the levels stand for; NaN and
- * infinity make the whole block NaN.
+ * Symmetric int8: scale = largest magnitude / 127, levels rounded to nearest even. The values become scale x level; a
+ * NaN or infinity makes the whole block NaN.
  */
 function quantiseBlock(values: Float32Array, levels: Int8Array): number {
   let largest = 0;

@@ -1,15 +1,15 @@
 // Layer groups and remote keys of a step against those of its program: the same rules as native/ops/step_check.cc.
 import {
-  away,
   type LayerGroup,
   pageTokens,
   type RemoteKeys,
   rangeTokens,
+  remoteBlock,
   type Step,
   type StepGroup,
 } from '../../util/step.ts';
 
-/** Throws where a group is missing, or a sequence's listed blocks do not reach from its window to its last position. */
+/** @throws RangeError if a group is missing, or a sequence's blocks do not cover its window up to its last position */
 export function checkGroups(groups: readonly LayerGroup[], step: Step): void {
   checkRemote(groups, step);
   for (const [index, { layers, window }] of groups.entries()) {
@@ -40,25 +40,27 @@ function checkBlocks(step: Step, group: StepGroup, sequence: number, window: num
     throw new RangeError(
       `Cannot run the step: sequence ${sequence} has too few blocks: ${needed} needed from ${start} of ${group.blocks.length}`,
     );
-  const gone = group.blocks.subarray(start, start + needed).reduce((sum, block) => sum + Number(block === away), 0);
+  const remote = group.blocks
+    .subarray(start, start + needed)
+    .reduce((sum, block) => sum + Number(block === remoteBlock), 0);
   const index = step.groups.indexOf(group);
   const listed = step.remote.filter((keys) => keys.sequence === sequence && keys.group === index);
   const listedBlocks = listed.reduce((sum, { blocks }) => sum + blocks.length, 0);
-  if (gone !== listedBlocks)
+  if (remote !== listedBlocks)
     throw new RangeError(
-      `Cannot run the step: sequence ${sequence} has ${gone} blocks that are not local: remote keys list ${listedBlocks}`,
+      `Cannot run the step: sequence ${sequence} has ${remote} blocks that are not local: remote keys list ${listedBlocks}`,
     );
 }
 
-/** Whole ranges before that of the sequence's first row, in order, and none of them at home. */
+/** Remote keys are whole ranges before that of the sequence's first row, in order, and none of them is local. */
 function checkRemote(groups: readonly LayerGroup[], step: Step): void {
   for (const [index, keys] of step.remote.entries()) {
-    const why = whyNotRemote(groups, step, keys, step.remote[index - 1]);
+    const why = remoteKeysError(groups, step, keys, step.remote[index - 1]);
     if (why !== undefined) throw new RangeError(`Cannot run the step: remote[${index}] ${why}`);
   }
 }
 
-function whyNotRemote(
+function remoteKeysError(
   groups: readonly LayerGroup[],
   step: Step,
   { sequence, group, firstBlock, blocks }: RemoteKeys,
@@ -81,6 +83,7 @@ function whyNotRemote(
   const listed = step.groups[group];
   if (listed === undefined) return `names layer group ${group}`;
   const at = listed.blockStart[sequence] + firstBlock - listed.firstBlock[sequence];
-  if (listed.blocks.subarray(at, at + blocks.length).some((block) => block !== away)) return 'holds local blocks';
+  if (listed.blocks.subarray(at, at + blocks.length).some((block) => block !== remoteBlock))
+    return 'holds local blocks';
   return undefined;
 }

@@ -1,4 +1,4 @@
-// Objects of the oracle by handle.
+// Objects of the reference backend by handle.
 
 export class Handles<T> {
   readonly #name: string;

@@ -6,7 +6,7 @@ import type { LinearSpec, WeightType } from '../backend.ts';
 import { type RowBuffer, rowOf } from './buffers.ts';
 import { blockElements, decodeWeights, isQuantised, storedBytes } from './weights.ts';
 
-/** Decoded rows are kept up to this many float32 values in all layers; past it rows are decoded at each use. */
+/** Limit of decoded float32 values kept, over all layers. Beyond it, rows are decoded at each use. */
 const decodedValuesMax = 2 ** 28;
 let decodedValues = 0;
 
@@ -59,7 +59,7 @@ export class ReferenceLinear {
     return this.#segments.reduce((sum, segment) => sum + segment.bytes.byteLength, 0);
   }
 
-  /** Forgets decoded rows. */
+  /** Drops the decoded rows. */
   free(): void {
     if (this.#decoded !== undefined) decodedValues -= this.rows * this.spec.columns;
     this.#decoded = undefined;
@@ -142,7 +142,7 @@ export class ReferenceLinear {
     return this.#decoded;
   }
 
-  /** What products see: with bf16 inputs the weights are rounded to bf16 too. */
+  /** The weights that products use: with bf16 inputs they are rounded to bf16 too. */
   #decodeFolded(segment: Segment, row: number, rows: number, out: Float32Array): void {
     const values = out.subarray(0, rows * this.spec.columns);
     this.#decode(segment, row, rows, values);
@@ -161,7 +161,9 @@ export class ReferenceLinear {
   }
 }
 
-/** Up to four outputs of one token: each a single chain of float64 sums, so that no output depends on its neighbours. */
+/**
+ * Up to four outputs of one token: each a single chain of float64 sums, so that no output depends on its neighbours.
+ */
 function multiplyTile(
   w: Float32Array,
   rows: number,
@@ -196,7 +198,7 @@ function multiplyTile(
   }
 }
 
-/** Integer sums over groups of levels are exact; scales join in float64. */
+/** Integer sums over groups of levels are exact; they are scaled in float64. */
 function blockProduct(w: QuantisedBlocks, row: number, x: Int8Array, scales: Float32Array): number {
   const { levels, minimums } = w;
   const groupElements = levels.length / w.scales.length;

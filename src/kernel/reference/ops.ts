@@ -63,14 +63,14 @@ export function softcap(cap: number, value: number): number {
 const activations: Record<Activation, (x: number) => number> = {
   silu: (x) => x / (1 + Math.exp(-x)),
   gelu: (x) => (x / 2) * erfc(-x / Math.SQRT2),
-  // x / 2 (1 + tanh(u)), of which nothing is left where the tanh is nearly -1.
+  // Equals x / 2 (1 + tanh(u)), without the cancellation of that form where the tanh is near -1.
   gelu_tanh: (x) => x / (1 + Math.exp(-2 * Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
   relu: (x) => Math.max(x, 0),
 };
 
-/** From here on the tail is taken by its continued fraction, below by what the series leaves of 1: each loses fewer than three digits. */
+/** From this x on erfc uses its continued fraction, below it 1 - erf(x). Each loses fewer than three digits there. */
 const tailFrom = 1.5;
-/** Terms of the fraction after which none changes a digit, from `tailFrom` on. */
+/** Terms of the continued fraction; from `tailFrom` on, further terms change no digit. */
 const tailTerms = 80;
 
 /** 1 - erf(x), relative error under 1e-13 wherever it is above 1e-300. */
@@ -81,7 +81,10 @@ function erfc(x: number): number {
   return Math.exp(-x * x) / (Math.sqrt(Math.PI) * fraction);
 }
 
-/** Error function to an absolute 1e-15: 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...); its terms never cancel. */
+/**
+ * Error function to an absolute 1e-15: 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...); its terms never
+ * cancel.
+ */
 function erf(x: number): number {
   if (Math.abs(x) > 6) return Math.sign(x);
   let term = x;

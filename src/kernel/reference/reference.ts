@@ -1,4 +1,5 @@
-// The oracle: every op of a program in plain TypeScript, products and sums in float64. Slow, and needs no compiler.
+// The reference backend: every op in plain TypeScript, with products and sums in float64. Slow; needs no compiled
+// kernels.
 
 import { planBuffers } from '../../graph/plan.ts';
 import type { BufferId, Op, Program } from '../../graph/program.ts';
@@ -40,12 +41,12 @@ interface BoundProgram {
   readonly logitRowsMax: number;
 }
 
-/** Everything an op needs besides itself. */
-interface Scene {
+/** The state that ops use while a step runs. */
+interface StepState {
   readonly bound: BoundProgram;
   readonly pool: ReferencePool;
   readonly step: Step;
-  /** Places of sequences with unavailable remote keys. */
+  /** Indices of sequences with unavailable remote keys. */
   readonly unanswered: ReadonlySet<number>;
 }
 
@@ -101,7 +102,7 @@ export class ReferenceBackend implements Backend {
     referenceAttentionServers.get(server).takeBack(loan, blocks);
   }
 
-  /** Remote attention of the oracle runs in the debtor's thread: there is nothing to limit. */
+  /** Remote attention of the reference backend runs in the debtor's thread: there is nothing to limit. */
   setRemoteAttentionShare(server: RemoteAttentionHandle): void {
     referenceAttentionServers.get(server);
   }
@@ -137,22 +138,22 @@ export class ReferenceBackend implements Backend {
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
     const unanswered = unansweredOf(step);
-    const scene: Scene = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step, unanswered };
-    const { tokensMax, logitRowsMax } = scene.bound;
+    const state: StepState = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step, unanswered };
+    const { tokensMax, logitRowsMax } = state.bound;
     if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
       const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
       throw new RangeError(`Cannot run step: it is larger than planned: ${figures}`);
     }
-    checkGroups(scene.bound.program.groups, step);
-    for (const op of scene.bound.program.ops) {
+    checkGroups(state.bound.program.groups, step);
+    for (const op of state.bound.program.ops) {
       if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
-      runOp(op, scene);
+      runOp(op, state);
     }
-    this.#remoteQueries += countQueries(scene);
+    this.#remoteQueries += countQueries(state);
     const result = { ...emptyResult(step.logitRows.length), unanswered: Int32Array.from(unanswered).sort() };
-    const logits = scene.bound.program.logits;
+    const logits = state.bound.program.logits;
     if (logits !== undefined) {
-      const rows = bufferOf(scene.bound, logits);
+      const rows = bufferOf(state.bound, logits);
       for (let row = 0; row < step.logitRows.length; row++) sampleRow(rowOf(rows, row), step.sampling, row, result);
     }
     return { kind: 'done', result };
@@ -198,8 +199,8 @@ function bufferOf(bound: BoundProgram, id: BufferId): RowBuffer {
   return buffer;
 }
 
-function rowsOf(scene: Scene, id: BufferId): number {
-  return scene.bound.program.buffers[id]?.rows === 'logit' ? scene.step.logitRows.length : scene.step.tokens.length;
+function rowsOf(state: StepState, id: BufferId): number {
+  return state.bound.program.buffers[id]?.rows === 'logit' ? state.step.logitRows.length : state.step.tokens.length;
 }
 
 function linearOf(bound: BoundProgram, id: number): ReferenceLinear {
@@ -214,8 +215,8 @@ function vectorOf(bound: BoundProgram, id: number): Float32Array {
   return vector;
 }
 
-function runOp(op: Op, scene: Scene): void {
-  const { bound, step } = scene;
+function runOp(op: Op, state: StepState): void {
+  const { bound, step } = state;
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
   switch (op.kind) {
@@ -229,26 +230,26 @@ function runOp(op: Op, scene: Scene): void {
       const residual = op.residual === undefined ? undefined : buffer(op.residual);
       const { style, eps } = op;
       const vectors = { gain: vectorOf(bound, op.gain), bias: vector(op.bias) };
-      runNorm({ style, x: buffer(op.x), residual, ...vectors, eps, out: buffer(op.out) }, rowsOf(scene, op.out));
+      runNorm({ style, x: buffer(op.x), residual, ...vectors, eps, out: buffer(op.out) }, rowsOf(state, op.out));
       break;
     }
     case 'linear':
-      linearOf(bound, op.weight).run(buffer(op.x), buffer(op.out), rowsOf(scene, op.out), vector(op.bias));
+      linearOf(bound, op.weight).run(buffer(op.x), buffer(op.out), rowsOf(state, op.out), vector(op.bias));
       break;
     case 'glu':
-      runGlu(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      runGlu(op.activation, buffer(op.x), buffer(op.out), rowsOf(state, op.out));
       break;
     case 'activate':
-      runActivate(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      runActivate(op.activation, buffer(op.x), buffer(op.out), rowsOf(state, op.out));
       break;
     case 'add':
-      runAdd(buffer(op.x), buffer(op.residual), rowsOf(scene, op.residual));
+      runAdd(buffer(op.x), buffer(op.residual), rowsOf(state, op.residual));
       break;
     case 'softcap':
-      runSoftcap(op.cap, buffer(op.x), rowsOf(scene, op.x));
+      runSoftcap(op.cap, buffer(op.x), rowsOf(state, op.x));
       break;
     case 'convert':
-      for (let row = 0; row < rowsOf(scene, op.out); row++) writeRow(buffer(op.out), row, rowOf(buffer(op.x), row));
+      for (let row = 0; row < rowsOf(state, op.out); row++) writeRow(buffer(op.out), row, rowOf(buffer(op.x), row));
       break;
     case 'gather':
       for (const [row, from] of step.logitRows.entries()) writeRow(buffer(op.out), row, rowOf(buffer(op.x), from));
@@ -257,15 +258,15 @@ function runOp(op: Op, scene: Scene): void {
     case 'waitLayer':
     case 'waitRows':
     case 'rowsReady':
-      // Pages of the oracle stay in its thread: there is nothing to wait for.
+      // Pages of the reference backend never move between threads: there is nothing to wait for.
       break;
     case 'qkv':
     case 'attention':
-      runPaged(op, scene);
+      runPaged(op, state);
       break;
     case 'merge': {
       const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
-      mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(scene, op.out));
+      mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(state, op.out));
       break;
     }
     default:
@@ -291,12 +292,12 @@ function addPositions(table: Float32Array, offset: number, positions: Int32Array
   });
 }
 
-/** Ops that touch K and V pages. */
-function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, unanswered }: Scene): void {
+/** Ops that access K and V pages. */
+function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, unanswered }: StepState): void {
   const group = step.groups[op.layer.group];
   if (group === undefined)
     throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
-  const home = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
+  const localPages = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
   const { heads, kvHeads, headDim } = op;
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
@@ -306,7 +307,7 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, u
     const pages = (sequence: number) => {
       if (unanswered.has(sequence)) return undefined;
       const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === op.layer.group);
-      return withRemotePages(home(sequence), remote, op.layer.index);
+      return withRemotePages(localPages(sequence), remote, op.layer.index);
     };
     runAttention(
       {
@@ -327,13 +328,13 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, u
   runQkv(
     { heads, kvHeads, headDim, rotaryDim, eps, ...vectors, x: buffer(op.x), query: buffer(op.out) },
     step,
-    home,
+    localPages,
     pool,
   );
 }
 
 /** Counts the queries at their servers, and returns their number: one for each sequence, server and layer. */
-function countQueries({ bound, step, unanswered }: Scene): number {
+function countQueries({ bound, step, unanswered }: StepState): number {
   let queries = 0;
   for (const op of step.remote.length === 0 ? [] : bound.program.ops) {
     if (op.kind !== 'attention') continue;

@@ -1,4 +1,4 @@
-// Remote attention servers of the oracle: lent pages are read in place, in the thread of the debtor.
+// Remote attention servers of the reference backend: the debtor's thread reads lent pages in place.
 import type { RemoteAttentionCounts } from '../../util/counts.ts';
 import { pageTokens, type RemoteKeys, type Step } from '../../util/step.ts';
 import type { PageOf, ReferencePool } from './attention.ts';
@@ -16,7 +16,7 @@ export class ReferenceAttentionServer {
     this.#pool = pool;
   }
 
-  /** No bytes move, and no thread computes for another. */
+  /** Times and bytes are 0: no bytes move, and no thread computes for another. */
   get counts(): RemoteAttentionCounts {
     const moved = { seconds: 0, restSeconds: 0, bytesIn: 0, bytesOut: 0 };
     return { queries: this.#queries, rows: this.#rows, refused: this.#refused, ...moved };
@@ -25,9 +25,7 @@ export class ReferenceAttentionServer {
   lend(loan: number, blocks: Int32Array, pages: Int32Array): void {
     const layers = pages.length / Math.max(1, blocks.length);
     if (!Number.isInteger(layers))
-      throw new RangeError(
-        `Cannot lend blocks: ${pages.length} pages are not the same number for ${blocks.length} blocks`,
-      );
+      throw new RangeError(`Cannot lend blocks: ${pages.length} pages cannot be divided among ${blocks.length} blocks`);
     for (const block of blocks)
       for (const [other, lent] of this.#loans)
         if (lent.has(block)) throw new RangeError(`Cannot lend blocks: block ${block} is lent already: loan ${other}`);
@@ -63,7 +61,7 @@ export class ReferenceAttentionServer {
   }
 }
 
-/** The servers of all oracles of this thread. */
+/** The servers of all reference backends of this thread. */
 export const referenceAttentionServers = new Handles<ReferenceAttentionServer>('remote attention server');
 
 /** The sequences of a step that some creditor would refuse. */
@@ -72,13 +70,13 @@ export function unansweredOf(step: Step): ReadonlySet<number> {
   return new Set(refused.map(({ sequence }) => sequence));
 }
 
-/** Pages of one sequence in one layer, those at creditors among them. */
-export function withRemotePages(home: PageOf, remote: readonly RemoteKeys[], layer: number): PageOf {
-  if (remote.length === 0) return home;
+/** Pages of one sequence in one layer, including those at creditors. */
+export function withRemotePages(localPages: PageOf, remote: readonly RemoteKeys[], layer: number): PageOf {
+  if (remote.length === 0) return localPages;
   return (position) => {
     const block = Math.floor(position / pageTokens);
     const keys = remote.find(({ firstBlock, blocks }) => block >= firstBlock && block < firstBlock + blocks.length);
-    if (keys === undefined) return home(position);
+    if (keys === undefined) return localPages(position);
     return referenceAttentionServers.get(keys.server).page(keys.loan, keys.blocks[block - keys.firstBlock], layer);
   };
 }

@@ -36,7 +36,7 @@ export function sampleRow(logits: Float32Array, sampling: StepSampling, row: num
   result.logprobs[row] = logits[token] - logSum;
 }
 
-/** undefined where a value is NaN or none is finite. */
+/** undefined if a value is NaN or none is finite. */
 function finiteMaximum(values: Float32Array | Float64Array): number | undefined {
   let max = -Infinity;
   for (const value of values) {
@@ -88,7 +88,7 @@ function choose(values: Float64Array, sampling: StepSampling, row: number): numb
   return kept.at(-1) ?? best;
 }
 
-/** What top-k, top-p and min-p leave, ascending ids. */
+/** Ids of the tokens that top-k, top-p and min-p keep, ascending. */
 function keptTokens(values: Float64Array, weights: Float64Array, sampling: StepSampling, row: number): Int32Array {
   const topK = sampling.topK[row];
   const topP = sampling.topP[row];

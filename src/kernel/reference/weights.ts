@@ -1,4 +1,4 @@
-// Stored weight rows as numbers: what each type's bytes mean.
+// Decodes stored weight rows of each type to numbers.
 import { bf16ToNumber, f16ToNumber } from '../../util/floats.ts';
 import { decodeValues, type QuantisedType, quantisedLayouts } from '../../util/quantised-blocks.ts';
 import type { WeightType } from '../backend.ts';

@@ -6,7 +6,10 @@ export type Arrivals =
   | { readonly kind: 'poisson'; readonly requestsPerSecond: number }
   /** At equal distances. */
   | { readonly kind: 'constant'; readonly requestsPerSecond: number }
-  /** Alternating phases with (Poisson) and without arrivals, of exponential lengths with these means. The rate is the overall mean. */
+  /**
+   * Alternating phases with (Poisson) and without arrivals, of exponential lengths with these means. The rate is the
+   * overall mean.
+   */
   | {
       readonly kind: 'bursts';
       readonly requestsPerSecond: number;

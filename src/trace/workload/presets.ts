@@ -54,7 +54,10 @@ function longMix(share: number): Workload {
   };
 }
 
-/** Long prompts with short outputs, then short prompts with long outputs, five minutes each: the load shifts between prefill and decode. */
+/**
+ * Long prompts with short outputs, then short prompts with long outputs, five minutes each: the load shifts between
+ * prefill and decode.
+ */
 const shifting: Workload = {
   ...plain,
   phases: [

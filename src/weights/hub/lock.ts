@@ -26,9 +26,9 @@ export interface LockWait {
 }
 
 /**
- * The folder holds `kvasir-N.lock` of a holder or `kvasir-N.free` of the last one; the highest N counts. A process
- * takes the lock
- * by creating the next number. Only one process can, so two that find the same dead holder cannot both succeed it.
+ * The folder has `kvasir-N.lock` of a holder or `kvasir-N.free` of the last one; the highest N counts. A process takes
+ * the lock by creating the file of the next number. Only one process succeeds, so two processes that find the same dead
+ * holder cannot both take the lock.
  */
 export class FolderLock {
   readonly #folder: string;

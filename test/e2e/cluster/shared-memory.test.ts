@@ -4,8 +4,8 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
 import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
+import { NativeRemoteMessenger } from '../../../src/kernel/native/remote-messenger.ts';
 
 const spec = { type: 'bf16', kvHeads: 8, headDim: 64, pages: 64 } as const;
 const options = { host: '127.0.0.1', token: 'a secret', transport: 'shared', giveUpMs: 300 } as const;
@@ -26,7 +26,7 @@ createInterface({ input: process.stdin }).on('line', () => console.log('open ' +
 
 describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pages over shared memory', () => {
   const backend = createNativeBackend({ threads: 1 });
-  const messenger = new NativeFarMessenger(backend.createKvPool(spec), options, () => {});
+  const messenger = new NativeRemoteMessenger(backend.createKvPool(spec), options, () => {});
   // 256 MiB: each page many times.
   const parcels = Int32Array.from({ length: 3 * 4096 }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3) % spec.pages));
   const total = 4096 * 2 ** 16;

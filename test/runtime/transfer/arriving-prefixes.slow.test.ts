@@ -4,9 +4,9 @@ import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../..
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';
 import { groupedStep, plainPages } from '../../../src/engine/plain-step.ts';
-import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../../src/kernel/native/messenger.ts';
 import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
+import { NativeRemoteMessenger } from '../../../src/kernel/native/remote-messenger.ts';
 import type { MemoryBus } from '../../../src/runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
@@ -74,7 +74,7 @@ class Pair {
     this.#engine = new Engine({ model, backend, tokensMax: 512, logitRowsMax: 1, kvBytes: 2 ** 22 });
     const { pool } = this.#engine;
     this.messenger =
-      way === 'tcp' ? new NativeFarMessenger(pool, pages, () => {}) : new NativeMessenger(pool, () => {});
+      way === 'tcp' ? new NativeRemoteMessenger(pool, pages, () => {}) : new NativeMessenger(pool, () => {});
     const of = plainPages(blocks, model.kv.groups);
     const ids = Array.from({ length: blocks }, (_, i) => i);
     const step = groupedStep([{ tokens: prefix, start: 0, blocks: ids, logits: 'none' }], of);

@@ -7,9 +7,9 @@ import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
 import { pageDescriptorsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
 import { Engine } from '../../../src/engine/engine.ts';
 import { loadModel } from '../../../src/engine/load-model.ts';
-import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
 import { NativeMessenger } from '../../../src/kernel/native/messenger.ts';
 import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
+import { NativeRemoteMessenger } from '../../../src/kernel/native/remote-messenger.ts';
 import { type HandOffEffect, LiveHandOffs, type PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 import { pageTokens, type Step } from '../../../src/util/step.ts';
@@ -115,7 +115,7 @@ function sending(create: (engine: Engine) => Messenger) {
 const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
 const ways = [
   { way: 'thread', create: ({ pool }: Engine): Messenger => new NativeMessenger(pool, () => {}) },
-  { way: 'tcp', create: ({ pool }: Engine): Messenger => new NativeFarMessenger(pool, tcp, () => {}) },
+  { way: 'tcp', create: ({ pool }: Engine): Messenger => new NativeRemoteMessenger(pool, tcp, () => {}) },
 ];
 
 describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it leaves', () => {

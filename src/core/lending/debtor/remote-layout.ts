@@ -1,6 +1,6 @@
 // How a step finds the blocks of a sequence outside its table: rows of the page table at home, or blocks of creditors.
 
-import { away as elsewhere } from '../../../util/step.ts';
+import { remoteBlock as elsewhere } from '../../../util/step.ts';
 import type { BlockId, InstanceIndex } from '../../protocol/ids.ts';
 import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
 import type { BlockLocation } from './block-moves.ts';
