@@ -89,7 +89,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     // Block ids cannot be forged without the key.
     ...{ root, hashKey },
     handOff: { layerWise: settings.sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecks: settings.rechecks },
-    journalIncarnation: data.incarnation,
+    incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
     ...{ pinShare: settings.pinShare, isBackpressured: (id: RequestId) => pipeline?.isBackpressured(id) === true },

@@ -48,7 +48,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   const tiers = openTiers(settings.tiers?.ssd, place, wake);
   const machine = createTokenInstance({
     ...{ pages: 0, groups: kv.groups, eviction: settings.eviction, limits: batchLimits, queueMax: 0 },
-    ...{ root, hashKey, journalIncarnation: data.incarnation, isStore: true },
+    ...{ root, hashKey, incarnation: data.incarnation, isStore: true },
     ...tiers.machine,
   });
   const handOffs = createHandOffs(data, own, { pool, kv, layers }, wake);

@@ -9,7 +9,7 @@ import type { InstanceConfig } from '../scheduler/instance-config.ts';
 import { Pinning } from '../scheduler/pinning.ts';
 import { type HandOffConfig, HandOffs } from '../transfer/hand-off/hand-offs.ts';
 import { type MigrationConfig, RequestMigrator } from '../transfer/migration/request-migrator.ts';
-import { type PrefixFetchConfig, PrefixMoves } from '../transfer/prefix-fetch/prefix-moves.ts';
+import { type PrefixFetchConfig, PrefixFetches } from '../transfer/prefix-fetch/prefix-fetches.ts';
 
 export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
   /** Undefined: there is no other instance. */
@@ -38,7 +38,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
     borrower: borrowing && new Borrower(context, borrowing),
     handOff,
     pipeline: new PipelinePrefill(context, handOff.sender, config),
-    prefixes: new PrefixMoves(context, config),
+    prefixes: new PrefixFetches(context, config),
     pinning: new Pinning(context),
     migrator: migration && new RequestMigrator(context, handOff.sender, migration),
   };

@@ -42,7 +42,7 @@ export interface LengthInstanceConfig
     | 'stores'
     | 'aheadOfUse'
     | 'isBackpressured'
-    | 'witness'
+    | 'blockListener'
   > {
   readonly cost: StepCostModel;
   /** Incarnation of the instance; 0 by default. */
@@ -73,7 +73,7 @@ export function createLengthInstance({
     // Only tokens count: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
-    journalIncarnation: config.incarnation ?? 0,
+    incarnation: config.incarnation ?? 0,
   };
   return new Instance(
     instanceConfig(machine),

@@ -134,9 +134,9 @@ export class BlockCache {
    * From now on `listener` receives every block stored and removed, over all tiers. It observes the first group without
    * a window, or else the first group.
    */
-  setListener(journal: TierListener | undefined): void {
-    if (this.lower === undefined) this.#reported.listener = journal;
-    else this.lower.listener = journal;
+  setListener(listener: TierListener | undefined): void {
+    if (this.lower === undefined) this.#reported.listener = listener;
+    else this.lower.listener = listener;
   }
 
   /** True if the block of the digest at `words[at..at+4]` is reported as stored. */

@@ -153,7 +153,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   /** For the conductor: the state of a pin. */
   | { readonly kind: 'pinUpdated'; readonly id: PinId; readonly state: PinState }
   /** For conductors: KV events of the block cache. The arrays are valid until the machine's next step. */
-  | { readonly kind: 'journal'; readonly journal: KvEventBatch }
+  | { readonly kind: 'kvEvents'; readonly batch: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly snapshot: KvSnapshot }
   /** For the log: a step failed, and with it its requests. */
   | { readonly kind: 'fault'; readonly message: string };

@@ -231,7 +231,7 @@ export type ConductorEvent<Request = GenerationRequest> =
   /** The prompt is computed, and is handed off to the instance that decodes it. */
   | { readonly kind: 'prefilled'; readonly instance: InstanceIndex; readonly id: RequestId }
   /** KV events of an instance's cache. Late or doubled: ignored. After a lost one, a snapshot is requested. */
-  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch }
+  | { readonly kind: 'kvEvents'; readonly instance: InstanceIndex; readonly batch: KvEventBatch }
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
   /** An instance failed, and what it held is lost. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex }

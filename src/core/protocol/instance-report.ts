@@ -8,7 +8,7 @@ export interface InstanceReport {
   /** 1, 2, 3... in each incarnation. */
   readonly number: number;
   /** Number of the last KV event batch sent. */
-  readonly journal: number;
+  readonly kvEventNumber: number;
   readonly requests: readonly ReportedRequest[];
 }
 

@@ -19,7 +19,7 @@ export type CountedMessage =
       | 'released'
       | 'migrated'
     )
-  | ('journal' | 'snapshot' | 'report')
+  | ('kvEvents' | 'snapshot' | 'report')
   | LendingMessageKind;
 
 export class MessageCounts {

@@ -69,8 +69,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'migrated':
         router.migrated(event);
         break;
-      case 'journal':
-        router.kvEvents.applyBatch(event.instance, event.journal);
+      case 'kvEvents':
+        router.kvEvents.applyBatch(event.instance, event.batch);
         break;
       case 'snapshot':
         router.kvEvents.applySnapshot(event.instance, event.snapshot);

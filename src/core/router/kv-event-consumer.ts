@@ -20,13 +20,13 @@ export class KvEventConsumer<Request extends { readonly id: RequestId }> {
   applyBatch(instance: InstanceIndex, batch: KvEventBatch): void {
     const context = this.#context;
     if (!context.instances.isUp(instance)) {
-      context.countMessage('orphan', 'journal');
+      context.countMessage('orphan', 'kvEvents');
       return;
     }
     const verdict = this.#placer.applyEvents(instance, batch);
-    if (verdict === 'stale') context.countMessage('late', 'journal');
+    if (verdict === 'stale') context.countMessage('late', 'kvEvents');
     if (verdict !== 'gap') return;
-    context.countMessage('lost', 'journal');
+    context.countMessage('lost', 'kvEvents');
     this.#requestSnapshot(instance);
   }
 
@@ -37,8 +37,8 @@ export class KvEventConsumer<Request extends { readonly id: RequestId }> {
   }
 
   /** Compares a heartbeat with the events received, and requests a snapshot when some are missing. */
-  compare(instance: InstanceIndex, { incarnation, journal }: InstanceReport): void {
-    if (!this.#placer.isBehind(instance, incarnation, journal)) {
+  compare(instance: InstanceIndex, { incarnation, kvEventNumber }: InstanceReport): void {
+    if (!this.#placer.isBehind(instance, incarnation, kvEventNumber)) {
       this.#behindSinceUs.delete(instance);
       return;
     }

@@ -36,12 +36,15 @@ export class HeartbeatReporter<S extends RunningRequest> {
     return true;
   }
 
-  /** @param awaited requests of other instances for which memory is reserved @param journal number of the last batch of KV events */
-  report(live: Iterable<S>, awaited: Iterable<RequestId>, journal: number): Report {
+  /** @param awaited requests of other instances for which memory is reserved @param kvEventNumber number of the last batch of KV events */
+  report(live: Iterable<S>, awaited: Iterable<RequestId>, kvEventNumber: number): Report {
     const requests: ReportedRequest[] = [];
     for (const { id, reportedOutputs } of live) requests.push({ id, outputs: reportedOutputs, awaited: false });
     for (const id of awaited) requests.push({ id, outputs: 0, awaited: true });
-    return { kind: 'report', report: { incarnation: this.#incarnation, number: ++this.#number, journal, requests } };
+    return {
+      kind: 'report',
+      report: { incarnation: this.#incarnation, number: ++this.#number, kvEventNumber, requests },
+    };
   }
 
   /** No step runs: counts the tokens for the next report. Another instance reports those of requests with a relay. */

@@ -54,7 +54,7 @@ export class Instance<
     );
     this.components = components as unknown as Parts;
     this.#publisher = new KvEventPublisher(this.#state.kvCache, config);
-    this.#heartbeat = new HeartbeatReporter(config.journalIncarnation, config.reportUs);
+    this.#heartbeat = new HeartbeatReporter(config.incarnation, config.reportUs);
   }
 
   /** `nowUs` never decreases. The effects are to be carried out in order. */
@@ -183,8 +183,8 @@ export class Instance<
   #report(isDue: boolean): void {
     const { hostTraffic, config, requests, components, isReporting } = this.#state;
     hostTraffic.writeSsd(this.#state);
-    const journal = this.#publisher.changes(isReporting || isDue || config.isStore === true);
-    if (journal !== undefined) this.#state.emit(journal);
+    const kvEvents = this.#publisher.changes(isReporting || isDue || config.isStore === true);
+    if (kvEvents !== undefined) this.#state.emit(kvEvents);
     if (!isDue) return;
     const awaited = components.flatMap((component) => [...component.awaited]);
     this.#state.emit(this.#heartbeat.report(requests.reported, awaited, this.#publisher.number));

@@ -22,7 +22,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const { request, incarnation } = event;
     const { requests, config } = this.#instance;
     const isKnown = requests.has(request.id) || requests.hasLeft(request.id);
-    if (isKnown || (incarnation !== undefined && incarnation !== config.journalIncarnation)) {
+    if (isKnown || (incarnation !== undefined && incarnation !== config.incarnation)) {
       const why = isKnown ? 'was here before' : `is meant for incarnation ${incarnation}`;
       this.#instance.ignore(event, `request ${request.id} ${why}`);
       return;

@@ -192,7 +192,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     this.feed({ kind: 'instanceJoined', instance, incarnation: slot.incarnation, capacityTokens, role });
     // KV events do not include earlier blocks.
-    this.#catchUp.feed({ kind: 'wanted', instance });
+    this.#catchUp.feed({ kind: 'behind', instance });
   }
 
   /** The instance's previous slot, a new one, or a free one. */
@@ -241,7 +241,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const slot = this.#slots[instance];
     if (slot === undefined) return;
     slot.peer = undefined;
-    this.#catchUp.feed({ kind: 'gone', instance });
+    this.#catchUp.feed({ kind: 'instanceLeft', instance });
     slot.snapshot = snapshotAfterLoss(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceFailed', instance });
@@ -258,14 +258,20 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
     const { steps, role, kvEvents, kvSnapshot, snapshotNumber, ...outputs } = readOutputs(message);
     if (role !== undefined) this.#followRole(instance, role);
     this.recordSteps(instance, steps);
-    this.#catchUp.feed({ kind: 'told', instance, journals: kvEvents, blocks: kvSnapshot, stored: snapshotNumber });
+    this.#catchUp.feed({
+      kind: 'received',
+      instance,
+      batches: kvEvents,
+      snapshot: kvSnapshot,
+      storedNumber: snapshotNumber,
+    });
     this.onOutputs(instance, { ...outputs, kvEvents: [], kvSnapshot: undefined });
   }
 
   /** Replaces the incarnations that instances count by the conductor's, which are sessions. */
   #createCatchUp({ bus: { snapshots } }: ClusterGatewayOptions): CatchUpDriver {
     return new CatchUpDriver({
-      requestSnapshot: (instance, unread) => this.#send(instance, { kind: 'requestSnapshot', unread }),
+      requestSnapshot: (instance, unreadable) => this.#send(instance, { kind: 'requestSnapshot', unread: unreadable }),
       readSnapshot: async (instance, number) => {
         const { name, incarnation } = this.#slots[instance]?.peer?.member ?? {};
         return name === undefined || incarnation === undefined
@@ -276,9 +282,9 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
         const { incarnation } = this.#slots[instance];
         this.feed({ kind: 'snapshot', instance, snapshot: { ...snapshot, incarnation } });
       },
-      onKvEvents: (instance, journal) => {
+      onKvEvents: (instance, batch) => {
         const { incarnation } = this.#slots[instance];
-        this.feed({ kind: 'journal', instance, journal: { ...journal, incarnation } });
+        this.feed({ kind: 'kvEvents', instance, batch: { ...batch, incarnation } });
       },
     });
   }
@@ -286,15 +292,12 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   onStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { snapshot, number, kvEventNumber: journal, requests } = readStatus(bytes);
+    const { snapshot, number, kvEventNumber, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = this.#withLinkIndices(snapshot);
     this.admission.observe(instance, snapshot);
     this.#transfers?.observe(instance, snapshot);
-    const report = {
-      incarnation: slot.incarnation,
-      ...{ number, journal, requests },
-    };
+    const report = { incarnation: slot.incarnation, number, kvEventNumber, requests };
     this.feed({ kind: 'report', instance, report });
   }
 
@@ -329,7 +332,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   }
 
   protected requestSnapshotFrom(instance: InstanceIndex): void {
-    this.#catchUp.feed({ kind: 'wanted', instance });
+    this.#catchUp.feed({ kind: 'behind', instance });
   }
 
   protected pinAt(instance: InstanceIndex, { id, request, ttlUs }: PinOrder): void {

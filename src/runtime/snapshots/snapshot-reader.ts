@@ -7,8 +7,8 @@ import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 
 /** The owner of a CatchUpDriver. */
 export interface CatchUpHost {
-  /** Sends the request to the instance. @param unread its stored snapshot could not be used */
-  requestSnapshot(instance: InstanceIndex, unread: boolean): void;
+  /** Sends the request to the instance. @param unreadable its stored snapshot was of no use */
+  requestSnapshot(instance: InstanceIndex, unreadable: boolean): void;
   /** The stored snapshot of that number or a later one. */
   readSnapshot(instance: InstanceIndex, number: number): Promise<KvSnapshot | undefined>;
   /** The incarnation in the snapshot is the instance's own count. */
@@ -40,8 +40,8 @@ export class CatchUpDriver {
   #carryOut(effect: CatchUpEffect): void {
     const { instance } = effect;
     switch (effect.kind) {
-      case 'ask':
-        this.#host.requestSnapshot(instance, effect.unread);
+      case 'requestSnapshot':
+        this.#host.requestSnapshot(instance, effect.unreadable);
         break;
       case 'read':
         void this.#read(effect);
@@ -49,16 +49,16 @@ export class CatchUpDriver {
       case 'snapshot':
         this.#host.onSnapshot(instance, effect.snapshot);
         break;
-      case 'journal':
-        this.#host.onKvEvents(instance, effect.journal);
+      case 'kvEvents':
+        this.#host.onKvEvents(instance, effect.batch);
         break;
       default:
         assertNever(effect);
     }
   }
 
-  async #read({ instance, ticket, number }: Extract<CatchUpEffect, { kind: 'read' }>): Promise<void> {
+  async #read({ instance, readNumber, number }: Extract<CatchUpEffect, { kind: 'read' }>): Promise<void> {
     const snapshot = await this.#host.readSnapshot(instance, number).catch(() => undefined);
-    this.feed({ kind: 'read', ticket, snapshot });
+    this.feed({ kind: 'read', readNumber, snapshot });
   }
 }

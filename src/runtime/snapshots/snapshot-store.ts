@@ -12,7 +12,7 @@ export const snapshotBytesMax = partsMax * partBytes;
 /** Reads of a snapshot that is overwritten meanwhile. */
 const attemptsMax = 3;
 
-export type WriteResult = 'written' | 'unwritten' | 'replaced';
+export type WriteResult = 'written' | 'writeFailed' | 'replaced';
 
 /** Writes the snapshots of one incarnation. Calls must not overlap. */
 export class SnapshotWriter {
@@ -60,7 +60,7 @@ export class SnapshotWriter {
       this.#side = head.side;
       return 'written';
     }
-    return 'unwritten';
+    return 'writeFailed';
   }
 
   /** Removes this incarnation's snapshot; those of later incarnations stay. @throws Error if the store is unreachable */

@@ -56,17 +56,17 @@ export class ArchiveDriver<Gateway> {
   /** Returns the gateways to which the snapshot is to be sent. */
   onKvEvents(kvEvents: readonly KvEventBatch[], kvSnapshot: KvSnapshot | undefined): ReadonlySet<Gateway> {
     this.#requesting = new Set();
-    this.#feed({ kind: 'heard', journals: kvEvents, blocks: kvSnapshot });
+    this.#feed({ kind: 'published', batches: kvEvents, snapshot: kvSnapshot });
     return this.#requesting;
   }
 
-  /** @param unread the stored snapshot that was reported last could not be read */
-  onRequest(gateway: Gateway, unread: boolean): void {
-    this.#feed({ kind: 'asked', gateway, unread });
+  /** @param unreadable the stored snapshot that was reported last was of no use */
+  onRequest(gateway: Gateway, unreadable: boolean): void {
+    this.#feed({ kind: 'requested', gateway, unreadable });
   }
 
   onGatewayLost(gateway: Gateway): void {
-    this.#feed({ kind: 'gone', gateway });
+    this.#feed({ kind: 'gatewayLeft', gateway });
   }
 
   /** Removes the stored snapshot if the store answers in time. */
@@ -91,19 +91,19 @@ export class ArchiveDriver<Gateway> {
 
   #carryOut(effect: ArchiveEffect<Gateway>): void {
     switch (effect.kind) {
-      case 'list':
+      case 'takeSnapshot':
         this.#host.requestSnapshot();
         break;
       case 'write':
         this.#writing = this.#write(effect.snapshot);
         break;
-      case 'tellStored':
-        this.#host.reportStored(effect.gateway, effect.number, effect.journals);
+      case 'sendStored':
+        this.#host.reportStored(effect.gateway, effect.number, effect.batches);
         break;
-      case 'requestSnapshot':
+      case 'sendSnapshot':
         this.#requesting.add(effect.gateway);
         break;
-      case 'refused':
+      case 'tooLarge':
         this.#process.log(
           `Cannot store a snapshot of the cache: it has ${effect.blocks} blocks, the limit is ${defaultArchiveLimits.blocksMax}; new gateways receive it over their sessions`,
         );
@@ -114,7 +114,7 @@ export class ArchiveDriver<Gateway> {
   }
 
   async #write(snapshot: KvSnapshot): Promise<void> {
-    const kind = await this.#writer.write(snapshot).catch((): WriteResult => 'unwritten');
+    const kind = await this.#writer.write(snapshot).catch((): WriteResult => 'writeFailed');
     this.#feed({ kind });
   }
 }

@@ -204,12 +204,12 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       prefilled,
       released: letGo,
       pins,
-      kvEvents: journals,
+      kvEvents: batches,
       kvSnapshot: blocks,
     }: Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>,
   ): void {
     const { placement, admission } = this;
-    for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
+    for (const batch of batches) this.feed({ kind: 'kvEvents', instance, batch });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
       placement.received(nowUs(), instance, id, event);

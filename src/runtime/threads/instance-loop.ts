@@ -274,8 +274,8 @@ export class InstanceLoop {
       case 'abortStep':
         this.#interrupt.stop();
         break;
-      case 'journal':
-        this.#kvEvents.push(copyOf(effect.journal));
+      case 'kvEvents':
+        this.#kvEvents.push(copyOf(effect.batch));
         break;
       case 'snapshot':
         this.#kvSnapshot = effect.snapshot;

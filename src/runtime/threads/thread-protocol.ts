@@ -12,7 +12,7 @@ import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { PagesAddress } from '../transfer/messenger.ts';
 
-export type KvEventBatch = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
+export type KvEventBatch = Extract<InstanceEffect, { kind: 'kvEvents' }>['batch'];
 export type KvSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
 /** Root of block identities. */
 export type BlockRoot = TokenInstanceConfig['root'];

@@ -81,7 +81,7 @@ export class RequestChecks {
   stepped(index: InstanceIndex, event: LengthEvent, effects: readonly LengthEffect[]): void {
     const { queue, conductor, instances } = this.#cluster;
     if (event.kind === 'cancel') this.#cancels.cancelled(queue.nowUs, index, instances[index], event.id);
-    if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#index.published(index);
+    if (effects.some(({ kind }) => kind === 'kvEvents' || kind === 'snapshot')) this.#index.published(index);
     this.#transfers.stepped(index, effects);
     this.#activations.stepped(index, instances[index], event, effects);
     if (event.kind !== 'submit') return;

@@ -91,7 +91,7 @@ export class Cluster implements ClusterHost {
       incarnation,
       reportUs: this.config.faults?.times.reportUs,
       messageCounts: this.messageCounts,
-      witness: this.checks?.blockListener(index),
+      blockListener: this.checks?.blockListener(index),
     });
   }
 

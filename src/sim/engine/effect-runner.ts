@@ -56,7 +56,7 @@ export class EffectRunner {
     const { executors, streams, tiers, lending, delivery } = this.#host;
     switch (effect.kind) {
       case 'emit':
-      case 'journal':
+      case 'kvEvents':
       case 'prefilled':
       case 'released':
       case 'outgrows':
@@ -121,7 +121,7 @@ export class EffectRunner {
 
 type Reported = Extract<
   LengthEffect,
-  | { kind: 'emit' | 'journal' | 'prefilled' | 'released' | 'outgrows' }
+  | { kind: 'emit' | 'kvEvents' | 'prefilled' | 'released' | 'outgrows' }
   | { kind: 'migrated' | 'snapshot' | 'pinUpdated' | 'report' }
 >;
 
@@ -129,9 +129,9 @@ function conductorMessage(instance: InstanceIndex, effect: Reported): ConductorE
   switch (effect.kind) {
     case 'emit':
       return { kind: 'generationEvent', instance, id: effect.id, event: effect.event };
-    // Field by field: a spread takes as long as all other work on the journal.
-    case 'journal':
-      return { kind: 'journal', instance, journal: effect.journal };
+    // Field by field: a spread takes as long as all other work on the batch.
+    case 'kvEvents':
+      return { kind: 'kvEvents', instance, batch: effect.batch };
     case 'prefilled':
       return { kind: 'prefilled', instance, id: effect.id };
     default:

@@ -172,9 +172,9 @@ export class FaultLayer implements FaultTarget {
   }
 }
 
-/** A copy with arrays of its own: those of a journal are reused for the next. */
+/** A copy with arrays of its own: the next batch reuses those of this one. */
 export function withOwnArrays(event: ConductorEvent<LengthRequest>): ConductorEvent<LengthRequest> {
-  if (event.kind !== 'journal') return event;
-  const { words, stored, ...rest } = event.journal;
-  return { ...event, journal: { ...rest, words: words.slice(), stored: stored.slice() } };
+  if (event.kind !== 'kvEvents') return event;
+  const { words, stored, ...rest } = event.batch;
+  return { ...event, batch: { ...rest, words: words.slice(), stored: stored.slice() } };
 }

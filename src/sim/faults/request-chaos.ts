@@ -24,17 +24,28 @@ export type RequestTotal =
 /** Handlers of message anomalies. Each must run in a soak. */
 export const requestHandlers: readonly string[] = [
   ...[
-    ...['cancel', 'ended', 'joinPipeline', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
+    ...[
+      'cancel',
+      'ended',
+      'joinPipeline',
+      'kvEvents',
+      'prefilled',
+      'report',
+      'reserve',
+      'snapshot',
+      'submit',
+      'tokens',
+    ],
   ].map((message) => `lost ${message}`),
   ...['joinPipeline', 'joinedPipeline', 'release', 'reserve', 'started', 'submit', 'tokens'].map(
     (message) => `duplicate ${message}`,
   ),
   ...[
-    ...['cancel', 'ended', 'journal', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['cancel', 'ended', 'kvEvents', 'released', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
     ...['started', 'submit', 'received', 'tokens', 'declinePipeline'],
   ].map((message) => `late ${message}`),
   ...[
-    ...['cancel', 'ended', 'fetch', 'journal', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['cancel', 'ended', 'fetch', 'kvEvents', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
     ...['started', 'submit', 'received', 'tokens', 'unwanted'],
   ].map((message) => `orphan ${message}`),
 ];

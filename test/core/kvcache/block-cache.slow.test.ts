@@ -174,7 +174,7 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 60 }), fc.integer({ min: 6, max: 12 }), (operations, capacity) => {
-        const journal = new KvEventLog(0);
+        const log = new KvEventLog(0);
         const index = new PrefixIndex({ instances: 1, blocks: capacity, remembered: 0 });
         const cache = new BlockCache({
           pages: capacity * 3 + 2,
@@ -182,7 +182,7 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
           eviction: kind,
           blockTokens: pageTokens,
         });
-        cache.setListener(journal);
+        cache.setListener(log);
         const oracle = new Oracle(capacity, kind);
         const running: { table: BlockTable; text: string }[] = [];
         for (const what of operations) {
@@ -198,8 +198,8 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
             expect(oracle.run(pathsOf(what))).toBe(false);
           }
           cache.check();
-          // What its journals tell is what it has.
-          if (journal.changes > 0) expect(index.apply(0, journal.take())).toBe('applied');
+          // The index built from its KV events equals the cache.
+          if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
           expect(index.held(0)).toBe(oracle.entries.size);
           for (const path of oracle.entries.keys())
             expect(index.fate(chainOf(blocksOf(path)), path.length - 1)).toBe('held');

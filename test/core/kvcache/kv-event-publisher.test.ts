@@ -1,4 +1,4 @@
-// An instance's word about its cache: journals that a reader follows, through losses too, to what the instance holds.
+// KV events of an instance: a consumer that applies them, with gaps and snapshots, has the blocks of the cache.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { createLengthInstance } from '../../../src/core/instance/length-instance.ts';
@@ -22,10 +22,10 @@ const cost = {
   activationBytesPerToken: 2,
 };
 
-/** A cache of few blocks, so that what comes evicts what was; every step takes 100 us. */
-class Reader {
+/** An instance with a cache of few blocks, so that new prompts evict old ones, and a consumer of its KV events. Steps take 100 us. */
+class Consumer {
   readonly index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
-  readonly journals: number[] = [];
+  readonly batches: number[] = [];
   readonly #instance = createLengthInstance({
     cost,
     blockTokens,
@@ -40,7 +40,7 @@ class Reader {
   #requests = 0;
   snapshots = 0;
 
-  /** Every `lossy`th journal is lost; 0: none. */
+  /** Every `lossy`th batch is lost; 0: none. */
   submit(family: number, inputTokens: number, outputTokens: number, lossy: number): void {
     const index = this.#requests++;
     const full = Math.floor(inputTokens / blockTokens);
@@ -48,30 +48,30 @@ class Reader {
       i < full - 1 ? 1000 * family + i : 100_000 + 100 * index + i,
     );
     const trace = { index, arrivalUs: this.#nowUs, inputTokens, outputTokens, blocks };
-    this.tell({ kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) }, lossy);
+    this.step({ kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) }, lossy);
   }
 
-  tell(event: InstanceEvent<LengthRequest, undefined>, lossy: number): KvSnapshot | undefined {
+  step(event: InstanceEvent<LengthRequest, undefined>, lossy: number): KvSnapshot | undefined {
     let snapshot: KvSnapshot | undefined;
     let next: InstanceEffect<undefined, LengthRequest> | undefined;
     for (const effect of this.#instance.step(this.#nowUs, event)) {
       if (effect.kind === 'runStep') next = effect;
       if (effect.kind === 'snapshot') snapshot = effect.snapshot;
-      if (effect.kind !== 'journal') continue;
-      this.journals.push(effect.journal.number);
-      if (lossy > 0 && effect.journal.number % lossy === 0) continue;
-      if (this.index.apply(0, effect.journal) === 'gap') this.catchUp();
+      if (effect.kind !== 'kvEvents') continue;
+      this.batches.push(effect.batch.number);
+      if (lossy > 0 && effect.batch.number % lossy === 0) continue;
+      if (this.index.apply(0, effect.batch) === 'gap') this.catchUp();
     }
     this.index.check();
     if (next?.kind === 'runStep') {
       this.#nowUs += 100;
-      this.tell({ kind: 'stepDone', step: next.step, result: undefined, stepUs: [100] }, lossy);
+      this.step({ kind: 'stepDone', step: next.step, result: undefined, stepUs: [100] }, lossy);
     }
     return snapshot;
   }
 
   catchUp(): KvSnapshot {
-    const snapshot = this.tell({ kind: 'requestSnapshot' }, 0);
+    const snapshot = this.step({ kind: 'requestSnapshot' }, 0);
     if (snapshot === undefined) throw new Error('no snapshot');
     this.index.restore(0, snapshot);
     this.snapshots++;
@@ -80,7 +80,7 @@ class Reader {
 }
 
 test('a consumer that applies all batches, and requests lost ones, has the blocks of the instance', () => {
-  const met = { journals: 0, snapshots: 0 };
+  const met = { batches: 0, snapshots: 0 };
   const arrival = fc.record({
     family: fc.nat(3),
     input: fc.integer({ min: 1, max: 100 }),
@@ -88,24 +88,24 @@ test('a consumer that applies all batches, and requests lost ones, has the block
   });
   fc.assert(
     fc.property(fc.array(arrival, { minLength: 10, maxLength: 25 }), fc.constantFrom(0, 0, 2, 5), (arrivals, lossy) => {
-      const reader = new Reader();
-      for (const { family, input, output } of arrivals) reader.submit(family, input, output, lossy);
-      expect(reader.journals).toEqual(reader.journals.map((_, i) => i + 1));
-      met.snapshots += reader.snapshots;
-      met.journals += reader.journals.length;
-      // All requests have ended, and each end was told with what had changed.
-      const held = reader.index.held(0);
-      const { blocks, words, number } = reader.catchUp();
-      expect(number).toBe(reader.journals.length);
+      const consumer = new Consumer();
+      for (const { family, input, output } of arrivals) consumer.submit(family, input, output, lossy);
+      expect(consumer.batches).toEqual(consumer.batches.map((_, i) => i + 1));
+      met.snapshots += consumer.snapshots;
+      met.batches += consumer.batches.length;
+      // All requests have ended, and KV events precede the report of each end.
+      const held = consumer.index.held(0);
+      const { blocks, words, number } = consumer.catchUp();
+      expect(number).toBe(consumer.batches.length);
       if (lossy === 0) expect(held).toBe(blocks);
       const chain = { blocks, words };
-      for (let i = 0; i < blocks; i++) expect(reader.index.fate(chain, i)).toBe('held');
-      expect(reader.index.held(0)).toBe(blocks);
+      for (let i = 0; i < blocks; i++) expect(consumer.index.fate(chain, i)).toBe('held');
+      expect(consumer.index.held(0)).toBe(blocks);
     }),
     { numRuns: 60 },
   );
   expect(met.snapshots).toBeGreaterThan(10);
-  expect(met.journals).toBeGreaterThan(300);
+  expect(met.batches).toBeGreaterThan(300);
 });
 
 test('an instance without KV events ignores requests for a snapshot', () => {
@@ -115,7 +115,7 @@ test('an instance without KV events ignores requests for a snapshot', () => {
   ]);
 });
 
-test('the blocks of a prompt that is handed over are told once it is computed', () => {
+test('KV events of a prompt that is handed off precede its `prefilled`', () => {
   const handOff = { layerWise: true, receiveTokens: 0, rechecks: false };
   const instance = createLengthInstance({
     ...{ cost, blockTokens, limits, handOff, blocks: 20, eviction: 'lru', coalesce: true, queueMax: 9 },
@@ -127,5 +127,5 @@ test('the blocks of a prompt that is handed over are told once it is computed', 
   if (step?.kind !== 'runStep') throw new Error('nothing runs');
   const after = instance.step(100, { kind: 'stepDone', step: step.step, result: undefined, stepUs: [100] });
   expect(after.map(({ kind }) => kind)).toContain('prefilled');
-  expect(after.flatMap((effect) => (effect.kind === 'journal' ? [effect.journal.changes] : []))).toEqual([5]);
+  expect(after.flatMap((effect) => (effect.kind === 'kvEvents' ? [effect.batch.changes] : []))).toEqual([5]);
 });

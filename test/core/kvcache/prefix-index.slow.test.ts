@@ -1,4 +1,4 @@
-// The cluster's prefix index: against plain maps over random histories, with journals lost, doubled and late.
+// The cluster's prefix index: against plain maps over random histories, with batches lost, doubled and late.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
@@ -16,11 +16,11 @@ function chainOf(names: readonly number[]): BlockChain {
   return { blocks: names.length, words: wordsOf(names) };
 }
 
-function copy(journal: KvEventBatch): KvEventBatch {
-  return { ...journal, words: journal.words.slice(), stored: journal.stored.slice() };
+function copy(batch: KvEventBatch): KvEventBatch {
+  return { ...batch, words: batch.words.slice(), stored: batch.stored.slice() };
 }
 
-/** An instance as a plain set of blocks, with the journals that it has sent. */
+/** An instance as a plain set of blocks, with the batches that it has sent. */
 class Holder {
   readonly blocks = new Set<number>();
   readonly sent: KvEventBatch[] = [];
@@ -34,9 +34,9 @@ class Holder {
       this.#recorder.record(wordsOf([name]), 0, stored);
     }
     if (this.#recorder.changes === 0) return undefined;
-    const journal = this.#recorder.take();
-    this.sent.push(copy(journal));
-    return journal;
+    const batch = this.#recorder.take();
+    this.sent.push(copy(batch));
+    return batch;
   }
 
   restart(): void {
@@ -88,9 +88,9 @@ describe('the prefix index', () => {
       fc.property(fc.array(action, { minLength: 5, maxLength: 60 }), (actions) => {
         const holders = Array.from({ length: 10 }, () => new Holder());
         const index = new PrefixIndex({ instances: 10, blocks: 4, remembered: 4 });
-        const tell = (instance: number, journal: KvEventBatch | undefined) => {
-          if (journal === undefined) return;
-          met[index.apply(instance, journal)]++;
+        const tell = (instance: number, batch: KvEventBatch | undefined) => {
+          if (batch === undefined) return;
+          met[index.apply(instance, batch)]++;
         };
         for (const { instance, what, blocks } of actions) {
           const holder = holders[instance] as Holder;
@@ -110,9 +110,9 @@ describe('the prefix index', () => {
         for (const [i, holder] of holders.entries()) {
           tell(i, holder.change([0]));
           index.restore(i, holder.snapshot());
-          // A snapshot that came before, and journals that it covers.
+          // A snapshot that came before, and batches that it covers.
           expect(index.restore(i, holder.snapshot())).toBe(false);
-          for (const journal of holder.sent) expect(index.apply(i, journal)).toBe('stale');
+          for (const batch of holder.sent) expect(index.apply(i, batch)).toBe('stale');
         }
         expectAll(index, holders, names);
         for (const [i, holder] of holders.entries())

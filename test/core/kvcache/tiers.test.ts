@@ -126,7 +126,7 @@ test('a slot that waits for its contents is not found, not evicted, and can be g
 
 interface World {
   readonly cache: BlockCache;
-  readonly journal: KvEventLog;
+  readonly log: KvEventLog;
   readonly index: PrefixIndex;
 }
 
@@ -138,9 +138,9 @@ function worldOf(device: number, hostBlocks: number, ssdBlocks: number, eviction
     blockTokens,
     tiers: { hostBlocks, ssdBlocks },
   });
-  const journal = new KvEventLog(0);
-  cache.setListener(journal);
-  return { cache, journal, index: new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 }) };
+  const log = new KvEventLog(0);
+  cache.setListener(log);
+  return { cache, log, index: new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 }) };
 }
 
 /** A sequence comes, takes what is on the device and below, computes the rest, and goes. Returns where its blocks were. */
@@ -199,19 +199,19 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
     fc.assert(
       fc.property(fc.array(fc.tuple(paths, fc.nat(3)), { maxLength: 40 }), sizes, (history, [device, host, ssd]) => {
         const world = worldOf(device, host, ssd, kind);
-        const { cache, journal, index } = world;
+        const { cache, log, index } = world;
         for (const [path, writesEnd] of history) {
           serve(world, path);
           cache.lower?.takeSsdWrites();
           if (writesEnd > 0) cache.lower?.written(Math.min(writesEnd, cache.lower.ssd?.arriving ?? 0));
           cache.check();
-          if (journal.changes > 0) expect(index.apply(0, journal.take())).toBe('applied');
+          if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
           const held = heldBy(world, allNames);
           expect(index.held(0)).toBe(held.length);
           for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
           // A snapshot says the same.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
-          snapshot.restore(0, { ...journal.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });
+          snapshot.restore(0, { ...log.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });
           expect(snapshot.held(0)).toBe(held.length);
           for (const name of held) {
             sunk += Number(isSunk(world, name));

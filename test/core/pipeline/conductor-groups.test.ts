@@ -68,7 +68,7 @@ test('a member that alone still has a part is cancelled where the request has no
   let number = 0;
   /** Those members report it at that time, and everybody reports. */
   const tries = (nowUs: number, having: readonly number[]) => {
-    const report = { incarnation: 0, number: ++number, journal: 0 };
+    const report = { incarnation: 0, number: ++number, kvEventNumber: 0 };
     const requests = [{ id: '0', outputs: 0, awaited: false }];
     for (const instance of instances.keys()) {
       const own = having.includes(instance) ? requests : [];

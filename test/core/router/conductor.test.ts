@@ -227,7 +227,7 @@ test('with a real instance, no history loses a request or ends one twice', () =>
 });
 
 test('places by the KV events of instances, and requests a snapshot when events are lost', () => {
-  const journals = new KvEventLog(0);
+  const log = new KvEventLog(0);
   const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
   const machine = new Conductor({
     requests: tokenRequests,
@@ -251,9 +251,9 @@ test('places by the KV events of instances, and requests a snapshot when events 
     return effects;
   };
   const placed = (id: string) => step({ kind: 'submit', request: request(id, promptOf(1, 10)) })[1];
-  const journal = () => ({ kind: 'journal', instance: 2, journal: journals.take() }) as const;
-  journals.record(words, 0, true);
-  expect(step(journal())).toEqual([]);
+  const kvEvents = () => ({ kind: 'kvEvents', instance: 2, batch: log.take() }) as const;
+  log.record(words, 0, true);
+  expect(step(kvEvents())).toEqual([]);
   expect(placed('a')).toMatchObject({ instance: 2 });
   // A wait of 600 us there, and 1,000 us for the whole prompt elsewhere.
   expect(placed('b')).toMatchObject({ instance: 0 });
@@ -270,12 +270,12 @@ test('places by the KV events of instances, and requests a snapshot when events 
   ] as const)
     step(heard(id, finished, instance), 2000);
 
-  journals.record(words, 0, false);
-  const lost = journals.take();
-  journals.record(words, 4, true);
-  expect(step(journal())).toEqual([{ kind: 'requestSnapshot', instance: 2 }]);
-  step({ kind: 'snapshot', instance: 2, snapshot: journals.snapshot(words.slice(4)) });
-  expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
+  log.record(words, 0, false);
+  const lost = log.take();
+  log.record(words, 4, true);
+  expect(step(kvEvents())).toEqual([{ kind: 'requestSnapshot', instance: 2 }]);
+  step({ kind: 'snapshot', instance: 2, snapshot: log.snapshot(words.slice(4)) });
+  expect(step({ kind: 'kvEvents', instance: 2, batch: lost })).toEqual([]);
   // The instance has the second block alone, which is no prefix.
   expect(placed('c')).toMatchObject({ instance: 0 });
   step({ kind: 'instanceFailed', instance: 0 });

@@ -154,7 +154,7 @@ test('retries unreported requests, declares silent instances lost, and cancels t
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
     const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
     cluster.deliver(
-      { kind: 'report', instance, report: { incarnation: 0, number, journal: 0, requests: named } },
+      { kind: 'report', instance, report: { incarnation: 0, number, kvEventNumber: 0, requests: named } },
       nowUs,
     );
   };

@@ -3,21 +3,21 @@ import type { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { InstanceEvent, PrefixMessage } from '../../../src/core/protocol/events.ts';
 import type { InstanceContext } from '../../../src/core/scheduler/component.ts';
-import { type PrefixFetchConfig, PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
+import { type PrefixFetchConfig, PrefixFetches } from '../../../src/core/transfer/prefix-fetch/prefix-fetches.ts';
 
 type Effect = InstanceEffect<never, never>;
 
 export interface PrefixContextOptions {
   readonly blockTokens: number;
   readonly stepUs?: (shape: { readonly rows: number }) => number;
-  readonly journalIncarnation?: number;
+  readonly incarnation?: number;
 }
 
 /** No sequence waits or runs, and the pool can spare every page. */
 export function prefixContext(
   kvCache: BlockCache | undefined,
   emit: (effect: Effect) => void,
-  { blockTokens, stepUs = () => 0, journalIncarnation }: PrefixContextOptions,
+  { blockTokens, stepUs = () => 0, incarnation }: PrefixContextOptions,
 ) {
   const clock = { nowUs: 0 };
   const ignored: string[] = [];
@@ -25,7 +25,7 @@ export function prefixContext(
     ...{ kvCache, emit },
     ignore: (_: unknown, why: string) => void ignored.push(why),
     scheduler: { waiting: [], canSpare: () => true, arrived: () => {}, recompute: () => {} },
-    config: { blockTokens, contents: undefined, journalIncarnation, cost: { predictUs: stepUs } },
+    config: { blockTokens, contents: undefined, incarnation, cost: { predictUs: stepUs } },
     get nowUs() {
       return clock.nowUs;
     },
@@ -38,12 +38,12 @@ export function prefixMoves(
   cache: BlockCache,
   emit: (effect: Effect) => void,
   config: PrefixFetchConfig,
-  journalIncarnation?: number,
+  incarnation?: number,
 ) {
   const { blockTokens } = cache;
-  const options = journalIncarnation === undefined ? { blockTokens } : { blockTokens, journalIncarnation };
+  const options = incarnation === undefined ? { blockTokens } : { blockTokens, incarnation };
   const { clock, ignored, context } = prefixContext(cache, emit, options);
-  const moves = new PrefixMoves<never, never>(context, config);
+  const moves = new PrefixFetches<never, never>(context, config);
   const handle = (event: InstanceEvent<never, never>) => {
     ignored.length = 0;
     moves.handle(event);

@@ -58,7 +58,7 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
     expect(fetched()).toBeGreaterThan(0);
     const links = cluster.instances().flatMap(({ links: own = [] }) => own);
     expect(links.reduce((sum, { bytes }) => sum + bytes, 0)).toBeGreaterThanOrEqual(fetched());
-    // What was asked for there is on both now: the conductor has it of their journals.
+    // Both instances have the requested prefix now, as their KV events report to the conductor.
     const last = liveRequest('last', [...livePrompt(rounds - 1, 400), 9], 1);
     await answerOf(cluster, last);
     const [placed] = cluster.requestTrace('last')?.placements ?? [];

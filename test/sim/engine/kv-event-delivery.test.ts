@@ -17,8 +17,12 @@ it('drops the blocks of an instance with events missing for too long', () => {
     messageCounts: undefined,
   });
   const { chain } = new LengthRequest(requestOf(0, 0, 100, 1), blockTokens, new Float64Pool());
-  const report = (nowUs: number, instance: number, number: number, journal: number) =>
-    conductor.step(nowUs, { kind: 'report', instance, report: { incarnation: 0, number, journal, requests: [] } });
+  const report = (nowUs: number, instance: number, number: number, kvEventNumber: number) =>
+    conductor.step(nowUs, {
+      kind: 'report',
+      instance,
+      report: { incarnation: 0, number, kvEventNumber, requests: [] },
+    });
   for (const instance of [0, 1]) {
     conductor.step(0, { kind: 'instanceJoined', instance, incarnation: 0 });
     const snapshot = { incarnation: 0, number: 1, blocks: chain.blocks, words: chain.words };

@@ -179,8 +179,8 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     'an index that keeps lost blocks',
     coupled,
     () =>
-      tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, journal) =>
-        apply(instance, { ...journal, stored: journal.stored.map(() => 1) }),
+      tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, batch) =>
+        apply(instance, { ...batch, stored: batch.stored.map(() => 1) }),
       ),
     /the index names block .* though the instance has published its loss/,
   ],

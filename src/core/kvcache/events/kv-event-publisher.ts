@@ -4,7 +4,7 @@ import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { BlockCache } from '../block-cache.ts';
 import { type BlockListener, KvEventLog, type TierListener } from './kv-event-log.ts';
 
-type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
+type Journal = Extract<InstanceEffect, { kind: 'kvEvents' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
 type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 
@@ -13,9 +13,9 @@ export const changesMax = 64;
 
 export interface KvEventPublisherConfig {
   /** Incarnation of the instance; undefined: it publishes no KV events. */
-  readonly journalIncarnation?: number | undefined;
+  readonly incarnation?: number | undefined;
   /** Receives every change immediately. */
-  readonly witness?: BlockListener | undefined;
+  readonly blockListener?: BlockListener | undefined;
   /** `onSsd`: blocks of an earlier run, see `LowerTiers.restore`. */
   readonly contents?: { readonly onSsd: Uint32Array | undefined } | undefined;
 }
@@ -25,10 +25,10 @@ export class KvEventPublisher {
   readonly #log: KvEventLog | undefined;
 
   /** Blocks that are on SSD from an earlier run are stored, and reported, from now on. */
-  constructor(cache: BlockCache, { journalIncarnation, witness, contents }: KvEventPublisherConfig) {
+  constructor(cache: BlockCache, { incarnation, blockListener, contents }: KvEventPublisherConfig) {
     this.#cache = cache;
-    this.#log = journalIncarnation === undefined ? undefined : new KvEventLog(journalIncarnation);
-    cache.setListener(witness === undefined ? this.#log : both(witness, this.#log));
+    this.#log = incarnation === undefined ? undefined : new KvEventLog(incarnation);
+    cache.setListener(blockListener === undefined ? this.#log : both(blockListener, this.#log));
     if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
   }
 
@@ -42,7 +42,7 @@ export class KvEventPublisher {
     const log = this.#log;
     if (log === undefined || log.changes === 0) return undefined;
     if (log.changes < changesMax && !reporting) return undefined;
-    return { kind: 'journal', journal: log.take() };
+    return { kind: 'kvEvents', batch: log.take() };
   }
 
   /**
@@ -58,10 +58,10 @@ export class KvEventPublisher {
   }
 }
 
-function both(witness: BlockListener, log: TierListener | undefined): TierListener {
+function both(blockListener: BlockListener, log: TierListener | undefined): TierListener {
   return {
     record: (words, at, stored, depth) => {
-      witness.record(words, at, stored, depth);
+      blockListener.record(words, at, stored, depth);
       log?.record(words, at, stored, depth);
     },
     setSsdOnly: (words, at, onSsd) => log?.setSsdOnly(words, at, onSsd),

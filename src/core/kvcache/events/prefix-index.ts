@@ -79,8 +79,8 @@ export class PrefixIndex {
     return this.#table.held[instance];
   }
 
-  apply(instance: number, journal: KvEventBatch): BatchVerdict {
-    const { incarnation, number, changes, words, stored } = journal;
+  apply(instance: number, batch: KvEventBatch): BatchVerdict {
+    const { incarnation, number, changes, words, stored } = batch;
     if (incarnation > this.#incarnation[instance]) this.#begin(instance, incarnation);
     if (incarnation < this.#incarnation[instance] || number <= this.#number[instance]) return 'stale';
     if (this.#missed[instance] > 0 || number > this.#number[instance] + 1) {

@@ -1,10 +1,10 @@
-// When an instance stores a snapshot of its cache where gateways can read it, and what it sends to them: the stored
-// snapshot's number, and the batches since.
+// Decides when an instance stores a snapshot of its cache for gateways, and what it sends to a gateway: the number of the
+// stored snapshot with the batches since, or a snapshot of its own.
 import { assertNever } from '../../../util/assert-never.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 
 export interface ArchiveLimits {
-  /** Changes for which no new snapshot is written, where the stored one has fewer blocks. */
+  /** No new snapshot is written for fewer changes, even if the stored one has fewer blocks. */
   readonly changesMin: number;
   /** Maximum number of blocks that the store accepts. */
   readonly blocksMax: number;
@@ -23,67 +23,71 @@ export const defaultArchiveLimits: ArchiveLimits = {
   retryUsMax: 60_000_000,
 };
 
-/** Cost of a batch besides its changes, in changes. */
-export const journalWeight = 8;
+/** Memory of an empty batch, in changes. */
+export const batchWeight = 8;
 /**
  * Batches since the snapshot are kept up to this multiple of the rewrite threshold; beyond that the snapshot is
  * useless.
  */
-export const tailsMax = 4;
+export const tailFactorMax = 4;
 
-/** At most one write and one listing run at a time. Each write is answered once. */
+/** At most one write and one `takeSnapshot` are pending at a time. Each write is answered once. */
 export type ArchiveEvent<Gateway> =
-  /** A turn of the instance's thread. `blocks` answers a `list`. */
-  | { readonly kind: 'heard'; readonly journals: readonly KvEventBatch[]; readonly blocks: KvSnapshot | undefined }
-  /** A gateway requests the cache's contents. `unread`: it could not read the stored snapshot. */
-  | { readonly kind: 'asked'; readonly gateway: Gateway; readonly unread: boolean }
-  | { readonly kind: 'gone'; readonly gateway: Gateway }
+  /** The instance's thread has sent KV events. `snapshot` answers a `takeSnapshot`. */
+  | {
+      readonly kind: 'published';
+      readonly batches: readonly KvEventBatch[];
+      readonly snapshot: KvSnapshot | undefined;
+    }
+  /** A gateway requests the cache's contents. `unreadable`: the stored snapshot was of no use to it. */
+  | { readonly kind: 'requested'; readonly gateway: Gateway; readonly unreadable: boolean }
+  | { readonly kind: 'gatewayLeft'; readonly gateway: Gateway }
   | { readonly kind: 'written' }
-  /** The write may have succeeded nevertheless. */
-  | { readonly kind: 'unwritten' }
+  /** The write may have succeeded nevertheless: its response may be lost. */
+  | { readonly kind: 'writeFailed' }
   /** A later process of this name writes to the same place. */
   | { readonly kind: 'replaced' }
   | { readonly kind: 'wake' };
 
 export type ArchiveEffect<Gateway> =
-  /** The thread shall send a snapshot. */
-  | { readonly kind: 'list' }
+  /** Requests a snapshot from the instance's thread. */
+  | { readonly kind: 'takeSnapshot' }
   | { readonly kind: 'write'; readonly snapshot: KvSnapshot }
-  /** The stored snapshot's number, and all batches received since. */
+  /** Send the stored snapshot's number, and all batches since. */
   | {
-      readonly kind: 'tellStored';
+      readonly kind: 'sendStored';
       readonly gateway: Gateway;
       readonly number: number;
-      readonly journals: readonly KvEventBatch[];
+      readonly batches: readonly KvEventBatch[];
     }
-  /** The snapshot that the thread has just sent. */
-  | { readonly kind: 'requestSnapshot'; readonly gateway: Gateway }
+  /** Send the snapshot that the thread has just sent. */
+  | { readonly kind: 'sendSnapshot'; readonly gateway: Gateway }
   /** The snapshot is too large to store, unlike the one before. */
-  | { readonly kind: 'refused'; readonly blocks: number };
+  | { readonly kind: 'tooLarge'; readonly blocks: number };
 
-interface Copy {
+interface StoredSnapshot {
   readonly number: number;
   readonly blocks: number;
 }
 
 /**
- * Batches arrive in order and without gaps, whatever happens to snapshots; a listing follows the batches before it.
+ * Batches arrive in order and without gaps, even if snapshots are lost; a snapshot follows the batches before it.
  * Memory is bounded: the batches since the snapshot weigh at most a few times the snapshot itself.
  */
 export class SnapshotArchive<Gateway> {
   readonly #limits: ArchiveLimits;
-  #stored: (Copy & { readonly atUs: number }) | undefined;
+  #stored: (StoredSnapshot & { readonly atUs: number }) | undefined;
   /** `useful` while the batches since this snapshot are kept. */
-  #writing: (Copy & { readonly useful: boolean }) | undefined;
+  #writing: (StoredSnapshot & { readonly useful: boolean }) | undefined;
   /** Batches since the stored snapshot, or else since the one being written; empty without either. */
   #tail: KvEventBatch[] = [];
   /** Weight of the tail; without a snapshot, of all batches since the last one. */
   #weight = 0;
-  #listing = false;
-  /** Gateways that receive the next listing. */
+  #takingSnapshot = false;
+  /** Gateways that receive the next snapshot of the thread. */
   readonly #waiting = new Set<Gateway>();
-  /** Blocks of the last listing, where they are too many to store. */
-  #refused: number | undefined;
+  /** Blocks of the last snapshot if they were too many to store. */
+  #tooLarge: number | undefined;
   #failures = 0;
   #retryUs = 0;
   #replaced = false;
@@ -100,7 +104,7 @@ export class SnapshotArchive<Gateway> {
 
   /** When a `wake` is due. */
   get nextUs(): number {
-    if (this.#listing || this.#writing !== undefined || this.#replaced) return Number.POSITIVE_INFINITY;
+    if (this.#takingSnapshot || this.#writing !== undefined || this.#replaced) return Number.POSITIVE_INFINITY;
     const outgrown = this.#weight > this.#weightMax;
     const refreshUs =
       this.#stored === undefined ? Number.POSITIVE_INFINITY : this.#stored.atUs + this.#limits.refreshUs;
@@ -111,14 +115,14 @@ export class SnapshotArchive<Gateway> {
   step(nowUs: number, event: ArchiveEvent<Gateway>): readonly ArchiveEffect<Gateway>[] {
     this.#effects = [];
     switch (event.kind) {
-      case 'heard':
-        if (event.blocks !== undefined) this.#listed(nowUs, event.blocks);
-        for (const journal of event.journals) this.#keep(journal);
+      case 'published':
+        if (event.snapshot !== undefined) this.#onSnapshot(nowUs, event.snapshot);
+        for (const batch of event.batches) this.#append(batch);
         break;
-      case 'asked':
-        this.#answer(event.gateway, event.unread);
+      case 'requested':
+        this.#answer(event.gateway, event.unreadable);
         break;
-      case 'gone':
+      case 'gatewayLeft':
         this.#waiting.delete(event.gateway);
         break;
       case 'written':
@@ -127,103 +131,102 @@ export class SnapshotArchive<Gateway> {
       case 'replaced':
         this.#replaced = true;
         this.#stored = undefined;
-        this.#unwritten(nowUs);
+        this.#writeFailed(nowUs);
         break;
-      case 'unwritten':
-        this.#unwritten(nowUs);
+      case 'writeFailed':
+        this.#writeFailed(nowUs);
         break;
       case 'wake':
         break;
       default:
         assertNever(event);
     }
-    if (nowUs >= this.nextUs) this.#list();
+    if (nowUs >= this.nextUs) this.#takeSnapshot();
     return this.#effects;
   }
 
   /** The snapshot that batches are kept for. */
-  get #base(): Copy | undefined {
+  get #base(): StoredSnapshot | undefined {
     return this.#stored ?? (this.#writing?.useful ? this.#writing : undefined);
   }
 
   /** Weight of batches since the snapshot at which another one is written. */
   get #weightMax(): number {
-    return Math.max(this.#limits.changesMin, this.#base?.blocks ?? this.#refused ?? 0);
+    return Math.max(this.#limits.changesMin, this.#base?.blocks ?? this.#tooLarge ?? 0);
   }
 
-  #list(): void {
-    if (this.#listing) return;
-    this.#listing = true;
-    this.#effects.push({ kind: 'list' });
+  #takeSnapshot(): void {
+    if (this.#takingSnapshot) return;
+    this.#takingSnapshot = true;
+    this.#effects.push({ kind: 'takeSnapshot' });
   }
 
-  #listed(nowUs: number, snapshot: KvSnapshot): void {
-    this.#listing = false;
-    for (const gateway of this.#waiting) this.#effects.push({ kind: 'requestSnapshot', gateway });
+  #onSnapshot(nowUs: number, snapshot: KvSnapshot): void {
+    this.#takingSnapshot = false;
+    for (const gateway of this.#waiting) this.#effects.push({ kind: 'sendSnapshot', gateway });
     this.#waiting.clear();
     if (this.#replaced || this.#writing !== undefined || nowUs < this.#retryUs) return;
     const { number, blocks } = snapshot;
     if (blocks > this.#limits.blocksMax) {
-      this.#refuse(blocks);
+      this.#rejectTooLarge(blocks);
       return;
     }
-    this.#refused = undefined;
+    this.#tooLarge = undefined;
     this.#writing = { number, blocks, useful: true };
     this.#effects.push({ kind: 'write', snapshot });
     this.#trim();
   }
 
   /**
-   * The next attempt follows once as many changes have accumulated as there are blocks, or when a gateway requests a
-   * listing.
+   * The next attempt follows after as many changes as there are blocks, or with the next request of a gateway.
    */
-  #refuse(blocks: number): void {
-    if (this.#refused === undefined) this.#effects.push({ kind: 'refused', blocks });
-    this.#refused = blocks;
+  #rejectTooLarge(blocks: number): void {
+    if (this.#tooLarge === undefined) this.#effects.push({ kind: 'tooLarge', blocks });
+    this.#tooLarge = blocks;
     this.#stored = undefined;
     this.#failures = 0;
     this.#weight = 0;
     this.#trim();
   }
 
-  #keep(journal: KvEventBatch): void {
+  #append(batch: KvEventBatch): void {
     const base = this.#base;
-    if (base !== undefined && journal.number <= base.number) return;
-    this.#weight += weightOf(journal);
+    if (base !== undefined && batch.number <= base.number) return;
+    this.#weight += weightOf(batch);
     if (base === undefined) return;
-    this.#tail.push(journal);
-    if (this.#weight <= tailsMax * this.#weightMax) return;
+    this.#tail.push(batch);
+    if (this.#weight <= tailFactorMax * this.#weightMax) return;
     // The snapshot being written, or else a later one, may still be useful.
     if (this.#stored === undefined && this.#writing !== undefined) this.#writing = { ...this.#writing, useful: false };
     this.#stored = undefined;
     this.#trim();
   }
 
-  #answer(gateway: Gateway, unread: boolean): void {
-    if (unread) {
+  #answer(gateway: Gateway, unreadable: boolean): void {
+    if (unreadable) {
       this.#stored = undefined;
       this.#trim();
     }
     if (this.#stored === undefined) {
       this.#waiting.add(gateway);
-      this.#list();
+      this.#takeSnapshot();
       return;
     }
     const { number } = this.#stored;
-    this.#effects.push({ kind: 'tellStored', gateway, number, journals: [...this.#tail] });
+    this.#effects.push({ kind: 'sendStored', gateway, number, batches: [...this.#tail] });
   }
 
   #written(nowUs: number): void {
-    const copy = this.#writing;
+    const written = this.#writing;
     this.#writing = undefined;
-    if (copy?.useful) {
+    if (written?.useful) {
       this.#failures = 0;
-      this.#stored = { number: copy.number, blocks: copy.blocks, atUs: nowUs };
+      this.#stored = { number: written.number, blocks: written.blocks, atUs: nowUs };
       this.#trim();
     } else this.#wait(nowUs);
   }
 
-  #unwritten(nowUs: number): void {
+  #writeFailed(nowUs: number): void {
     this.#writing = undefined;
     this.#wait(nowUs);
     this.#trim();
@@ -239,10 +242,10 @@ export class SnapshotArchive<Gateway> {
   #trim(): void {
     const base = this.#base;
     this.#tail = base === undefined ? [] : this.#tail.filter(({ number }) => number > base.number);
-    if (base !== undefined) this.#weight = this.#tail.reduce((weight, journal) => weight + weightOf(journal), 0);
+    if (base !== undefined) this.#weight = this.#tail.reduce((weight, batch) => weight + weightOf(batch), 0);
   }
 }
 
 function weightOf({ changes }: KvEventBatch): number {
-  return changes + journalWeight;
+  return changes + batchWeight;
 }

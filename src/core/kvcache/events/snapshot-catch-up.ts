@@ -1,5 +1,5 @@
-// How a gateway learns the blocks of instances after missing KV events: from a stored snapshot and the batches since,
-// or from a snapshot that the instance sends.
+// Brings a gateway up to date with the cache of an instance after missing KV events: from a stored snapshot and the
+// batches since, or from a snapshot that the instance sends.
 
 import { assertNever } from '../../../util/assert-never.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
@@ -9,68 +9,71 @@ export interface CatchUpTimes {
   /** Timeout of reading a stored snapshot. */
   readonly readUs: number;
   /** An instance that has not answered for this time receives another request. */
-  readonly askAgainUs: number;
+  readonly requestAgainUs: number;
 }
 
-export const defaultCatchUpTimes: CatchUpTimes = { readUs: 3_000_000, askAgainUs: 10_000_000 };
+export const defaultCatchUpTimes: CatchUpTimes = { readUs: 3_000_000, requestAgainUs: 10_000_000 };
 
 /**
- * Maximum number of changes kept for one instance while its snapshot is read; beyond it the instance is asked to send
+ * Maximum number of changes kept for one instance while its stored snapshot is read; beyond it the instance itself sends
  * one.
  */
 const changesMax = 1_000_000;
 
 export type CatchUpEvent =
-  /** The gateway lacks a part of the instance's blocks. */
-  | { readonly kind: 'wanted'; readonly instance: InstanceIndex }
+  /** The index of the gateway lacks blocks of the instance. */
+  | { readonly kind: 'behind'; readonly instance: InstanceIndex }
   /**
-   * `stored`: number of the stored snapshot to read; `journals` follow it. `blocks`: a snapshot of the instance itself.
+   * KV events of an instance. `storedNumber`: the stored snapshot to read; `batches` follow it. `snapshot`: sent by the
+   * instance itself.
    */
   | {
-      readonly kind: 'told';
+      readonly kind: 'received';
       readonly instance: InstanceIndex;
-      readonly journals: readonly KvEventBatch[];
-      readonly stored?: number | undefined;
-      readonly blocks?: KvSnapshot | undefined;
+      readonly batches: readonly KvEventBatch[];
+      readonly storedNumber?: number | undefined;
+      readonly snapshot?: KvSnapshot | undefined;
     }
-  /** Undefined: there is no usable snapshot. */
-  | { readonly kind: 'read'; readonly ticket: number; readonly snapshot: KvSnapshot | undefined }
+  /** A read has ended. `snapshot` undefined: there is no usable one. */
+  | { readonly kind: 'read'; readonly readNumber: number; readonly snapshot: KvSnapshot | undefined }
   /** The instance has left or restarted: its earlier reports are void. */
-  | { readonly kind: 'gone'; readonly instance: InstanceIndex }
+  | { readonly kind: 'instanceLeft'; readonly instance: InstanceIndex }
   | { readonly kind: 'wake' };
 
 export type CatchUpEffect =
-  /** `unread`: the stored snapshot could not be used. */
-  | { readonly kind: 'ask'; readonly instance: InstanceIndex; readonly unread: boolean }
-  /** Reads the instance's stored snapshot of that number, or a later one of the same incarnation. */
-  | { readonly kind: 'read'; readonly instance: InstanceIndex; readonly ticket: number; readonly number: number }
+  /** `unreadable`: the stored snapshot was of no use. */
+  | { readonly kind: 'requestSnapshot'; readonly instance: InstanceIndex; readonly unreadable: boolean }
+  /** Read the instance's stored snapshot `number`, or a later one of the same incarnation. Answer with `read`. */
+  | { readonly kind: 'read'; readonly instance: InstanceIndex; readonly readNumber: number; readonly number: number }
   /** For the conductor. */
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: KvSnapshot }
-  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: KvEventBatch };
+  | { readonly kind: 'kvEvents'; readonly instance: InstanceIndex; readonly batch: KvEventBatch };
 
-interface Asked {
-  readonly kind: 'asked';
+/** The instance has not answered. */
+interface Requested {
+  readonly kind: 'requested';
   readonly sinceUs: number;
 }
 
-interface Named {
-  readonly kind: 'named';
+/** A stored snapshot is to be read. */
+interface ToRead {
+  readonly kind: 'toRead';
   readonly number: number;
-  /** Since the snapshot, in order. */
-  readonly journals: KvEventBatch[];
+  /** Batches since that snapshot, in order. */
+  readonly batches: KvEventBatch[];
   changes: number;
 }
 
 /**
  * Stored snapshots are read one after another, so that at most one is in memory. The conductor discards what it has
- * already, and reports missing batches.
+ * applied already, and reports missing batches.
  */
 export class SnapshotCatchUp {
   readonly #times: CatchUpTimes;
   /** Instances with missing blocks, in the order in which their snapshots are read. */
-  readonly #missing = new Map<InstanceIndex, Asked | Named>();
-  #reading: { readonly instance: InstanceIndex; readonly ticket: number; readonly untilUs: number } | undefined;
-  #ticket = 0;
+  readonly #missing = new Map<InstanceIndex, Requested | ToRead>();
+  #reading: { readonly instance: InstanceIndex; readonly readNumber: number; readonly untilUs: number } | undefined;
+  #reads = 0;
   #effects: CatchUpEffect[] = [];
 
   constructor(times: CatchUpTimes = defaultCatchUpTimes) {
@@ -86,16 +89,16 @@ export class SnapshotCatchUp {
   step(nowUs: number, event: CatchUpEvent): readonly CatchUpEffect[] {
     this.#effects = [];
     switch (event.kind) {
-      case 'wanted':
-        this.#want(nowUs, event.instance);
+      case 'behind':
+        this.#onBehind(nowUs, event.instance);
         break;
-      case 'told':
-        this.#hear(nowUs, event);
+      case 'received':
+        this.#receive(nowUs, event);
         break;
       case 'read':
-        if (event.ticket === this.#reading?.ticket) this.#read(nowUs, this.#reading.instance, event.snapshot);
+        if (event.readNumber === this.#reading?.readNumber) this.#read(nowUs, this.#reading.instance, event.snapshot);
         break;
-      case 'gone':
+      case 'instanceLeft':
         this.#forget(event.instance);
         break;
       case 'wake':
@@ -109,35 +112,38 @@ export class SnapshotCatchUp {
     return this.#effects;
   }
 
-  #want(nowUs: number, instance: InstanceIndex): void {
+  #onBehind(nowUs: number, instance: InstanceIndex): void {
     const known = this.#missing.get(instance);
-    if (known?.kind === 'named') return;
-    if (known !== undefined && nowUs < known.sinceUs + this.#times.askAgainUs) return;
-    this.#ask(nowUs, instance, false);
+    if (known?.kind === 'toRead') return;
+    if (known !== undefined && nowUs < known.sinceUs + this.#times.requestAgainUs) return;
+    this.#requestSnapshot(nowUs, instance, false);
   }
 
-  #ask(nowUs: number, instance: InstanceIndex, unread: boolean): void {
-    this.#missing.set(instance, { kind: 'asked', sinceUs: nowUs });
-    this.#effects.push({ kind: 'ask', instance, unread });
+  #requestSnapshot(nowUs: number, instance: InstanceIndex, unreadable: boolean): void {
+    this.#missing.set(instance, { kind: 'requested', sinceUs: nowUs });
+    this.#effects.push({ kind: 'requestSnapshot', instance, unreadable });
   }
 
-  #hear(nowUs: number, { instance, journals, stored, blocks }: Extract<CatchUpEvent, { kind: 'told' }>): void {
-    if (blocks !== undefined) {
-      this.#effects.push({ kind: 'snapshot', instance, snapshot: blocks });
+  #receive(
+    nowUs: number,
+    { instance, batches, storedNumber, snapshot }: Extract<CatchUpEvent, { kind: 'received' }>,
+  ): void {
+    if (snapshot !== undefined) {
+      this.#effects.push({ kind: 'snapshot', instance, snapshot });
       this.#release(instance);
     }
-    if (stored !== undefined && this.#missing.get(instance)?.kind === 'asked') {
+    if (storedNumber !== undefined && this.#missing.get(instance)?.kind === 'requested') {
       this.#missing.delete(instance);
-      this.#missing.set(instance, { kind: 'named', number: stored, journals: [], changes: 0 });
+      this.#missing.set(instance, { kind: 'toRead', number: storedNumber, batches: [], changes: 0 });
     }
     const known = this.#missing.get(instance);
-    if (known?.kind !== 'named') {
-      this.#pass(instance, journals);
+    if (known?.kind !== 'toRead') {
+      this.#pass(instance, batches);
       return;
     }
-    for (const journal of journals) {
-      known.journals.push(journal);
-      known.changes += journal.changes;
+    for (const batch of batches) {
+      known.batches.push(batch);
+      known.changes += batch.changes;
     }
     if (known.changes > changesMax) this.#giveUp(nowUs, instance);
   }
@@ -145,7 +151,7 @@ export class SnapshotCatchUp {
   #read(nowUs: number, instance: InstanceIndex, snapshot: KvSnapshot | undefined): void {
     this.#reading = undefined;
     const known = this.#missing.get(instance);
-    if (known?.kind !== 'named') return;
+    if (known?.kind !== 'toRead') return;
     if (snapshot === undefined || snapshot.number < known.number) {
       this.#giveUp(nowUs, instance);
       return;
@@ -154,21 +160,21 @@ export class SnapshotCatchUp {
     this.#release(instance);
   }
 
-  /** The batches received meanwhile may be all that was missing. */
+  /** The kept batches are passed on: they may be all that was missing. */
   #giveUp(nowUs: number, instance: InstanceIndex): void {
     this.#release(instance);
-    this.#ask(nowUs, instance, true);
+    this.#requestSnapshot(nowUs, instance, true);
   }
 
   /** Passes on what was received while waiting. */
   #release(instance: InstanceIndex): void {
     const known = this.#missing.get(instance);
     this.#forget(instance);
-    if (known?.kind === 'named') this.#pass(instance, known.journals);
+    if (known?.kind === 'toRead') this.#pass(instance, known.batches);
   }
 
-  #pass(instance: InstanceIndex, journals: readonly KvEventBatch[]): void {
-    for (const journal of journals) this.#effects.push({ kind: 'journal', instance, journal });
+  #pass(instance: InstanceIndex, batches: readonly KvEventBatch[]): void {
+    for (const batch of batches) this.#effects.push({ kind: 'kvEvents', instance, batch });
   }
 
   #forget(instance: InstanceIndex): void {
@@ -179,10 +185,10 @@ export class SnapshotCatchUp {
   #readNext(nowUs: number): void {
     if (this.#reading !== undefined) return;
     for (const [instance, known] of this.#missing) {
-      if (known.kind !== 'named') continue;
-      const ticket = ++this.#ticket;
-      this.#reading = { instance, ticket, untilUs: nowUs + this.#times.readUs };
-      this.#effects.push({ kind: 'read', instance, ticket, number: known.number });
+      if (known.kind !== 'toRead') continue;
+      const readNumber = ++this.#reads;
+      this.#reading = { instance, readNumber, untilUs: nowUs + this.#times.readUs };
+      this.#effects.push({ kind: 'read', instance, readNumber, number: known.number });
       return;
     }
   }

@@ -62,7 +62,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
     // The gManager and creditors count incarnations from 1.
-    const incarnation = (context.config.journalIncarnation ?? 0) + 1;
+    const incarnation = (context.config.incarnation ?? 0) + 1;
     this.rmanager = new RManager({ instance, incarnation, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
     const fetched = (settlement: SettlementId, all: boolean) =>

@@ -308,8 +308,8 @@ export class Placer<Request> {
   }
 
   /** True when KV events of the instance are missing. */
-  isBehind(instance: InstanceIndex, incarnation: number, journal: number): boolean {
-    return this.#index?.isBehind(instance, incarnation, journal) === true;
+  isBehind(instance: InstanceIndex, incarnation: number, kvEventNumber: number): boolean {
+    return this.#index?.isBehind(instance, incarnation, kvEventNumber) === true;
   }
 
   /** Applies KV events. After a `gap` a snapshot of the instance is required. */

@@ -81,7 +81,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     const { requests, config, executor, flight } = this.#context;
     switch (message.kind) {
       case 'reserve':
-        if (message.incarnation !== undefined && message.incarnation !== config.journalIncarnation)
+        if (message.incarnation !== undefined && message.incarnation !== config.incarnation)
           return `request ${id} is meant for incarnation ${message.incarnation}`;
         if (requests.has(id)) {
           this.receiver.confirm(message.senders ?? [from], id);

@@ -112,7 +112,7 @@ export class PrefixStore {
       return true;
     }
     // Request ids have no blanks. The incarnation tells takes apart from those of the store before it restarted.
-    const name = `take ${this.#context.config.journalIncarnation ?? 0}.${++this.#names}`;
+    const name = `take ${this.#context.config.incarnation ?? 0}.${++this.#names}`;
     this.#takes.set(name, { from, chain, taken, buffer, own, to, untilUs: nowUs + this.#patienceUs });
     this.#sources.fetchFrom(name, chain, { source: from, from: own, to }, buffer);
     return true;

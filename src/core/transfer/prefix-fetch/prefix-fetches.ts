@@ -39,7 +39,7 @@ export interface PrefixFetchConfig {
   readonly isStore?: boolean | undefined;
 }
 
-export class PrefixMoves<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
+export class PrefixFetches<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly offers: PrefixOffers;

@@ -164,8 +164,8 @@ class PrefixWorld {
           if (ofIt && 'id' in event && event.id === id) this.messages.splice(i, 1);
         }
         break;
-      case 'journal': {
-        const { changes, stored } = effect.journal;
+      case 'kvEvents': {
+        const { changes, stored } = effect.batch;
         for (let i = 0; i < changes; i++) this.told[from] = (this.told[from] ?? 0) + (stored[i] === 1 ? 1 : -1);
         break;
       }
