@@ -1,10 +1,11 @@
-// Borrowed memory: speed against one large instance, bytes with and without settlements, and stalls against a move to a larger instance.
+// Borrowed KV memory: speed against one large instance, bytes with and without settlements, and stalls against a larger instance.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { pageTokens } from '../util/step.ts';
+import { greedyRequest, newPrompt } from './requests.ts';
 import { median, round } from './statistics.ts';
 
-/** Times of one request's tokens, from its submission. */
+/** The tokens of a request, and their times since its submission. */
 interface Run {
   readonly tokenMs: readonly number[];
   readonly tokens: readonly number[];
@@ -13,7 +14,12 @@ interface Run {
 let requests = 0;
 
 /** Resolves at the end of the request; rejects if it fails. */
-export function run(port: InferencePort, prompt: Int32Array, maxTokens: number, onToken?: (count: number) => void) {
+export function timedRun(
+  port: InferencePort,
+  prompt: Int32Array,
+  maxTokens: number,
+  onToken?: (count: number) => void,
+) {
   return new Promise<Run>((resolve, reject) => {
     const startMs = performance.now();
     const tokenMs: number[] = [];
@@ -31,21 +37,12 @@ export function run(port: InferencePort, prompt: Int32Array, maxTokens: number, 
 }
 
 function requestOf(prompt: Int32Array, maxTokens: number): GenerationRequest {
-  const sampling = {
-    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
-    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
-  };
   const id = `borrow ${requests++}`;
-  return { id, prompt, maxTokens, sampling, stopTokenIds: [], priority: 0, salt: id };
-}
-
-/** Pseudo-random tokens, different for each `kind`. */
-export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
-  return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
+  return greedyRequest(id, prompt, maxTokens, id);
 }
 
 /** Resolves when all instances are idle and nothing is lent. */
-async function atRest(port: InferencePort): Promise<void> {
+async function waitUntilIdle(port: InferencePort): Promise<void> {
   const isBusy = () =>
     port.instances().some(({ waiting, running, pages, lending }) => {
       return waiting + running + pages.used + (lending?.lentBlocks ?? 0) > 0;
@@ -53,19 +50,23 @@ async function atRest(port: InferencePort): Promise<void> {
   while (isBusy()) await sleep(5);
 }
 
-/** Sums over instances: query rows sent, partials received, and time that steps waited for these. */
-function remoteOf(port: InferencePort): { readonly bytes: number; readonly waitMs: number; readonly guestMs: number } {
-  let [bytes, waitMs, guestMs] = [0, 0, 0];
+/** Sums over instances: bytes of queries and partials, time that steps waited for partials, and time that creditors computed them. */
+function remoteTotals(port: InferencePort): {
+  readonly bytes: number;
+  readonly waitMs: number;
+  readonly creditorMs: number;
+} {
+  let [bytes, waitMs, creditorMs] = [0, 0, 0];
   for (const { lending } of port.instances()) {
     bytes += (lending?.remote.bytesOut ?? 0) + (lending?.remote.bytesIn ?? 0);
     waitMs += (lending?.remote.waitSeconds ?? 0) * 1000;
-    guestMs += (lending?.guests.seconds ?? 0) * 1000;
+    creditorMs += (lending?.guests.seconds ?? 0) * 1000;
   }
-  return { bytes, waitMs, guestMs };
+  return { bytes, waitMs, creditorMs };
 }
 
 export interface SpeedOptions {
-  /** Instances with pools for a part of the context each, and one with a pool for all of it. */
+  /** Instances with a pool for part of the context each, and an instance with a pool for all of it. */
   readonly borrowing: InferencePort;
   readonly alone: InferencePort;
   readonly context: number;
@@ -80,26 +81,28 @@ export async function benchSpeed(options: SpeedOptions) {
   const { borrowing, alone, context, generate, repeats, vocabSize, onProgress } = options;
   const [own, borrowed]: [number[], number[]] = [[], []];
   const [ownFirst, borrowedFirst]: [number[], number[]] = [[], []];
-  let spent = { bytes: 0, waitMs: 0, guestMs: 0 };
+  let spent = { bytes: 0, waitMs: 0, creditorMs: 0 };
   for (let i = 0; i < repeats; i++) {
     const prompt = newPrompt(context - generate, vocabSize, i);
-    const big = await run(alone, prompt, generate);
-    const before = { bytes: 0, waitMs: 0, guestMs: 0 };
-    const spread = await run(borrowing, prompt, generate, (count) => {
-      if (count === 1) Object.assign(before, remoteOf(borrowing));
+    const aloneRun = await timedRun(alone, prompt, generate);
+    const before = { bytes: 0, waitMs: 0, creditorMs: 0 };
+    const borrowingRun = await timedRun(borrowing, prompt, generate, (count) => {
+      if (count === 1) Object.assign(before, remoteTotals(borrowing));
     });
-    await atRest(borrowing);
-    const after = remoteOf(borrowing);
+    await waitUntilIdle(borrowing);
+    const after = remoteTotals(borrowing);
     spent = {
       bytes: spent.bytes + after.bytes - before.bytes,
       waitMs: spent.waitMs + after.waitMs - before.waitMs,
-      guestMs: spent.guestMs + after.guestMs - before.guestMs,
+      creditorMs: spent.creditorMs + after.creditorMs - before.creditorMs,
     };
-    own.push(tbtMs(big));
-    borrowed.push(tbtMs(spread));
-    ownFirst.push(big.tokenMs[0] ?? 0);
-    borrowedFirst.push(spread.tokenMs[0] ?? 0);
-    onProgress(`context ${context}: ${round(tbtMs(big))} ms a token alone, ${round(tbtMs(spread))} ms borrowing`);
+    own.push(tbtMs(aloneRun));
+    borrowed.push(tbtMs(borrowingRun));
+    ownFirst.push(aloneRun.tokenMs[0] ?? 0);
+    borrowedFirst.push(borrowingRun.tokenMs[0] ?? 0);
+    onProgress(
+      `context ${context}: ${round(tbtMs(aloneRun))} ms a token alone, ${round(tbtMs(borrowingRun))} ms borrowing`,
+    );
   }
   const tokens = repeats * (generate - 1);
   const [aloneMs, borrowingMs] = [median(own) ?? 0, median(borrowed) ?? 0];
@@ -110,7 +113,7 @@ export async function benchSpeed(options: SpeedOptions) {
     borrowingPrefillMs: round(median(borrowedFirst)),
     // Prompt rows send queries too: these counts start after the prompt.
     waitMsPerToken: round(spent.waitMs / tokens),
-    guestMsPerToken: round(spent.guestMs / tokens),
+    creditorMsPerToken: round(spent.creditorMs / tokens),
     remoteBytesPerToken: Math.round(spent.bytes / tokens),
   };
 }
@@ -130,13 +133,13 @@ export interface SettleOptions {
 }
 
 /**
- * Each instance in turn runs short of memory beside a long request, so that both hold memory of the other. Measures remote
- * bytes per token of the long requests from then on.
+ * Each of two instances in turn runs short of memory during a long request and borrows from the other, which closes a cycle of debts.
+ * Measures the remote bytes per token of the long requests from then on.
  */
 export async function benchSettle({ on, off, pool, vocabSize, onProgress }: SettleOptions) {
-  const withIt = await mixed(on, pool, vocabSize);
+  const withIt = await mutualDebtRun(on, pool, vocabSize);
   onProgress(`settling: ${Math.round(withIt.bytesPerToken)} remote bytes a token`);
-  const without = await mixed(off, pool, vocabSize);
+  const without = await mutualDebtRun(off, pool, vocabSize);
   onProgress(`not settling: ${Math.round(without.bytesPerToken)} remote bytes a token`);
   return {
     onBytesPerToken: Math.round(withIt.bytesPerToken),
@@ -147,8 +150,8 @@ export async function benchSettle({ on, off, pool, vocabSize, onProgress }: Sett
   };
 }
 
-/** Shares of a pool: a long prompt and its output, a short one that nearly fills the rest, and the load of the other instance. */
-async function mixed(port: InferencePort, pool: number, vocabSize: number) {
+/** Two long requests and short ones that fill the pools, with lengths as shares of a pool. */
+async function mutualDebtRun(port: InferencePort, pool: number, vocabSize: number) {
   const part = (share: number) => Math.floor(pool * share);
   const tokens = [0, 0];
   let lastCount = 0;
@@ -157,15 +160,16 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
     const decodes = new Promise<void>((resolve) => {
       began = resolve;
     });
-    const ended = run(port, newPrompt(part(0.56), vocabSize, kind), part(0.42), (count) => {
+    const ended = timedRun(port, newPrompt(part(0.56), vocabSize, kind), part(0.42), (count) => {
       tokens[kind] = count;
       if (count === 1) began();
     });
     return { decodes, ended };
   };
-  const short = (kind: number, share: number) => run(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.1));
-  const skip = () => run(port, newPrompt(8, vocabSize, 20 + lastCount++), 1);
-  // Placement alternates between the two.
+  const short = (kind: number, share: number) =>
+    timedRun(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.1));
+  const skip = () => timedRun(port, newPrompt(8, vocabSize, 20 + lastCount++), 1);
+  // Placement alternates between the instances: `skip` takes the turn of one of them.
   const first = long(0);
   await skip();
   await first.decodes;
@@ -179,12 +183,12 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
   await short(1, 0.1);
   // Time to find and settle a cycle while tokens are generated.
   await sleep(400);
-  const [bytes, at] = [remoteOf(port).bytes, tokens[0] + tokens[1]];
+  const [bytes, at] = [remoteTotals(port).bytes, tokens[0] + tokens[1]];
   const output = (await Promise.all([first.ended, second.ended])).flatMap((each) => each.tokens);
-  await atRest(port);
+  await waitUntilIdle(port);
   const settledBlocks = port.instances().reduce((sum, { lending }) => sum + (lending?.homeBlocks ?? 0), 0);
   return {
-    bytesPerToken: (remoteOf(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at),
+    bytesPerToken: (remoteTotals(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at),
     settledBlocks,
     output,
   };
@@ -203,7 +207,7 @@ export interface MoveOptions {
   readonly onProgress: (line: string) => void;
 }
 
-/** A request that outgrows its instance during its output: the stall of borrowing, that of a move, and the total times. */
+/** A request that outgrows its instance during its output: the stalls of borrowing and of a larger instance, and the total times. */
 export async function benchMove(options: MoveOptions) {
   const { borrowing, small, openBigger, pool, shares, vocabSize, onProgress } = options;
   const rows = [];
@@ -213,15 +217,15 @@ export async function benchMove(options: MoveOptions) {
   for (const [i, share] of shares.entries()) {
     const output = Math.ceil(length * share);
     const before = Math.min(output - 1, fits - length);
-    const spread = await run(borrowing, newPrompt(length, vocabSize, i), output);
-    await atRest(borrowing);
-    const own = await run(small, newPrompt(length, vocabSize, i), before);
+    const borrowed = await timedRun(borrowing, newPrompt(length, vocabSize, i), output);
+    await waitUntilIdle(borrowing);
+    const own = await timedRun(small, newPrompt(length, vocabSize, i), before);
     const startMs = performance.now();
     const bigger = await openBigger();
     const loadMs = performance.now() - startMs;
     try {
-      const goneOn = await run(bigger.port, newPrompt(length + before, vocabSize, i), output - before);
-      rows.push({ prompt: length, output, ...moveRow(spread, own, loadMs, goneOn) });
+      const continued = await timedRun(bigger.port, newPrompt(length + before, vocabSize, i), output - before);
+      rows.push({ prompt: length, output, ...moveRow(borrowed, own, loadMs, continued) });
     } finally {
       await bigger.close();
     }
@@ -232,14 +236,14 @@ export async function benchMove(options: MoveOptions) {
   return rows;
 }
 
-/** One request that borrows, against one that waits for a larger instance to load and continues there. */
-function moveRow(spread: Run, own: Run, loadMs: number, goneOn: Run) {
-  const gaps = spread.tokenMs.slice(1).map((ms, i) => ms - spread.tokenMs[i]);
+/** One request that borrows, against one that continues on a larger instance after that has loaded. */
+function moveRow(borrowed: Run, own: Run, loadMs: number, continued: Run) {
+  const gaps = borrowed.tokenMs.slice(1).map((ms, i) => ms - borrowed.tokenMs[i]);
   const usualMs = median(gaps) ?? 0;
   const lostMs = Math.max(0.01, Math.max(...gaps, 0) - usualMs);
-  const borrowingMs = spread.tokenMs.at(-1) ?? 0;
-  const computeAgainMs = goneOn.tokenMs[0] ?? 0;
-  const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (goneOn.tokenMs.at(-1) ?? 0);
+  const borrowingMs = borrowed.tokenMs.at(-1) ?? 0;
+  const computeAgainMs = continued.tokenMs[0] ?? 0;
+  const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (continued.tokenMs.at(-1) ?? 0);
   return {
     ...{ usualTokenMs: round(usualMs), borrowLostMs: round(lostMs), loadMs: round(loadMs) },
     // Assumes that the transfer of computed blocks takes no time.

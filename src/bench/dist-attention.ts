@@ -10,7 +10,7 @@ import { pageTokens, type RemoteKeys, rangeTokens, remoteBlock, type Step } from
 import { median, round } from './statistics.ts';
 
 export interface DistAttentionBench {
-  /** One with two threads, and two with one. */
+  /** A backend with two threads, and two with one thread each. */
   readonly two: Backend;
   readonly debtor: Backend;
   readonly creditor: Backend;
@@ -30,7 +30,7 @@ export interface SplitRow {
   /** Attention of all layers for one row: medians of alternating runs. */
   readonly twoThreadsMs: number;
   readonly twoInstancesMs: number;
-  /** Median over rounds of the second over the first, less 1, in percent. */
+  /** Extra time of two instances, in percent of two threads: median over rounds. */
   readonly morePercent: number;
   /** Wait for the partials after the local part of the step. */
   readonly waitMs: number;
@@ -73,13 +73,13 @@ export async function benchDistAttention(options: DistAttentionBench): Promise<D
   const shipping: ShippingRow[] = [];
   for (const remote of options.remote) {
     shipping.push(await measureShipping(options, remote));
-    options.onProgress(`${remote} tokens away`);
+    options.onProgress(`${remote} remote tokens`);
   }
   return { split, shipping };
 }
 
-/** One row of one sequence over the pool of a backend: a program of attention ops, block i on pages of its own. */
-class Phase {
+/** Attention of one row of one sequence over the pool of a backend: a program of attention ops alone. */
+class AttentionSide {
   readonly backend: Backend;
   readonly pool: KvPoolHandle;
   readonly pages: number;
@@ -87,7 +87,7 @@ class Phase {
   readonly #program: ProgramHandle;
   readonly #abort = new Int32Array(1);
 
-  /** @param firstBlock block of the sequence that is first in the pool; contents depend on the place in the sequence */
+  /** @param firstBlock the block of the sequence that lies first in the pool: contents depend on the position in the sequence */
   constructor(backend: Backend, layers: number, tokens: number, firstBlock = 0) {
     this.backend = backend;
     this.#layers = layers;
@@ -111,7 +111,7 @@ class Phase {
     );
   }
 
-  /** The last row of `context` tokens, the first of which are remote if a server is given. */
+  /** The step of the last row of `context` tokens. The first ones are in `remote`. */
   step(context: number, remote: readonly RemoteKeys[]): Step {
     const count = Math.ceil(context / pageTokens);
     const gone = remote.reduce((sum, { blocks }) => sum + blocks.length, 0);
@@ -167,8 +167,8 @@ function pageValues(kind: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => Math.sin((1.3 + kind / 10) * i));
 }
 
-/** A remote attention server of the creditor with `tokens` lent, and its keys for the debtor. */
-function lend({ layers, transport }: DistAttentionBench, lender: Phase, home: Phase, tokens: number) {
+/** Lends the blocks of `tokens` tokens to the home instance. Returns its remote keys. */
+function lend({ layers, transport }: DistAttentionBench, lender: AttentionSide, home: AttentionSide, tokens: number) {
   const own = lender.backend.createRemoteAttentionServer(lender.pool);
   const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
   lender.backend.lendBlocks(own, loan, blocks, plainPageTable(blocks.length, layers));
@@ -189,24 +189,24 @@ function measureSplit(options: DistAttentionBench, context: number): SplitRow {
   const { two, debtor, creditor, layers, repeats } = options;
   const half = Math.floor(context / 2 / rangeTokens) * rangeTokens;
   const [whole, home, lender] = [
-    new Phase(two, layers, context),
-    new Phase(debtor, layers, context - half, half / pageTokens),
-    new Phase(creditor, layers, half),
+    new AttentionSide(two, layers, context),
+    new AttentionSide(debtor, layers, context - half, half / pageTokens),
+    new AttentionSide(creditor, layers, half),
   ];
   const { keys, free } = lend(options, lender, home, half);
   try {
     const alone = whole.step(context, []);
-    const apart = home.step(context, [keys]);
+    const split = home.step(context, [keys]);
     for (let i = 0; i < 2; i++) {
       whole.run(alone);
-      home.run(apart);
+      home.run(split);
     }
     const waitedBefore = debtor.remoteCounts().waitSeconds;
     const twoThreads: number[] = [];
     const twoInstances: number[] = [];
     for (let i = 0; i < repeats; i++) {
       twoThreads.push(whole.run(alone));
-      twoInstances.push(home.run(apart));
+      twoInstances.push(home.run(split));
     }
     const waited = debtor.remoteCounts().waitSeconds - waitedBefore;
     const ratios = twoInstances.map((ms, i) => ms / (twoThreads[i] ?? ms));
@@ -218,26 +218,29 @@ function measureSplit(options: DistAttentionBench, context: number): SplitRow {
     };
   } finally {
     free();
-    for (const phase of [whole, home, lender]) phase.free();
+    for (const side of [whole, home, lender]) side.free();
   }
 }
 
 async function measureShipping(options: DistAttentionBench, remote: number): Promise<ShippingRow> {
   const { debtor, creditor, layers, repeats } = options;
-  const [home, lender] = [new Phase(debtor, layers, remote + pageTokens), new Phase(creditor, layers, remote)];
+  const [home, lender] = [
+    new AttentionSide(debtor, layers, remote + pageTokens),
+    new AttentionSide(creditor, layers, remote),
+  ];
   const { keys, free } = lend(options, lender, home, remote);
   const fetcher = new Fetcher(lender, home, options.transport);
   try {
-    const apart = home.step(remote + 1, [keys]);
-    const near = home.step(remote + 1, []);
+    const split = home.step(remote + 1, [keys]);
+    const localStep = home.step(remote + 1, []);
     await fetcher.fetch();
-    for (const step of [apart, near]) home.run(step);
+    for (const step of [split, localStep]) home.run(step);
     const before = debtor.remoteCounts();
     const [shipped, fetched, local]: [number[], number[], number[]] = [[], [], []];
     for (let i = 0; i < repeats; i++) {
-      shipped.push(home.run(apart));
+      shipped.push(home.run(split));
       fetched.push(await fetcher.fetch());
-      local.push(home.run(near));
+      local.push(home.run(localStep));
     }
     const after = debtor.remoteCounts();
     const shippedBytes = (after.bytesOut - before.bytesOut + after.bytesIn - before.bytesIn) / repeats;
@@ -254,7 +257,7 @@ async function measureShipping(options: DistAttentionBench, remote: number): Pro
   } finally {
     fetcher.free();
     free();
-    for (const phase of [home, lender]) phase.free();
+    for (const side of [home, lender]) side.free();
   }
 }
 
@@ -266,9 +269,9 @@ class Fetcher {
   readonly #pages: number;
   // The wake-up handle does not keep this thread alive.
   readonly #alive = setInterval(() => {}, 60_000);
-  #landed = (): void => {};
+  #onReceived = (): void => {};
 
-  constructor(from: Phase, to: Phase, transport: DistAttentionBench['transport']) {
+  constructor(from: AttentionSide, to: AttentionSide, transport: DistAttentionBench['transport']) {
     this.#pages = from.pages;
     this.bytes = from.pages * 2 * shape.kvHeads * pageTokens * shape.headDim * Uint16Array.BYTES_PER_ELEMENT;
     const open = (pool: KvPoolHandle, wake: () => void) =>
@@ -276,21 +279,21 @@ class Fetcher {
         ? new NativeMessenger(pool, wake)
         : new NativeRemoteMessenger(pool, { host, token, transport }, wake);
     this.#sender = open(from.pool, () => {});
-    this.#receiver = open(to.pool, () => this.#landed());
+    this.#receiver = open(to.pool, () => this.#onReceived());
   }
 
   /** @returns milliseconds */
   async fetch(): Promise<number> {
-    const landing = this.#receiver.open(Int32Array.from({ length: this.#pages }, (_, page) => page));
-    const parcels = Int32Array.from({ length: 3 * this.#pages }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
-    const landed = new Promise<void>((resolve) => {
-      this.#landed = resolve;
+    const receiveBuffer = this.#receiver.open(Int32Array.from({ length: this.#pages }, (_, page) => page));
+    const descriptors = Int32Array.from({ length: 3 * this.#pages }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
+    const received = new Promise<void>((resolve) => {
+      this.#onReceived = resolve;
     });
     const start = performance.now();
-    this.#sender.send(landing, 0, parcels, true);
-    await landed;
+    this.#sender.send(receiveBuffer, 0, descriptors, true);
+    await received;
     const ms = performance.now() - start;
-    this.#receiver.close(landing);
+    this.#receiver.close(receiveBuffer);
     this.#receiver.received();
     return ms;
   }

@@ -1,15 +1,15 @@
-// Early start: time to first token with prefill during the fetch of a prefix, against waiting for all of it.
+// Early start: time to first token with prefill during the fetch of a prefix, against prefill after the fetch.
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest } from '../core/protocol/ports.ts';
 import type { MemoryBus } from '../runtime/bus/memory-bus.ts';
 import { MemoryHub } from '../runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../runtime/threads/instance-thread.ts';
+import { greedyRequest } from './requests.ts';
 import { median, round } from './statistics.ts';
 
 export interface EarlyStartBench {
   readonly entry: URL;
-  /** Settings of the instance with the prefixes, of one that starts early and of one that waits for whole prefixes. */
+  /** Settings of the instance that caches the prefixes, of one that starts early and of one that waits for whole prefixes. */
   readonly settings: readonly [unknown, unknown, unknown];
   readonly vocabSize: number;
   readonly blockTokens: number;
@@ -37,7 +37,7 @@ export interface EarlyStartReport {
 
 const patienceUs = 60e6;
 
-/** TCP over the loopback interface without a limit. */
+/** Fetches prefixes over TCP on the loopback interface, without a rate limit. */
 export async function benchEarlyStart(options: EarlyStartBench): Promise<EarlyStartReport> {
   const bench = new Bench(options);
   try {
@@ -79,8 +79,8 @@ class Bench {
   readonly #options: EarlyStartBench;
   readonly #bus: MemoryBus;
   readonly #threads: readonly InstanceThread[];
-  readonly #heard = new Map<string, () => void>();
-  readonly #ended = new Map<string, () => void>();
+  readonly #onToken = new Map<string, () => void>();
+  readonly #onEnd = new Map<string, () => void>();
   #requests = 0;
   /** Measured in the last round. */
   #transferUs = 0;
@@ -113,8 +113,8 @@ class Bench {
           onOutputs: ({ events, snapshot }) => {
             if (i === 0) this.bytes = snapshot.sent?.bytes ?? 0;
             for (const [id, { kind }] of events) {
-              if (kind === 'tokens') this.#heard.get(id)?.();
-              if (kind === 'finished' || kind === 'failed') this.#ended.get(id)?.();
+              if (kind === 'tokens') this.#onToken.get(id)?.();
+              if (kind === 'finished' || kind === 'failed') this.#onEnd.get(id)?.();
             }
           },
         }),
@@ -132,43 +132,35 @@ class Bench {
 
   async round(number: number): Promise<Round> {
     const { prefix, rest, vocabSize } = this.#options;
-    const walk = (kind: number, length: number) =>
+    const pseudoRandom = (kind: number, length: number) =>
       Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + kind) % vocabSize);
-    const shared = walk(number, prefix);
-    const prompt = (kind: number) => Int32Array.from([...shared, ...walk(1000 + 4 * number + kind, rest)]);
-    const computedMs = await this.#ask(0, prompt(0));
-    const hereMs = await this.#ask(0, prompt(1));
+    const shared = pseudoRandom(number, prefix);
+    const prompt = (kind: number) => Int32Array.from([...shared, ...pseudoRandom(1000 + 4 * number + kind, rest)]);
+    const computedMs = await this.#firstTokenMs(0, prompt(0));
+    const hereMs = await this.#firstTokenMs(0, prompt(1));
     const isEven = number % 2 === 0;
-    const first = await this.#ask(isEven ? 2 : 1, prompt(2), true);
-    const second = await this.#ask(isEven ? 1 : 2, prompt(3), true);
+    const first = await this.#firstTokenMs(isEven ? 2 : 1, prompt(2), true);
+    const second = await this.#firstTokenMs(isEven ? 1 : 2, prompt(3), true);
     const [aheadMs, awaitedMs] = isEven ? [second, first] : [first, second];
     this.#transferUs = Math.max(0, awaitedMs - hereMs) * 1000;
     return { computedMs, hereMs, aheadMs, awaitedMs };
   }
 
-  /** Until the first token. */
-  async #ask(instance: number, prompt: Int32Array, fetches = false): Promise<number> {
-    const request = requestOf(`early ${this.#requests++}`, prompt);
+  /** Time to first token; resolves when the request has ended. */
+  async #firstTokenMs(instance: number, prompt: Int32Array, fetches = false): Promise<number> {
+    const request = greedyRequest(`early ${this.#requests++}`, prompt, 2, '');
     const blocks = this.#options.prefix / this.#options.blockTokens;
     const prefix = fetches ? { from: 0, blocks, patienceUs, transferUs: this.#transferUs } : undefined;
     const startMs = performance.now();
     let ms = 0;
-    const ended = new Promise<void>((resolve) => this.#ended.set(request.id, resolve));
-    this.#heard.set(request.id, () => {
+    const ended = new Promise<void>((resolve) => this.#onEnd.set(request.id, resolve));
+    this.#onToken.set(request.id, () => {
       ms ||= performance.now() - startMs;
     });
     this.#threads[instance]?.send({ kind: 'submit', request, prefix });
     await ended;
-    // The sender releases its pages.
+    // Time for the sender to release its pages.
     await sleep(20);
     return ms;
   }
-}
-
-function requestOf(id: string, prompt: Int32Array): GenerationRequest {
-  const sampling = {
-    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
-    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
-  };
-  return { id, prompt, maxTokens: 2, sampling, stopTokenIds: [], priority: 0, salt: '' };
 }

@@ -71,7 +71,7 @@ function medianOf(values: readonly number[]): number {
   return middle;
 }
 
-/** Minimal cost of a step: memory read or written once, multiplications and additions. */
+/** Minimal cost of a step: bytes of memory, each counted once, and arithmetic operations. */
 export interface StepCost {
   readonly bytes: number;
   readonly operations: number;
@@ -198,7 +198,7 @@ class Scene {
     return ms;
   }
 
-  /** Plausible values in every page: zero pages might not be backed by memory. */
+  /** Writes values to every page: untouched pages might not be backed by memory. */
   #fillPages(): void {
     const { kvHeads, headDim } = this.#engine.model.kv;
     const values = Float32Array.from({ length: 2 * kvHeads * pageTokens * headDim }, (_, i) => Math.sin(1.7 * i));

@@ -1,6 +1,7 @@
-// Cost of a hand-off: time to first token with separate prefill and decode against one instance, and the hidden share of the copy.
+// Cost of a hand-off: time to first token with prefill and decode on two instances against one, and the hidden share of the copy.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
+import { greedyRequest, newPrompt } from './requests.ts';
 import { median, round } from './statistics.ts';
 
 type BenchedPort = InferencePort & Pick<ClusterPort, 'requestTrace'>;
@@ -26,11 +27,11 @@ export interface HandOffRow {
   /** Bytes copied, by the counter of the transport. */
   readonly bytes: number;
   readonly copyMs: number;
-  /** Share of the bytes that left during a step, without a wait. */
+  /** Share of the bytes that were sent during a step. */
   readonly early: number;
-  /** Share of the pages that were computed when the first one left. */
+  /** Share of the pages that were computed when the first page was sent. */
   readonly firstPageAt: number;
-  /** Saved share of the time that sending at the end adds: median of rounds, undefined if it adds none. */
+  /** Share that layer-wise transfer saves of the time that sending at the end adds: median of rounds; undefined if it adds none. */
   readonly hidden: number | undefined;
   /** Median time from the last prompt step to the first token; undefined without step records. */
   readonly aloneAfterMs: number | undefined;
@@ -38,7 +39,7 @@ export interface HandOffRow {
   readonly atEndAfterMs: number | undefined;
 }
 
-/** Untimed prompts: they touch receive pages for the first time. */
+/** Untimed prompts, which touch receive buffers for the first time. */
 const warmups = 2;
 
 /** Rows for each length of prompt. Every prompt is new to all caches. */
@@ -90,23 +91,23 @@ interface FirstToken {
 /** Time to first token, and its part after the last prompt step. */
 async function firstToken(port: BenchedPort, prompt: Int32Array): Promise<FirstToken> {
   const request = requestOf(prompt);
-  const { ms, atUs } = await answered(port, request);
-  // The end may arrive before the step reports of its instances.
-  await sleep(stepsToldMs);
+  const { ms, atUs } = await timedRequest(port, request);
+  // The request may end before its instances have reported their steps.
+  await sleep(stepReportMs);
   const steps = port.requestTrace(request.id)?.steps.filter(({ kind, rows }) => kind === 'step' && rows > 1) ?? [];
   const isWhole = steps.reduce((sum, { rows }) => sum + rows, 0) === prompt.length;
   return { ms, afterMs: isWhole ? (atUs - Math.max(...steps.map(({ endedUs }) => endedUs))) / 1000 : undefined };
 }
 
-const stepsToldMs = 300;
+const stepReportMs = 300;
 
 /** Time to first token; resolves when the request has ended. */
 export async function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
-  return (await answered(port, requestOf(prompt))).ms;
+  return (await timedRequest(port, requestOf(prompt))).ms;
 }
 
 /** `atUs`: arrival of the first token, in microseconds since 1970. */
-function answered(port: InferencePort, request: GenerationRequest): Promise<{ ms: number; atUs: number }> {
+function timedRequest(port: InferencePort, request: GenerationRequest): Promise<{ ms: number; atUs: number }> {
   return new Promise((resolve, reject) => {
     const startMs = performance.now();
     let atMs: number | undefined;
@@ -124,17 +125,8 @@ function answered(port: InferencePort, request: GenerationRequest): Promise<{ ms
 let requests = 0;
 
 function requestOf(prompt: Int32Array): GenerationRequest {
-  const sampling = {
-    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
-    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
-  };
   const id = `hand-off ${requests++}`;
-  return { id, prompt, maxTokens: 2, sampling, stopTokenIds: [], priority: 0, salt: id };
-}
-
-/** Pseudo-random tokens, different for each `kind`. */
-export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
-  return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
+  return greedyRequest(id, prompt, 2, id);
 }
 
 /** Copied bytes so far. A request may end before the sending instance has reported its counter. */

@@ -10,7 +10,7 @@ export interface MessengerBench {
   readonly frames: readonly number[];
   /** MiB per transfer. */
   readonly mebibytes: number;
-  /** Rounds, in each of which the three transports alternate. */
+  /** Rounds; each measures the three transports in turn. */
   readonly repeats: number;
   /** Cores of senders and receivers: 2 separates them, 1 makes them share one, 0 leaves them to the scheduler. */
   readonly cores: number;
@@ -46,13 +46,13 @@ export async function benchMessenger(backend: Backend, options: MessengerBench):
   const all = Int32Array.from(native.allowedCores());
   if (all.length < options.cores)
     throw new Error(`Cannot measure the messenger: --cores ${options.cores}, and the system has ${all.length}`);
-  const [of, to] =
+  const [senders, receivers] =
     options.cores === 0 ? [all, all] : [all.subarray(0, 1), all.subarray(options.cores - 1, options.cores)];
   const rows: MessengerRow[] = [];
   for (const pageKiB of options.pages) {
     const count = Math.max(1, Math.floor((options.mebibytes * 1024) / pageKiB));
     for (const frameKiB of options.frames) {
-      const run = { pageKiB, frameKiB, count, repeats: options.repeats, senders: of, receivers: to };
+      const run = { pageKiB, frameKiB, count, repeats: options.repeats, senders, receivers };
       try {
         rows.push(await measure(backend, native, run));
       } finally {
@@ -81,28 +81,29 @@ async function measure(backend: Backend, native: NativeModule, run: Measure): Pr
   const [from, to] = [backend.createKvPool(spec), backend.createKvPool(spec)];
   // The wake-up handle does not keep this thread alive.
   const alive = setInterval(() => {}, 60_000);
-  const open = (transport: Transport) => new Way(native, { from, to, transport, frameBytes, senders, receivers });
+  const open = (transport: Transport) =>
+    new TransportPair(native, { from, to, transport, frameBytes, senders, receivers });
   const [tcp, shared] = [open('tcp'), open('shared')];
   try {
     const gigabytes = (count * pageKiB * 1024) / 1e9;
     const sockets = () => native.benchSockets(from, to, frameBytes, count, receivers);
     // Untimed warm-up: touches memory, as steps do, and opens connections.
-    tcp.expectUse(count);
-    for (const way of [tcp, shared]) await way.bring(count);
+    tcp.touchPages(count);
+    for (const pair of [tcp, shared]) await pair.transfer(count);
     sockets();
     const rates: { tcp: number; shared: number; sockets: number }[] = [];
     const pageUs: { tcp: number; shared: number }[] = [];
     for (let i = 0; i < repeats; i++) {
-      // The order reverses each round: the first transport may find a different cache state.
+      // The order reverses each round, since the cache state depends on it.
       const rate = { tcp: 0, sockets: 0, shared: 0 };
       const turns = [
-        async () => Object.assign(rate, { tcp: gigabytes / (await tcp.bring(count)) }),
+        async () => Object.assign(rate, { tcp: gigabytes / (await tcp.transfer(count)) }),
         async () => Object.assign(rate, { sockets: gigabytes / sockets() }),
-        async () => Object.assign(rate, { shared: gigabytes / (await shared.bring(count)) }),
+        async () => Object.assign(rate, { shared: gigabytes / (await shared.transfer(count)) }),
       ];
       for (const turn of i % 2 === 0 ? turns : turns.reverse()) await turn();
       rates.push(rate);
-      pageUs.push({ tcp: (await tcp.bring(1)) * 1e6, shared: (await shared.bring(1)) * 1e6 });
+      pageUs.push({ tcp: (await tcp.transfer(1)) * 1e6, shared: (await shared.transfer(1)) * 1e6 });
     }
     const tcpRatios = rates.map((rate) => rate.tcp / rate.sockets);
     const middle = (values: readonly number[]) => round(median(values) ?? 0);
@@ -116,12 +117,12 @@ async function measure(backend: Backend, native: NativeModule, run: Measure): Pr
     };
   } finally {
     clearInterval(alive);
-    for (const way of [tcp, shared]) way.free();
+    for (const pair of [tcp, shared]) pair.free();
     for (const pool of [from, to]) backend.freeKvPool(pool);
   }
 }
 
-interface WayOptions extends Pick<Measure, 'senders' | 'receivers'> {
+interface TransportPairOptions extends Pick<Measure, 'senders' | 'receivers'> {
   readonly from: number;
   readonly to: number;
   readonly transport: Transport;
@@ -130,38 +131,38 @@ interface WayOptions extends Pick<Measure, 'senders' | 'receivers'> {
 
 const firstPages = (count: number) => Int32Array.from({ length: count }, (_, i) => i);
 
-/** Transfers between the pools. Threads inherit the core of their starting thread. */
-class Way {
+/** A sender and a receiver over one transport. Their threads inherit the cores of the thread that starts them. */
+class TransportPair {
   readonly #sender: NativeRemoteMessenger;
   readonly #receiver: NativeRemoteMessenger;
-  #woken = (): void => {};
+  #onReceived = (): void => {};
 
-  constructor(native: NativeModule, { from, to, transport, frameBytes, senders, receivers }: WayOptions) {
+  constructor(native: NativeModule, { from, to, transport, frameBytes, senders, receivers }: TransportPairOptions) {
     const options = { host: '127.0.0.1', token: 'bench', transport, frameBytes };
     native.stayOn(receivers);
-    this.#receiver = new NativeRemoteMessenger(to, options, () => this.#woken());
+    this.#receiver = new NativeRemoteMessenger(to, options, () => this.#onReceived());
     // This thread starts the sender thread at the first transfer, and writes to the bare socket.
     native.stayOn(senders);
     this.#sender = new NativeRemoteMessenger(from, options, () => {});
   }
 
   /** Touches this number of pages, so that they have their final memory: huge pages, if available. */
-  expectUse(count: number): void {
+  touchPages(count: number): void {
     this.#sender.close(this.#sender.open(firstPages(count)));
   }
 
   /** Seconds until this number of pages has arrived. */
-  async bring(count: number): Promise<number> {
-    const landing = this.#receiver.open(firstPages(count));
-    const landed = new Promise<void>((resolve) => {
-      this.#woken = resolve;
+  async transfer(count: number): Promise<number> {
+    const receiveBuffer = this.#receiver.open(firstPages(count));
+    const received = new Promise<void>((resolve) => {
+      this.#onReceived = resolve;
     });
-    const parcels = Int32Array.from({ length: 3 * count }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
+    const descriptors = Int32Array.from({ length: 3 * count }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
     const start = performance.now();
-    this.#sender.send(landing, 0, parcels, true);
-    await landed;
+    this.#sender.send(receiveBuffer, 0, descriptors, true);
+    await received;
     const seconds = (performance.now() - start) / 1000;
-    this.#receiver.close(landing);
+    this.#receiver.close(receiveBuffer);
     this.#receiver.received();
     return seconds;
   }

@@ -1,14 +1,15 @@
 // Pipeline groups: time to first token of a group with a layer range per instance, against one instance alone.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { InferencePort } from '../core/protocol/ports.ts';
-import { firstTokenMs, newPrompt } from './hand-off.ts';
+import { firstTokenMs } from './hand-off.ts';
+import { newPrompt } from './requests.ts';
 import { median, round } from './statistics.ts';
 
 export interface PipelineBench {
-  /** A prefill and a decode instance; and the same with a group instead of the prefill instance. */
+  /** A prefill and a decode instance; a group of prefill instances and a decode instance. */
   readonly alone: InferencePort;
   readonly group: InferencePort;
-  /** Maximal age of chunk counters. */
+  /** Largest age of the reported chunk counters. */
   readonly countedMs: number;
   readonly vocabSize: number;
   /** Lengths of prompts. */
@@ -22,7 +23,7 @@ export interface PipelineRow {
   /** Medians of alternating runs. */
   readonly aloneMs: number;
   readonly groupMs: number;
-  /** The first over the second. */
+  /** Time alone over time of the group. */
   readonly faster: number;
   /** Chunks of a prompt on each member; 0: computed by one instance. */
   readonly chunks: number;

@@ -24,10 +24,10 @@ export interface PlacementBenchOptions {
 export interface PlacementBenchReport {
   readonly instances: number;
   readonly blocks: number;
-  /** Mean holders of a block: shared beginnings have more. */
+  /** Mean number of instances that hold a block; shared prefixes have more. */
   readonly replicas: number;
   readonly indexMebibytes: number;
-  /** Time to store a block, with one event log per prompt and instance. */
+  /** Time to store a block, with one batch of KV events per prompt and instance. */
   readonly storeUs: number;
   readonly prompts: number;
   readonly blocksOfPrompt: number;
@@ -36,7 +36,7 @@ export interface PlacementBenchReport {
 }
 
 /** Concurrent requests per instance. */
-const underWay = 8;
+const requestsPerInstance = 8;
 /** Two microseconds per token: the values do not matter here. */
 const predictor = { prefillUs: (tokens: number, cachedTokens: number) => 2 * (tokens - cachedTokens) };
 
@@ -92,7 +92,7 @@ interface Filled {
   readonly storeUs: number;
 }
 
-/** Blocks of the prompts first, then those of unrelated prompts of the same lengths, each on `replicas` instances. */
+/** Stores the blocks of the prompts, then of unrelated prompts of the same lengths, each on `replicas` instances. */
 function fill(
   placer: Placer<LengthRequest>,
   requests: readonly LengthRequest[],
@@ -105,27 +105,27 @@ function fill(
       nextId = Math.max(nextId, id + 1);
     }
   }
-  let [held, stored, us] = [0, 0, 0];
-  for (let k = 0; held < blocks; k++) {
+  let [indexed, stored, us] = [0, 0, 0];
+  for (let k = 0; indexed < blocks; k++) {
     const { chain } = requests[k % requests.length];
     const own = k < requests.length;
-    const words = own ? chain.words : strangerWords(chain, nextId);
+    const words = own ? chain.words : unrelatedWords(chain, nextId);
     nextId += own ? 0 : chain.blocks;
-    const news = { incarnation: 0, changes: chain.blocks, words, stored: new Uint8Array(chain.blocks).fill(1) };
+    const events = { incarnation: 0, changes: chain.blocks, words, stored: new Uint8Array(chain.blocks).fill(1) };
     const first = (scramble(k) >>> 0) % instances;
     const started = performance.now();
     for (let i = 0; i < replicas; i++) {
       const instance = (first + i * Math.ceil(instances / replicas)) % instances;
-      placer.applyEvents(instance, { ...news, number: ++numbers[instance] });
+      placer.applyEvents(instance, { ...events, number: ++numbers[instance] });
     }
     us += 1000 * (performance.now() - started);
     stored += replicas * chain.blocks;
-    held = placer.heldBlocks;
+    indexed = placer.heldBlocks;
   }
-  return { blocks: held, stored, storeUs: us / stored };
+  return { blocks: indexed, stored, storeUs: us / stored };
 }
 
-function strangerWords({ blocks, words }: BlockChain, firstId: number): Uint32Array {
+function unrelatedWords({ blocks, words }: BlockChain, firstId: number): Uint32Array {
   const fresh = new Uint32Array(words.length);
   for (let i = 0; i < blocks; i++) fresh[4 * i] = scramble(firstId + i);
   return fresh;
@@ -141,7 +141,7 @@ function decide(placer: Placer<LengthRequest>, requests: readonly LengthRequest[
     if (decision === undefined) throw new Error('Cannot measure placement: no instance is up');
     placed.push(placer.place(nowUs, request, request.trace.inputTokens, decision));
     const us = 1000 * (performance.now() - started);
-    if (placed.length > underWay * instances) endOldest(placer, placed, nowUs);
+    if (placed.length > requestsPerInstance * instances) endOldest(placer, placed, nowUs);
     return us;
   });
   while (placed.length > 0) endOldest(placer, placed, requests.length * 1000);

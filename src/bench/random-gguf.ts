@@ -26,7 +26,7 @@ export const hundredMillion: LlamaShape = {
 
 interface Tensor {
   readonly name: string;
-  /** Fastest first, as the file has it. */
+  /** Fastest first, as in the file. */
   readonly dims: readonly number[];
   readonly q4: boolean;
 }
@@ -147,19 +147,19 @@ function padding(bytes: number): number {
   return (alignment - (bytes % alignment)) % alignment;
 }
 
-/** A prime number of random blocks per tensor, repeated until it is full, so that rows differ. */
-const drawnBlocks = 32_749;
+/** Random blocks of a tensor, repeated to its end. The number is prime, so that rows differ. */
+const distinctBlocks = 32_749;
 
 function writeData(file: number, tensor: Tensor): void {
   let left = bytesOf(tensor);
   const chunk = tensor.q4
-    ? drawn(tensor.name.length)
+    ? randomBlocks(tensor.name.length)
     : new Uint8Array(new Float32Array(weightsOf(tensor)).fill(1).buffer);
   while (left > 0) left -= writeSync(file, chunk, 0, Math.min(left, chunk.byteLength));
 }
 
-function drawn(seed: number): Uint8Array {
-  const halves = new Uint16Array((drawnBlocks * blockBytes) / 2);
+function randomBlocks(seed: number): Uint8Array {
+  const halves = new Uint16Array((distinctBlocks * blockBytes) / 2);
   let state = seed + 1;
   for (let i = 0; i < halves.length; i++) {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;

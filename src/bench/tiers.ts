@@ -1,6 +1,7 @@
-// Lower tiers: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
+// Cache tiers: time to first token with the prefix in the KV pool, in host memory, on SSD, or not cached.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
+import type { InferencePort } from '../core/protocol/ports.ts';
+import { greedyRequest } from './requests.ts';
 import { median, round } from './statistics.ts';
 
 export interface TiersBench {
@@ -15,12 +16,12 @@ export interface TiersBench {
   readonly onProgress: (line: string) => void;
 }
 
-const places = ['nowhere', 'pool', 'host memory', 'SSD'] as const;
+const sources = ['not cached', 'pool', 'host memory', 'SSD'] as const;
 
 export interface TiersRow {
   readonly prompt: number;
-  /** The tier of the prompt. */
-  readonly from: (typeof places)[number];
+  /** The tier that holds the prompt. */
+  readonly from: (typeof sources)[number];
   /** Medians of alternating runs. */
   readonly ttftMs: number;
   /** Ratio to the time of an uncached prompt. */
@@ -43,7 +44,7 @@ interface Timed {
 export async function benchTiers(options: TiersBench): Promise<readonly TiersRow[]> {
   const bench = new Bench(options);
   await bench.fill(2);
-  const timed = places.map((): Timed[] => []);
+  const timed = sources.map((): Timed[] => []);
   for (let i = 0; i < options.repeats; i++) {
     const prompt = bench.newPrompt();
     timed[0]?.push(await bench.time(prompt));
@@ -55,8 +56,8 @@ export async function benchTiers(options: TiersBench): Promise<readonly TiersRow
     timed[3]?.push(await bench.time(prompt));
     options.onProgress(`prompt ${i + 1} of ${options.repeats}`);
   }
-  const [nowhere] = timed.map((runs) => median(runs.map(({ ms }) => ms)) ?? 0);
-  return places.map((from, i) => {
+  const [uncached] = timed.map((runs) => median(runs.map(({ ms }) => ms)) ?? 0);
+  return sources.map((from, i) => {
     const runs = timed[i] ?? [];
     const ms = median(runs.map(({ ms }) => ms)) ?? 0;
     const mean = (of: (run: Timed) => number) => round(runs.reduce((sum, run) => sum + of(run), 0) / runs.length);
@@ -64,7 +65,7 @@ export async function benchTiers(options: TiersBench): Promise<readonly TiersRow
       prompt: options.prompt,
       from,
       ttftMs: round(ms),
-      ratio: round(ms / Math.max(1e-9, nowhere ?? 0)),
+      ratio: round(ms / Math.max(1e-9, uncached ?? 0)),
       cachedTokens: mean((run) => run.cachedTokens),
       hostBlocks: mean((run) => run.hostBlocks),
       ssdBlocks: mean((run) => run.ssdBlocks),
@@ -119,20 +120,13 @@ class Bench {
       const startMs = performance.now();
       let ms = 0;
       let cachedTokens = 0;
-      this.#options.port.submit(this.#requestOf(prompt), (event) => {
+      const request = greedyRequest(`tiers ${this.#requests++}`, prompt, 1, '');
+      this.#options.port.submit(request, (event) => {
         if (event.kind === 'started') cachedTokens = event.cachedTokens;
         if (event.kind === 'tokens' && ms === 0) ms = performance.now() - startMs;
         if (event.kind === 'finished') resolve({ ms, cachedTokens });
         if (event.kind === 'failed') reject(new Error(event.message));
       });
     });
-  }
-
-  #requestOf(prompt: Int32Array): GenerationRequest {
-    const sampling = {
-      ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
-      ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
-    };
-    return { id: `tiers ${this.#requests++}`, prompt, maxTokens: 1, sampling, stopTokenIds: [], priority: 0, salt: '' };
   }
 }

@@ -1,6 +1,6 @@
 // Calibration from a record of steps and from client observations.
 import { expect, it } from 'vitest';
-import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
+import { clientStepUs, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
 import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
 import type { RecordedStep } from '../../src/runtime/threads/step-record.ts';
@@ -33,20 +33,20 @@ const lone: Served = {
 };
 
 it('ends steps when clients have their tokens: a late one makes the next one shorter', () => {
-  const { steps, admitUs, toldUs } = measure([[], record], [lone]);
+  const { steps, admitUs, deliveryUs } = measure([[], record], [lone]);
   // The first chunk gives no token: it ends the usual 50 us late.
   expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
   expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
   expect(admitUs).toEqual([300]);
-  expect(toldUs).toBe(50);
+  expect(deliveryUs).toBe(50);
 });
 
 it('uses the last token of a step, and the step itself if tokens are missing', () => {
   const pair = [step(0, 900, 1, 2), step(1000, 900, 1, 2)];
-  expect(asSeen(pair, [1950, 930, 1990, 910])).toEqual([930, 1060]);
-  expect(asSeen(pair, [1950, 930, 910])).toEqual([1000, 1000]);
+  expect(clientStepUs(pair, [1950, 930, 1990, 910])).toEqual([930, 1060]);
+  expect(clientStepUs(pair, [1950, 930, 910])).toEqual([1000, 1000]);
   // Both arrived together: the second step contains the delay of the first.
-  expect(asSeen(pair, [1950, 1950, 1950, 1950])).toEqual([1950, 1]);
+  expect(clientStepUs(pair, [1950, 1950, 1950, 1950])).toEqual([1950, 1]);
 });
 
 it('joins graded steps with rehearsals, which give the ratios and the delay of tokens', () => {
@@ -64,9 +64,13 @@ it('joins graded steps with rehearsals, which give the ratios and the delay of t
         beside: true,
       })),
     ].map((step) => ({ ...step, seenUs: step.us }));
-  const one = (slow: number, admitUs: readonly number[], toldUs: number) => ({ steps: steps(slow), admitUs, toldUs });
+  const one = (slow: number, admitUs: readonly number[], deliveryUs: number) => ({
+    steps: steps(slow),
+    admitUs,
+    deliveryUs,
+  });
   const { measured, ...rest } = fitCalibration(one(1, [300, 100, 200], 9), [one(1.2, [], 40), one(1.2, [], 60)]);
-  expect(rest).toEqual({ steps: 48, admitUs: 200, toldUs: 40 });
+  expect(rest).toEqual({ steps: 48, admitUs: 200, deliveryUs: 40 });
   const stepUs = measured.decode.times.stepUs;
   expect(stepUs).toBeGreaterThan(4000);
   expect(stepUs).toBeLessThan(4800);

@@ -1,7 +1,7 @@
 // A run replayed from its records: equal inputs alone give equal decisions.
 import { expect, it } from 'vitest';
 import type { Calibration } from '../../src/bench/fidelity/fit.ts';
-import type { HeardStep, Past } from '../../src/bench/fidelity/history.ts';
+import type { DeliveredStep, Past } from '../../src/bench/fidelity/history.ts';
 import { replayTrace, type SimulatedCluster } from '../../src/bench/fidelity/simulated-run.ts';
 import { LinearCost } from '../../src/core/cost/linear-cost.ts';
 import type { PlacementTrace } from '../../src/core/protocol/request-trace.ts';
@@ -20,7 +20,7 @@ const capacityTokens = [4096, 4096];
 const bytesPerSecond = 1e8;
 const times = { stepUs: 400, rowUs: 100, keyUs: 0.05, decodeRowUs: 0, logitRowUs: 0 };
 const sizes = { layers: 6, kvBytesPerToken, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
-const [admitUs, toldUs] = [300, 90];
+const [admitUs, deliveryUs] = [300, 90];
 
 /** Steps that vary by half and more, independently. */
 class Uneven extends LinearCost {
@@ -50,14 +50,14 @@ function load(requests: number): readonly TraceRequest[] {
 
 /** A cluster with random message delays to the conductor. */
 function record(requests: readonly TraceRequest[]) {
-  const steps: HeardStep[][] = capacityTokens.map(() => []);
+  const steps: DeliveredStep[][] = capacityTokens.map(() => []);
   const startedUs = new Map<string, number>();
   const placed = new Map<string, PlacementTrace>();
   let cachedTokens = 0;
   const simulation = new Simulation({
     instances: capacityTokens.map((tokens) => ({
       role: 'mixed',
-      nic: { bytesPerSecond, us: toldUs },
+      nic: { bytesPerSecond, us: deliveryUs },
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: new Uneven(times, sizes), blocks: tokens / pageTokens },
@@ -71,16 +71,16 @@ function record(requests: readonly TraceRequest[]) {
     threads: {
       toInstanceUs: admitUs,
       receivedUs: (nowUs, instance, { stepEnded, started }) => {
-        const us = nowUs + toldUs + (scramble(nowUs) & 255);
+        const us = nowUs + deliveryUs + (scramble(nowUs) & 255);
         if (started !== undefined) startedUs.set(started, us);
         const last = steps[instance].at(-1);
         if (stepEnded && last !== undefined && last.shape.logitRows > 0)
-          steps[instance].splice(-1, 1, { ...last, heardUs: us });
+          steps[instance].splice(-1, 1, { ...last, deliveredUs: us });
         return us;
       },
     },
     watch: (instance, at, shape, [us]) => {
-      steps[instance].push({ startedUs: at, us, shape: { ...shape }, heardUs: undefined });
+      steps[instance].push({ startedUs: at, us, shape: { ...shape }, deliveredUs: undefined });
     },
     placed: (id, placement) => placed.set(id, placement),
     inspect: {
@@ -99,7 +99,7 @@ function record(requests: readonly TraceRequest[]) {
 
 const none = { ratios: new Float64Array(0), pauseUs: new Float64Array(0) };
 const kind = { times, alone: none, beside: none };
-const calibration: Calibration = { measured: { decode: kind, prompt: kind }, admitUs, toldUs, steps: 0 };
+const calibration: Calibration = { measured: { decode: kind, prompt: kind }, admitUs, deliveryUs, steps: 0 };
 const cluster: SimulatedCluster = {
   ...{ capacityTokens, kvBytesPerToken, layers: 6, aheadOfUse: true, bytesPerSecond, calibration },
 };

@@ -1,6 +1,6 @@
 // The soak bench's test of whether the memory of an idle process has settled.
 import { expect, test } from 'vitest';
-import { settled } from '../../src/bench/soak/settle.ts';
+import { settledMemory } from '../../src/bench/soak/settle.ts';
 
 const [leftAlone, stillUnchanged] = [1000, 6];
 
@@ -13,7 +13,7 @@ function serverOf(...resident: readonly number[]) {
     heapBytes: measured,
   });
   const pause = async (ms: number) => void pauses.push(ms);
-  return { pauses, run: () => settled(measure, leftAlone, pause) };
+  return { pauses, run: () => settledMemory(measure, leftAlone, pause) };
 }
 
 test('waits through a plateau until the allocators have given back everything', async () => {
@@ -35,5 +35,5 @@ test('a process that never settles is measured too', async () => {
 });
 
 test('a remote server has no measurable memory', async () => {
-  expect(await settled(undefined, leftAlone)).toBeUndefined();
+  expect(await settledMemory(undefined, leftAlone)).toBeUndefined();
 });

@@ -20,7 +20,7 @@ it.skipIf(loadNative() === undefined)('times prompts by the tier of their blocks
       onProgress: () => {},
     });
     expect(rows.map(({ from, cachedTokens, ssdBlocks }) => [from, cachedTokens, ssdBlocks])).toEqual([
-      ['nowhere', 0, 0],
+      ['not cached', 0, 0],
       ['pool', 128, 0],
       ['host memory', 128, 0],
       ['SSD', 128, 4],

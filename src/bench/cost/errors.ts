@@ -1,10 +1,10 @@
 // Errors of simulated points against measured ones, by point and by group.
 import { median, round } from '../statistics.ts';
-import type { Served, ServingPoint } from './points.ts';
+import type { ServingPoint, SimulatedLatency } from './points.ts';
 
 export interface PointErrors {
   readonly point: ServingPoint;
-  readonly served: Served;
+  readonly served: SimulatedLatency;
   /** (simulated - measured) / measured */
   readonly tpot: number;
   readonly ttft: number;
@@ -16,7 +16,7 @@ export interface GroupErrors {
   readonly points: number;
   readonly tpotError: number | undefined;
   readonly tpotBias: number | undefined;
-  /** Points of at most 16 clients: beyond, TTFT is mostly queueing. */
+  /** Points of at most 16 clients: with more, TTFT is mostly queueing. */
   readonly pointsTo16: number;
   readonly ttftErrorTo16: number | undefined;
   readonly ttftBiasTo16: number | undefined;
@@ -25,7 +25,7 @@ export interface GroupErrors {
 
 const fewClients = 16;
 
-export function errorsOf(point: ServingPoint, served: Served): PointErrors {
+export function errorsOf(point: ServingPoint, served: SimulatedLatency): PointErrors {
   return {
     point,
     served,
@@ -59,7 +59,7 @@ function medianPercent(values: readonly number[]): number | undefined {
   return middle === undefined ? undefined : round(100 * middle);
 }
 
-/** All of them, then by model, hardware, precision and tensor parallel. */
+/** Errors of all points, then of each model, hardware, precision and tensor-parallel size. */
 export function allGroups(errors: readonly PointErrors[]): readonly GroupErrors[] {
   const groups = new Map<string, PointErrors[]>();
   for (const error of errors) {

@@ -2,11 +2,11 @@
 import type { StepOverheads } from '../../core/cost/table-cost.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { hasFewClients, type PointErrors } from './errors.ts';
-import type { FrontTimes, ServingPoint } from './points.ts';
+import type { FrontendTimes, ServingPoint } from './points.ts';
 
 export interface Constants {
   readonly overheads: StepOverheads;
-  readonly front: FrontTimes;
+  readonly front: FrontendTimes;
 }
 
 export interface Fold {
@@ -67,7 +67,7 @@ function twoDigits(value: number): number {
 }
 
 /** Mean errors of TPOT, and of TTFT with few clients, over their targets of 10 % and 20 %. */
-function badness(errors: readonly PointErrors[]): number {
+function loss(errors: readonly PointErrors[]): number {
   const mean = (values: readonly number[]) =>
     values.reduce((sum, value) => sum + Math.min(errorMax, Math.abs(value)), 0) / Math.max(1, values.length);
   return mean(errors.map(({ tpot }) => tpot)) / 0.1 + mean(errors.filter(hasFewClients).map(({ ttft }) => ttft)) / 0.2;
@@ -98,15 +98,15 @@ export function searchConstants(
   });
   const without = (leftOut: (point: ServingPoint) => boolean): Constants => {
     const counted = searched.filter((point) => !leftOut(point));
-    let best = { constants: candidateConstants(0), badness: Number.POSITIVE_INFINITY };
-    const offer = (constants: Constants, errors: readonly PointErrors[]) => {
-      const now = badness(errors.filter(({ point }) => !leftOut(point)));
-      if (now < best.badness) best = { constants, badness: now };
+    let best = { constants: candidateConstants(0), loss: Number.POSITIVE_INFINITY };
+    const consider = (constants: Constants, errors: readonly PointErrors[]) => {
+      const found = loss(errors.filter(({ point }) => !leftOut(point)));
+      if (found < best.loss) best = { constants, loss: found };
     };
-    for (const { constants, errors } of tried) offer(constants, errors);
+    for (const { constants, errors } of tried) consider(constants, errors);
     for (let i = 0; i < search.steps; i++) {
       const constants = candidateConstants(i, best.constants);
-      offer(constants, measure(constants, counted));
+      consider(constants, measure(constants, counted));
     }
     return best.constants;
   };

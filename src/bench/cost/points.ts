@@ -24,13 +24,13 @@ export interface ServingPoint {
 }
 
 /** Time of a request before it reaches the engine: fixed, and per prompt token. */
-export interface FrontTimes {
+export interface FrontendTimes {
   readonly requestUs: number;
   readonly tokenUs: number;
 }
 
 /** Fitted together with `fittedOverheads`. */
-export const fittedFront: FrontTimes = { requestUs: 1111, tokenUs: 0.79 };
+export const fittedFrontend: FrontendTimes = { requestUs: 1111, tokenUs: 0.79 };
 
 export interface Deployment {
   readonly cost: StepCostModel;
@@ -38,23 +38,23 @@ export interface Deployment {
   readonly weightBytes: number;
 }
 
-/** Larger than that of a server (16), so that more equal steps coalesce: a request holds up to a hundred tokens more. */
+/** Larger than vLLM's 16, so that more equal steps coalesce; a request holds up to about a hundred tokens more. */
 const blockTokens = 128;
 /** Tokens of a step at most: vLLM's default for devices of this size (max_num_batched_tokens). */
 const stepRowsMax = 8192;
-/** Requests of a run per client; the first ones arrive at once, and count. */
+/** Requests of a run per client. The first requests of all clients arrive at once, and are counted too. */
 const rounds = 10;
 /** vLLM's default share of memory (gpu_memory_utilization), and its part besides weights and KV. */
 const memoryShare = 0.9;
 const reservedBytes = 3e9;
 
-export interface Served {
+export interface SimulatedLatency {
   readonly ttftMs: number;
   readonly tpotMs: number;
 }
 
 /** Means over all requests of a run. */
-export function simulatePoint(point: ServingPoint, deployment: Deployment, front: FrontTimes): Served {
+export function simulatePoint(point: ServingPoint, deployment: Deployment, front: FrontendTimes): SimulatedLatency {
   const { concurrency } = point;
   const ended = runClosedLoop({
     clients: concurrency,

@@ -9,7 +9,7 @@ import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';
 import { calibrate } from './calibrate.ts';
 import { type Calibration, fitCalibration, type Measurements, measure } from './fit.ts';
-import { type Chapter, History } from './history.ts';
+import { History, type HistoryPart } from './history.ts';
 import type { Served } from './live-run.ts';
 import { replayTrace, type SimulatedCluster, simulateTrace } from './simulated-run.ts';
 
@@ -21,7 +21,7 @@ export interface FidelityBench
   readonly vocabSize: number;
   readonly contextTokens: number;
   readonly requests: readonly TraceRequest[];
-  /** Loads of the same kind before and after it, so that a drift of the machine speed averages out. */
+  /** Loads of the same kind, served before and after the load, so that a drift of the machine speed averages out. */
   readonly rehearsals: readonly [readonly TraceRequest[], readonly TraceRequest[]];
   /** Duration of the calibration at the start. */
   readonly calibrationMs: number;
@@ -41,7 +41,7 @@ interface CalibrationFigures {
   readonly prompt: KindFigures;
   /** Delay from submission to the instance, and from the end of a step to the client. */
   readonly admitUs: number;
-  readonly toldUs: number;
+  readonly deliveryUs: number;
 }
 
 interface KindFigures {
@@ -51,8 +51,8 @@ interface KindFigures {
   readonly beside: readonly (number | undefined)[];
 }
 
-/** A request with different placements live and in the replay, and both placement traces. */
-export interface Parting {
+/** A request with different placements live and in the replay, with both placement traces. */
+export interface PlacementDifference {
   readonly index: number;
   readonly live: PlacementTrace | undefined;
   readonly replayed: PlacementTrace | undefined;
@@ -72,7 +72,7 @@ export interface FidelityReport {
   readonly samePlacement: number;
   readonly hitRatioDifference: number;
   /** The first requests with different placements, in order of arrival; each difference causes others. */
-  readonly partings: readonly Parting[];
+  readonly placementDifferences: readonly PlacementDifference[];
   /** Steps of the live run, and those with the same rows in the replay. */
   readonly steps: number;
   readonly matchedSteps: number;
@@ -82,7 +82,7 @@ export interface FidelityReport {
 const simulatedRuns = 5;
 
 /** Differences reported at most. */
-const partingsMax = 10;
+const differencesMax = 10;
 
 export async function benchFidelity(options: FidelityBench): Promise<FidelityReport> {
   const { cluster, records, requests, rehearsals, vocabSize, onProgress } = options;
@@ -96,26 +96,26 @@ export async function benchFidelity(options: FidelityBench): Promise<FidelityRep
   const calibration = fitCalibration(graded, rehearsed);
   const same = { ...options, calibration, bytesPerSecond: bytesPerSecond(cluster) };
   const past = history.until(load.to);
-  const meant = { ...load, meantUs: requests.map(({ arrivalUs }) => arrivalUs) };
-  const simulations = Array.from({ length: simulatedRuns }, (_, seed) => simulateTrace(same, past, meant, seed));
+  const planned = { ...load, plannedUs: requests.map(({ arrivalUs }) => arrivalUs) };
+  const simulations = Array.from({ length: simulatedRuns }, (_, seed) => simulateTrace(same, past, planned, seed));
   const replay = replayTrace(same, past, load.from);
   const { served, steps } = load;
   const [live, simulated, replayed] = [served, simulations.flatMap((one) => one.served), replay.served].map(figuresOf);
-  const partings = partingsOf(served, replay.served);
+  const differences = placementDifferencesOf(served, replay.served);
   return {
     ...{ requests: requests.length, calibration: figuresOfCalibration(calibration), live, simulated, replayed },
     ttftRatio: round(simulated.ttftMs / live.ttftMs),
     tbtRatio: round(simulated.tbtMs / live.tbtMs),
-    samePlacement: 1 - partings.length / served.length,
+    samePlacement: 1 - differences.length / served.length,
     hitRatioDifference: Math.abs(live.hitRatioTokens - replayed.hitRatioTokens),
-    partings: partings.slice(0, partingsMax),
+    placementDifferences: differences.slice(0, differencesMax),
     steps: steps.reduce((sum, all) => sum + all.length, 0),
     matchedSteps: replay.matchedSteps,
   };
 }
 
-/** Another load of the same kind shows how consecutive steps vary. */
-function measured({ steps, served }: Chapter): Measurements {
+/** The measurements of a rehearsal, which show how consecutive steps vary. */
+function measured({ steps, served }: HistoryPart): Measurements {
   return measure(steps, served);
 }
 
@@ -126,7 +126,7 @@ function bytesPerSecond(cluster: InferencePort): number | undefined {
   return bytes === 0 ? undefined : bytes / sent.reduce((sum, each) => sum + each.copySeconds, 0);
 }
 
-function figuresOfCalibration({ steps, measured, admitUs, toldUs }: Calibration): CalibrationFigures {
+function figuresOfCalibration({ steps, measured, admitUs, deliveryUs }: Calibration): CalibrationFigures {
   const quartiles = ({ ratios }: ObservedSteps) => [
     ratios.length,
     ...[25, 50, 75].map((p) => round(percentile([...ratios], p))),
@@ -134,7 +134,7 @@ function figuresOfCalibration({ steps, measured, admitUs, toldUs }: Calibration)
   const figures = ({ times, alone, beside }: MeasuredKind): KindFigures => ({
     ...{ times, alone: quartiles(alone), beside: quartiles(beside) },
   });
-  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs, toldUs };
+  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs, deliveryUs };
 }
 
 function figuresOf(served: readonly Served[]): Figures {
@@ -150,7 +150,7 @@ function figuresOf(served: readonly Served[]): Figures {
 }
 
 /** Requests with different placements, in order of arrival. */
-function partingsOf(live: readonly Served[], replayed: readonly Served[]): readonly Parting[] {
+function placementDifferencesOf(live: readonly Served[], replayed: readonly Served[]): readonly PlacementDifference[] {
   const there = new Map(replayed.map(({ index, placed }) => [index, placed]));
   return live
     .map(({ index, placed }) => ({ index, live: placed, replayed: there.get(index) }))

@@ -12,33 +12,31 @@ export interface Measurements {
   /** Delay from submission to the first step on an idle instance. */
   readonly admitUs: readonly number[];
   /** Typical delay from the end of a step to the client; undefined without observations. */
-  readonly toldUs: number | undefined;
+  readonly deliveryUs: number | undefined;
 }
 
 export interface Calibration {
   readonly measured: MeasuredSteps;
   readonly admitUs: number;
-  readonly toldUs: number;
+  readonly deliveryUs: number;
   readonly steps: number;
 }
 
 /** Longer gaps are waits for requests. */
 const gapUsMax = 2000;
 
-/**
- * @param records (instances): all steps of that time
- */
+/** Measures steps and the delays around them. @param records (instances): all steps of that time */
 export function measure(records: readonly (readonly RecordedStep[])[], served: readonly Served[]): Measurements {
   const late: number[] = [];
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
     const tokensUs = tokensAt(i, served);
-    const seenUs = asSeen(record, tokensUs);
-    late.push(...latenessUs(record, tokensUs).filter((us) => us !== undefined));
+    const seenUs = clientStepUs(record, tokensUs);
+    late.push(...deliveryDelaysUs(record, tokensUs).filter((us) => us !== undefined));
     return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
   });
   const admitUs = served.flatMap((one) => admitUsOf(one, records[one.placed?.instance ?? 0]) ?? []);
-  return { steps, admitUs, toldUs: median(late) };
+  return { steps, admitUs, deliveryUs: median(late) };
 }
 
 /** Delay from submission to the first step; undefined if the instance was busy. */
@@ -61,12 +59,12 @@ function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
 }
 
 /**
- * Step times as clients see them: a step with tokens ends when its last token arrives, so that a late arrival makes the next step
+ * Step times observed by clients. A step with tokens ends when its last token arrives, so that a late arrival makes the next step
  * shorter. A step without tokens ends the typical delay after its recorded end.
  * @param tokensUs of all sequences, in any order; if their count differs from the rows of logits, recorded ends are used
  */
-export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly number[] {
-  const lateUs = latenessUs(steps, tokensUs);
+export function clientStepUs(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly number[] {
+  const lateUs = deliveryDelaysUs(steps, tokensUs);
   if (lateUs.length === 0) return withGaps(steps).map(({ us }) => us);
   const usual = median(lateUs.filter((us) => us !== undefined)) ?? 0;
   const endsUs = steps.map(({ startedUs, us }, i) => startedUs + us + (lateUs[i] ?? usual));
@@ -75,7 +73,7 @@ export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number
 }
 
 /** (steps): delay from the end to the last token; undefined without tokens. Empty if token and logit counts differ. */
-export function latenessUs(
+export function deliveryDelaysUs(
   steps: readonly RecordedStep[],
   tokensUs: readonly number[],
 ): readonly (number | undefined)[] {
@@ -96,7 +94,7 @@ export function fitCalibration(graded: Measurements, rehearsed: readonly Measure
   return {
     measured: measureSteps(graded.steps, typical),
     admitUs: Math.max(0, Math.round(median(asUnderLoad.length > 0 ? asUnderLoad : graded.admitUs) ?? 0)),
-    toldUs: Math.max(0, Math.round(median(rehearsed.flatMap(({ toldUs }) => toldUs ?? [])) ?? 0)),
+    deliveryUs: Math.max(0, Math.round(median(rehearsed.flatMap(({ deliveryUs }) => deliveryUs ?? [])) ?? 0)),
     steps: graded.steps.length + typical.length,
   };
 }

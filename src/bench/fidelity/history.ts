@@ -1,48 +1,48 @@
-// The history of a live cluster since its start, for a simulated cluster to repeat.
+// The history of a live cluster since its start, which a simulated cluster repeats.
 import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
 import { type RecordedStep, readStepRecord } from '../../runtime/threads/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
-import { latenessUs, tokensAt } from './fit.ts';
+import { deliveryDelaysUs, tokensAt } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
 
 /** A step, and the arrival of its last token at a client; undefined without tokens. */
-export interface HeardStep extends RecordedStep {
-  readonly heardUs: number | undefined;
+export interface DeliveredStep extends RecordedStep {
+  readonly deliveredUs: number | undefined;
 }
 
-/** A request, and the time at which its client received the start. */
-export interface HeardRequest extends TraceRequest {
+/** A request, and the time at which its client received the event `started`. */
+export interface StartedRequest extends TraceRequest {
   readonly startedUs: number;
 }
 
 /** Arrivals, step times and delivery times, from the start of the history. */
 export interface Past {
-  readonly requests: readonly HeardRequest[];
+  readonly requests: readonly StartedRequest[];
   /** (instances) */
-  readonly steps: readonly (readonly HeardStep[])[];
+  readonly steps: readonly (readonly DeliveredStep[])[];
 }
 
 /** A part of the history. */
-export interface Chapter {
+export interface HistoryPart {
   /** In the order of their ends. */
   readonly served: readonly Served[];
   /** (instances): all steps of that time, by the clock of step records. */
   readonly steps: readonly (readonly RecordedStep[])[];
-  /** Places of its requests in the history. */
+  /** Range of its requests in the history. */
   readonly from: number;
   readonly to: number;
   /** Its start, from the start of the history. */
-  readonly beganUs: number;
+  readonly partStartUs: number;
 }
 
 export class History {
   readonly #cluster: InferencePort & ClusterPort;
   readonly #records: readonly SharedArrayBuffer[];
   readonly #vocabSize: number;
-  readonly #requests: HeardRequest[] = [];
+  readonly #requests: StartedRequest[] = [];
   /** (instances) */
-  readonly #steps: readonly HeardStep[][];
+  readonly #steps: readonly DeliveredStep[][];
   #names = 0;
   /** By the clock of step records. */
   #originUs: number | undefined;
@@ -59,23 +59,23 @@ export class History {
     return this.#records.length;
   }
 
-  /** Requests of different chapters share no blocks. */
-  async serve(requests: readonly TraceRequest[]): Promise<Chapter> {
+  /** Requests of different parts share no blocks. */
+  async serve(requests: readonly TraceRequest[]): Promise<HistoryPart> {
     const from = this.#requests.length;
     const before = this.#steps.map(({ length }) => length);
-    const salt = `chapter at ${from}`;
+    const salt = `part at ${from}`;
     const served = await serveTrace(this.#cluster, requests, { vocabSize: this.#vocabSize, salt });
     const steps = this.#records.map((record, i) => readStepRecord(record, before[i]));
     const [{ clockUs, arrivalUs }] = served;
     this.#originUs ??= clockUs - arrivalUs;
-    this.#write(requests, served, this.#originUs);
-    for (const [i, all] of steps.entries()) this.#writeSteps(i, all, served, this.#originUs);
-    const beganUs = clockUs - arrivalUs - this.#originUs;
-    return { served, steps, from, to: this.#requests.length, beganUs };
+    this.#append(requests, served, this.#originUs);
+    for (const [i, all] of steps.entries()) this.#appendSteps(i, all, served, this.#originUs);
+    const partStartUs = clockUs - arrivalUs - this.#originUs;
+    return { served, steps, from, to: this.#requests.length, partStartUs };
   }
 
-  /** Requests as they arrived, with block ids of this chapter alone. */
-  #write(requests: readonly TraceRequest[], served: readonly Served[], originUs: number): void {
+  /** Requests as they arrived, with block ids of this part alone. */
+  #append(requests: readonly TraceRequest[], served: readonly Served[], originUs: number): void {
     const inOrder = [...served].sort((a, b) => a.index - b.index);
     const name = this.#namer();
     for (const [i, { inputTokens, outputTokens, blocks }] of requests.entries()) {
@@ -92,7 +92,7 @@ export class History {
     }
   }
 
-  /** A block id of a chapter: equal for equal ids, unique without one. */
+  /** A block id of a part: equal for equal ids, unique without one. */
   #namer(): (id: number | undefined) => number {
     const known = new Map<number, number>();
     return (id) => {
@@ -102,12 +102,12 @@ export class History {
     };
   }
 
-  #writeSteps(instance: number, steps: readonly RecordedStep[], served: readonly Served[], originUs: number): void {
-    const lateUs = latenessUs(steps, tokensAt(instance, served));
+  #appendSteps(instance: number, steps: readonly RecordedStep[], served: readonly Served[], originUs: number): void {
+    const lateUs = deliveryDelaysUs(steps, tokensAt(instance, served));
     for (const [k, { startedUs, us, shape }] of steps.entries()) {
       const late = lateUs.at(k);
-      const heardUs = late === undefined ? undefined : startedUs + us + late - originUs;
-      this.#steps[instance].push({ startedUs: startedUs - originUs, us, shape, heardUs });
+      const deliveredUs = late === undefined ? undefined : startedUs + us + late - originUs;
+      this.#steps[instance].push({ startedUs: startedUs - originUs, us, shape, deliveredUs });
     }
   }
 

@@ -1,10 +1,11 @@
-// A trace served live: requests arrive by the trace, and client observations are recorded.
+// A trace served live: requests arrive at the times of the trace, and client observations are recorded.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../../core/protocol/ports.ts';
 import type { PlacementTrace } from '../../core/protocol/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { scramble } from '../../util/scramble.ts';
 import { pageTokens } from '../../util/step.ts';
+import { greedyRequest } from '../requests.ts';
 
 export interface Served {
   readonly index: number;
@@ -68,13 +69,9 @@ function requestOf(
   vocabSize: number,
   salt: string,
 ): GenerationRequest {
-  const sampling = {
-    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
-    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
-  };
   const prompt = Int32Array.from({ length: inputTokens }, (_, i) => {
     const block = blocks.length === 0 ? index : blocks[Math.floor(i / pageTokens)];
     return (scramble(scramble(block) + (i % pageTokens)) >>> 0) % vocabSize;
   });
-  return { id: `${salt} ${index}`, prompt, maxTokens: outputTokens, sampling, stopTokenIds: [], priority: 0, salt };
+  return greedyRequest(`${salt} ${index}`, prompt, outputTokens, salt);
 }

@@ -12,7 +12,7 @@ import { Simulation } from '../../sim/engine/simulation.ts';
 import type { SentTurn } from '../../sim/engine/simulation-config.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { Calibration } from './fit.ts';
-import type { HeardRequest, HeardStep, Past } from './history.ts';
+import type { DeliveredStep, Past, StartedRequest } from './history.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
@@ -33,11 +33,11 @@ export interface SimulatedRun {
   readonly matchedSteps: number;
 }
 
-type Recorded = RecordedSteps<HeardStep>;
+type Recorded = RecordedSteps<DeliveredStep>;
 
 /** The requests after the history, their step times, and their start. */
-interface Load {
-  readonly requests: readonly HeardRequest[];
+interface SimulatedLoad {
+  readonly requests: readonly StartedRequest[];
   readonly costOf: (instance: number, past: Recorded, simulation: () => Simulation) => StepCostModel;
   /** From this time on, steps end when clients have their tokens; undefined: never. */
   readonly drawnFromUs: number;
@@ -47,19 +47,23 @@ interface Load {
 export function simulateTrace(
   cluster: SimulatedCluster,
   { requests, steps }: Past,
-  { from, beganUs, meantUs }: { readonly from: number; readonly beganUs: number; readonly meantUs: readonly number[] },
+  {
+    from,
+    partStartUs,
+    plannedUs,
+  }: { readonly from: number; readonly partStartUs: number; readonly plannedUs: readonly number[] },
   seed: number,
 ): SimulatedRun {
   const { capacityTokens } = cluster;
   const past = { requests: requests.slice(0, from), steps };
   return run(cluster, past, {
-    requests: requests.slice(from).map((request, i) => ({ ...request, arrivalUs: beganUs + meantUs[i] })),
+    requests: requests.slice(from).map((request, i) => ({ ...request, arrivalUs: partStartUs + plannedUs[i] })),
     costOf: (i, recorded, simulation) => {
       const beside = () => simulation().isComputingBeside(i);
       const drawn = modelOf(cluster, i, { seed: seed * capacityTokens.length + i, beside });
-      return new Since(recorded, drawn, () => simulation().nowUs >= beganUs);
+      return new SwitchingCost(recorded, drawn, () => simulation().nowUs >= partStartUs);
     },
-    drawnFromUs: beganUs,
+    drawnFromUs: partStartUs,
   });
 }
 
@@ -72,7 +76,7 @@ export function replayTrace(cluster: SimulatedCluster, { requests, steps }: Past
   );
 }
 
-function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFromUs }: Load): SimulatedRun {
+function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFromUs }: SimulatedLoad): SimulatedRun {
   const { calibration, capacityTokens, kvBytesPerToken } = cluster;
   const recorded = past.steps.map((steps, i) => new RecordedSteps(steps, modelOf(cluster, i), () => simulation.nowUs));
   const matched = (): number => recorded.reduce((sum, each) => sum + each.matched, 0);
@@ -83,7 +87,7 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
   const simulation: Simulation = new Simulation({
     instances: capacityTokens.map((tokens, i) => ({
       role: 'mixed',
-      nic: { bytesPerSecond: cluster.bytesPerSecond ?? bytesPerSecondGuess, us: calibration.toldUs },
+      nic: { bytesPerSecond: cluster.bytesPerSecond ?? bytesPerSecondGuess, us: calibration.deliveryUs },
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: costOf(i, recorded[i], () => simulation), blocks: Math.floor(tokens / pageTokens) },
@@ -99,8 +103,10 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
     },
     threads: {
       toInstanceUs: calibration.admitUs,
-      receivedUs: (nowUs, i, said) =>
-        nowUs < drawnFromUs ? heardUs(nowUs, recorded[i], said, { startedUs, toldUs: calibration.toldUs }) : nowUs,
+      receivedUs: (nowUs, i, sent) =>
+        nowUs < drawnFromUs
+          ? deliveryTimeUs(nowUs, recorded[i], sent, { startedUs, deliveryUs: calibration.deliveryUs })
+          : nowUs,
     },
     placed: (id, placement) => placed.set(id, placement),
     inspect: {
@@ -124,15 +130,15 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFro
 }
 
 /** Delivers step ends and request starts at their recorded times, for steps with the rows of a recorded one. */
-function heardUs(
+function deliveryTimeUs(
   nowUs: number,
   { latest, previous, beganUs }: Recorded,
   { stepEnded, started }: SentTurn,
-  { startedUs, toldUs }: { readonly startedUs: (id: string) => number | undefined; readonly toldUs: number },
+  { startedUs, deliveryUs }: { readonly startedUs: (id: string) => number | undefined; readonly deliveryUs: number },
 ): number {
   const step = beganUs === nowUs ? previous : latest;
-  const tokensUs = stepEnded ? step?.heardUs : undefined;
-  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + toldUs;
+  const tokensUs = stepEnded ? step?.deliveredUs : undefined;
+  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + deliveryUs;
 }
 
 /** The assumption of the live conductor before the first transfer. */
@@ -145,15 +151,15 @@ function modelOf(cluster: SimulatedCluster, instance: number, variation?: Variat
 }
 
 /** A cost model that changes at a given time. */
-class Since implements StepCostModel {
+class SwitchingCost implements StepCostModel {
   readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
   readonly #now: () => StepCostModel;
 
-  constructor(before: StepCostModel, then: StepCostModel, isThen: () => boolean) {
-    this.#now = () => (isThen() ? then : before);
+  constructor(before: StepCostModel, then: StepCostModel, isSwitched: () => boolean) {
+    this.#now = () => (isSwitched() ? then : before);
     this.layers = then.layers;
     this.kvBytesPerToken = then.kvBytesPerToken;
     this.kvCapacityTokens = then.kvCapacityTokens;

@@ -3,7 +3,7 @@ import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
 
 export interface Endpoint {
-  /** With or without a closing `/v1`. */
+  /** With or without `/v1` at its end. */
   readonly url: string;
   readonly model: string;
   readonly apiKey: string | undefined;
@@ -22,18 +22,18 @@ export interface TimedRequest {
 export interface TimedAnswer {
   /** Undefined: no status line arrived. */
   readonly status: number | undefined;
-  /** Since the request was sent whole. */
+  /** Since the end of the request was sent. */
   readonly statusMs: number;
   readonly ttftMs: number | undefined;
   /** From the first token to the last. */
   readonly decodeMs: number;
-  /** Gaps between chunks that bring tokens. */
+  /** Gaps between chunks with tokens. */
   readonly gapsMs: readonly number[];
-  /** Counted by the server, or else chunks with text. */
+  /** As the server reports, else the number of chunks with tokens. */
   readonly outputTokens: number;
   readonly promptTokens: number;
   readonly cachedTokens: number;
-  /** Status 200, and a stream that ended by the protocol. */
+  /** Status 200, and a stream that ended with `[DONE]`. */
   readonly complete: boolean;
 }
 
@@ -49,7 +49,7 @@ interface ChunkBody {
 }
 
 /** The state of one stream. */
-class Progress {
+class StreamState {
   firstMs: number | undefined;
   lastMs = 0;
   usage: UsageBody | undefined;
@@ -73,22 +73,22 @@ class Progress {
   }
 }
 
-export async function timedCompletion(endpoint: Endpoint, asked: TimedRequest): Promise<TimedAnswer> {
+export async function timedCompletion(endpoint: Endpoint, timed: TimedRequest): Promise<TimedAnswer> {
   const body = JSON.stringify({
     model: endpoint.model,
-    prompt: asked.prompt,
-    max_tokens: asked.maxTokens,
+    prompt: timed.prompt,
+    max_tokens: timed.maxTokens,
     temperature: 0,
     ignore_eos: true,
     stream: true,
     stream_options: { include_usage: true },
   });
   const startMs = endpoint.now();
-  const progress = new Progress();
+  const progress = new StreamState();
   const { status, statusMs } = await stream(endpoint, body, startMs, (data) => {
     const waiting = progress.firstMs === undefined;
     progress.take(data, endpoint.now() - startMs);
-    if (waiting && progress.firstMs !== undefined) asked.onFirstToken?.();
+    if (waiting && progress.firstMs !== undefined) timed.onFirstToken?.();
   });
   const { usage, firstMs, lastMs, gapsMs } = progress;
   return {
@@ -98,7 +98,7 @@ export async function timedCompletion(endpoint: Endpoint, asked: TimedRequest): 
     decodeMs: lastMs - (firstMs ?? lastMs),
     gapsMs,
     outputTokens: usage?.completion_tokens ?? (firstMs === undefined ? 0 : gapsMs.length + 1),
-    promptTokens: usage?.prompt_tokens ?? asked.prompt.length,
+    promptTokens: usage?.prompt_tokens ?? timed.prompt.length,
     cachedTokens: usage?.prompt_tokens_details?.cached_tokens ?? 0,
     complete: status === 200 && progress.done,
   };
@@ -118,7 +118,7 @@ function stream(
   };
   return new Promise((resolve) => {
     let answered = { status: undefined as number | undefined, statusMs: 0 };
-    // A new connection: the server may close a kept one just as it is reused, which would count as lost.
+    // A new connection: the server may close an idle one at the moment of reuse, and the request would count as lost.
     const send = isSecure(endpoint) ? httpsRequest : httpRequest;
     let sentMs = startMs;
     const outgoing = send(at(endpoint, '/v1/completions'), { method: 'POST', agent: false, headers }, (incoming) => {
@@ -126,7 +126,7 @@ function stream(
       readLines(incoming, onData);
       incoming.on('close', () => resolve(answered));
     });
-    // Sending a burst of hundreds takes this client a while, which is not time of the server.
+    // Excludes the time in which this client sends a burst of hundreds of requests.
     outgoing.on('finish', () => {
       sentMs = endpoint.now();
     });

@@ -6,7 +6,7 @@ export interface PromptSource {
   take(tokens: number): number[];
 }
 
-/** Ids from [first, first + count): inside every vocabulary, and past the special tokens. */
+/** Prompts of ids from [first, first + count). */
 export function randomPrompts(first: number, count: number): PromptSource {
   return { take: (tokens) => Array.from({ length: tokens }, () => first + randomInt(count)) };
 }

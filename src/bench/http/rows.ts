@@ -72,8 +72,8 @@ async function streams({ endpoint, prompts, sizes }: RowContext, count: number):
   const rates: number[] = [];
   for (let wave = 0; wave < sizes.repeats; wave++) {
     const startMs = endpoint.now();
-    const wanted = Array.from({ length: count }, () => prompts.take(sizes.streamPromptTokens));
-    const answered = await atOnce(endpoint, wanted, sizes.outputTokens);
+    const tokenLists = Array.from({ length: count }, () => prompts.take(sizes.streamPromptTokens));
+    const answered = await atOnce(endpoint, tokenLists, sizes.outputTokens);
     rates.push(tokensPerSecond(answered, endpoint.now() - startMs));
     answers.push(...answered);
   }
@@ -86,7 +86,7 @@ async function streams({ endpoint, prompts, sizes }: RowContext, count: number):
   };
 }
 
-/** Seven requests start when the first of the same prefix has its first token. */
+/** One request, then seven of the same prefix, which start at its first token. */
 async function prefix({ endpoint, prompts, sizes }: RowContext): Promise<object> {
   const firstMs: number[] = [];
   const followersMs: number[] = [];
@@ -114,7 +114,7 @@ async function followFirst(
   sizes: RowSizes,
 ): Promise<{ first: TimedAnswer; followers: TimedAnswer[] }> {
   const shared = prompts.take(sizes.prefixTokens);
-  const ask = (extra: Partial<TimedRequest> = {}): Promise<TimedAnswer> =>
+  const send = (extra: Partial<TimedRequest> = {}): Promise<TimedAnswer> =>
     timedCompletion(endpoint, {
       prompt: [...shared, ...prompts.take(ownTokens)],
       maxTokens: sizes.outputTokens,
@@ -122,17 +122,17 @@ async function followFirst(
     });
   let others: Promise<TimedAnswer[]> = Promise.resolve([]);
   const onFirstToken = (): void => {
-    others = Promise.all(Array.from({ length: sharingStreams - 1 }, () => ask()));
+    others = Promise.all(Array.from({ length: sharingStreams - 1 }, () => send()));
   };
-  const first = await ask({ onFirstToken });
+  const first = await send({ onFirstToken });
   return { first, followers: await others };
 }
 
-/** Requests of one prefix that start at once: how many prompt tokens were computed, against one prompt's. */
+/** Requests of one prefix that start at once: the prompt tokens that were computed, over those of one prompt. */
 async function together({ endpoint, prompts, sizes }: RowContext): Promise<object> {
   const shared = prompts.take(sizes.prefixTokens);
-  const wanted = Array.from({ length: sharingStreams }, () => [...shared, ...prompts.take(ownTokens)]);
-  const answers = await atOnce(endpoint, wanted, sizes.outputTokens);
+  const tokenLists = Array.from({ length: sharingStreams }, () => [...shared, ...prompts.take(ownTokens)]);
+  const answers = await atOnce(endpoint, tokenLists, sizes.outputTokens);
   for (const answer of answers) expectTtft('together', answer);
   const computed = answers.reduce((sum, { promptTokens, cachedTokens }) => sum + promptTokens - cachedTokens, 0);
   return {
@@ -143,7 +143,7 @@ async function together({ endpoint, prompts, sizes }: RowContext): Promise<objec
   };
 }
 
-/** Prefill of a long prompt alone, then with consecutive health checks beside it until there are enough. */
+/** Prefills of a long prompt alone, then with consecutive health checks beside them until there are enough. */
 async function long({ endpoint, prompts, sizes }: RowContext): Promise<object> {
   const prefill = (): Promise<TimedAnswer> =>
     timedCompletion(endpoint, { prompt: prompts.take(sizes.longTokens), maxTokens: 1 });
@@ -193,8 +193,8 @@ class HealthCalls {
 
 async function overload({ endpoint, prompts, sizes }: RowContext): Promise<object> {
   const startMs = endpoint.now();
-  const wanted = Array.from({ length: sizes.overloadRequests }, () => prompts.take(sizes.streamPromptTokens));
-  const answers = await atOnce(endpoint, wanted, sizes.outputTokens);
+  const tokenLists = Array.from({ length: sizes.overloadRequests }, () => prompts.take(sizes.streamPromptTokens));
+  const answers = await atOnce(endpoint, tokenLists, sizes.outputTokens);
   const elapsedMs = endpoint.now() - startMs;
   const served = answers.filter(({ complete }) => complete);
   const refused = answers.filter(({ status }) => status === 429);
@@ -210,8 +210,8 @@ async function overload({ endpoint, prompts, sizes }: RowContext): Promise<objec
   };
 }
 
-function atOnce(endpoint: Endpoint, wanted: readonly number[][], maxTokens: number): Promise<TimedAnswer[]> {
-  return Promise.all(wanted.map((prompt) => timedCompletion(endpoint, { prompt, maxTokens })));
+function atOnce(endpoint: Endpoint, tokenLists: readonly number[][], maxTokens: number): Promise<TimedAnswer[]> {
+  return Promise.all(tokenLists.map((prompt) => timedCompletion(endpoint, { prompt, maxTokens })));
 }
 
 function latencies(answers: readonly TimedAnswer[]): object {
@@ -233,7 +233,7 @@ function countComplete(answers: readonly TimedAnswer[]): number {
   return answers.filter(({ complete }) => complete).length;
 }
 
-/** Requires the figure that a row measures. */
+/** The time to first token, which a row requires. @throws Error if there is none */
 function expectTtft(row: string, { ttftMs, status, promptTokens }: TimedAnswer): number {
   if (ttftMs !== undefined) return ttftMs;
   throw new Error(

@@ -12,7 +12,7 @@ export interface HttpBenchOptions {
   readonly sizes: RowSizes;
   /** Called as rows end. */
   readonly onRow?: (name: string, row: object) => void;
-  /** Milliseconds of a steady clock; the process's own unless given. */
+  /** Milliseconds of a steady clock; default: `performance.now`. */
   readonly now?: () => number;
 }
 
@@ -23,7 +23,7 @@ export interface HttpBenchReport {
   readonly rows: Readonly<Record<string, object>>;
 }
 
-// Ids that any real vocabulary has, past the special tokens.
+// Ids in the vocabulary of every model, above the special tokens.
 const firstTokenId = 300;
 const tokenIds = 3500;
 
@@ -49,7 +49,7 @@ export async function benchHttp(options: HttpBenchOptions): Promise<HttpBenchRep
   return { url, model, sizes, rows: results };
 }
 
-/** Warms up: the first request of a process is slower, and a server that refuses it would refuse every row. */
+/** Sends one untimed request: the first request of a process is slower, and its refusal ends the bench early. */
 async function warmUp(endpoint: Endpoint, prompt: readonly number[]): Promise<void> {
   const { complete, status } = await timedCompletion(endpoint, { prompt, maxTokens: warmUpOutputTokens });
   if (!complete) {

@@ -8,17 +8,17 @@ export interface AttentionBenchOptions {
   readonly threads: number;
   readonly kv: KvType;
   readonly shape: HeadsShape;
-  /** One of each range of context length by default: under 8k, 8k to 32k, above. */
+  /** Context lengths; the default has one below 8k, one up to 32k and one above. */
   readonly contexts: readonly number[];
   /** Rows of a prefill chunk. */
   readonly queries: number;
-  /** Memory of the roof and of the decode rows; below 1024 it may fit a cache. */
+  /** Memory that the roof and the decode rows read; less than 1024 may fit into a cache. */
   readonly mebibytes: number;
   readonly repeats: number;
   readonly onProgress?: (line: string) => void;
 }
 
-/** The split of the work of a row. Tiles and groups never change bits. */
+/** The division of a row into tasks. It never changes the bits of the result. */
 export interface SplitReport {
   readonly tileTokens: number;
   readonly groupRanges: number;
@@ -98,7 +98,7 @@ function withLab<T>(threads: number, use: (lab: KernelLab) => T): T {
   }
 }
 
-/** Roof and peak are the better of two measurements, before and after, on a shared machine. */
+/** The roof is the better of two measurements, before and after, since the machine may be shared. */
 function decodeRow(lab: KernelLab, options: AttentionBenchOptions, context: number): AttentionDecodeRow {
   const { kv, shape, mebibytes, repeats } = options;
   const before = lab.readRoof(mebibytes);

@@ -9,7 +9,7 @@ export interface NamedShape extends LayerShape {
   readonly name: string;
 }
 
-/** Layers of a Llama-shaped model as the engine runs them: q, k, v in one, gate and up in one. */
+/** Linear layers of a Llama-shaped model as the engine runs them: q, k and v fused, gate and up fused. */
 function modelShapes(model: string, hidden: number, ffn: number, qkv: number, vocabulary: number): NamedShape[] {
   return [
     { name: `${model}.qkv`, rows: qkv, columns: hidden },
@@ -20,7 +20,7 @@ function modelShapes(model: string, hidden: number, ffn: number, qkv: number, vo
   ];
 }
 
-/** The shapes of SmolLM2-135M and of Llama 3.2 1B (its vocabulary cut to 32,000, as in the peer's random files). */
+/** The shapes of SmolLM2-135M and of Llama 3.2 1B, the latter with a vocabulary of 32,000 as in `tools/peer-llama`. */
 export const gemmShapes: readonly NamedShape[] = [
   ...modelShapes('135m', 576, 1536, 960, 49_152),
   ...modelShapes('1b', 2048, 8192, 3072, 32_000),
@@ -32,7 +32,7 @@ export interface GemmBenchOptions {
   readonly inputs: readonly InputForm[];
   /** Input rows. */
   readonly rows: readonly number[];
-  /** Weights that one timed run reads at least, in copies of the layer. */
+  /** Least amount of weights that a timed run reads, in copies of the layer. */
   readonly mebibytes: number;
   readonly repeats: number;
   /** Upper limits of this machine; undefined without a measurement. */
@@ -69,7 +69,7 @@ export interface GemmBenchReport {
   readonly rows: readonly GemmRow[];
 }
 
-/** Operations of a timed run at most, unless one layer has more: many rows do not depend on cold weights. */
+/** Largest number of operations of a timed run, unless one layer has more: with many rows the time does not depend on cold weights. */
 const operationsMax = 2e10;
 
 const floats: readonly WeightType[] = ['f32', 'f16', 'bf16'];
@@ -89,8 +89,10 @@ export function benchGemm(backend: Backend, options: GemmBenchOptions): GemmBenc
   }
   if (rows.length === 0) {
     const { shapes, types } = options;
-    const asked = `${shapes.map(({ name }) => name).join(', ')} in ${types.join(', ')} with ${options.inputs.join(', ')}`;
-    throw new Error(`Cannot bench layers: the blocks of the types do not fit, or int8 inputs meet floats: ${asked}`);
+    const selection = `${shapes.map(({ name }) => name).join(', ')} in ${types.join(', ')} with ${options.inputs.join(', ')}`;
+    throw new Error(
+      `Cannot bench layers: the blocks of the types do not fit, or int8 inputs are combined with float weights: ${selection}`,
+    );
   }
   const { mebibytes, limits } = options;
   return { isa: backend.isa, threads: backend.threads, mebibytes, limits, rows };

@@ -29,17 +29,17 @@ export class KernelLab {
     this.#team = found.native.createBackend(nativeIsas.indexOf(this.isa), threads);
   }
 
-  /** GB/s of reading `mebibytes` of contiguous memory on huge pages: from 1024 on a roof of memory, below it of caches. */
+  /** GB/s of reading `mebibytes` of contiguous memory on huge pages: the roof of memory from 1024 on, that of caches below. */
   readRoof(mebibytes: number): number {
     return this.#native.readRoof(this.#team, mebibytes, roofRepeats) / 1e9;
   }
 
-  /** GFLOP/s of the instruction that attention multiplies by, from registers. */
+  /** GFLOP/s of the multiply instruction of attention, with operands in registers. */
   attentionPeak(type: KvType): number {
     return this.#native.attentionPeak(this.#team, kvTypeCodes[type]) / 1e9;
   }
 
-  /** GFLOP/s (of int8: giga operations) of the instruction that linear layers multiply by, from registers. */
+  /** GFLOP/s (for int8: giga operations) of the multiply instruction of linear layers, with operands in registers. */
   productPeak(inputs: InputForm): number {
     return this.#native.productPeak(this.#team, inputFormCodes[inputs]) / 1e9;
   }

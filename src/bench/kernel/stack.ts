@@ -1,4 +1,4 @@
-// Copies of one linear layer behind each other in a program: what the gemm bench times, over any backend.
+// Copies of one linear layer in one program, which the gemm bench times on any backend.
 
 import { greedySampling } from '../../engine/plain-step.ts';
 import type { InputForm, Program } from '../../graph/program.ts';
@@ -13,8 +13,8 @@ export interface LayerShape {
   readonly columns: number;
 }
 
-/** Weight rows that are generated once and packed repeatedly. */
-const madeRows = 16;
+/** Weight rows that are generated; a layer repeats them. */
+const distinctRows = 16;
 
 /** Enough packed copies of a layer for at least `bytes`, so that none remains in a cache. */
 export class LayerStack {
@@ -70,9 +70,9 @@ export class LayerStack {
   #packedLayer(type: WeightType, stored: Uint8Array): LinearHandle {
     const { rows, columns } = this.#shape;
     const linear = this.#backend.createLinear({ columns, segments: [{ type, rows }], inputs: this.#inputs });
-    for (let row = 0; row < rows; row += madeRows) {
-      const count = Math.min(madeRows, rows - row);
-      this.#backend.packRows(linear, 0, row, count, stored.subarray(0, (stored.length / madeRows) * count));
+    for (let row = 0; row < rows; row += distinctRows) {
+      const count = Math.min(distinctRows, rows - row);
+      this.#backend.packRows(linear, 0, row, count, stored.subarray(0, (stored.length / distinctRows) * count));
     }
     return linear;
   }
@@ -98,7 +98,7 @@ export class LayerStack {
 }
 
 function storedRows(type: WeightType, columns: number): Uint8Array {
-  const values = Float32Array.from({ length: madeRows * columns }, (_, i) => 0.05 * Math.sin(1.3 * i + 0.1));
+  const values = Float32Array.from({ length: distinctRows * columns }, (_, i) => 0.05 * Math.sin(1.3 * i + 0.1));
   return quantise(type, values);
 }
 

@@ -1,6 +1,6 @@
 // Streamed completions over HTTP with known texts, and their outcomes.
 
-export type Fate =
+export type OutcomeKind =
   /** The complete expected text. */
   | 'right'
   /** A different or truncated text without an error. */
@@ -11,14 +11,14 @@ export type Fate =
   | 'failed';
 
 export interface Outcome {
-  readonly fate: Fate;
+  readonly kind: OutcomeKind;
   /** Tokens of a correct answer. */
   readonly tokens: number;
   /** The message of a failure or unexpected status. */
   readonly why?: string | undefined;
 }
 
-export interface Question {
+export interface KnownRequest {
   readonly kind: number;
   readonly maxTokens: number;
 }
@@ -36,15 +36,15 @@ interface Answer {
 }
 
 /** A server and its model id. */
-export interface Asked {
+export interface Target {
   readonly url: string;
   readonly model: string;
 }
 
-/** A request has the same answer on every instance: its random numbers depend on its seed alone. */
-export async function ask({ url, model }: Asked, { kind, maxTokens }: Question): Promise<Answer> {
+/** Sends a request. Its output is the same on every instance, since its random numbers depend on its seed alone. */
+export async function complete({ url, model }: Target, { kind, maxTokens }: KnownRequest): Promise<Answer> {
   const prompt =
-    `Story ${kind}: once upon a time, in a house by the sea, there lived somebody who counted to ${kind * kind}. `.repeat(
+    `Story ${kind}: once upon a time, in a house by the sea, there lived a sailor counting to ${kind * kind}. `.repeat(
       3,
     );
   const sampling = { temperature: 0.8, seed: kind, max_tokens: maxTokens, ignore_eos: true, stream: true };
@@ -74,12 +74,16 @@ export async function ask({ url, model }: Asked, { kind, maxTokens }: Question):
   }
 }
 
-export function judge({ status, text, finished, error }: Answer, expected: string, { maxTokens }: Question): Outcome {
-  if (status === 429) return { fate: 'refused', tokens: 0 };
+export function judge(
+  { status, text, finished, error }: Answer,
+  expected: string,
+  { maxTokens }: KnownRequest,
+): Outcome {
+  if (status === 429) return { kind: 'refused', tokens: 0 };
   // The text before a failure must be correct too.
-  if (!expected.startsWith(text)) return { fate: 'wrong', tokens: 0, why: `'${text.slice(0, 60)}'` };
-  if (status !== 200 || error !== undefined) return { fate: 'failed', tokens: 0, why: `${status}: ${error}` };
+  if (!expected.startsWith(text)) return { kind: 'wrong', tokens: 0, why: `'${text.slice(0, 60)}'` };
+  if (status !== 200 || error !== undefined) return { kind: 'failed', tokens: 0, why: `${status}: ${error}` };
   return finished && text === expected
-    ? { fate: 'right', tokens: maxTokens }
-    : { fate: 'wrong', tokens: 0, why: 'cut short' };
+    ? { kind: 'right', tokens: maxTokens }
+    : { kind: 'wrong', tokens: 0, why: 'cut short' };
 }

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { firstModel } from '../http/client.ts';
 import { median, round } from '../statistics.ts';
-import { type Asked, ask, type Fate, judge, type Question } from './answers.ts';
+import { complete, judge, type KnownRequest, type OutcomeKind, type Target } from './answers.ts';
 
 /** A cluster with instances as processes. */
 export interface KillableCluster {
@@ -26,7 +26,7 @@ export interface KillsBench {
   readonly onProgress: (line: string) => void;
 }
 
-interface WindowFigures extends Readonly<Record<Fate, number>> {
+interface WindowFigures extends Readonly<Record<OutcomeKind, number>> {
   readonly tokens: number;
 }
 
@@ -42,35 +42,35 @@ export interface KillsReport {
   readonly medianRatio: number;
   /** Distinct failure messages. */
   readonly failures: readonly string[];
-  /** While idle. */
+  /** Of the idle cluster. */
   readonly pagesUsedEnd: number;
   readonly residentGrowth: number | undefined;
 }
 
 const kinds = 48;
 const capacitySeconds = 5;
-const lanes = 32;
+const clients = 32;
 
 /** @throws Error if the cluster does not become idle */
 export async function benchKills(options: KillsBench): Promise<KillsReport> {
   const { url } = options.cluster;
   const bench = new Kills(options, { url, model: await firstModel({ url, apiKey: undefined }) });
-  await bench.learn();
+  await bench.recordExpected();
   const capacity = await bench.capacity();
   const requestsPerSecond = capacity * options.overload;
-  options.onProgress(`serves ${capacity.toFixed(1)} requests/s: ${requestsPerSecond.toFixed(1)} come`);
+  options.onProgress(`serves ${capacity.toFixed(1)} requests/s: sending ${requestsPerSecond.toFixed(1)}`);
   const before = options.cluster.residentBytes();
   const pairs = Math.max(1, Math.round(options.seconds / options.windowSeconds));
   const [calm, killed]: WindowFigures[][] = [[], []];
   for (let i = 0; i < pairs; i++) {
     calm.push(await bench.window(requestsPerSecond, false));
     killed.push(await bench.window(requestsPerSecond, true));
-    await bench.rest();
+    await bench.waitUntilIdle();
     options.onProgress(
       `${calm[i].tokens} tokens without kills, ${killed[i].tokens} with, of windows ${i + 1} of ${pairs}`,
     );
   }
-  const pagesUsedEnd = await bench.rest();
+  const pagesUsedEnd = await bench.waitUntilIdle();
   const after = options.cluster.residentBytes();
   const [calmAll, killedAll] = [calm, killed].map(sumOf);
   return {
@@ -88,36 +88,36 @@ class Kills {
   readonly failures = new Set<string>();
   kills = 0;
   readonly #options: KillsBench;
-  readonly #server: Asked;
+  readonly #server: Target;
   readonly #expected: string[] = [];
-  #asked = 0;
+  #requests = 0;
 
-  constructor(options: KillsBench, asked: Asked) {
+  constructor(options: KillsBench, server: Target) {
     this.#options = options;
-    this.#server = asked;
+    this.#server = server;
   }
 
-  /** The answer to each question without faults. */
-  async learn(): Promise<void> {
+  /** Records the output of each request without faults. */
+  async recordExpected(): Promise<void> {
     for (let kind = 0; kind < kinds; kind++) {
-      const { status, text, finished, error } = await ask(this.#server, question(kind));
-      if (!finished) throw new Error(`Cannot start: question ${kind} has no answer: ${status}: ${error}`);
+      const { status, text, finished, error } = await complete(this.#server, knownRequest(kind));
+      if (!finished) throw new Error(`Cannot start: request ${kind} has no output: ${status}: ${error}`);
       this.#expected.push(text);
     }
   }
 
-  /** Request rate of closed-loop lanes. */
+  /** Requests per second that closed-loop clients complete. */
   async capacity(): Promise<number> {
     const end = performance.now() + 1000 * capacitySeconds;
     let answered = 0;
-    const lane = async (): Promise<void> => {
-      while (performance.now() < end) if ((await this.#ask()).fate === 'right' && performance.now() < end) answered++;
+    const client = async (): Promise<void> => {
+      while (performance.now() < end) if ((await this.#send()).kind === 'right' && performance.now() < end) answered++;
     };
-    await Promise.all(Array.from({ length: lanes }, lane));
+    await Promise.all(Array.from({ length: clients }, client));
     return answered / capacitySeconds;
   }
 
-  /** Answers within the window count, for requests of any time. */
+  /** Sends requests for one window. Outputs that end within it count, also those of earlier requests. */
   async window(requestsPerSecond: number, kills: boolean): Promise<WindowFigures> {
     const { windowSeconds, everySeconds } = this.#options;
     const start = performance.now();
@@ -128,10 +128,10 @@ class Kills {
     for (let sent = 0; performance.now() < end; sent++) {
       const dueMs = start + (1000 * sent) / requestsPerSecond - performance.now();
       if (dueMs > 0) await sleep(dueMs);
-      const one = this.#ask().then(({ fate, tokens }) => {
+      const one = this.#send().then(({ kind, tokens }) => {
         open.delete(one);
-        if (performance.now() > end && fate === 'right') return;
-        figures[fate]++;
+        if (performance.now() > end && kind === 'right') return;
+        figures[kind]++;
         figures.tokens += tokens;
       });
       open.add(one);
@@ -150,17 +150,17 @@ class Kills {
     }
   }
 
-  async #ask() {
-    const asked = question(this.#asked++ % kinds);
-    const outcome = judge(await ask(this.#server, asked), this.#expected[asked.kind], asked);
-    if (outcome.why !== undefined) this.failures.add(`${outcome.fate}: ${outcome.why}`.slice(0, 200));
+  async #send() {
+    const request = knownRequest(this.#requests++ % kinds);
+    const outcome = judge(await complete(this.#server, request), this.#expected[request.kind], request);
+    if (outcome.why !== undefined) this.failures.add(`${outcome.kind}: ${outcome.why}`.slice(0, 200));
     return outcome;
   }
 
   /** Waits until all instances serve and are idle. @returns used pages */
-  async rest(): Promise<number> {
+  async waitUntilIdle(): Promise<number> {
     const { url, instances } = this.#options.cluster;
-    for (let tries = 0; tries < 300; tries++) {
+    for (let checks = 0; checks < 300; checks++) {
       const health = (await (await fetch(`${url}/health`)).json()) as { instances?: { ready: number } };
       const metrics = await (await fetch(`${url}/metrics`)).text();
       const gauge = (name: string): number => Number(new RegExp(`^${name} (.+)$`, 'm').exec(metrics)?.[1]);
@@ -175,7 +175,7 @@ class Kills {
 }
 
 /** Outputs of 16 to 63 tokens. */
-function question(kind: number): Question {
+function knownRequest(kind: number): KnownRequest {
   return { kind, maxTokens: 16 + ((kind * 7) % 48) };
 }
 

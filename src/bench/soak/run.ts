@@ -1,8 +1,8 @@
 // `kvasir bench soak`: minutes of mixed traffic, then idle time; memory that remains in use is a leak.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { firstModel } from '../http/client.ts';
-import { type Fate, send } from './send.ts';
-import { type ServerMemory, settled } from './settle.ts';
+import { type RequestOutcome, send } from './send.ts';
+import { type ServerMemory, settledMemory } from './settle.ts';
 import { Traffic } from './traffic.ts';
 
 export interface SoakOptions {
@@ -14,7 +14,7 @@ export interface SoakOptions {
   /** Requests of a burst, once per `burstMs`; more than the queue of the server holds. */
   readonly burst: number;
   readonly seed: number;
-  /** Forces a collection, trims the native heap and measures; undefined for a server elsewhere. */
+  /** Forces a collection, trims the native heap and measures; undefined for a server that the bench did not start. */
   readonly measure: (() => Promise<ServerMemory>) | undefined;
   readonly onSample?: (sample: SoakSample) => void;
 }
@@ -23,13 +23,13 @@ export interface SoakSample {
   readonly seconds: number;
   readonly requests: number;
   readonly pagesUsed: number;
-  /** With running requests, garbage of compute threads included; undefined for a server elsewhere. */
+  /** With running requests and the garbage of compute threads; undefined for a server that the bench did not start. */
   readonly residentBytes: number | undefined;
-  /** Heaps of the threads that could collect: not that of a busy instance. */
+  /** Heaps of the threads that ran a collection; a busy instance did not. */
   readonly heapBytes: number | undefined;
 }
 
-export interface SoakReport extends Readonly<Record<Fate, number>> {
+export interface SoakReport extends Readonly<Record<RequestOutcome, number>> {
   readonly url: string;
   readonly minutes: number;
   readonly requests: number;
@@ -47,7 +47,7 @@ export interface SoakReport extends Readonly<Record<Fate, number>> {
 const burstMs = 20_000;
 const sampleMs = 10_000;
 const refusedPauseMs = 200;
-const firstPartMsMax = 60_000;
+const warmUpMsMax = 60_000;
 /** Time between two idle measurements. */
 const quietMsMax = 1000;
 
@@ -57,20 +57,20 @@ export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
   const model = await firstModel({ url, apiKey });
   const soak = new Soak(options, new Traffic(options.seed, model, true));
   const wholeMs = minutes * 60_000;
-  const firstMs = Math.min(firstPartMsMax, wholeMs / 5);
+  const firstMs = Math.min(warmUpMsMax, wholeMs / 5);
   const quietMs = Math.min(quietMsMax, wholeMs / 60);
-  await soak.play(firstMs);
-  await soak.rest();
-  const before = await settled(measure, quietMs);
-  await soak.play(wholeMs - firstMs);
-  const pagesUsedEnd = await soak.rest();
-  const after = await settled(measure, quietMs);
+  await soak.runTraffic(firstMs);
+  await soak.waitUntilIdle();
+  const before = await settledMemory(measure, quietMs);
+  await soak.runTraffic(wholeMs - firstMs);
+  const pagesUsedEnd = await soak.waitUntilIdle();
+  const after = await settledMemory(measure, quietMs);
   const [first, last] = [before?.residentBytes, after?.residentBytes];
   return {
     url,
     minutes,
-    requests: Object.values(soak.fates).reduce((sum, count) => sum + count, 0),
-    ...soak.fates,
+    requests: Object.values(soak.outcomes).reduce((sum, count) => sum + count, 0),
+    ...soak.outcomes,
     residentMinuteOneBytes: first,
     residentEndBytes: last,
     growth: first === undefined || last === undefined ? undefined : last / first - 1,
@@ -82,7 +82,7 @@ export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
 }
 
 class Soak {
-  readonly fates: Record<Fate, number> = { completed: 0, cancelled: 0, refused: 0, rejected: 0, lost: 0 };
+  readonly outcomes: Record<RequestOutcome, number> = { completed: 0, cancelled: 0, refused: 0, rejected: 0, lost: 0 };
   readonly samples: SoakSample[] = [];
   readonly #options: SoakOptions;
   readonly #traffic: Traffic;
@@ -94,29 +94,29 @@ class Soak {
   }
 
   /** Sends traffic for a time; resolves when every request has its answer. */
-  async play(ms: number): Promise<void> {
+  async runTraffic(ms: number): Promise<void> {
     const endMs = performance.now() + ms;
-    const going = (): boolean => performance.now() < endMs;
+    const isRunning = (): boolean => performance.now() < endMs;
     const lane = async (): Promise<void> => {
-      while (going()) {
-        // A refused lane waits before its next request, as clients do.
+      while (isRunning()) {
+        // Like a client, a lane waits after a refusal.
         if ((await this.#send(this.#traffic.next())) === 'refused') await sleep(refusedPauseMs);
       }
     };
     const bursts = async (): Promise<void> => {
-      for (; going(); await this.#pause(burstMs, endMs)) {
+      for (; isRunning(); await this.#pause(burstMs, endMs)) {
         await Promise.all(Array.from({ length: this.#options.burst }, () => this.#send(this.#traffic.short())));
       }
     };
     const samples = async (): Promise<void> => {
-      for (; going(); await this.#pause(sampleMs, endMs)) await this.#sample();
+      for (; isRunning(); await this.#pause(sampleMs, endMs)) await this.#sample();
     };
     await Promise.all([...Array.from({ length: this.#options.lanes }, lane), bursts(), samples()]);
   }
 
   /** Waits until the server is idle. @returns used pages */
-  async rest(): Promise<number> {
-    for (let tries = 0; tries < 200; tries++) {
+  async waitUntilIdle(): Promise<number> {
+    for (let checks = 0; checks < 200; checks++) {
       const [running, waiting, used] = await this.#gauges();
       if (running === 0 && waiting === 0 && used === 0) return used;
       await sleep(100);
@@ -124,10 +124,10 @@ class Soak {
     return (await this.#gauges())[2];
   }
 
-  async #send(asked: ReturnType<Traffic['next']>): Promise<Fate> {
-    const fate = await send(this.#options.url, asked, this.#options.apiKey);
-    this.fates[fate]++;
-    return fate;
+  async #send(request: ReturnType<Traffic['next']>): Promise<RequestOutcome> {
+    const outcome = await send(this.#options.url, request, this.#options.apiKey);
+    this.outcomes[outcome]++;
+    return outcome;
   }
 
   async #pause(ms: number, endMs: number): Promise<void> {
@@ -138,7 +138,7 @@ class Soak {
     const memory = await this.#options.measure?.();
     const sample = {
       seconds: Math.round((performance.now() - this.#startMs) / 1000),
-      requests: Object.values(this.fates).reduce((sum, count) => sum + count, 0),
+      requests: Object.values(this.outcomes).reduce((sum, count) => sum + count, 0),
       pagesUsed: (await this.#gauges())[2],
       residentBytes: memory?.residentBytes,
       heapBytes: memory?.heapBytes,

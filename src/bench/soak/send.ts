@@ -2,7 +2,7 @@
 import { request } from 'node:http';
 import type { SoakRequest } from './traffic.ts';
 
-export type Fate =
+export type RequestOutcome =
   | 'completed'
   /** Cancelled by this client on purpose. */
   | 'cancelled'
@@ -14,56 +14,56 @@ export type Fate =
   | 'lost';
 
 /** Never rejects. */
-export function send(url: string, asked: SoakRequest, apiKey: string | undefined): Promise<Fate> {
-  const { manner } = asked;
+export function send(url: string, sent: SoakRequest, apiKey: string | undefined): Promise<RequestOutcome> {
+  const { client } = sent;
   const headers = {
     'content-type': 'application/json',
-    'content-length': String(Buffer.byteLength(asked.body)),
+    'content-length': String(Buffer.byteLength(sent.body)),
     ...(apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }),
   };
   return new Promise((resolve) => {
-    let left = false;
+    let isCancelled = false;
     let timer: NodeJS.Timeout | undefined;
-    const end = (fate: Fate): void => {
+    const end = (outcome: RequestOutcome): void => {
       clearTimeout(timer);
-      resolve(left ? 'cancelled' : fate);
+      resolve(isCancelled ? 'cancelled' : outcome);
     };
-    const outgoing = request(new URL(asked.path, url), { method: 'POST', agent: false, headers }, (incoming) => {
+    const outgoing = request(new URL(sent.path, url), { method: 'POST', agent: false, headers }, (incoming) => {
       const status = incoming.statusCode ?? 0;
       let text = '';
       incoming.setEncoding('utf8');
       incoming.on('data', (piece: string) => {
         text += piece;
-        if (manner.kind !== 'dawdles') return;
+        if (client.kind !== 'readsSlowly') return;
         incoming.pause();
-        setTimeout(() => incoming.resume(), manner.pauseMs);
+        setTimeout(() => incoming.resume(), client.pauseMs);
       });
-      incoming.on('close', () => end(incoming.complete ? fateOf(asked, status, text) : 'lost'));
+      incoming.on('close', () => end(incoming.complete ? outcomeOf(sent, status, text) : 'lost'));
     });
     outgoing.on('error', () => end('lost'));
-    if (manner.kind === 'leaves') {
+    if (client.kind === 'cancels') {
       timer = setTimeout(() => {
-        left = true;
+        isCancelled = true;
         outgoing.destroy();
-      }, manner.afterMs);
+      }, client.afterMs);
     }
-    outgoing.end(asked.body);
+    outgoing.end(sent.body);
   });
 }
 
-function fateOf({ bad }: SoakRequest, status: number, text: string): Fate {
+function outcomeOf({ bad }: SoakRequest, status: number, text: string): RequestOutcome {
   if (status === 429) return isError(text) ? 'refused' : 'lost';
   if (bad) return status >= 400 && status < 500 && isError(text) ? 'rejected' : 'lost';
   if (status !== 200) return 'lost';
   const isStream = text.startsWith('data: ');
-  return isStream ? wholeStream(text) : wholeAnswer(text);
+  return isStream ? streamOutcome(text) : bodyOutcome(text);
 }
 
-function wholeStream(text: string): Fate {
+function streamOutcome(text: string): RequestOutcome {
   return text.endsWith('data: [DONE]\n\n') && !text.includes('data: {"error"') ? 'completed' : 'lost';
 }
 
-function wholeAnswer(text: string): Fate {
+function bodyOutcome(text: string): RequestOutcome {
   const { choices, usage } = parsed(text) as { choices?: unknown[]; usage?: unknown };
   return Array.isArray(choices) && choices.length > 0 && usage !== undefined ? 'completed' : 'lost';
 }

@@ -7,14 +7,14 @@ export interface ServerMemory {
   readonly heapBytes: number;
 }
 
-/** One collection is not enough: V8 shrinks its young generation only after seconds of few allocations. */
+/** One measurement is not enough: V8 shrinks its young generation only after seconds of few allocations. */
 const unchangedTimes = 6;
-const triesMax = 40;
+const measurementsMax = 40;
 /** Smaller relative changes are ignored. */
 const noise = 0.001;
 
 /** @returns the last measurement, once `unchangedTimes` consecutive ones gave no new minimum; undefined without `measure` */
-export async function settled(
+export async function settledMemory(
   measure: (() => Promise<ServerMemory>) | undefined,
   quietMs: number,
   pause: (ms: number) => Promise<void> = sleep,
@@ -22,7 +22,11 @@ export async function settled(
   let last = await measure?.();
   let low = last?.residentBytes ?? 0;
   let unchanged = 0;
-  for (let tries = 1; last !== undefined && unchanged < unchangedTimes && tries < triesMax; tries++) {
+  for (
+    let measurements = 1;
+    last !== undefined && unchanged < unchangedTimes && measurements < measurementsMax;
+    measurements++
+  ) {
     await pause(quietMs);
     last = await measure?.();
     const bytes = last?.residentBytes ?? 0;

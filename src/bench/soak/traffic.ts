@@ -2,24 +2,24 @@
 import { counterUniform } from '../../util/counter-random.ts';
 
 /** The behaviour of the client during the response. */
-export type Manner =
+export type ClientBehaviour =
   | { readonly kind: 'reads' }
   /** Closes its connection after this number of milliseconds. */
-  | { readonly kind: 'leaves'; readonly afterMs: number }
+  | { readonly kind: 'cancels'; readonly afterMs: number }
   /** Waits this long before each read. */
-  | { readonly kind: 'dawdles'; readonly pauseMs: number };
+  | { readonly kind: 'readsSlowly'; readonly pauseMs: number };
 
 export interface SoakRequest {
   readonly path: string;
   readonly body: string;
-  readonly manner: Manner;
+  readonly client: ClientBehaviour;
   /** True if the request must be refused as malformed. */
   readonly bad: boolean;
 }
 
 const completionPath = '/v1/completions';
 const chatPath = '/v1/chat/completions';
-// Ids that any real vocabulary has, past the special tokens.
+// Ids in the vocabulary of every model, above the special tokens.
 const firstTokenId = 300;
 const tokenIds = 3500;
 const sharedPrefixes = 6;
@@ -36,7 +36,7 @@ const badFields: readonly object[] = [
   { model: 'another' },
 ];
 
-/** Random numbers and requests from a seed. */
+/** Requests drawn from a seed. */
 export class Traffic {
   readonly #seed: number;
   readonly #model: string;
@@ -53,8 +53,9 @@ export class Traffic {
     const kind = this.#below(20);
     if (kind < 2) return this.#completion({ ...this.#of(badFields) }, { kind: 'reads' }, true);
     if (kind === 2) return this.#brokenJson();
-    if (kind < 6) return this.#completion(this.#output(400), { kind: 'leaves', afterMs: this.#below(800) });
-    if (kind === 6) return this.#completion({ ...this.#output(150), stream: true }, { kind: 'dawdles', pauseMs: 20 });
+    if (kind < 6) return this.#completion(this.#output(400), { kind: 'cancels', afterMs: this.#below(800) });
+    if (kind === 6)
+      return this.#completion({ ...this.#output(150), stream: true }, { kind: 'readsSlowly', pauseMs: 20 });
     if (kind < 10) return this.#completion({ ...this.#output(40), prompt: this.#sharedPrompt() });
     if (kind === 10) return this.#completion({ ...this.#output(30), n: 4, prompt: this.#prompt(1 + this.#below(200)) });
     if (kind === 11) return this.#completion({ ...this.#output(40), logprobs: 5, echo: true });
@@ -71,10 +72,10 @@ export class Traffic {
     return this.#completion({ max_tokens: 8, prompt: this.#prompt(16) });
   }
 
-  #completion(fields: object, manner: Manner = { kind: 'reads' }, bad = false): SoakRequest {
+  #completion(fields: object, client: ClientBehaviour = { kind: 'reads' }, bad = false): SoakRequest {
     const prompt = this.#prompt(1 + this.#below(400));
     const body = { model: this.#model, prompt, stream: this.#below(2) === 0, seed: this.#below(1e9), ...fields };
-    return { path: completionPath, body: JSON.stringify(body), manner, bad };
+    return { path: completionPath, body: JSON.stringify(body), client, bad };
   }
 
   #chat(): SoakRequest {
@@ -87,7 +88,7 @@ export class Traffic {
       max_tokens: 1 + this.#below(60),
       logprobs: true,
     };
-    return { path: chatPath, body: JSON.stringify(body), manner: { kind: 'reads' }, bad: false };
+    return { path: chatPath, body: JSON.stringify(body), client: { kind: 'reads' }, bad: false };
   }
 
   #brokenJson(): SoakRequest {
@@ -95,7 +96,7 @@ export class Traffic {
     return {
       path: completionPath,
       body: body.slice(0, 1 + this.#below(body.length - 2)),
-      manner: { kind: 'reads' },
+      client: { kind: 'reads' },
       bad: true,
     };
   }

@@ -4,7 +4,7 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { allGroups, errorsOf, groupErrors, type PointErrors } from '../../bench/cost/errors.ts';
 import { type Constants, type Fold, searchConstants } from '../../bench/cost/fit.ts';
-import { type FrontTimes, fittedFront, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
+import { type FrontendTimes, fittedFrontend, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
 import { scatterSvg } from '../../bench/cost/scatter.ts';
 import { round } from '../../bench/statistics.ts';
 import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
@@ -80,8 +80,8 @@ class Servers {
   }
 
   simulated(kind: CostKind, point: ServingPoint): PointErrors {
-    if (kind === 'table') return this.measured(point, { overheads: fittedOverheads, front: fittedFront });
-    return withCost(point, createCostModel({ ...this.#optionsOf(point), cost: kind }), fittedFront);
+    if (kind === 'table') return this.measured(point, { overheads: fittedOverheads, front: fittedFrontend });
+    return withCost(point, createCostModel({ ...this.#optionsOf(point), cost: kind }), fittedFrontend);
   }
 
   /** Errors by measured tables with these constants. */
@@ -106,7 +106,7 @@ class Servers {
   }
 }
 
-function withCost(point: ServingPoint, cost: StepCostModel, front: FrontTimes): PointErrors {
+function withCost(point: ServingPoint, cost: StepCostModel, front: FrontendTimes): PointErrors {
   const weightBytes = parameters(modelSpec(point.model)) * (point.precision === 'fp8' ? 1 : 2);
   const { memoryBytes } = hardwareSpec(point.hardware);
   return errorsOf(point, simulatePoint(point, { cost, memoryBytes, weightBytes }, front));

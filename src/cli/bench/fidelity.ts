@@ -2,7 +2,7 @@
 import { Command } from 'commander';
 import { z } from 'zod';
 import { calibrationContext } from '../../bench/fidelity/calibrate.ts';
-import { benchFidelity, type FidelityReport, type Parting } from '../../bench/fidelity/fidelity.ts';
+import { benchFidelity, type FidelityReport, type PlacementDifference } from '../../bench/fidelity/fidelity.ts';
 import { createStepRecord } from '../../runtime/threads/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { WorkloadGenerator } from '../../trace/workload/generator.ts';
@@ -99,7 +99,7 @@ function makeLoad({
   return Array.from({ length: requests }, () => generator.next());
 }
 
-function show({ live, simulated, replayed, partings, ...report }: FidelityReport): void {
+function show({ live, simulated, replayed, placementDifferences, ...report }: FidelityReport): void {
   const rows = [
     { run: 'live', ...live },
     { run: 'simulated', ...simulated },
@@ -112,11 +112,11 @@ function show({ live, simulated, replayed, partings, ...report }: FidelityReport
     ['same placement in the replay', percent(report.samePlacement)],
     ['hit ratio difference in the replay', report.hitRatioDifference.toFixed(4)],
   ]);
-  if (partings.length > 0) showParting(partings[0]);
+  if (placementDifferences.length > 0) showPlacementDifference(placementDifferences[0]);
 }
 
 /** The placement traces of the first request that went to different instances. */
-function showParting({ index, live, replayed }: Parting): void {
+function showPlacementDifference({ index, live, replayed }: PlacementDifference): void {
   const rows = [
     { run: 'live', trace: live },
     { run: 'replayed', trace: replayed },
