@@ -1,4 +1,4 @@
-// Accepted requests and their attempts: each attempt is one way of a request through instances, with an id of its own.
+// Accepted requests and their attempts: each attempt is one routing of a request to instances, with an id of its own.
 
 import type { PipelineGroup } from '../protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
@@ -19,7 +19,7 @@ export interface Route {
 /** The phase of an attempt, as far as its instances have reported. */
 type Phase = 'queued' | 'prefill' | 'decode';
 
-/** Instances know an attempt by its own id: events of an earlier attempt are never taken for those of this one. */
+/** Instances name the attempt by its own id, so that events of an earlier attempt are not taken for those of this one. */
 export interface Attempt<Request = unknown> extends Route {
   readonly id: RequestId;
   /** Undefined for batch jobs, which placement does not count. */
@@ -35,7 +35,7 @@ export interface Attempt<Request = unknown> extends Route {
   phase: Phase;
   /** An instance has reported the start. */
   started: boolean;
-  /** The decode instance has all of it: the other instances are released. */
+  /** The decode instance has the whole prompt: the other instances are no longer assigned. */
   handedOff: boolean;
   /** Last time at which an instance reported the attempt; while a group computes, the last time by which all members had. */
   reportedUs: number;

@@ -1,4 +1,4 @@
-// Batch jobs: requests without a latency bound, placed where prompts are computed as far as memory is idle there.
+// Batch jobs: requests without a latency objective, placed on instances that compute prompts and have unused memory.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import { kvTokens, type RequestSize } from '../protocol/request-size.ts';
@@ -64,7 +64,7 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
     return best;
   }
 
-  /** A new job waits behind held ones. */
+  /** True while jobs are held: a new job then waits behind them. */
   get anyHeld(): boolean {
     return this.#held.size > 0;
   }
@@ -106,7 +106,7 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
     this.#released = true;
   }
 
-  /** An instance takes jobs that took none before. */
+  /** One more instance takes jobs. */
   instanceJoined(): void {
     this.#released = true;
   }

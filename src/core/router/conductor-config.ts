@@ -17,11 +17,11 @@ export interface Progress<Request> {
   advance(outputs: number): void;
   /** The reason for which the request has finished; undefined: its last token has not been received. */
   readonly ended: 'stop' | 'length' | undefined;
-  /** The request, under the id of a new attempt, as an instance takes it that continues from here. */
+  /** The request of a new attempt with this id: its instance continues after the received tokens. */
   resume(id: RequestId): Request;
 }
 
-/** What the conductor reads of a request: requests with token ids and simulated ones differ. */
+/** What the conductor reads of a request, which has token ids when serving and lengths in a simulation. */
 export interface RequestModel<Request> {
   size(request: Request): RequestSize;
   isBatchJob(request: Request): boolean;
@@ -31,7 +31,7 @@ export interface RequestModel<Request> {
 
 /** Timeouts by which failures are detected when nothing else reports them. */
 export interface FailureDetection {
-  /** An instance that sends no heartbeat for so long is lost; so is an attempt that no heartbeat lists. */
+  /** An instance without a heartbeat for this time is failed; an attempt that no heartbeat lists for this time is lost. */
   readonly reportTimeoutUs: number;
   /** From submit to the end of the request. */
   readonly requestTimeoutUs: number;
@@ -40,7 +40,7 @@ export interface FailureDetection {
 export interface RetryConfig {
   /** Attempts of a request at most, the first one included. */
   readonly attemptsMax: number;
-  /** Undefined: every loss is reported as `instanceFailed`, and a request that finds no instance fails at once. */
+  /** Undefined: every failed instance is reported as `instanceFailed`, and a request that finds no instance fails at once. */
   readonly detection?: FailureDetection | undefined;
 }
 

@@ -18,8 +18,8 @@ import type { RoutingDecision } from './route-planner.ts';
 
 /**
  * Runs on the thread of the gateway, so that it refuses at once while instances compute elsewhere. A request is tracked from its submit to
- * its last event. Events of an ended or cancelled request are dropped. A request that is lost with an instance is retried, and continues
- * after the tokens that its client has received.
+ * its last event. Events of an ended or cancelled request are dropped. When an instance fails, its requests are retried and continue after
+ * the tokens that their clients have received.
  */
 export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;
@@ -118,9 +118,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #refusal(decision: RoutingDecision): Refusal | undefined {
     if (this.#context.draining) return failure('SHUTTING_DOWN', 'the server is shutting down');
-    const unfit = this.#router.planner.capacityRefusal(decision);
-    if (unfit === 'no-instance') return failure('ENGINE_FAILED', 'no instance is left to serve it');
-    return unfit ?? this.overload(this.#context.nowUs, 0);
+    const noCapacity = this.#router.planner.capacityRefusal(decision);
+    if (noCapacity === 'no-instance') return failure('ENGINE_FAILED', 'no instance is left to serve it');
+    return noCapacity ?? this.overload(this.#context.nowUs, 0);
   }
 
   #cancel(id: RequestId): void {
@@ -129,7 +129,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#context.ignore(`cancel: request ${id} is not live`);
       return;
     }
-    this.#router.release(tracked, true);
+    this.#router.cancelAttempt(tracked, true);
     this.#router.forget(id);
   }
 
@@ -179,12 +179,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     this.#router.learn(attempt, event);
     // When a member of a group fails, or ends the request with its first token, the other members still have the prompt.
     const decoded = event.kind === 'finished' && instance === outputInstance(attempt);
-    if (attempt.group !== undefined && !decoded) this.#router.release(tracked, false);
-    else this.#router.settle(tracked, attempt);
-    this.#router.end(tracked, event);
+    if (attempt.group !== undefined && !decoded) this.#router.cancelAttempt(tracked, false);
+    else this.#router.endAttempt(tracked, attempt);
+    this.#router.endRequest(tracked, event);
   }
 
-  /** The refusal of a request while the queue is full; undefined: there is room. @param ahead requests that are accepted before it */
+  /** The refusal of a request while the queue is full; else undefined. @param ahead requests that are accepted before it */
   overload(nowUs: number, ahead: number): Refusal | undefined {
     const accepted = this.#context.requests.size + ahead;
     const { queueMax } = this.#context.config;
@@ -242,7 +242,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#router.indexHas(instance, words, at);
   }
 
-  /** Throws unless every request is counted on its instances, and none on a lost one. */
+  /** Throws unless every request is counted on its instances, and none on a failed one. */
   check(): void {
     this.#router.check();
   }

@@ -80,7 +80,7 @@ export class InstanceTable {
   }
 
   /**
-   * Throws unless each instance has `requests` assigned attempts, and a lost one has none.
+   * Throws unless each instance has `requests` assigned attempts, and a failed one has none.
    * @param requests (instances)
    */
   check(requests: readonly number[]): void {

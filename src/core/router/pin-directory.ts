@@ -93,7 +93,7 @@ export class PinDirectory<Request extends { readonly id: RequestId }> {
     return true;
   }
 
-  /** Reports the pins of a lost instance as unpinned. */
+  /** Reports the pins of a failed instance as unpinned. */
   instanceFailed(instance: InstanceIndex): void {
     for (const [id, pin] of [...this.#pins]) {
       pin.alternatives = pin.alternatives.filter((each) => each !== instance);

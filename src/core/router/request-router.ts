@@ -1,4 +1,4 @@
-// Routes requests: sends each attempt to its instances, follows its phases, and counts what every instance has.
+// Routes requests: sends each attempt to its instances, follows its phases, and counts the attempts of every instance.
 
 import type { InstanceIndex, RequestId } from '../protocol/ids.ts';
 import type { CountedMessage } from '../protocol/message-counts.ts';
@@ -29,7 +29,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   readonly fleet: StandbyFleet;
   readonly throughput = new Throughput();
   /** Ids of attempts that have ended; filled where messages are counted. */
-  readonly ended = new RecentIds();
+  readonly endedAttempts = new RecentIds();
   /** Requests with inline prefill: computed on the instance that decodes them. */
   inlinePrefills = 0;
   /** Requests with prompts that went to pipeline groups. */
@@ -152,7 +152,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     return tracked?.attempt !== undefined && isAssigned(tracked.attempt, instance) ? tracked : undefined;
   }
 
-  /** As `assigned`, and true of the instance of the prompt after the hand-off too: later messages may overtake its `started`. */
+  /** As `assigned`; includes the prefill instance after the hand-off, since later messages may overtake its `started`. */
   startedAt(id: RequestId, instance: InstanceIndex): TrackedRequest<Request> | undefined {
     const tracked = this.#attempts.get(id);
     return tracked?.attempt?.instance === instance ? tracked : this.assigned(id, instance);
@@ -160,7 +160,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
 
   /** Counts a message about an attempt that is not assigned to its sender. */
   countUnassigned(id: RequestId, message: CountedMessage): void {
-    this.#context.countMessage(this.ended.has(id) ? 'late' : 'orphan', message);
+    this.#context.countMessage(this.endedAttempts.has(id) ? 'late' : 'orphan', message);
   }
 
   /** A request may outgrow its instance; false when the attempt is not assigned to it. */
@@ -189,7 +189,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     else this.decodeStarted(attempt);
   }
 
-  /** An instance reports the start of an attempt; false when it is known. */
+  /** An instance reports the start of an attempt; false when the start was reported before. */
   started(attempt: Attempt<Request>, cachedTokens: number, instance: InstanceIndex): boolean {
     if (attempt.started) return false;
     attempt.started = true;
@@ -213,7 +213,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     else if (attempt.placed !== undefined) this.#placer.sharePrefilled(attempt.placed, instance);
   }
 
-  /** The decode instance has all of the attempt: no other instance is needed. */
+  /** The decode instance has the whole prompt: the other instances are no longer assigned. */
   decodeStarted(attempt: Attempt<Request>): void {
     const { nowUs, instances } = this.#context;
     this.#prefillEnded(attempt);
@@ -241,7 +241,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** Cancels the current attempt on all of its instances. @param interrupt aborts a running prefill of it, unless that starves others */
-  release(tracked: TrackedRequest<Request>, interrupt: boolean): void {
+  cancelAttempt(tracked: TrackedRequest<Request>, interrupt: boolean): void {
     const { attempt } = tracked;
     if (attempt === undefined) return;
     for (const instance of assignedInstances(attempt).toReversed()) {
@@ -251,7 +251,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
       if (interrupts) state.progressed = false;
       this.cancelAt(instance, attempt.id, interrupts);
     }
-    this.settle(tracked, attempt);
+    this.endAttempt(tracked, attempt);
   }
 
   cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {
@@ -259,7 +259,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   /** The attempt has ended on every instance: it is no longer counted. */
-  settle(tracked: TrackedRequest<Request>, attempt: Attempt<Request>): void {
+  endAttempt(tracked: TrackedRequest<Request>, attempt: Attempt<Request>): void {
     for (const each of assignedInstances(attempt)) this.#context.instances.at(each).requests--;
     if (attempt.placed !== undefined) this.#placer.ended(attempt.placed);
     if (attempt.jobTokens > 0) this.jobs.release(attempt.instance, attempt.jobTokens);
@@ -267,7 +267,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     if (attempt.admitted !== undefined) this.#admission.ended(attempt.admitted);
     this.#attempts.delete(attempt.id);
     this.fleet.ended(attempt.id);
-    if (this.#context.config.messageCounts !== undefined) this.ended.add(attempt.id);
+    if (this.#context.config.messageCounts !== undefined) this.endedAttempts.add(attempt.id);
     tracked.attempt = undefined;
   }
 
@@ -276,8 +276,8 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     if (admitted !== undefined) this.#admission.learn(this.#context.nowUs, admitted, event);
   }
 
-  /** The last event of a request with a settled attempt. */
-  end({ id }: TrackedRequest<Request>, event: GenerationEvent): void {
+  /** The last event of a request without a running attempt. */
+  endRequest({ id }: TrackedRequest<Request>, event: GenerationEvent): void {
     this.#context.emit({ kind: 'emit', id, event });
     this.throughput.ended(this.#context.nowUs);
     this.forget(id);
@@ -290,7 +290,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
   }
 
   instanceFailed(instance: InstanceIndex): void {
-    this.#context.instances.health.lose(instance);
+    this.#context.instances.health.setFailed(instance);
     this.#placer.instanceFailed(instance);
     this.kvEvents.instanceFailed(instance);
     this.#admission.instanceFailed(instance);
@@ -315,7 +315,7 @@ export class RequestRouter<Request extends { readonly id: RequestId }> {
     this.pins.pin(order, promptTokens, first === undefined ? [] : [first, ...instances.computing]);
   }
 
-  /** Throws unless every attempt is counted on its instances, and none on a lost one. */
+  /** Throws unless every attempt is counted on its instances, and none on a failed one. */
   check(): void {
     const requests = [...this.#context.requests.values()];
     const { instances } = this.#context;

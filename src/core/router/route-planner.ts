@@ -28,7 +28,7 @@ export interface RoutingDecision {
 
 /** A prompt that is computed on the instance that decodes it. */
 interface InlinePlacement extends PlacementDecision {
-  /** To compute. */
+  /** Tokens of the prompt to compute. */
   readonly tokens: number;
 }
 
@@ -165,7 +165,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 
-  /** The refusal of a request that its instances could never hold; `no-instance`: none is left. */
+  /** The refusal of a request that exceeds the memory of its instances; `no-instance`: none is left. */
   capacityRefusal({ route, job, size }: RoutingDecision): Refusal | 'no-instance' | undefined {
     const { instances } = this.#context;
     const most = job

@@ -97,7 +97,7 @@ export class AdmissionController<Request> {
   readonly #forecasts: boolean;
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
-  /** Prediction error of TTFTs that use a good part of their bound. */
+  /** Error of the predicted TTFTs above half of their bound. */
   readonly #ttftError = new ErrorBound();
   readonly #forecast: DecodeForecast;
   /** Of the latest request with a TTFT bound. */
@@ -113,31 +113,31 @@ export class AdmissionController<Request> {
     this.#inline = config?.inline && new InlinePrefill(this.#pool, roles.length, config.inline);
   }
 
-  /** New requests see the instance in this role; those that it has end there. */
+  /** The role applies to new requests; those that the instance has end there. */
   setRole(instance: InstanceIndex, role: InstanceRole): void {
     this.#pool.setRole(instance, role === 'decode' ? 'others' : role === 'mixed' ? 'own' : 'none');
   }
 
-  /** Decode work in full instances, prompts included that should be prefilled by now; 0 while no request has an SLO. */
+  /** Decode work in full instances, with prompts whose prefill should have ended by now; 0 while no request has an SLO. */
   decodeDemand(nowUs: number): number {
     if (this.#slo === undefined) return 0;
     return this.#pool.countAt(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
   }
 
-  /** The decode instance that also computes a short prompt; undefined: another instance computes it. @param able as for `chooseDecoder` */
+  /** The decode instance that also computes a short prompt; undefined: another instance computes it. @param eligible as for `chooseDecoder` */
   chooseInline(
     nowUs: number,
     request: Request,
     promptTokens: number,
     cached: CachedPrompt,
-    able?: Uint8Array,
+    eligible?: Uint8Array,
   ): InlineChoice | undefined {
     if (this.#inline === undefined) return undefined;
     const tbtUs = this.#config?.requests.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
-    return this.#inline.choose(nowUs, { promptTokens, tbtUs, able }, cached);
+    return this.#inline.choose(nowUs, { promptTokens, tbtUs, eligible }, cached);
   }
 
-  /** Tokens of a prompt are to be computed on the instance that decodes them. */
+  /** Counts prompt tokens that the instance which decodes them is to compute. */
   addInline(instance: InstanceIndex, tokens: number): void {
     this.#inline?.add(instance, tokens);
   }
@@ -150,17 +150,17 @@ export class AdmissionController<Request> {
   /**
    * The instance that decodes a prompt which another instance computes; undefined when no decode instance is up.
    * @param prefilledUs predicted end of the prefill
-   * @param able (instances): 1 where memory holds the request; undefined: everywhere
+   * @param eligible (instances): 1 where memory holds the request; undefined: everywhere
    */
   chooseDecoder(
     nowUs: number,
     promptTokens: number,
     prefilledUs: number,
-    able?: Uint8Array,
+    eligible?: Uint8Array,
   ): InstanceIndex | undefined {
-    if (!this.#forecasts) return this.#pool.choose(promptTokens, able);
+    if (!this.#forecasts) return this.#pool.choose(promptTokens, eligible);
     const decodeStartUs = nowUs + this.#decodeStartsAfterUs(prefilledUs - nowUs);
-    return this.#forecast.countAt(nowUs, decodeStartUs).chooseCounted(promptTokens, able);
+    return this.#forecast.countAt(nowUs, decodeStartUs).chooseCounted(promptTokens, eligible);
   }
 
   /** Time until the decode of a request with this predicted TTFT starts. */

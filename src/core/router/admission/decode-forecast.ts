@@ -1,4 +1,4 @@
-// Forecast of the decode pool for the time at which a prefill ends (Mooncake, section 6.2), and what it learns from ended requests.
+// Forecast of the decode pool for the time at which a prefill ends (Mooncake, section 6.2), learned from ended requests.
 
 import { assertNever } from '../../../util/assert-never.ts';
 import type { DecodePool } from './decode-pool.ts';
@@ -21,8 +21,8 @@ export interface ForecastSettings {
   readonly refusalProbabilityMax: number;
 }
 
-/** Step of the pace for each observed wait. */
-const paceStep = 0.01;
+/** Step of the estimated ratio for each observed TTFT. */
+const ratioStep = 0.01;
 /** Decodes that the running mean covers. */
 const rememberedMax = 1024;
 
@@ -33,9 +33,9 @@ export class DecodeForecast {
   readonly #configuredUs: number;
   /** Undefined until a decode has ended. */
   #meanUs: number | undefined;
-  #known = 0;
-  /** Factor of predicted waits for which half of the waits are longer: short prompts overtake long ones, and prefixes arrive meanwhile. */
-  #pace = 1;
+  #observed = 0;
+  /** Median of actual over predicted TTFT: short prompts overtake long ones, and prefixes arrive during the wait. */
+  #ttftRatio = 1;
   readonly #refusalProbabilityMax: number;
   readonly #odds = new RefusalOdds();
 
@@ -75,13 +75,13 @@ export class DecodeForecast {
 
   /** Time until the decode of a request with this predicted TTFT starts. */
   decodeStartsAfterUs(ttftUs: number): number {
-    return ttftUs * this.#pace;
+    return ttftUs * this.#ttftRatio;
   }
 
   /** The decode of a request has started. @param actualUs time since it was accepted */
   decodeStarted(predictedUs: number, actualUs: number): void {
-    this.#pace += actualUs > predictedUs * this.#pace ? paceStep / 2 : -paceStep / 2;
-    this.#pace = Math.max(paceStep, this.#pace);
+    this.#ttftRatio += actualUs > predictedUs * this.#ttftRatio ? ratioStep / 2 : -ratioStep / 2;
+    this.#ttftRatio = Math.max(ratioStep, this.#ttftRatio);
   }
 
   /** Shifts a forecast load so that it is 1 where the share `refusalProbabilityMax` of requests is refused on the decode instance. */
@@ -103,7 +103,7 @@ export class DecodeForecast {
   ended(outputClass: string, tokens: number, decodedUs: number): void {
     this.#outputs.observe(outputClass, tokens);
     const meanUs = this.#meanUs ?? 0;
-    this.#known = Math.min(rememberedMax, this.#known + 1);
-    this.#meanUs = meanUs + (decodedUs - meanUs) / this.#known;
+    this.#observed = Math.min(rememberedMax, this.#observed + 1);
+    this.#meanUs = meanUs + (decodedUs - meanUs) / this.#observed;
   }
 }

@@ -28,7 +28,7 @@ export interface DecodeArrival {
   readonly outputs?: LengthDistribution | undefined;
 }
 
-/** A request that decodes, or will. */
+/** A request that decodes, or will decode. */
 export interface DecodingRequest extends DecodeArrival {
   readonly addedUs: number;
   member: number;
@@ -98,30 +98,30 @@ export class DecodePool {
   /**
    * The member with the shortest step after one more prompt of `tokens` tokens, over all requests that decode or are on their way. Members
    * with full receive buffers come last. Undefined when no member is up.
-   * @param able (members): 1 for candidates; undefined: all
+   * @param eligible (members): 1 for candidates; undefined: all
    */
-  choose(tokens: number, able?: Uint8Array): number | undefined {
+  choose(tokens: number, eligible?: Uint8Array): number | undefined {
     const stepUs = (i: number, { steps }: DecodeMember): number =>
       steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
-    return this.#shortest(tokens, stepUs, able);
+    return this.#shortest(tokens, stepUs, eligible);
   }
 
   /** As `choose`, over the requests of the last count. */
-  chooseCounted(tokens: number, able?: Uint8Array): number | undefined {
-    return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs, able);
+  chooseCounted(tokens: number, eligible?: Uint8Array): number | undefined {
+    return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs, eligible);
   }
 
   #shortest(
     tokens: number,
     stepUs: (index: number, member: DecodeMember) => number,
-    able: Uint8Array | undefined,
+    eligible: Uint8Array | undefined,
   ): number | undefined {
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
-        if (member === undefined || !this.takesHandOffs(i) || able?.[i] === 0) continue;
+        if (member === undefined || !this.takesHandOffs(i) || eligible?.[i] === 0) continue;
         if (pass === 0 && this.#arrivingTokens[i] + tokens > member.receiveTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;
@@ -175,7 +175,7 @@ export class DecodePool {
     this.#up[member] = 1;
   }
 
-  /** From now on the member decodes hand-offs, only its own prefills, or nothing new: what it has ends there. */
+  /** Sets which new requests the member decodes: hand-offs, only its own prefills, or none. The requests that it has end there. */
   setRole(member: number, decodes: 'others' | 'own' | 'none'): void {
     if (this.#members[member] === undefined) return;
     this.#decodes[member] = Number(decodes !== 'none');

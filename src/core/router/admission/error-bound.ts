@@ -1,6 +1,6 @@
-// An upper bound on the error of predictions that all but a small share keep, learned online.
+// An upper bound on the error of all but a small share of the predictions, learned online.
 
-/** Share of the observations that keeps the bound. */
+/** Share of the observations within the bound. */
 const share = 0.99;
 /** Step of the bound for each observation, over the scale of the observation. */
 const stepShare = 0.02;

@@ -3,9 +3,9 @@
 import type { DecodePool } from './decode-pool.ts';
 
 export interface InlineLimits {
-  /** Uncached tokens of all inline prompts on one instance at most: one chunk. */
+  /** Maximum number of uncached tokens of all inline prompts on one instance: one chunk. */
   readonly tokensMax: number;
-  /** Predicted duration at most of the step that computes them, whatever the SLOs allow: a longer step is cut into chunks. */
+  /** Maximum predicted duration of the step that computes them, whatever the SLOs allow: a longer step is split into chunks. */
   readonly stepUsMax: number;
 }
 
@@ -20,7 +20,7 @@ interface InlinePrompt {
   /** TBT bound of the request itself. */
   readonly tbtUs: number;
   /** (members): 1 where memory holds the request; undefined: everywhere. */
-  readonly able?: Uint8Array | undefined;
+  readonly eligible?: Uint8Array | undefined;
 }
 
 export interface InlineChoice {
@@ -46,11 +46,11 @@ export class InlinePrefill {
   }
 
   /** The member with the shortest step that keeps the strictest TBT bound of its batch; undefined: another instance computes the prompt. */
-  choose(nowUs: number, { promptTokens, tbtUs, able }: InlinePrompt, prompt: CachedPrompt): InlineChoice | undefined {
+  choose(nowUs: number, { promptTokens, tbtUs, eligible }: InlinePrompt, prompt: CachedPrompt): InlineChoice | undefined {
     this.#pool.countNow(nowUs);
     let best: InlineChoice | undefined;
     for (let member = 0; member < this.#pending.length; member++) {
-      if (!this.#pool.takesHandOffs(member) || able?.[member] === 0) continue;
+      if (!this.#pool.takesHandOffs(member) || eligible?.[member] === 0) continue;
       const cachedTokens = prompt.cachedTokens(member);
       const rows = promptTokens - cachedTokens + this.#pending[member];
       if (rows > this.#limits.tokensMax || this.#pool.load(member, promptTokens).memory > 1) continue;

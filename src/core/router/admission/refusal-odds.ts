@@ -1,4 +1,4 @@
-// The probability of a refusal on the decode instance as a function of the forecast load, learned from the requests that got there.
+// The probability of a refusal on the decode instance as a function of the forecast load, learned from the requests that reached it.
 
 import { exactExp, exactLog } from '../../../util/exact-math.ts';
 
@@ -13,7 +13,7 @@ const decayRate = 0.005;
 
 /**
  * Logistic regression by stochastic gradient descent. With accurate forecasts, half of the requests are refused near load 1, and the odds are
- * steep around it. With inaccurate ones hardly any load is likely to be refused, and so none is refused on a forecast.
+ * steep around it. With inaccurate forecasts hardly any load has such odds, and hardly any request is refused before prefill.
  */
 export class RefusalOdds {
   #intercept = 0;

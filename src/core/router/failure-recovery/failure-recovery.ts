@@ -1,4 +1,4 @@
-// Failure recovery: detects lost instances, lost attempts and timeouts, and retries what was lost.
+// Failure recovery: detects failed instances, lost attempts and timeouts, and retries the requests of lost attempts.
 
 import { assertNever } from '../../../util/assert-never.ts';
 import type { ConductorEvent } from '../../protocol/events.ts';
@@ -26,7 +26,7 @@ const none: ReadonlySet<RequestId> = new Set();
 
 /**
  * Heartbeats list the attempts of an instance. An attempt that no heartbeat lists is lost and retried, a listed attempt without a request
- * is cancelled, and an instance without heartbeats is lost.
+ * is cancelled, and an instance without heartbeats is failed.
  */
 export class FailureRecovery<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;
@@ -49,11 +49,11 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     const { instances } = this.#context;
     switch (event.kind) {
       case 'instanceFailed':
-        if (instances.isUp(event.instance)) this.#lose(event.instance);
+        if (instances.isUp(event.instance)) this.#instanceFailed(event.instance);
         else this.#context.ignore(`instanceFailed: instance ${event.instance} is unknown or has failed already`);
         break;
       case 'instanceJoined':
-        this.#join(event);
+        this.#instanceJoined(event);
         break;
       case 'report':
         this.#report(event.instance, event.report);
@@ -72,7 +72,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
   }
 
-  #lose(instance: InstanceIndex): void {
+  #instanceFailed(instance: InstanceIndex): void {
     this.#router.instanceFailed(instance);
     this.#retryAll(instance, none);
     if (this.#detection !== undefined) return;
@@ -91,8 +91,8 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
   }
 
-  /** An instance is up and holds nothing. */
-  #join({
+  /** An instance has joined without requests and with an empty cache. */
+  #instanceJoined({
     instance,
     incarnation,
     capacityTokens,
@@ -107,14 +107,14 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
     this.#retryAll(instance, none);
     if (role !== undefined) this.#router.roles.assign(instance, role);
-    this.#admit(instance, capacityTokens);
+    this.#routeWaiting(instance, capacityTokens);
   }
 
-  /** Requests that wait for an instance are tried again. */
-  #admit(instance: InstanceIndex, capacityTokens?: number): void {
+  /** The instance takes requests: those that wait for an instance are routed. */
+  #routeWaiting(instance: InstanceIndex, capacityTokens?: number): void {
     this.#router.instanceJoined(instance, capacityTokens);
     for (const tracked of [...this.#context.requests.values()])
-      if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id)) this.#tryNext(tracked, stopped);
+      if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id)) this.#routeNextAttempt(tracked, stopped);
   }
 
   #report(instance: InstanceIndex, report: InstanceReport): void {
@@ -130,14 +130,14 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
     if (verdict === 'restarted') this.#retryAll(instance, new Set(report.requests.map(({ id }) => id)));
     for (const reported of report.requests) this.#reportedRequest(instance, reported);
-    if (verdict !== 'current') this.#admit(instance);
+    if (verdict !== 'current') this.#routeWaiting(instance);
     this.#router.kvEvents.compare(instance, report);
   }
 
   #reportedRequest(instance: InstanceIndex, { id, outputs, awaited }: ReportedRequest): void {
     const tracked = this.#router.assigned(id, instance);
     if (tracked?.attempt === undefined) {
-      if (this.#router.ended.has(id)) this.#context.countMessage('lost', 'cancel');
+      if (this.#router.endedAttempts.has(id)) this.#context.countMessage('lost', 'cancel');
       else this.#context.countMessage('orphan', 'submit');
       this.#router.cancelAt(instance, id, false);
     } else if (!awaited) this.#reportedAttempt(instance, tracked, tracked.attempt, outputs);
@@ -158,7 +158,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     this.#router.decodeStarted(attempt);
   }
 
-  /** Loses silent instances, retries unreported attempts, and fails requests past their timeout. */
+  /** Declares silent instances failed, retries unreported attempts, and fails requests past their timeout. */
   #detect(): void {
     const { nowUs, instances, requests } = this.#context;
     if (this.#detection === undefined || nowUs < this.#nextCheckUs) return;
@@ -166,13 +166,13 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     this.#nextCheckUs = nowUs + Math.ceil(Math.min(reportTimeoutUs, requestTimeoutUs) / 4);
     for (const instance of instances.health.silentSince(nowUs - reportTimeoutUs)) {
       this.#context.countMessage('lost', 'report');
-      this.#lose(instance);
+      this.#instanceFailed(instance);
     }
     this.#router.kvEvents.forgetStale(nowUs - reportTimeoutUs);
     for (const tracked of [...requests.values()]) {
       const { attempt, submittedUs, attempts } = tracked;
       if (nowUs - submittedUs >= requestTimeoutUs) {
-        this.#router.release(tracked, false);
+        this.#router.cancelAttempt(tracked, false);
         this.#fail(tracked, `it has not ended in time: ${requestTimeoutUs / 1e6} s, attempts: ${attempts}`);
       } else if (attempt !== undefined && nowUs - attempt.reportedUs >= reportTimeoutUs) {
         this.#context.countMessage('lost', attempt.phase === 'queued' ? 'submit' : 'ended');
@@ -181,34 +181,34 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     }
   }
 
-  /** The current attempt has failed. */
+  /** The current attempt is lost. */
   #retry(tracked: TrackedRequest<Request>, why: string): void {
-    this.#router.release(tracked, false);
+    this.#router.cancelAttempt(tracked, false);
     const reason = tracked.progress?.ended;
     if (reason !== undefined) {
-      this.#router.end(tracked, { kind: 'finished', reason });
+      this.#router.endRequest(tracked, { kind: 'finished', reason });
     } else if (tracked.attempts >= (this.#context.config.retries?.attemptsMax ?? 1)) {
       this.#fail(tracked, tracked.attempts === 1 ? why : `${why}: tried ${tracked.attempts} times`);
     } else {
       tracked.attempts++;
-      this.#tryNext(tracked, why);
+      this.#routeNextAttempt(tracked, why);
     }
   }
 
-  #tryNext(tracked: TrackedRequest<Request>, why: string): void {
+  #routeNextAttempt(tracked: TrackedRequest<Request>, why: string): void {
     const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
     const decision = this.#router.plan(request);
-    const unfit = this.#router.planner.capacityRefusal(decision);
-    if (unfit === 'no-instance') {
+    const noCapacity = this.#router.planner.capacityRefusal(decision);
+    if (noCapacity === 'no-instance') {
       // With failure detection the request waits for an instance to join.
       if (this.#detection === undefined) this.#fail(tracked, why);
-    } else if (unfit !== undefined) this.#router.end(tracked, unfit);
+    } else if (noCapacity !== undefined) this.#router.endRequest(tracked, noCapacity);
     else this.#router.dispatchOrHold(tracked, request, decision);
   }
 
   #fail(tracked: TrackedRequest<Request>, why: string): void {
     const message = `Cannot generate: ${why}`;
-    this.#router.end(tracked, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
+    this.#router.endRequest(tracked, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 }

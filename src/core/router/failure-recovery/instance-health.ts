@@ -5,7 +5,7 @@ import type { InstanceReport } from '../../protocol/instance-report.ts';
 
 /**
  * `late`: a duplicate or reordered heartbeat. `orphan`: of an earlier incarnation. `restarted`: the first of a new incarnation.
- * `recovered`: the instance was taken for lost. `current`: none of these.
+ * `recovered`: the instance had been declared failed. `current`: none of these.
  */
 export type ReportVerdict = 'late' | 'orphan' | 'restarted' | 'recovered' | 'current';
 
@@ -50,7 +50,7 @@ export class InstanceHealth {
     return wasUp ? 'current' : 'recovered';
   }
 
-  /** The instance is up and holds nothing; false for an earlier incarnation, or one that has joined already. */
+  /** The instance is up, without requests; false for an earlier incarnation, or one that has joined already. */
   join(nowUs: number, instance: InstanceIndex, incarnation: number): boolean {
     const health = this.#instances[instance];
     if (health === undefined || incarnation < (health.incarnation ?? 0)) return false;
@@ -62,7 +62,7 @@ export class InstanceHealth {
     return true;
   }
 
-  lose(instance: InstanceIndex): void {
+  setFailed(instance: InstanceIndex): void {
     this.#instances[instance].up = false;
   }
 

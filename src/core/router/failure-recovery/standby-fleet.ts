@@ -1,4 +1,4 @@
-// Standby instances that start when a request outgrows its own: the conductor's side of live migration, in the simulator.
+// Standby instances, started when requests outgrow their instances: the conductor's side of live migration, in the simulator.
 
 import type { StandbyEffect } from '../../protocol/effects.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
@@ -11,7 +11,7 @@ interface Standby {
   readonly reserved: Map<RequestId, number>;
 }
 
-interface Move {
+interface Migration {
   readonly id: RequestId;
   readonly from: InstanceIndex;
   /** Maximum length of the request. */
@@ -29,16 +29,16 @@ interface StandbyHost {
 }
 
 /**
- * Reserves memory for the maximum length of each request that outgrows its instance: on a running standby instance, else on one that starts,
- * else the smallest that fits is started. Requests without memory wait in order. A started instance is not stopped.
+ * Reserves memory for the maximum length of each request that outgrows its instance: on a running standby instance, else on a starting one,
+ * else on the smallest that fits, which it starts. Requests without a reservation wait in order. A started instance is not stopped.
  */
 export class StandbyFleet {
   readonly #standbys: readonly Standby[];
   readonly #host: StandbyHost;
   /** Requests without reserved memory, in the order of `outgrows`. */
-  readonly #waiting = new Map<RequestId, Move>();
+  readonly #waiting = new Map<RequestId, Migration>();
   /** Requests with reserved memory. */
-  readonly #moves = new Map<RequestId, Move & { readonly to: Standby }>();
+  readonly #placed = new Map<RequestId, Migration & { readonly to: Standby }>();
   #effects: StandbyEffect[] = [];
   /** Number of instance starts. */
   started = 0;
@@ -62,11 +62,11 @@ export class StandbyFleet {
   }
 
   /** A request may outgrow its instance. Repeated for a placed request: its `migrate` is sent again once the target runs. */
-  outgrows(move: Move): void {
-    const known = this.#moves.get(move.id);
+  outgrows(migration: Migration): void {
+    const known = this.#placed.get(migration.id);
     if (known !== undefined) this.#order(known);
     else {
-      this.#waiting.set(move.id, move);
+      this.#waiting.set(migration.id, migration);
       this.#place();
     }
   }
@@ -75,7 +75,7 @@ export class StandbyFleet {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
     standby.state = 'up';
-    for (const move of this.#moves.values()) if (move.to === standby) this.#order(move);
+    for (const migration of this.#placed.values()) if (migration.to === standby) this.#order(migration);
     this.#place();
   }
 
@@ -84,29 +84,29 @@ export class StandbyFleet {
     const standby = this.#standbys.find((each) => each.instance === instance);
     if (standby === undefined) return;
     standby.state = 'off';
-    for (const [id, move] of this.#moves) if (move.to === standby) this.#moves.delete(id);
+    for (const [id, migration] of this.#placed) if (migration.to === standby) this.#placed.delete(id);
     standby.reserved.clear();
   }
 
   /** The request's attempt is over. */
   ended(id: RequestId): void {
     this.#waiting.delete(id);
-    const move = this.#moves.get(id);
-    if (move === undefined) return;
-    this.#moves.delete(id);
-    move.to.reserved.delete(id);
+    const migration = this.#placed.get(id);
+    if (migration === undefined) return;
+    this.#placed.delete(id);
+    migration.to.reserved.delete(id);
     this.#place();
   }
 
   #place(): void {
-    for (const move of this.#waiting.values()) {
-      const to = this.#choose(move.tokens);
+    for (const migration of this.#waiting.values()) {
+      const to = this.#choose(migration.tokens);
       // Shorter requests do not overtake a long one.
       if (to === undefined) return;
-      this.#waiting.delete(move.id);
-      this.#moves.set(move.id, { ...move, to });
-      to.reserved.set(move.id, move.tokens);
-      if (to.state === 'up') this.#order({ ...move, to });
+      this.#waiting.delete(migration.id);
+      this.#placed.set(migration.id, { ...migration, to });
+      to.reserved.set(migration.id, migration.tokens);
+      if (to.state === 'up') this.#order({ ...migration, to });
       if (to.state !== 'off') continue;
       to.state = 'starting';
       this.started++;
@@ -120,7 +120,7 @@ export class StandbyFleet {
     return fits.sort((a, b) => rank[a.state] - rank[b.state] || a.capacityTokens - b.capacityTokens)[0];
   }
 
-  #order({ id, from, to }: Move & { readonly to: Standby }): void {
+  #order({ id, from, to }: Migration & { readonly to: Standby }): void {
     const target = to.state === 'up' ? this.#host.redirect(id, to.instance) : undefined;
     if (target !== undefined) this.#effects.push({ kind: 'migrate', instance: from, id, to: to.instance, ...target });
   }

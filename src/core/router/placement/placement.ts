@@ -15,7 +15,7 @@ export interface TransferCosts {
   transferUs(from: number, to: number, tokens: number): number;
   /** The part of a transfer before its first byte, during which no prefill overlaps it. */
   latencyUs(from: number, to: number): number;
-  /** Until the sender has sent what is queued. */
+  /** Until the sender has sent its backlog. */
   backlogUs(from: number): number;
 }
 
@@ -169,7 +169,7 @@ export class Placement {
       const restUs = this.#restUs[view.kind[i]];
       let us = this.#localUs(query, view, i);
       let fetched = 0;
-      // Most instances would lose even with the prefix already there.
+      // Most instances are slower than the best one even with the prefix already there.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
       if (mayFetch && longestBlocks > local * this.#settings.balancingThreshold) {
         const { readyUs } = this.#fetchTimes(query, view.kind[i], longest, i);

@@ -1,4 +1,4 @@
-// Finds an instance for a prompt: shows the placement policy the prefix index, the prefill queues and predicted transfers.
+// Selects the instance of a prompt: gives the placement policy the prefix matches, the prefill queues and predicted transfer times.
 
 import { wideZero } from '../../../util/wide-zero.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
@@ -77,7 +77,7 @@ export class Placer<Request> {
   };
   #placed = 0;
   #nowUs: number = wideZero;
-  #checked = true;
+  #isIndexChecked = true;
 
   /** @param takesPrompts (instances) */
   constructor(takesPrompts: readonly boolean[], config: PlacerConfig<Request> | undefined) {
@@ -100,7 +100,7 @@ export class Placer<Request> {
       ssds: config?.ssds,
       aheadRows: config?.aheadRows,
     });
-    this.#placement = new Placement(config ?? plain, this.#costs);
+    this.#placement = new Placement(config ?? withoutConfig, this.#costs);
     const prefills = config?.pipeline?.prefills;
     this.#groupPrefills =
       prefills === undefined ? [] : this.#predictors.map((each) => prefills[config?.predictors.indexOf(each) ?? 0]);
@@ -127,9 +127,9 @@ export class Placer<Request> {
 
   /**
    * Undefined when no instance is up.
-   * @param able (instances): 1 where the prompt may be computed; ignored when no such instance is up; undefined: everywhere
+   * @param eligible (instances): 1 where the prompt may be computed; ignored when no such instance is up; undefined: everywhere
    */
-  choose(nowUs: number, request: Request, promptTokens: number, able?: Uint8Array): PlacementDecision | undefined {
+  choose(nowUs: number, request: Request, promptTokens: number, eligible?: Uint8Array): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;
     this.#nowUs = nowUs;
     this.#costs.nowUs = nowUs;
@@ -139,7 +139,7 @@ export class Placer<Request> {
       this.#queues.predict(nowUs, this.#view.queueUs);
     }
     const query = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
-    const up = able && this.#view.up.map((each, i) => each & able[i]);
+    const up = eligible && this.#view.up.map((each, i) => each & eligible[i]);
     const view = up?.includes(1) ? { ...this.#view, up } : this.#view;
     return this.#placement.choose(query, view);
   }
@@ -151,7 +151,7 @@ export class Placer<Request> {
     decision: PlacementDecision,
     decodeAt: InstanceIndex,
   ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
-    const { pipeline, blockTokens = 1 } = this.#config ?? plain;
+    const { pipeline, blockTokens = 1 } = this.#config ?? withoutConfig;
     if (pipeline === undefined || this.#config?.prompts.mayPipeline(request) !== true) return undefined;
     const cachedTokens = (decision.localBlocks + decision.fetchedBlocks) * blockTokens;
     const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
@@ -213,7 +213,7 @@ export class Placer<Request> {
     }: { readonly decodeAt?: InstanceIndex | undefined; readonly share?: GroupShare | undefined } = {},
   ): PlacedPrompt {
     const { instance, from, fetchedBlocks, readyUs } = decision;
-    const { blockTokens = 1 } = this.#config ?? plain;
+    const { blockTokens = 1 } = this.#config ?? withoutConfig;
     const prefillUs = share?.workUs ?? decision.prefillUs;
     const helpers = share?.members.slice(1) ?? none;
     if (from !== undefined) this.#costs.transfers?.times.add(nowUs, from, instance, fetchedBlocks * blockTokens);
@@ -283,7 +283,7 @@ export class Placer<Request> {
     computing.clear();
   }
 
-  /** @param isUp the instance is not lost */
+  /** @param isUp the instance has not failed */
   setTakesPrompts(instance: InstanceIndex, takes: boolean, isUp: boolean): void {
     this.#takesPrompts[instance] = takes;
     this.#view.up[instance] = Number(takes && isUp);
@@ -291,14 +291,14 @@ export class Placer<Request> {
 
   instanceFailed(instance: InstanceIndex): void {
     this.#view.up[instance] = 0;
-    this.#checked = false;
+    this.#isIndexChecked = false;
     this.#index?.drop(instance);
   }
 
   /** The instance is up, and its cache is unknown. */
   instanceJoined(instance: InstanceIndex, incarnation: number | undefined): void {
     this.#view.up[instance] = Number(this.#takesPrompts[instance]);
-    this.#checked = false;
+    this.#isIndexChecked = false;
     if (incarnation !== undefined) this.#index?.join(instance, incarnation);
   }
 
@@ -314,20 +314,20 @@ export class Placer<Request> {
 
   /** Applies KV events. After a `gap` a snapshot of the instance is required. */
   applyEvents(instance: InstanceIndex, batch: KvEventBatch): BatchVerdict {
-    this.#checked = false;
+    this.#isIndexChecked = false;
     return this.#index?.apply(instance, batch) ?? 'applied';
   }
 
   /** Applies a snapshot; false when it is out of date. */
   restore(instance: InstanceIndex, snapshot: KvSnapshot): boolean {
-    this.#checked = false;
+    this.#isIndexChecked = false;
     return this.#index?.restore(instance, snapshot) ?? true;
   }
 
   /** Throws unless the prefix index is consistent. Visits all of it, if it has changed since the last call. */
   check(): void {
-    if (!this.#checked) this.#index?.check();
-    this.#checked = true;
+    if (!this.#isIndexChecked) this.#index?.check();
+    this.#isIndexChecked = true;
   }
 }
 
@@ -339,7 +339,7 @@ export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
 }
 
 const none: readonly InstanceIndex[] = [];
-const plain: PlacementSettings & { readonly pipeline?: undefined; readonly blockTokens?: undefined } = {
+const withoutConfig: PlacementSettings & { readonly pipeline?: undefined; readonly blockTokens?: undefined } = {
   kind: 'least-loaded',
   seed: [0, 0],
   balancingThreshold: 1,

@@ -47,7 +47,7 @@ export class PredictedCosts implements PlacementCosts {
     return this.#ssds?.predictUs(this.#nowUs, instance, tokens) ?? 0;
   }
 
-  /** The first step of a prefill that starts before its prefix is there ends when the prefix is. */
+  /** The first step of a prefill that starts before its prefix has arrived ends when the prefix has arrived. */
   overlapUs(kind: number, tokens: number, cachedTokens: number): number {
     const rows = this.#aheadRows;
     if (rows === undefined) return 0;

@@ -39,7 +39,7 @@ export class PrefillObserver {
       // The decode instance reports the start after the prefill has ended.
       if (prompt.startedUs === undefined) this.forget(id);
     } else if (event.kind === 'started' && event.ahead === true) {
-      // Its time would include the wait for its prefix.
+      // The observed time would include the wait for its prefix.
       this.forget(id);
     } else if (event.kind === 'started') {
       prompt.startedUs = nowUs;

@@ -39,7 +39,7 @@ export class PrefillQueues {
     this.#workUs[instance] += predictedUs;
   }
 
-  /** More or less of a pending prompt is cached than predicted. */
+  /** The cached part of a pending prompt differs from the prediction. */
   correct(instance: number, beforeUs: number, afterUs: number): void {
     this.#workUs[instance] += afterUs - beforeUs;
   }

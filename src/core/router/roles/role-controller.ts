@@ -60,7 +60,7 @@ export class RoleController<Request extends { readonly id: RequestId }> {
     this.#changed(instance, role);
   }
 
-  /** New requests go to the instance in its new role; those that it has end there. */
+  /** The new role applies to new requests; those that the instance has end there. */
   #changed(instance: InstanceIndex, role: InstanceRole): void {
     const { placer, admission, jobs } = this.#parts;
     placer.setTakesPrompts(instance, computesPrompts(role), this.#context.instances.isUp(instance));
@@ -73,9 +73,9 @@ export class RoleController<Request extends { readonly id: RequestId }> {
   balance(): void {
     const { nowUs, instances } = this.#context;
     if (this.#limits === undefined || this.#switcher === undefined) return;
-    const { intervalUs: lookUs, windowUs } = this.#limits;
+    const { intervalUs, windowUs } = this.#limits;
     const pastUs = nowUs - this.#checkedUs;
-    if (pastUs < lookUs) return;
+    if (pastUs < intervalUs) return;
     this.#arrivals += (this.#sentUs / pastUs - this.#arrivals) * (pastUs / (pastUs + windowUs));
     this.#sentUs = 0;
     this.#checkedUs = nowUs;

@@ -1,11 +1,11 @@
 // When an instance should change between prefill and decode: by the loads of both pools, with hysteresis.
 
 export interface RoleSwitchLimits {
-  /** The same pool has to need an instance for so long. */
+  /** A pool must need an instance for this time before an instance switches. */
   readonly sustainUs: number;
-  /** Time from one switch to the next, at least. */
+  /** Minimum time between two switches. */
   readonly dwellUs: number;
-  /** The load of the fuller pool, over the larger load after a switch, at least. */
+  /** Minimum ratio of the larger load before a switch to the larger load after it. */
   readonly gain: number;
   /** While both loads are below this, no instance switches. */
   readonly loadMin: number;
@@ -37,9 +37,9 @@ export function poolToGrow(prefill: PoolDemand, decode: PoolDemand, limits: Role
   const fullest = Math.max(load(prefill, 0), load(decode, 0));
   if (fullest < limits.loadMin) return undefined;
   const role = load(prefill, 0) > load(decode, 0) ? 'prefill' : 'decode';
-  const [gives, takes] = role === 'prefill' ? [decode, prefill] : [prefill, decode];
-  if (gives.instances < 2) return undefined;
-  return Math.max(load(gives, -1), load(takes, 1)) * limits.gain <= fullest ? role : undefined;
+  const [donor, receiver] = role === 'prefill' ? [decode, prefill] : [prefill, decode];
+  if (donor.instances < 2) return undefined;
+  return Math.max(load(donor, -1), load(receiver, 1)) * limits.gain <= fullest ? role : undefined;
 }
 
 function load({ instances, demand }: PoolDemand, more: number): number {
