@@ -63,7 +63,7 @@ export function simulatePoint(point: ServingPoint, deployment: Deployment, front
       inputTokens: spread(point.inputTokens, point.spread, 2 * index),
       outputTokens: Math.max(2, spread(point.outputTokens, point.spread, 2 * index + 1)),
     }),
-    frontUs: (tokens) => front.requestUs + front.tokenUs * tokens,
+    frontendUs: (tokens) => front.requestUs + front.tokenUs * tokens,
     instance: {
       cost: deployment.cost,
       blockTokens,

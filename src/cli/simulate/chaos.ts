@@ -1,5 +1,5 @@
 // `kvasir simulate --chaos`: many seeds of random faults with every check on, and counts of the faults and handlers that occurred.
-import { addCounts, type ChaosCounts, type ChaosKind, neverShown } from '../../sim/faults/chaos-counts.ts';
+import { addCounts, type ChaosCounts, type ChaosKind, uncovered } from '../../sim/faults/chaos-counts.ts';
 import { lendingChaos } from '../../sim/faults/lending-chaos.ts';
 import { requestChaos } from '../../sim/faults/request-chaos.ts';
 import { counted, readable } from '../terminal/fields.ts';
@@ -37,7 +37,7 @@ class WorldCounts<Total extends string> {
     const { faults, anomalies, totals } = this.#counts ?? { faults: [], anomalies: [], totals: {} };
     const byName = [...anomalies].sort(([a], [b]) => (a < b ? -1 : 1));
     // One seed is a replay, which need not show every fault.
-    const never = this.#counts === undefined || isReplay ? [] : neverShown(this.#kind, this.#counts);
+    const never = this.#counts === undefined || isReplay ? [] : uncovered(this.#kind, this.#counts);
     return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...totals };
   }
 }

@@ -4,11 +4,11 @@ import { latencyMs } from '../../sim/report/histogram.ts';
 import {
   cheapestOf,
   frontierOf,
-  type Kept,
   type SearchLimits,
   type Shape,
   searchPlans,
   type Trial,
+  type TrialResult,
   type Unit,
 } from '../../sim/report/plan-search.ts';
 import { createCostModel } from '../options/cost-model.ts';
@@ -29,7 +29,7 @@ interface PlanUnit extends Unit {
 
 type Latency = Readonly<Record<'mean' | 'p50' | 'p90' | 'p99', number>>;
 
-interface Figures extends Kept {
+interface Figures extends TrialResult {
   readonly ttftMs: Latency;
   readonly tbtMs: Latency;
 }
@@ -49,7 +49,7 @@ export type PlanObserver = (tried: number, next: string) => void;
 export async function planClusters(settings: PlanSettings, observer: PlanObserver) {
   const { units, leftOut } = unitsOf(settings);
   let tried = 0;
-  const attempt = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
+  const runTrial = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
     const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
     observer(tried++, describe(unit, shape, decodeUnit));
     const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
@@ -57,7 +57,7 @@ export async function planClusters(settings: PlanSettings, observer: PlanObserve
     const { requests, withinSlo, ttftUs, tbtUs } = outcome;
     return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
   };
-  const trials = await searchPlans(units, settings, attempt, hardwarePairs(units));
+  const trials = await searchPlans(units, settings, runTrial, hardwarePairs(units));
   const winner = cheapestOf(trials, settings.within);
   if (winner === undefined) throw new Error(noPlanMessage(trials, settings));
   return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };

@@ -20,7 +20,7 @@ interface MemoryInstance extends LendingInstance {
     | undefined;
 }
 
-/** Throws unless every block that a debtor may use now is lent to it, under that loan, by the incarnation that it knows. */
+/** Throws unless every block that a debtor may use now is lent to it, under that loan, by the incarnation that granted the loan. */
 export function checkLoans(nowUs: number, nodes: readonly LendingInstance[]): void {
   for (const node of nodes) {
     for (const debt of node.incarnation?.rmanager.debts ?? []) {
@@ -40,39 +40,39 @@ export function checkLoans(nowUs: number, nodes: readonly LendingInstance[]): vo
   }
 }
 
-/** Throws when an instance is to vacate a block promised to a running sequence. */
+/** Throws when an instance is to vacate a block that is committed to a running sequence. */
 export function checkVacatedBlocks({ instance, incarnation }: LendingInstance, rblocks: readonly number[]): void {
   for (const rblock of rblocks) {
     const place = incarnation?.rmanager.find(rblock);
     if (place?.kind === 'remote' && incarnation?.rmanager.debtor.find(place.loan)?.committed === true)
-      throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was promised`);
+      throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was committed`);
   }
 }
 
-/** By loan that is promised to the debtor: the blocks that it may keep. */
+/** By committed loan: the number of blocks that the debtor may keep. */
 export function committedLoans({ incarnation }: LendingInstance): ReadonlyMap<number, number> {
   const kept = new Map<number, number>();
   for (const { number, committed, keep } of incarnation?.rmanager.debts ?? []) if (committed) kept.set(number, keep);
   return kept;
 }
 
-/** Throws when a recall reduced a promised loan. @param before `promised` before the recall */
+/** Throws when a recall reduced a committed loan. @param before `committedLoans` before the recall */
 export function checkRecall({ instance, incarnation }: LendingInstance, before: ReadonlyMap<number, number>): void {
   for (const [loan, keep] of before) {
     const debt = incarnation?.rmanager.debtor.find(loan);
     if (debt?.committed === true && debt.keep < keep)
-      throw new Error(`Lending broken: instance ${instance} heeds a recall of loan ${loan}, which was promised`);
+      throw new Error(`Lending broken: instance ${instance} obeys a recall of loan ${loan}, which was committed`);
   }
 }
 
-/** rBlocks at creditors that no settlement has frozen. A commit must not move them: each debt falls once, by what was prepared. */
+/** rBlocks at creditors that no settlement has frozen. A settlement commit must not move them: it reduces a debt by the prepared blocks alone. */
 export function unfrozen(node: LendingInstance): readonly number[] {
   const rblocks: number[] = [];
   for (const { used } of node.incarnation?.rmanager.debts ?? []) rblocks.push(...used.values());
   return rblocks;
 }
 
-/** Throws when a commit moved an rBlock that was not prepared. @param before `unfrozen` before the commit */
+/** Throws when a settlement commit moved an rBlock that was not prepared. @param before `unfrozen` before the commit */
 export function checkSettlementCommit(node: LendingInstance, before: readonly number[]): void {
   for (const rblock of before) {
     const kind = node.incarnation?.rmanager.find(rblock)?.kind ?? 'remote';

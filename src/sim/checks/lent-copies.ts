@@ -7,7 +7,7 @@ import type { InstanceIndex } from '../../core/protocol/ids.ts';
 /** A block of a creditor, in the debtor's state at the start of the copy. */
 interface Borrowed {
   readonly creditor: InstanceIndex;
-  /** Its name. */
+  /** Its name in moves (`lentName`). */
   readonly at: number;
   /** Undefined: the debtor had no block of that name. */
   readonly held: { readonly loan: number; readonly block: number; readonly rblock: number | undefined } | undefined;
@@ -41,7 +41,7 @@ export class LentCopies {
   }
 
   /** The first block of the copy that is not in its state at the start; undefined: none, or the copy was stopped. @param incarnation of the debtor, as creditors count it */
-  lost(
+  changedBlock(
     name: string,
     debtor: InstanceIndex,
     incarnation: number,

@@ -29,7 +29,7 @@ export interface CheckedCluster {
   };
   readonly clients: {
     readonly live: number;
-    /** By client-side name. */
+    /** By the name that the client uses. */
     readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
   };
   readonly faults: { readonly longestUs: number; isUp(instance: InstanceIndex): boolean } | undefined;
@@ -37,10 +37,10 @@ export interface CheckedCluster {
 }
 
 /**
- * The prefix index may name a lost block for so many silences plus the time of a message. After 1.25 silences, the interval of the conductor's
- * checks, the instance is declared failed or has reported missing events; after as many again the events are known or the index is empty.
+ * Maximum age of a removed block in the prefix index, in units of `silentUs`, without the time of a message. After 1.25 units, the conductor's
+ * check included, the instance is declared failed or has reported missing events; after 1.25 more its events have arrived or its entries are gone.
  */
-const staleSilences = 2 * 1.25;
+const staleSilentTimes = 2 * 1.25;
 
 export class RequestChecks {
   /** Number of checked events. */
@@ -72,7 +72,7 @@ export class RequestChecks {
     this.#activations = new ActivationChecks(instances.length);
   }
 
-  /** Observes what the instance's cache stores and drops. */
+  /** Observes the blocks that the instance's cache stores and removes. */
   blockListener(instance: InstanceIndex): BlockListener {
     return this.#index.blockListener(instance);
   }
@@ -106,7 +106,7 @@ export class RequestChecks {
         `Requests broken: ${clients.live} clients wait, the conductor has ${conductor.accepted} requests`,
       );
     const longestUs = faults?.longestUs ?? this.#latencyUs;
-    this.#index.check(conductor, staleSilences * this.#silentUs + longestUs);
+    this.#index.check(conductor, staleSilentTimes * this.#silentUs + longestUs);
     this.#cancels.check(queue.nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
     this.#transfers.check();
     this.#checkAges();
@@ -145,7 +145,7 @@ export class RequestChecks {
     }
   }
 
-  /** No requests arrive any more, and nothing is left to happen for those that arrived. */
+  /** Throws unless all requests have ended. No more arrive, and no event of those that arrived is left. */
   checkEnded(): void {
     const { queue, conductor, instances, clients } = this.#cluster;
     if (clients.live > 0) {
@@ -157,7 +157,7 @@ export class RequestChecks {
       throw new Error(`Requests broken: the conductor has ${conductor.accepted} requests that ended`);
   }
 
-  /** Besides, no fault has occurred for a while: no instance and no stream holds anything. */
+  /** As `checkEnded`; throws also when an instance or a stream holds anything. No fault has occurred for a while. */
   checkAtRest(): void {
     this.checkEnded();
     const { instances, network, faults } = this.#cluster;
@@ -183,16 +183,16 @@ function checkWaits(instances: readonly LengthInstance[]): void {
   if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
 }
 
-/** Rows of a prompt's tokens, from one to before another. */
-interface Rows {
+/** Tokens `from..tokens` of a prompt. */
+interface TokenRange {
   readonly from: number;
   readonly tokens: number;
 }
 
 /** No member of a pipeline group computes on activations that it has not received. */
 class ActivationChecks {
-  /** (instances): by request, the received rows. */
-  readonly #received: readonly Map<string, Rows[]>[];
+  /** (instances): by request, the tokens with received activations. */
+  readonly #received: readonly Map<string, TokenRange[]>[];
 
   constructor(instances: number) {
     this.#received = Array.from({ length: instances }, () => new Map());
@@ -205,8 +205,8 @@ class ActivationChecks {
       if (effect.kind === 'runStep' && (effect.range?.index ?? 0) > 0) this.#checkStep(index, instance);
   }
 
-  /** Drops the rows of prompts without a stage at the instance. */
-  #receive(index: InstanceIndex, instance: LengthInstance, id: string, { from, tokens }: Rows): void {
+  /** Removes the entries of prompts without a stage at the instance. */
+  #receive(index: InstanceIndex, instance: LengthInstance, id: string, { from, tokens }: TokenRange): void {
     const received = this.#received[index];
     for (const other of received.keys()) if (!instance.components.pipeline.has(other)) received.delete(other);
     received.set(id, [...(received.get(id) ?? []), { from, tokens }]);
@@ -221,7 +221,7 @@ class ActivationChecks {
       const rows = received.find(({ from, tokens }) => from <= at && at < tokens);
       if (rows === undefined)
         throw new Error(
-          `Rows broken: instance ${index} computes tokens ${computed} to ${computed + planned} of ${id}, and has not received those of token ${at}`,
+          `Activations broken: instance ${index} computes tokens ${computed} to ${computed + planned} of ${id}, and has not received those of token ${at}`,
         );
       at = rows.tokens;
     }
@@ -236,9 +236,9 @@ class ActivationChecks {
 /** Cancelled requests remembered for each instance. */
 const rememberedMax = 4096;
 
-/** Cancelled requests hold nothing: at an instance from the receipt of the cancel, on the network one message later. */
+/** A cancelled request holds nothing: at an instance once the cancel is received, on the network one message later. */
 class CancelChecks {
-  /** (instances): by request, the receipt of its cancel. */
+  /** (instances): by request, the time at which its cancel was received. */
   readonly #cancelledUs: readonly Map<RequestId, number>[];
   #any = false;
 

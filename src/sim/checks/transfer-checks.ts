@@ -27,14 +27,14 @@ interface SentBlock {
   /** A block of the owner, or an entry of its table. */
   readonly at: { readonly block: number } | { readonly entry: number };
   readonly id: number;
-  /** The block is read until so many tokens have left. */
+  /** The block is read until this number of tokens has left. */
   readonly upTo: number;
 }
 
-/** Blocks that leave home for a creditor, as entries of their owner's table. */
+/** Blocks that leave home for a creditor, and the table of their owner. */
 interface MovedBlocks {
   readonly table: BlockTableView;
-  readonly rows: number[];
+  readonly blocks: number[];
 }
 
 type Fill = Extract<LengthEffect, { kind: 'fillBlocks' }>;
@@ -64,7 +64,7 @@ export class TransferChecks {
       else if (effect.kind === 'stopMove') this.#stopped(moveOf(index, effect.move));
       else if (effect.kind === 'stream') this.#streamed(index, instance, effect);
       else if (effect.kind === 'haltStream')
-        this.#cut(keyOf('handoff', index, effect.to, effect.id), Math.floor(effect.from / this.#blockTokens));
+        this.#truncate(keyOf('handoff', index, effect.to, effect.id), Math.floor(effect.from / this.#blockTokens));
       else if (effect.kind === 'stopStream') this.#sent.delete(keyOf(effect.of, index, effect.to, effect.id));
     }
   }
@@ -93,13 +93,13 @@ export class TransferChecks {
   }
 
   #filled(index: InstanceIndex, { requests }: LengthInstance, { move, at, sources }: Fill): void {
-    const [row] = sources;
-    if (row === undefined) return;
+    const [first] = sources;
+    if (first === undefined) return;
     let moved = this.#moved.get(moveOf(index, move));
     for (const { sequence } of moved === undefined ? requests.sequences() : [])
-      if (holds(sequence.table, row)) moved = { table: sequence.table, rows: [] };
-    if (moved === undefined) throw broken(index, `move ${move}`, row);
-    moved.rows.splice(at, sources.length, ...sources);
+      if (holds(sequence.table, first)) moved = { table: sequence.table, blocks: [] };
+    if (moved === undefined) throw broken(index, `move ${move}`, first);
+    moved.blocks.splice(at, sources.length, ...sources);
     this.#moved.set(moveOf(index, move), moved);
   }
 
@@ -121,7 +121,7 @@ export class TransferChecks {
   }
 
   /** Blocks from `fromBlock` on are not read any more. */
-  #cut(key: string, fromBlock: number): void {
+  #truncate(key: string, fromBlock: number): void {
     const kept = this.#sent.get(key)?.filter(({ at }) => 'block' in at && at.block < fromBlock);
     if (kept !== undefined) this.#sent.set(key, kept);
   }
@@ -150,18 +150,18 @@ export class TransferChecks {
 
   #checkMoved(from: InstanceIndex, name: string): void {
     const moved = this.#moved.get(name);
-    for (const row of moved?.rows ?? [])
-      if (moved !== undefined && !holds(moved.table, row)) throw broken(from, name, row);
+    for (const block of moved?.blocks ?? [])
+      if (moved !== undefined && !holds(moved.table, block)) throw broken(from, name, block);
   }
 
   #checkLent(name: string): void {
     const debtor = debtorOf(name);
     // Creditors count incarnations from 1.
     const incarnation = this.#host.incarnationOf(debtor) + 1;
-    const lost = this.#lent.lost(name, debtor, incarnation, this.#host.instances);
-    if (lost !== undefined)
+    const changed = this.#lent.changedBlock(name, debtor, incarnation, this.#host.instances);
+    if (changed !== undefined)
       throw new Error(
-        `Transfers broken: block ${lost.at} that instance ${lost.creditor} lent to ${debtor} is under way as ${name}, and is returned or reused`,
+        `Transfers broken: block ${changed.at} that instance ${changed.creditor} lent to ${debtor} is under way as ${name}, and is returned or reused`,
       );
   }
 }
@@ -185,8 +185,8 @@ function debtorOf(move: string): InstanceIndex {
   return Number(move.split(' ')[1]);
 }
 
-function holds({ groups: [{ blocks }] }: BlockTableView, row: number): boolean {
-  for (let i = 0; i < blocks.length; i++) if (blocks.at(i) === row) return true;
+function holds({ groups: [{ blocks }] }: BlockTableView, block: number): boolean {
+  for (let i = 0; i < blocks.length; i++) if (blocks.at(i) === block) return true;
   return false;
 }
 

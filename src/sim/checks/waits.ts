@@ -14,8 +14,8 @@ function at(id: RequestId, instance: InstanceIndex): Waiter {
 }
 
 /**
- * Requests that are not in the result continue by themselves: they run, their bytes are under way, or a timeout ends. That includes loading prefixes,
- * members of a group, which release everything when one of them is short of memory, and requests that wait for loans.
+ * Requests that are not in the result continue by themselves: they run, their bytes are under way, or a timeout ends. That includes requests
+ * that load prefixes or wait for loans, and members of a group, which release everything when one of them is short of memory.
  */
 export function waitsOf(instances: readonly LengthInstance[]): Waits {
   const waits = new Map<Waiter, (readonly Waiter[])[]>();

@@ -1,4 +1,4 @@
-// A simulated cluster: its machines and everything between them, on one event queue. It carries effects out and decides nothing.
+// A simulated cluster: its instances, its conductor and the network between them, on one event queue. It only carries effects out.
 
 import { createLengthInstance, type LengthEvent, type LengthInstance } from '../../core/instance/length-instance.ts';
 import type { ConductorEvent } from '../../core/protocol/events.ts';
@@ -24,8 +24,8 @@ import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 
 /**
- * The host of all its parts. At one time steps end first, in the order of their instances, then flows change, then messages arrive in
- * the order of sending, then lending acts.
+ * The host of all its parts. At one time steps end first, in the order of their instances; then flows change; then messages arrive in the
+ * order of sending; then lending runs.
  */
 export class Cluster implements ClusterHost {
   readonly config: SimulationConfig;
@@ -161,9 +161,9 @@ export class Cluster implements ClusterHost {
     if (nextUs < Number.POSITIVE_INFINITY) this.#timers[index].schedule(Math.max(nextUs, this.queue.nowUs));
   }
 
-  /** An instance fails: all that it had is lost, without the results of its running step. */
+  /** An instance fails: its state and the results of its running step are lost. */
   instanceFailed(index: InstanceIndex, incarnation: number): void {
-    this.outcome.lost(this.instances[index], this.executors[index].stop());
+    this.outcome.instanceFailed(this.instances[index], this.executors[index].stop());
     this.checks?.reset(index, this.instances[index]);
     this.delivery.reset(index);
     this.instances[index] = this.#create(index, incarnation);
@@ -176,7 +176,7 @@ export class Cluster implements ClusterHost {
     this.lending?.instanceStarted(index);
   }
 
-  /** The instance's steps take so many times as long from now on. */
+  /** Multiplies the times of the instance's steps from now on. */
   setSlowness(index: InstanceIndex, factor: number): void {
     this.executors[index].endStepRun();
     this.executors[index].slowness = factor;

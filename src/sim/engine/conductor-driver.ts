@@ -55,7 +55,7 @@ export class ConductorDriver {
     this.#learned?.transfers.observe(instance, snapshot);
   }
 
-  /** The gateway restarts with its conductor: all its clients lose their requests. */
+  /** The gateway restarts with its conductor: all running requests fail. */
   restart(): void {
     this.#host.clients.failAll('Cannot generate: the gateway stopped');
     this.#conductor = this.#create(true);
@@ -122,7 +122,7 @@ export class ConductorDriver {
     clients.attempt(id, request);
     this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
     const event = { kind: 'submit', request, decodeAt, prefix, group, incarnation, decodeIncarnation } as const;
-    // A job may be sent because another instance's step ended: other steps that end now come first.
+    // The end of a step may release a held job: other steps that end at the same time come first.
     if (request.trace.batch === true) queue.after(0, () => delivery.sendToInstance(instance, event));
     else delivery.sendToInstance(instance, event);
   }

@@ -84,7 +84,7 @@ export class EffectRunner {
       case 'streamPrefix':
       case 'stopStream':
       case 'haltStream':
-        streams.carry(index, effect);
+        streams.perform(index, effect);
         break;
       case 'lending':
       case 'moveBlocks':

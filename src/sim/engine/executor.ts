@@ -80,7 +80,7 @@ export class SimulatedExecutor {
     return this.#exposedUs;
   }
 
-  /** @param remote keys that the rows see at other instances: the same for all steps of a run */
+  /** @param remote keys at other instances that the rows attend to: the same for all steps of a run */
   run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
     const computeUs = range === undefined ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
@@ -115,15 +115,15 @@ export class SimulatedExecutor {
   /** An event of the instance may bring what its step waits for, or report that it is missing. */
   observe(event: Event): void {
     if (event.kind === 'arriving') this.began(event.id, event.source, event.to);
-    else if (event.kind === 'loaded') this.#came(event.id, event.source, event.to);
-    else if (event.kind === 'peer' && event.message.kind === 'missing') this.#came(event.message.id, event.from, 0);
+    else if (event.kind === 'loaded') this.#arrived(event.id, event.source, event.to);
+    else if (event.kind === 'peer' && event.message.kind === 'missing') this.#arrived(event.message.id, event.from, 0);
   }
 
-  #came(id: string, source: LoadSource, to: number): void {
+  #arrived(id: string, source: LoadSource, to: number): void {
     const { nowUs } = this.#queue;
     const waited = !this.#waits.isOver;
     const step = { startedUs: this.#startedUs, computeUs: this.#computeUs, layers: this.#cost.layers };
-    const endsUs = this.#waits.came(nowUs, id, source, to, step);
+    const endsUs = this.#waits.arrived(nowUs, id, source, to, step);
     if (!waited) return;
     this.#hold(Math.max(nowUs, endsUs));
     if (this.#waits.isOver) this.#timer.schedule(this.#endsUs);
@@ -135,7 +135,7 @@ export class SimulatedExecutor {
     this.#stepUs[0] = this.#endsUs - this.#startedUs;
   }
 
-  /** The run ends with the step that runs now. A step that ends at this time has been followed by the next. */
+  /** The run ends with the present step; at the end of a step, with the step after it. */
   endStepRun(): void {
     const { nowUs } = this.#queue;
     let endsUs = this.#startedUs;

@@ -1,15 +1,15 @@
-// The progress of a prompt's keys and values to another instance, in the order of sending, and again from a token on after a halt.
+// The progress of a hand-off: which tokens have left, in the order of sending; after a halt, sending restarts from an earlier token.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 
-/** Tolerance for the rounding of rates. */
+/** Fewer bytes count as none: rates are rounded. */
 const byteMin = 0.5;
 
 /** A range of tokens that has not left completely. */
 interface Pending {
   readonly end: number;
   readonly upTo: number;
-  readonly rows: ReadonlySet<number> | undefined;
+  readonly blocks: ReadonlySet<number> | undefined;
 }
 
 export class HandOffProgress {
@@ -23,7 +23,7 @@ export class HandOffProgress {
   #pending: Pending[] = [];
   #bytes = 0;
   /** Number of leading tokens that have left. */
-  #left = 0;
+  #tokensSent = 0;
   /** After a halt: the token that sending restarts at. */
   #restart: number | undefined;
 
@@ -43,31 +43,31 @@ export class HandOffProgress {
     return begin;
   }
 
-  /** Adds tokens up to `end`. @param rows page table rows that they are read from; undefined: not tracked */
-  add(end: number, bytes: number, rows?: ReadonlySet<number>): void {
+  /** Adds tokens up to `end`. @param blocks that hold them; undefined: not tracked */
+  add(end: number, bytes: number, blocks?: ReadonlySet<number>): void {
     this.#bytes += bytes;
-    this.#pending.push({ end, upTo: this.#bytes, rows });
+    this.#pending.push({ end, upTo: this.#bytes, blocks });
   }
 
-  /** True if one of these rows may still be read when so many bytes have left. */
-  reads(bytes: number, rows: readonly number[]): boolean {
-    this.leftBy(bytes);
-    return this.#pending.some(({ rows: read }) => rows.some((row) => read?.has(row)));
+  /** True if one of these blocks may still be read. @param bytes that have left since the start or the last halt */
+  reads(bytes: number, blocks: readonly number[]): boolean {
+    this.tokensSentBy(bytes);
+    return this.#pending.some(({ blocks: read }) => blocks.some((block) => read?.has(block)));
   }
 
-  /** Number of leading tokens that have left, given the bytes that left since the start or the last halt. */
-  leftBy(bytes: number): number {
-    if (this.#restart !== undefined) return this.#left;
+  /** Number of leading tokens that have left. @param bytes that have left since the start or the last halt */
+  tokensSentBy(bytes: number): number {
+    if (this.#restart !== undefined) return this.#tokensSent;
     while (this.#pending.length > 0 && this.#pending[0].upTo <= bytes + byteMin)
-      this.#left = this.#pending.shift()?.end ?? this.#left;
-    return this.#left;
+      this.#tokensSent = this.#pending.shift()?.end ?? this.#tokensSent;
+    return this.#tokensSent;
   }
 
   /** Stops sending. Tokens from `from` on are sent again. */
   halt(bytes: number, from: number): void {
-    this.#left = Math.min(from, this.leftBy(bytes));
-    this.#restart = this.#left;
-    // The rows of earlier tokens are read again, at their present places.
+    this.#tokensSent = Math.min(from, this.tokensSentBy(bytes));
+    this.#restart = this.#tokensSent;
+    // Tokens from `from` on are read again, from the blocks that hold them then.
     this.#pending = this.#pending.filter(({ end }) => end <= from);
     this.#bytes = 0;
   }

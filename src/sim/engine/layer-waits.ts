@@ -22,7 +22,7 @@ export class LayerWaits {
   #waits: Wait[] = [];
   #unanswered: number[] = [];
 
-  /** True when the step waits for nothing more. */
+  /** True when the step waits for no blocks. */
   get isOver(): boolean {
     return this.#waits.length === 0;
   }
@@ -58,7 +58,7 @@ export class LayerWaits {
   }
 
   /** Blocks have arrived up to block `to`. Returns the earliest end of the step that this allows. */
-  came(nowUs: number, id: string, source: LoadSource, to: number, step: LayeredStep): number {
+  arrived(nowUs: number, id: string, source: LoadSource, to: number, step: LayeredStep): number {
     const begun = this.#begun.get(keyOf(id, source));
     this.#begun.delete(keyOf(id, source));
     const wait = this.#waits.find((each) => each.id === id && each.sources.delete(source));

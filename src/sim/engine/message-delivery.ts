@@ -10,7 +10,7 @@ import type { ClusterHost } from './simulation-config.ts';
 interface DeliveryHost extends ClusterHost {
   readonly faults: FaultLayer | undefined;
   readonly executors: readonly { readonly isRunning: boolean }[];
-  /** Of a message between two instances that comes with so many bytes to load from host memory. */
+  /** Latency of a message between two instances, with the time to load `loadBytes` from host memory. */
   latencyUs(from: InstanceIndex, to: InstanceIndex, loadBytes: number): number;
 }
 
@@ -87,7 +87,7 @@ export class MessageDelivery {
     });
   }
 
-  /** Keeps the event until the step ends, where the instance computes. Cancels interrupt. */
+  /** Defers the event to the end of the running step; false: it is delivered now. Cancels are not deferred. */
   defer(index: InstanceIndex, event: LengthEvent): boolean {
     const { config, executors } = this.#host;
     if (config.threads === undefined || event.kind === 'cancel' || !executors[index].isRunning) return false;
@@ -100,7 +100,7 @@ export class MessageDelivery {
     for (const event of this.#deferred[index].splice(0)) this.#host.deliverToInstance(index, event);
   }
 
-  /** Drops what a failed instance has not received and not sent. */
+  /** Drops the events that a failed instance has not received and the messages that it has not sent. */
   reset(index: InstanceIndex): void {
     this.#deferred[index].length = 0;
     this.#turns[index].messages.length = 0;

@@ -1,4 +1,4 @@
-// The configuration of a simulated cluster, and what its parts use of each other.
+// The configuration of a simulated cluster, and the interface through which its parts use the cluster.
 
 import type { LengthEvent, LengthInstance, LengthInstanceConfig } from '../../core/instance/length-instance.ts';
 import type { LendingTimes } from '../../core/lending/times.ts';
@@ -27,7 +27,7 @@ export interface InstanceSpec {
   readonly role: InstanceRole;
   readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
   readonly nic: Nic;
-  /** A standby instance: absent until a request outgrows its instance, then it takes so long to start. Undefined: present from the start. */
+  /** Time to start a standby instance, which is absent until a request outgrows its instance. Undefined: present from the start. */
   readonly startUs?: number | undefined;
   /** Host memory for blocks of sequences, its own and borrowed, and the time to move a token between it and the devices. Undefined: none. */
   readonly hostMemory?: { readonly blocks: number; readonly tokenUs: number } | undefined;
@@ -95,7 +95,7 @@ export interface SimulationConfig {
   readonly pipeline?: PipelineSettings | undefined;
   /** Lending among the instances that have a borrowing configuration. */
   readonly lending?: ClusterLendingConfig | undefined;
-  /** The conductor learns its predictors as a live one does; undefined: cost models predict. */
+  /** The conductor learns its predictions as a live one does; undefined: cost models predict. */
   readonly learned?: Learned | undefined;
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;

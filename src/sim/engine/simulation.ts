@@ -13,8 +13,8 @@ import type { InstanceSpec, SimulationConfig } from './simulation-config.ts';
 
 export type { InstanceSpec, SimulationConfig };
 
-/** Within so many silences, requests that were retried wrongly are notified and orphans are found. */
-const restSilences = 4;
+/** Time for instances to cancel needlessly retried requests and to release orphans, in units of `silentUs`. */
+const restSilentTimes = 4;
 
 /** Pure: a run is a function of its configuration and trace. Requests that arrive at a time come after all events of that time. */
 export class Simulation {
@@ -134,7 +134,7 @@ export class Simulation {
       faults.heal();
       const untilUs = this.nowUs + (lending?.restUs ?? 0);
       while (lending?.isPaidBack === false && this.nextUs <= untilUs) this.advance(this.nextUs);
-      this.advance(this.nowUs + Math.max(lending?.restUs ?? 0, restSilences * faults.times.silentUs));
+      this.advance(this.nowUs + Math.max(lending?.restUs ?? 0, restSilentTimes * faults.times.silentUs));
     }
     checks.checkAtRest();
     lending?.checkAtRest();

@@ -20,7 +20,7 @@ interface StreamHost extends ClusterHost {
   readonly network: Network;
   readonly executors: readonly { readonly endsUs: number }[];
   readonly delivery: {
-    /** Arrives as a message does; the receiver first loads `loadBytes` from host memory. */
+    /** Sends an event to another instance, which first loads `loadBytes` from host memory. */
     sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, loadBytes?: number): void;
   };
   readonly lending: { departed(departed: Departed): void } | undefined;
@@ -30,7 +30,7 @@ export class Streams {
   readonly #host: StreamHost;
   readonly #timer: Timer;
   #wakeUs = Number.POSITIVE_INFINITY;
-  /** Undefined: the rows that a stream reads are not tracked. */
+  /** Undefined: the blocks that a stream reads are not tracked. */
   readonly #blockTokens: number | undefined;
   /** Prompts under way, by sender and request. */
   readonly #handOffs = new Map<string, HandOffProgress>();
@@ -63,7 +63,7 @@ export class Streams {
 
   #due(): void {
     const { network, queue } = this.#host;
-    // An earlier time has taken its place.
+    // The timer was rescheduled to an earlier time.
     if (this.#wakeUs !== queue.nowUs) return;
     this.#wakeUs = Number.POSITIVE_INFINITY;
     for (let departed = network.due(queue.nowUs); departed !== undefined; departed = network.due(queue.nowUs)) {
@@ -73,7 +73,7 @@ export class Streams {
     this.#schedule();
   }
 
-  carry(
+  perform(
     from: InstanceIndex,
     effect: Extract<Effect, { kind: 'stream' | 'sendActivations' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
   ): void {
@@ -109,9 +109,9 @@ export class Streams {
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
     const bytes = this.#bytesOf(from, end - begin, range);
-    // An aborted step takes back the bytes that it was to compute, but not the bytes that leave with it for the second time.
-    if (begin < effect.from) handOff.add(effect.from, bytes, this.#rowsOf(table, begin, effect.from));
-    handOff.add(end, begin < effect.from ? 0 : bytes, this.#rowsOf(table, begin, end));
+    // After a halt earlier tokens leave again with this step. If the step is aborted, its own tokens do not leave, but these do.
+    if (begin < effect.from) handOff.add(effect.from, bytes, this.#blocksOf(table, begin, effect.from));
+    handOff.add(end, begin < effect.from ? 0 : bytes, this.#blocksOf(table, begin, end));
     const untilUs = step === undefined ? queue.nowUs : executors[from].endsUs;
     network.stream(queue.nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }
@@ -119,24 +119,28 @@ export class Streams {
   /** Number of leading tokens of a prompt under way that have left. */
   tokensSent(from: InstanceIndex, to: InstanceIndex, id: string): number {
     const { network, queue } = this.#host;
-    const bytes = network.leftBy(queue.nowUs, { from, to, name: id, kind: 'handoff' });
-    return this.#handOffs.get(`${from} ${id}`)?.leftBy(bytes) ?? 0;
+    const bytes = network.streamSentBy(queue.nowUs, { from, to, name: id, kind: 'handoff' });
+    return this.#handOffs.get(`${from} ${id}`)?.tokensSentBy(bytes) ?? 0;
   }
 
-  /** Rows of the page table that hold tokens `from..end` of a prompt. */
-  #rowsOf({ groups: [{ first, blocks }] }: BlockTableView, from: number, end: number): ReadonlySet<number> | undefined {
+  /** Blocks that hold tokens `from..end` of a prompt. */
+  #blocksOf(
+    { groups: [{ first, blocks }] }: BlockTableView,
+    from: number,
+    end: number,
+  ): ReadonlySet<number> | undefined {
     if (this.#blockTokens === undefined) return undefined;
-    const rows = new Set<number>();
+    const held = new Set<number>();
     for (let block = Math.floor(from / this.#blockTokens); block * this.#blockTokens < end; block++)
-      rows.add(blocks.at(block - first));
-    return rows;
+      held.add(blocks.at(block - first));
+    return held;
   }
 
-  /** True if a prompt that leaves the instance may still be read from one of these rows of its page table. */
-  reads(instance: InstanceIndex, rows: readonly number[]): boolean {
+  /** True if a hand-off from the instance may still read one of these blocks. */
+  reads(instance: InstanceIndex, blocks: readonly number[]): boolean {
     const { network, queue } = this.#host;
     for (const handOff of this.#handOffs.values())
-      if (handOff.from === instance && handOff.reads(network.leftBy(queue.nowUs, handOff), rows)) return true;
+      if (handOff.from === instance && handOff.reads(network.streamSentBy(queue.nowUs, handOff), blocks)) return true;
     return false;
   }
 
@@ -167,7 +171,7 @@ export class Streams {
       delivery.sendToPeer(from, to, { kind: 'arriving', id, source: from, to: blocks });
   }
 
-  /** Bytes of the keys and values of so many tokens, of some layers or all. */
+  /** Bytes of the keys and values of a number of tokens, of some layers or all. */
   #bytesOf(from: InstanceIndex, tokens: number, range: LayerRange | undefined): number {
     const { kvBytesPerToken, layers } = this.#host.config.instances[from].machine.cost;
     const share = range === undefined ? 1 : layersOf(layers, range) / layers;

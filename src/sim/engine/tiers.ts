@@ -1,4 +1,4 @@
-// The tiers below device memory in simulated time: the time that moving blocks takes, and figures of a run.
+// The tiers below device memory in a simulation: the times of block transfers between them, and the figures of a run.
 
 import type { HostLink } from '../../core/cost/host-link.ts';
 import type { LengthEvent } from '../../core/instance/length-instance.ts';
@@ -40,7 +40,7 @@ export interface TierFigures {
   readonly deviceByteSeconds: number;
 }
 
-/** Reads run in the order of asking, and writes beside them. */
+/** Reads run one after another in the order of the calls; so do writes, in parallel with the reads. */
 class SimulatedSsd {
   readBytes = 0;
   writtenBytes = 0;
@@ -52,7 +52,7 @@ class SimulatedSsd {
     this.#rates = rates;
   }
 
-  /** Returns when so many bytes more have been read. */
+  /** Returns the end of a read of these bytes. */
   read(nowUs: number, bytes: number): number {
     this.readBytes += bytes;
     this.#readsUntilUs =
@@ -60,7 +60,7 @@ class SimulatedSsd {
     return this.#readsUntilUs;
   }
 
-  /** Returns when so many bytes more have been written. */
+  /** Returns the end of a write of these bytes. */
   write(nowUs: number, bytes: number): number {
     this.writtenBytes += bytes;
     this.#writesUntilUs =
@@ -90,7 +90,7 @@ export class SimulatedTiers {
     this.#loadsUntilUs = new Float64Array(instances.length);
   }
 
-  /** A prompt received in host memory is loaded beside the steps, one prompt after another. Returns the time until it is. */
+  /** Loads a prompt received in host memory, in parallel with steps, one prompt after another. Returns the time until it is loaded. */
   loadReceived(index: InstanceIndex, bytes: number): number {
     const { hostLink, bytesPerToken } = this.#instances[index];
     if (hostLink === undefined || bytes === 0) return 0;

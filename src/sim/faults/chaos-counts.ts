@@ -1,4 +1,4 @@
-// Coverage of chaos runs: injected faults, handlers of message anomalies, and totals; and the coverage required of a soak.
+// Coverage of chaos runs: injected faults, handled message anomalies, and totals; and the coverage required of a soak.
 import type { FaultName } from './fault-plan.ts';
 
 export interface ChaosCounts<Total extends string = string> {
@@ -31,8 +31,8 @@ function sumOf<Key>(a: ReadonlyMap<Key, number>, b: ReadonlyMap<Key, number>): R
   return sum;
 }
 
-/** Totals that stayed 0, faults that were not injected and handlers that did not run: a soak has shown nothing about them. */
-export function neverShown<Total extends string>(
+/** Totals that stayed 0, faults that were not injected and handlers that did not run. */
+export function uncovered<Total extends string>(
   { faults, handlers, totals }: Pick<ChaosKind<Total>, 'faults' | 'handlers' | 'totals'>,
   counts: ChaosCounts<Total>,
 ): readonly string[] {

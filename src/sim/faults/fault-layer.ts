@@ -54,7 +54,7 @@ export class FaultLayer implements FaultTarget {
     return this.#cluster.queue;
   }
 
-  /** The longest time of a message so far. */
+  /** The longest delivery time of a message so far. */
   get longestUs(): number {
     return this.#network.longestUs;
   }
@@ -67,7 +67,7 @@ export class FaultLayer implements FaultTarget {
     return this.#incarnations[instance];
   }
 
-  /** True if both are up and no partition is between them. */
+  /** True if both are up and no partition separates them. */
   isConnected(a: InstanceIndex, b: InstanceIndex): boolean {
     return this.#up[a] && this.#up[b] && this.#network.isConnected(a, b);
   }
@@ -123,8 +123,8 @@ export class FaultLayer implements FaultTarget {
     to: InstanceIndex,
     event: LengthEvent,
   ): void {
-    const notify = (instance: InstanceIndex | undefined, news: LengthEvent) => {
-      if (instance !== undefined) this.#cluster.deliverToInstance(instance, news);
+    const notify = (instance: InstanceIndex | undefined, notice: LengthEvent) => {
+      if (instance !== undefined) this.#cluster.deliverToInstance(instance, notice);
     };
     if (event.kind === 'promptReceived') notify(sender, { kind: 'streamBroken', id: event.id, to });
     else if (event.kind === 'activations') {

@@ -1,7 +1,7 @@
 // The faults of a simulated cluster: their kinds, times and probabilities, and their text form.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 
-/** Loss, duplication and delay befall messages with a probability; the other kinds occur at a time or repeatedly. */
+/** Loss, duplication and delay apply to each message with a probability; the other kinds occur at a time or repeatedly. */
 export const faultKinds = [
   'loss',
   'duplication',
@@ -16,7 +16,7 @@ export type FaultKind = (typeof faultKinds)[number];
 
 export interface Fault {
   readonly kind: FaultKind;
-  /** The share of messages that it befalls. */
+  /** Share of affected messages. */
   readonly ratio: number;
   /** Mean delay of a delayed message. */
   readonly byUs: number;
@@ -24,7 +24,7 @@ export interface Fault {
   readonly atUs: number | undefined;
   /** Mean time between two occurrences of a repeated fault. */
   readonly everyUs: number | undefined;
-  /** Duration: exact, or the mean of a repeated fault. Infinity: for good. */
+  /** Duration: exact, or the mean of a repeated fault. Infinity: permanent. */
   readonly forUs: number;
   /** Undefined: drawn at random. */
   readonly instances: readonly InstanceIndex[] | undefined;
@@ -35,11 +35,11 @@ export interface Fault {
 export interface FaultTimes {
   /** Between two reports of an instance. */
   readonly reportUs: number;
-  /** An instance silent for so long is declared failed. */
+  /** An instance without a report for this time is declared failed. */
   readonly silentUs: number;
-  /** A request fails after so long. */
+  /** A request that has not ended after this time fails. */
   readonly timeoutUs: number;
-  /** Attempts of a request. */
+  /** Maximum number of attempts of a request. */
   readonly attemptsMax: number;
 }
 
@@ -68,7 +68,7 @@ export function countFault(counts: FaultCounts, name: FaultName): void {
   counts.set(name, (counts.get(name) ?? 0) + 1);
 }
 
-/** A fault of the given fields that occurs never and to no share, unless the fields say otherwise. */
+/** A fault with these fields. Without times and ratio it never occurs. */
 export function fault(kind: FaultKind, fields: Partial<Fault>): Fault {
   const none = { ratio: 0, byUs: 0, atUs: undefined, everyUs: undefined, forUs: Number.POSITIVE_INFINITY };
   return { ...none, instances: undefined, factor: 4, kind, ...fields };
@@ -77,15 +77,17 @@ export function fault(kind: FaultKind, fields: Partial<Fault>): Fault {
 const units: Readonly<Record<string, number>> = { ms: 1_000, s: 1_000_000, m: 60_000_000, h: 3_600_000_000 };
 
 /** Required and optional fields of each kind. */
-const fieldsOf: Readonly<Record<FaultKind, { readonly needs: readonly string[]; readonly may: readonly string[] }>> = {
-  loss: { needs: ['ratio'], may: [] },
-  duplication: { needs: ['ratio'], may: [] },
-  delay: { needs: ['ratio', 'by'], may: [] },
-  crash: { needs: [], may: ['instance', 'at', 'every', 'for'] },
-  partition: { needs: ['for'], may: ['instance', 'at', 'every'] },
-  slow: { needs: ['for'], may: ['instance', 'at', 'every', 'factor'] },
-  conductor: { needs: [], may: ['at', 'every'] },
-  gmanager: { needs: [], may: ['at', 'every'] },
+const fieldsOf: Readonly<
+  Record<FaultKind, { readonly required: readonly string[]; readonly optional: readonly string[] }>
+> = {
+  loss: { required: ['ratio'], optional: [] },
+  duplication: { required: ['ratio'], optional: [] },
+  delay: { required: ['ratio', 'by'], optional: [] },
+  crash: { required: [], optional: ['instance', 'at', 'every', 'for'] },
+  partition: { required: ['for'], optional: ['instance', 'at', 'every'] },
+  slow: { required: ['for'], optional: ['instance', 'at', 'every', 'factor'] },
+  conductor: { required: [], optional: ['at', 'every'] },
+  gmanager: { required: [], optional: ['at', 'every'] },
 };
 
 /** Text such as `crash:instance=2,at=60s,for=30s` or `loss:ratio=0.01`. @throws Error of one line that names what is wrong */
@@ -114,14 +116,14 @@ export function parseFault(text: string): Fault {
 }
 
 function checkFields(kind: FaultKind, given: ReadonlyMap<string, string | undefined>, text: string): void {
-  const { needs, may } = fieldsOf[kind];
+  const { required, optional } = fieldsOf[kind];
   for (const field of given.keys())
-    if (!needs.includes(field) && !may.includes(field))
-      throw new Error(`Cannot inject ${kind}: ${field} is none of ${[...needs, ...may].join(', ')}: ${text}`);
-  for (const field of needs)
-    if (!given.has(field)) throw new Error(`Cannot inject ${kind}: it needs ${field}: ${text}`);
-  if (may.includes('at') && given.has('at') === given.has('every'))
-    throw new Error(`Cannot inject ${kind}: it needs either at (once) or every (again and again): ${text}`);
+    if (!required.includes(field) && !optional.includes(field))
+      throw new Error(`Cannot inject ${kind}: ${field} is none of ${[...required, ...optional].join(', ')}: ${text}`);
+  for (const field of required)
+    if (!given.has(field)) throw new Error(`Cannot inject ${kind}: it requires ${field}: ${text}`);
+  if (optional.includes('at') && given.has('at') === given.has('every'))
+    throw new Error(`Cannot inject ${kind}: it requires either at (once) or every (again and again): ${text}`);
 }
 
 function splitOnce(text: string, mark: string): [string, string | undefined] {
@@ -139,6 +141,6 @@ function timeUs(value: string, text: string): number {
 function numberOf(value: string, min: number, max: number, text: string): number {
   const number = Number(value);
   if (value === '' || !(number >= min && number <= max))
-    throw new Error(`Cannot inject a fault: ${value} is no number from ${min} to ${max}: ${text}`);
+    throw new Error(`Cannot inject a fault: ${value} is not a number from ${min} to ${max}: ${text}`);
   return number;
 }

@@ -12,7 +12,7 @@ export class FaultyNetwork {
   readonly #injected: FaultCounts;
   #faults: readonly Fault[] = [];
   /** The endpoints on one side of each partition. */
-  readonly #cuts = new Set<readonly Endpoint[]>();
+  readonly #partitions = new Set<readonly Endpoint[]>();
   #longestUs = 0;
 
   /** @param injected counts the faults by name */
@@ -23,12 +23,12 @@ export class FaultyNetwork {
     this.setMessageFaults(faults);
   }
 
-  /** The longest time of a message so far. */
+  /** The longest delivery time of a message so far. */
   get longestUs(): number {
     return this.#longestUs;
   }
 
-  /** From now on messages are lost, duplicated and delayed as these faults say. */
+  /** Sets the loss, duplication and delay of messages from now on. */
   setMessageFaults(faults: readonly Fault[]): void {
     this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
   }
@@ -36,21 +36,21 @@ export class FaultyNetwork {
   /** Ends all faults and partitions. */
   heal(): void {
     this.#faults = [];
-    this.#cuts.clear();
+    this.#partitions.clear();
   }
 
-  /** Parts these from all other endpoints until the same array is joined. */
+  /** Cuts these off from all other endpoints until `reconnect` with the same array. */
   partition(endpoints: readonly Endpoint[]): void {
-    this.#cuts.add(endpoints);
+    this.#partitions.add(endpoints);
   }
 
-  /** Ends one partition; the others last. */
+  /** Ends one partition; the others continue. */
   reconnect(endpoints: readonly Endpoint[]): void {
-    this.#cuts.delete(endpoints);
+    this.#partitions.delete(endpoints);
   }
 
   isConnected(from: Endpoint, to: Endpoint): boolean {
-    for (const endpoints of this.#cuts) if (endpoints.includes(from) !== endpoints.includes(to)) return false;
+    for (const endpoints of this.#partitions) if (endpoints.includes(from) !== endpoints.includes(to)) return false;
     return true;
   }
 

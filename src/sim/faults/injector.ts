@@ -33,7 +33,7 @@ const stream = 41;
 export class Injector {
   readonly #target: FaultTarget;
   readonly #prng: Prng;
-  /** Faults that slow an instance at present. */
+  /** Numbers of present faults that slow each instance. */
   readonly #slowed = new Map<InstanceIndex, number>();
   #stopped = false;
 

@@ -15,15 +15,15 @@ const restUs = 8_000_000;
 const outage = { forUs: 600_000 };
 const crashUs = 2_500_000;
 /** Share of failed instances that do not restart. */
-const deathRatio = 0.15;
+const permanentRatio = 0.15;
 
 export const lendingFaults: readonly Fault[] = [
   fault('loss', { ratio: 0.06 }),
   fault('duplication', { ratio: 0.1 }),
   fault('delay', { ratio: 0.12, byUs: 500_000 }),
   fault('partition', { everyUs: 4_000_000, ...outage }),
-  fault('crash', { everyUs: crashUs / (1 - deathRatio), ...outage }),
-  fault('crash', { everyUs: crashUs / deathRatio }),
+  fault('crash', { everyUs: crashUs / (1 - permanentRatio), ...outage }),
+  fault('crash', { everyUs: crashUs / permanentRatio }),
   fault('slow', { everyUs: 3_000_000, ...outage }),
   fault('gmanager', { everyUs: 2_500_000 }),
 ];
@@ -106,7 +106,7 @@ export const lendingChaos: ChaosKind<LendingTotal> = {
   ],
 };
 
-/** A short instance continues to borrow, and loans are recalled for others: the ledger follows with the next heartbeats. */
+/** Instances short of memory continue to borrow, and loans are recalled for them: the ledger is current again after the next heartbeats. */
 function checkLedger(world: LendingWorld, attempts = 10): void {
   try {
     world.checkAtRest();

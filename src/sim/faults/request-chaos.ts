@@ -6,13 +6,13 @@ import { Simulation } from '../engine/simulation.ts';
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
 import { chaosUs, preemptingWorld } from './request-worlds.ts';
 
-/** After the faults, for all requests to end. */
+/** After the faults, until all requests have ended. */
 const restUs = 12_000_000;
 const lendingRestUs = 35_000_000;
-/** Then for failed attempts to be notified, and for orphans to be found. */
-const settleUs = 2_000_000;
-/** For stores to give up lost blocks. */
-const storeSettleUs = 13_000_000;
+/** Then, until instances have cancelled lost attempts and released orphans. */
+const orphansUs = 2_000_000;
+/** The same with stores, which release lost blocks later. */
+const storeReleaseUs = 13_000_000;
 
 export type RequestTotal =
   | ('requests' | 'completed' | 'events')
@@ -65,8 +65,8 @@ export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
   let untilUs = chaosUs;
   const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
   for (; simulation.unfinished > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
-  const keeps = config.instances.some(({ role }) => role === 'store');
-  simulation.advance(untilUs + (keeps ? storeSettleUs : settleUs));
+  const hasStores = config.instances.some(({ role }) => role === 'store');
+  simulation.advance(untilUs + (hasStores ? storeReleaseUs : orphansUs));
   simulation.checks?.checkAtRest();
   simulation.lending?.checkAtRest();
   if (simulation.lending?.isPaidBack === false)
@@ -77,7 +77,7 @@ export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
 /** Every request has enough time. */
 function checkTimeout({ id }: LengthRequest, event: GenerationEvent): void {
   if (event.kind === 'failed' && event.message.includes('not ended in time'))
-    throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
+    throw new Error(`Requests broken: request ${id} has timed out: ${event.message}`);
 }
 
 function countsOf({ cluster, outcome, lending }: Simulation): ChaosCounts<RequestTotal> {

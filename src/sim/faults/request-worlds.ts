@@ -14,7 +14,7 @@ export interface RequestWorld {
   readonly trace: readonly TraceRequest[];
 }
 
-/** Requests arrive and faults are injected for so long. */
+/** Duration of the arrivals and of the injection of faults. */
 export const chaosUs = 3_000_000;
 
 const blockTokens = 16;
@@ -38,7 +38,7 @@ const cost = costOf(2, 1_760, 8e6);
 /** More layers, at different speeds. */
 const deepCosts = [1, 1.5, 3].map((slowness) => costOf(6, 1_000 * slowness, 2e7));
 
-/** Streams of the seed; a stream for each aspect, so that one does not change another. */
+/** Random streams of the seed: one for each aspect, so that the draws of one do not change another. */
 const streams = { base: 5, groups: 7, extras: 8, lending: 9, stores: 10, speeds: 11, preemption: 12 };
 
 function planOf(seed: number, prng: Prng): FaultPlan {
@@ -95,7 +95,7 @@ export function requestWorld(seed: number): RequestWorld {
   const prng = new Prng(seed, streams.base);
   const admission = prng.chance(0.3) ? admissionKinds[prng.integer(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
-  // Groups pay off only where steps are short beside prompts.
+  // Groups are faster only where steps are short beside prompts.
   const groups = new Prng(seed, streams.groups);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
@@ -194,8 +194,8 @@ function withPreemption({ config, trace }: RequestWorld, prng: Prng): RequestWor
   const instances = config.instances.map(({ machine, ...spec }) => {
     const limits = { ...machine.limits, tokensMax: prng.integer(32, 48) };
     const handOff = machine.handOff && { ...machine.handOff, layerWise: true };
-    const keeps = spec.role === 'store' || config.lending !== undefined;
-    const blocks = keeps ? machine.blocks : prng.integer(14, 18);
+    const keepsBlocks = spec.role === 'store' || config.lending !== undefined;
+    const blocks = keepsBlocks ? machine.blocks : prng.integer(14, 18);
     return { ...spec, machine: { ...machine, limits, blocks, ...(handOff && { handOff }) } };
   });
   const prioritised = trace.map((request) => (prng.chance(0.3) ? { ...request, priority: 1 } : request));
@@ -207,7 +207,7 @@ export function preemptingWorld(seed: number): RequestWorld {
   return withPreemption(requestWorld(seed), new Prng(seed, streams.preemption));
 }
 
-/** Small memories, which run out with short requests. */
+/** KV pools so small that short requests fill them. */
 const blocksMin = 12;
 const blocksMax = 20;
 const lentShareMax = 0.75;
@@ -215,7 +215,7 @@ const remoteAttentionPermilleMax = 300;
 const rangeBlocks = 2;
 const hostTokenUs = 5;
 /** Receive buffers for most of the long prompts. */
-const landingFactor = 2;
+const receiveFactor = 2;
 /** Long requests wait for memory, one after another. */
 const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000, remoteCacheUs: 800_000 };
@@ -246,8 +246,8 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
     const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
     const borrowing = { instance, policy, times, handsOver, ...figures };
     const receiveTokens = spec.machine.handOff?.receiveTokens ?? 0;
-    const more = spec.machine.handOff && { ...spec.machine.handOff, receiveTokens: landingFactor * receiveTokens };
-    return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(more && { handOff: more }) } };
+    const handOff = spec.machine.handOff && { ...spec.machine.handOff, receiveTokens: receiveFactor * receiveTokens };
+    return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(handOff && { handOff }) } };
   });
   const lending = {
     ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, remoteAttentionPermilleMax, layers: 2 },

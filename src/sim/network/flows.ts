@@ -37,10 +37,10 @@ class Flow implements SharedFlow {
   /** Its next event must be planned again even if its rate stays. */
   touched = false;
   round = 0;
-  /** Bytes produced by `settledUs`, of which `sent` have left. */
+  /** Bytes produced by `updatedUs`, of which `sent` have left. */
   produced: number = wideZero;
   sent: number = wideZero;
-  settledUs: number = wideZero;
+  updatedUs: number = wideZero;
   /** Bytes are produced at a constant rate until then, up to `producedThen`. */
   producesUntilUs: number = wideZero;
   producedThen: number = wideZero;
@@ -52,11 +52,11 @@ class Flow implements SharedFlow {
   constructor(id: FlowId, resources: readonly Resource[], nowUs: number) {
     this.id = id;
     this.resources = resources;
-    this.settledUs = nowUs;
+    this.updatedUs = nowUs;
   }
 
   get productionRate(): number {
-    const us = this.producesUntilUs - this.settledUs;
+    const us = this.producesUntilUs - this.updatedUs;
     return us > 0 ? (this.producedThen - this.produced) / us : 0;
   }
 
@@ -65,35 +65,35 @@ class Flow implements SharedFlow {
   }
 
   get drained(): boolean {
-    return this.complete && this.producesUntilUs <= this.settledUs && this.backlog < byteMin;
+    return this.complete && this.producesUntilUs <= this.updatedUs && this.backlog < byteMin;
   }
 
   /** Bytes that have left by `nowUs`, without a change of state. */
   sentBy(nowUs: number): number {
-    const us = nowUs - this.settledUs;
+    const us = nowUs - this.updatedUs;
     const produced = nowUs >= this.producesUntilUs ? this.producedThen : this.produced + this.productionRate * us;
     return Math.min(produced, this.sent + this.rate * us);
   }
 
-  /** Advances it to `nowUs`. It must have no event before that time. */
-  settle(nowUs: number): void {
-    const us = nowUs - this.settledUs;
+  /** Advances the flow to `nowUs`. It must have no event before that time. */
+  advanceTo(nowUs: number): void {
+    const us = nowUs - this.updatedUs;
     if (us === 0) return;
     if (nowUs >= this.producesUntilUs) this.produced = this.producedThen;
     else this.produced += this.productionRate * us;
     this.sent = Math.min(this.produced, this.sent + this.rate * us);
     if (this.produced - this.sent < byteMin) this.sent = this.produced;
-    this.settledUs = nowUs;
+    this.updatedUs = nowUs;
     this.demand = this.backlog > 0 ? Number.POSITIVE_INFINITY : this.productionRate;
   }
 
   /** When its demand changes or its last byte leaves, at the present rate. */
   eventUs(): number {
-    if (this.drained) return this.settledUs;
+    if (this.drained) return this.updatedUs;
     const produces = this.productionRate;
-    const until = this.producesUntilUs > this.settledUs ? this.producesUntilUs : Number.POSITIVE_INFINITY;
+    const until = this.producesUntilUs > this.updatedUs ? this.producesUntilUs : Number.POSITIVE_INFINITY;
     if (this.backlog <= 0 || this.rate <= produces) return until;
-    return Math.min(until, this.settledUs + Math.ceil(this.backlog / (this.rate - produces)));
+    return Math.min(until, this.updatedUs + Math.ceil(this.backlog / (this.rate - produces)));
   }
 }
 
@@ -109,7 +109,7 @@ export class Flows implements HeapOrder {
   /** Resources in use, by name. */
   readonly #resources = new Map<number, Resource>();
   readonly #events: IndexedHeap;
-  #room = 64;
+  #heapCapacity = 64;
   readonly #fair = new FairShare();
   /** Resources with changes since the last refresh, and the time of the changes. */
   readonly #changed: Resource[] = [];
@@ -118,7 +118,7 @@ export class Flows implements HeapOrder {
 
   constructor(capacity: (resource: number) => number) {
     this.#capacity = capacity;
-    this.#events = new IndexedHeap(this.#room, this);
+    this.#events = new IndexedHeap(this.#heapCapacity, this);
   }
 
   /** The order of events. */
@@ -150,9 +150,9 @@ export class Flows implements HeapOrder {
       nowUs,
     );
     this.#flows[id] = flow;
-    if (id >= this.#room) {
-      this.#room = 2 * id;
-      this.#events.grow(this.#room);
+    if (id >= this.#heapCapacity) {
+      this.#heapCapacity = 2 * id;
+      this.#events.grow(this.#heapCapacity);
     }
     for (const { users } of flow.resources) users.push(flow);
     return id;
@@ -161,7 +161,7 @@ export class Flows implements HeapOrder {
   /** Adds bytes that are produced at a constant rate until `untilUs`, or at once. @param last no more will be offered */
   offer(nowUs: number, id: FlowId, bytes: number, untilUs: number, last: boolean): void {
     const flow = this.#at(id);
-    flow.settle(nowUs);
+    flow.advanceTo(nowUs);
     flow.producedThen += bytes;
     if (untilUs > nowUs) flow.producesUntilUs = untilUs;
     else flow.produced += bytes;
@@ -173,7 +173,7 @@ export class Flows implements HeapOrder {
   /** Ends the flow. Returns the bytes that have left, rounded. */
   close(nowUs: number, id: FlowId): number {
     const flow = this.#at(id);
-    flow.settle(nowUs);
+    flow.advanceTo(nowUs);
     this.#touch(nowUs, flow);
     this.#events.remove(id);
     this.#flows[id] = undefined;
@@ -198,7 +198,7 @@ export class Flows implements HeapOrder {
       if (id === undefined) return undefined;
       const flow = this.#at(id);
       flow.nextUs = Number.POSITIVE_INFINITY;
-      flow.settle(nowUs);
+      flow.advanceTo(nowUs);
       if (flow.drained) return id;
       this.#touch(nowUs, flow);
     }
@@ -215,7 +215,7 @@ export class Flows implements HeapOrder {
   #refreshAround(start: Resource): void {
     const [flows, resources] = this.#component(start);
     const nowUs = this.#changedUs;
-    for (let i = 0; i < flows.length; i++) flows[i].settle(nowUs);
+    for (let i = 0; i < flows.length; i++) flows[i].advanceTo(nowUs);
     this.#fair.share(flows, resources);
     for (let i = 0; i < flows.length; i++) {
       const flow = flows[i];

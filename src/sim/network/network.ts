@@ -47,7 +47,7 @@ export interface Link {
 }
 
 /** Larger clusters have no figures of pairs. */
-const instancesInPairs = 64;
+const pairedInstancesMax = 64;
 
 /** A transfer that has left completely and arrives `us` later. */
 export interface Departed extends Stream {
@@ -70,7 +70,7 @@ export class Network {
     this.#config = config;
     const instances = config.nics.length;
     this.#ended = { sent: new Float64Array(instances), received: new Float64Array(instances) };
-    this.#pairs = new Float64Array(instances <= instancesInPairs ? instances ** 2 : 0);
+    this.#pairs = new Float64Array(instances <= pairedInstancesMax ? instances ** 2 : 0);
     this.#flows = new Flows((resource) => this.#capacity(resource));
   }
 
@@ -162,7 +162,7 @@ export class Network {
   }
 
   /** Bytes of a stream under way that have left by `nowUs`, without a change of state. */
-  leftBy(nowUs: number, stream: Stream): number {
+  streamSentBy(nowUs: number, stream: Stream): number {
     const transfer = this.#transfers.get(keyOf(stream));
     return transfer === undefined ? 0 : this.#flows.sentBy(nowUs, transfer.flow);
   }

@@ -16,7 +16,7 @@ export interface LendingReport {
   /** Moved blocks that went to host memory, the instance's own or a creditor's. */
   readonly hostBlocks: number;
   readonly lostBlocks: number;
-  /** Times that a sequence had no room to grow, and their total duration. */
+  /** Times that a sequence waited for a block to grow into, and their total duration. */
   readonly stalls: number;
   readonly stallMs: number;
   /** Queries and partial results. */

@@ -1,4 +1,4 @@
-// The outcome of a simulated run: latencies, rates, and a hash of all that happened.
+// The outcome of a simulated run: latencies, rates, and the state hash.
 
 import type { LengthInstance } from '../../core/instance/length-instance.ts';
 import type { ConductorEffect } from '../../core/protocol/effects.ts';
@@ -25,7 +25,7 @@ interface InstanceFigures {
 /** Between two samples. */
 const swingIntervalUs = 1_000_000;
 
-/** The swing of the loads of the prefill and the decode pool against each other. */
+/** The fluctuation of the loads of the prefill and the decode pool against each other. */
 class LoadSwing {
   #nextUs = 0;
   #count = 0;
@@ -212,7 +212,7 @@ export class Outcome {
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
-  /** Returns when the request returns; undefined: it does not, and this is its end. */
+  /** Returns the time at which the client submits the request again; undefined: the request has ended. */
   failed(
     nowUs: number,
     request: LengthRequest,
@@ -226,8 +226,8 @@ export class Outcome {
       return undefined;
     }
     if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
-    const againUs = this.retries?.refused(nowUs, request, event);
-    if (againUs !== undefined) return againUs;
+    const returnUs = this.retries?.refused(nowUs, request, event);
+    if (returnUs !== undefined) return returnUs;
     this.requests++;
     this.refused[cause?.at === 'decode' ? 'atDecode' : 'atPrefill']++;
     const reason = cause?.reason ?? 'failed';
@@ -248,20 +248,20 @@ export class Outcome {
   }
 
   /** Adds the counts of a failed instance. @param steps steps of its run in flight that had ended */
-  lost(instance: InstanceFigures, steps: number): void {
+  instanceFailed(instance: InstanceFigures, steps: number): void {
     const { evictedBlocks, preemptions, ...counts } = instance.snapshot();
     this.steps += counts.steps + steps;
     this.preemptions += preemptions;
     this.#mix(counts.steps + steps, evictedBlocks, preemptions);
   }
 
-  /** @param underWay (instances): ended steps of the runs in flight at the end */
+  /** @param inFlightSteps (instances): ended steps of the runs that are in flight at the end */
   close(
     nowUs: number,
     instances: readonly InstanceFigures[],
     moved: Readonly<Record<ByteKind, number>>,
     blocks: BlockCounts,
-    underWay: readonly number[],
+    inFlightSteps: readonly number[],
   ): void {
     this.bytesMoved = { ...moved };
     const { activations, ...others } = moved;
@@ -273,7 +273,7 @@ export class Outcome {
     this.replication = blocks.replication;
     for (const [i, instance] of instances.entries()) {
       const { steps: committed, evictedBlocks, preemptions } = instance.snapshot();
-      const steps = committed + underWay[i];
+      const steps = committed + inFlightSteps[i];
       this.pins.hitTokens += instance.components.pinning.hitTokens;
       this.steps += steps;
       this.preemptions += preemptions;
@@ -299,11 +299,11 @@ export class Outcome {
 const noGroups: readonly Group[] = [];
 
 export interface MigrationFigures {
-  /** Bigger instances that were started. */
+  /** Larger instances that were started. */
   readonly started: number;
   readonly moved: number;
   readonly movedBytes: number;
-  /** Requests that waited for a bigger instance or moved there, and their total time. */
+  /** Requests that waited for a larger instance or moved there, and their total time. */
   readonly stalls: number;
   readonly stallMs: number;
 }

@@ -1,4 +1,4 @@
-// The search for the cheapest cluster that keeps enough requests within their SLO, over trials of a given function.
+// The search for the cheapest cluster that serves a target share of requests within their SLO, over trials of a given function.
 
 /** Number of instances of each role. */
 export interface Shape {
@@ -15,12 +15,12 @@ export interface Unit {
   readonly pricePerHour: number;
 }
 
-export interface Kept {
+export interface TrialResult {
   /** Share of all requests within their SLO: 0..1. */
   readonly share: number;
 }
 
-export type Trial<U extends Unit, K extends Kept> = Shape &
+export type Trial<U extends Unit, K extends TrialResult> = Shape &
   K & {
     readonly unit: U;
     /** Hardware of the decode instances. */
@@ -32,12 +32,12 @@ export type Trial<U extends Unit, K extends Kept> = Shape &
 
 export interface SearchLimits {
   readonly instancesMax: number;
-  /** Share of requests to keep. */
+  /** Target: share of requests within their SLO. */
   readonly within: number;
 }
 
 /** Simulates a cluster. A function of its arguments. */
-export type RunTrial<U extends Unit, K extends Kept> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
+export type RunTrial<U extends Unit, K extends TrialResult> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
 
 /** Numbers of instances that fill 1, 2, 3... machines, or `instancesMax` where one machine holds more. */
 export function levelsOf({ instancesPerMachine }: Unit, instancesMax: number): readonly number[] {
@@ -51,30 +51,32 @@ function machinesOf({ instancesPerMachine }: Unit, instances: number): number {
 }
 
 /**
- * Every trial, in order. Exact where more instances of a role never keep fewer requests. No cluster is tried that costs more than one that
- * keeps enough.
+ * Every trial, in order. Exact where more instances of a role never serve fewer requests within their SLO. No cluster is tried that costs
+ * more than one that meets the target.
  * @param pairs hardware for prefill and for decode that may be combined, besides each unit with itself
  */
-export async function searchPlans<U extends Unit, K extends Kept>(
+export async function searchPlans<U extends Unit, K extends TrialResult>(
   units: readonly U[],
   limits: SearchLimits,
-  attempt: RunTrial<U, K>,
+  runTrial: RunTrial<U, K>,
   pairs: readonly (readonly [U, U])[] = [],
 ): Promise<readonly Trial<U, K>[]> {
-  const search = new PlanSearch(limits, attempt);
+  const search = new PlanSearch(limits, runTrial);
   for (const unit of units) await search.coupled(unit);
-  for (const unit of units) await search.apart(unit);
-  for (const [prefill, decode] of pairs) await search.paired(prefill, decode);
+  for (const unit of units) await search.disaggregated(unit);
+  for (const [prefill, decode] of pairs) await search.heterogeneous(prefill, decode);
   return search.trials;
 }
 
-/** The cheapest that keeps enough; at equal price the one that keeps most, then the first trial. */
-export function cheapestOf<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[], within: number) {
+/** The cheapest that meets the target; at equal price the one with the largest share, then the first trial. */
+export function cheapestOf<U extends Unit, K extends TrialResult>(trials: readonly Trial<U, K>[], within: number) {
   return byPrice(trials).find(({ share }) => share >= within);
 }
 
-/** The Pareto frontier of price and kept share, cheapest first. */
-export function frontierOf<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[]): readonly Trial<U, K>[] {
+/** The Pareto frontier of price and share, cheapest first. */
+export function frontierOf<U extends Unit, K extends TrialResult>(
+  trials: readonly Trial<U, K>[],
+): readonly Trial<U, K>[] {
   let most = -1;
   return byPrice(trials).filter(({ share }) => {
     const better = share > most;
@@ -83,51 +85,52 @@ export function frontierOf<U extends Unit, K extends Kept>(trials: readonly Tria
   });
 }
 
-function byPrice<U extends Unit, K extends Kept>(trials: readonly Trial<U, K>[]): readonly Trial<U, K>[] {
+function byPrice<U extends Unit, K extends TrialResult>(trials: readonly Trial<U, K>[]): readonly Trial<U, K>[] {
   return [...trials].sort((a, b) => a.pricePerHour - b.pricePerHour || b.share - a.share);
 }
 
-class PlanSearch<U extends Unit, K extends Kept> {
+class PlanSearch<U extends Unit, K extends TrialResult> {
   readonly trials: Trial<U, K>[] = [];
   readonly #limits: SearchLimits;
-  readonly #attempt: RunTrial<U, K>;
-  /** Price of the cheapest so far that keeps enough. */
+  readonly #runTrial: RunTrial<U, K>;
+  /** Price of the cheapest so far that meets the target. */
   #pricePerHour = Number.POSITIVE_INFINITY;
 
-  constructor(limits: SearchLimits, attempt: RunTrial<U, K>) {
+  constructor(limits: SearchLimits, runTrial: RunTrial<U, K>) {
     this.#limits = limits;
-    this.#attempt = attempt;
+    this.#runTrial = runTrial;
   }
 
-  /** Bisects the levels, then walks down while one of the next two keeps enough: more instances may also keep slightly less. */
+  /** Bisects the levels, then walks down while one of the next two meets the target: more instances may also have a slightly smaller share. */
   async coupled(unit: U): Promise<void> {
     const levels = this.#affordable(unit);
     const known = new Map<number, boolean>();
-    const keeps = async (level: number) => {
-      const kept = known.get(level) ?? (await this.#keeps(unit, { prefill: 0, decode: 0, mixed: levels[level] ?? 0 }));
-      known.set(level, kept);
-      return kept;
+    const meetsTarget = async (level: number) => {
+      const isMet =
+        known.get(level) ?? (await this.#meetsTarget(unit, { prefill: 0, decode: 0, mixed: levels[level] ?? 0 }));
+      known.set(level, isMet);
+      return isMet;
     };
     let least = levels.length;
     for (let below = -1; least - below > 1; ) {
       const middle = (least + below) >> 1;
-      if (await keeps(middle)) least = middle;
+      if (await meetsTarget(middle)) least = middle;
       else below = middle;
     }
     if (least === levels.length) return;
     // The level just below has failed.
     for (let level = least - 2, failed = 1; level >= 0 && failed < 2; level--) {
-      failed = (await keeps(level)) ? 0 : failed + 1;
+      failed = (await meetsTarget(level)) ? 0 : failed + 1;
     }
   }
 
-  /** A prefill pool that fails with all other instances decoding fails with fewer. From each level that keeps enough, the search continues one lower. */
-  async apart(unit: U): Promise<void> {
+  /** A prefill pool that fails with all other instances decoding fails with fewer. After each level that meets the target comes the next lower one. */
+  async disaggregated(unit: U): Promise<void> {
     const levels = this.#affordable(unit);
     for (let level = levels.length - 1, prefill = 1; level >= 0; ) {
       const decode = (levels[level] ?? 0) - prefill;
       if (decode < 1) return;
-      if (await this.#keeps(unit, { prefill, decode, mixed: 0 })) level--;
+      if (await this.#meetsTarget(unit, { prefill, decode, mixed: 0 })) level--;
       else prefill++;
     }
   }
@@ -136,7 +139,7 @@ class PlanSearch<U extends Unit, K extends Kept> {
    * Separate machines for the two roles, from the largest decode pool down: after a failure with more prefill, after a success with fewer
    * decode instances. Only clusters cheaper than the cheapest so far are tried.
    */
-  async paired(prefillUnit: U, decodeUnit: U): Promise<void> {
+  async heterogeneous(prefillUnit: U, decodeUnit: U): Promise<void> {
     const { instancesMax } = this.#limits;
     const prefills = levelsOf(prefillUnit, instancesMax);
     const decodes = levelsOf(decodeUnit, instancesMax);
@@ -144,7 +147,7 @@ class PlanSearch<U extends Unit, K extends Kept> {
       const shape = { prefill: prefills[p] ?? 0, decode: decodes[d] ?? 0, mixed: 0 };
       const fits = shape.prefill + shape.decode <= instancesMax;
       if (!fits || this.#priceOf(prefillUnit, shape, decodeUnit) >= this.#pricePerHour) d--;
-      else if (await this.#keeps(prefillUnit, shape, decodeUnit)) d--;
+      else if (await this.#meetsTarget(prefillUnit, shape, decodeUnit)) d--;
       else p++;
     }
   }
@@ -167,12 +170,12 @@ class PlanSearch<U extends Unit, K extends Kept> {
     return machines * unit.pricePerHour + decodeMachines * decodeUnit.pricePerHour;
   }
 
-  async #keeps(unit: U, shape: Shape, decodeUnit = unit): Promise<boolean> {
-    const kept = await this.#attempt(unit, shape, decodeUnit);
+  async #meetsTarget(unit: U, shape: Shape, decodeUnit = unit): Promise<boolean> {
+    const result = await this.#runTrial(unit, shape, decodeUnit);
     const [own, others] = this.#machines(unit, shape, decodeUnit);
     const pricePerHour = this.#priceOf(unit, shape, decodeUnit);
-    this.trials.push({ ...shape, ...kept, unit, decodeUnit, machines: own + others, pricePerHour });
-    const enough = kept.share >= this.#limits.within;
+    this.trials.push({ ...shape, ...result, unit, decodeUnit, machines: own + others, pricePerHour });
+    const enough = result.share >= this.#limits.within;
     if (enough) this.#pricePerHour = Math.min(this.#pricePerHour, pricePerHour);
     return enough;
   }

@@ -18,8 +18,8 @@ export interface ClosedLoopConfig {
   readonly requests: number;
   /** By place in the order of sending. */
   readonly lengths: (index: number) => { readonly inputTokens: number; readonly outputTokens: number };
-  /** Time of the process in front of the instance (HTTP, tokenizer) by prompt tokens, one request after another. */
-  readonly frontUs: (inputTokens: number) => number;
+  /** Time of the frontend (HTTP, tokenizer) by prompt tokens, one request after another. */
+  readonly frontendUs: (inputTokens: number) => number;
 }
 
 const unshared = new Int32Array(0);
@@ -38,7 +38,7 @@ class ClosedLoop {
   readonly #ended: LengthRequest[] = [];
   readonly #gaps = new Float64Pool();
   #sent = 0;
-  #frontFreeUs = 0;
+  #frontendFreeUs = 0;
 
   constructor(config: ClosedLoopConfig) {
     this.#config = config;
@@ -63,8 +63,9 @@ class ClosedLoop {
     const trace = { index, arrivalUs: this.#queue.nowUs, inputTokens, outputTokens, blocks: unshared };
     const request = new LengthRequest(trace, this.#config.instance.blockTokens, this.#gaps);
     this.#live.set(request.id, request);
-    this.#frontFreeUs = Math.max(this.#queue.nowUs, this.#frontFreeUs) + Math.round(this.#config.frontUs(inputTokens));
-    this.#queue.at(this.#frontFreeUs, () => this.#deliver({ kind: 'submit', request }));
+    this.#frontendFreeUs =
+      Math.max(this.#queue.nowUs, this.#frontendFreeUs) + Math.round(this.#config.frontendUs(inputTokens));
+    this.#queue.at(this.#frontendFreeUs, () => this.#deliver({ kind: 'submit', request }));
   }
 
   #deliver(event: LengthEvent): void {

@@ -1,4 +1,4 @@
-// Sequences that grow in an instance's memory and in borrowed memory: the local callers of an rManager, without an engine.
+// A workload for rManagers without engines: sequences that grow in an instance's memory and in borrowed memory.
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
 import type { RManager } from '../../core/lending/rmanager.ts';
 import type { DemandUpdate, Reservation } from '../../core/protocol/lending-messages.ts';
@@ -10,7 +10,7 @@ interface Growing {
   readonly table: BlockTable;
   readonly rblocks: Set<RBlockId>;
   stalls: number;
-  /** Steps that it stays at its final length. */
+  /** Remaining steps at its final length. */
   stays: number;
   /** It exceeds any single instance, and its final length is reserved. */
   readonly reserved: boolean;
@@ -30,7 +30,7 @@ export class GrowingSequences {
   readonly #rmanager: RManager;
   readonly #prng: Prng;
   /** With fewer available blocks at home, sequences grow in borrowed memory. */
-  readonly #reserveBlocks: number;
+  readonly #lowWaterBlocks: number;
   readonly #longChance: number;
   readonly #sequences = new Set<Growing>();
   /** A long sequence that waits for its reservation, and then for memory. */
@@ -52,7 +52,7 @@ export class GrowingSequences {
     this.#memory = memory;
     this.#rmanager = rmanager;
     this.#prng = prng;
-    this.#reserveBlocks = lowWaterBlocks;
+    this.#lowWaterBlocks = lowWaterBlocks;
   }
 
   get size(): number {
@@ -109,7 +109,7 @@ export class GrowingSequences {
     this.#hold = hold;
   }
 
-  /** A long sequence arrives at random. It is admitted when the instance holds the reservation and has room for all of it. */
+  /** A long sequence arrives at random. It is admitted when the instance holds the reservation and has memory for all of it. */
   #admitReserved(): void {
     const { available, total } = this.#memory.lending.device.totals;
     if (this.#long === undefined) {
@@ -117,8 +117,8 @@ export class GrowingSequences {
         this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
       return;
     }
-    const room = available + this.#rmanager.inHand - this.#committedBlocks;
-    if (!this.#rmanager.holdsReservation || room < this.#long.blocks) return;
+    const freeBlocks = available + this.#rmanager.inHand - this.#committedBlocks;
+    if (!this.#rmanager.holdsReservation || freeBlocks < this.#long.blocks) return;
     this.#add(this.#long.blocks, reservedStays, true);
     this.reservations++;
     this.#long = undefined;
@@ -182,7 +182,7 @@ export class GrowingSequences {
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.totals;
     if (!sequence.reserved && available + this.#rmanager.inHand <= this.#committedBlocks) return false;
-    const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
+    const rblock = available <= this.#lowWaterBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);
     return true;

@@ -1,4 +1,4 @@
-// Refused requests that return after a while.
+// Client retries: refused requests that return after a while.
 
 import type { GenerationEvent } from '../../core/protocol/ports.ts';
 import type { LengthRequest } from '../../core/scheduler/executor/length-request.ts';

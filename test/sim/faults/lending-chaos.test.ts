@@ -1,13 +1,13 @@
 // Lending under faults: whatever messages and instances are lost or late, each page has one owner, debts agree and nothing leaks.
 import { expect, it } from 'vitest';
 import { LendingWorld } from '../../../src/sim/engine/lending/lending-world.ts';
-import { addCounts, neverShown } from '../../../src/sim/faults/chaos-counts.ts';
+import { addCounts, uncovered } from '../../../src/sim/faults/chaos-counts.ts';
 import { lendingChaos, lendingWorld, runLendingChaos } from '../../../src/sim/faults/lending-chaos.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
   const sum = Array.from({ length: 100 }, (_, i) => runLendingChaos(i + 1)).reduce(addCounts);
   const rare = ['late commit', 'late prepare'];
-  expect(neverShown(lendingChaos, sum).filter((name) => !rare.includes(name))).toEqual([]);
+  expect(uncovered(lendingChaos, sum).filter((name) => !rare.includes(name))).toEqual([]);
 });
 
 it('is a function of its seed', () => {

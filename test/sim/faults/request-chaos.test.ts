@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { EventQueue } from '../../../src/sim/engine/event-queue.ts';
 import { Simulation } from '../../../src/sim/engine/simulation.ts';
-import { addCounts, neverShown } from '../../../src/sim/faults/chaos-counts.ts';
+import { addCounts, uncovered } from '../../../src/sim/faults/chaos-counts.ts';
 import { parseFault } from '../../../src/sim/faults/fault-plan.ts';
 import { FaultyNetwork } from '../../../src/sim/faults/faulty-network.ts';
 import { requestChaos, runRequestChaos } from '../../../src/sim/faults/request-chaos.ts';
@@ -16,7 +16,7 @@ it('breaks no rule over many seeds, and injects each fault and runs each handler
   // Each of these occurs in fewer than one of 25 worlds: the soak of 500 must reach it.
   const orphans = ['report', 'reserved', 'snapshot', 'received'].map((message) => `orphan ${message}`);
   const rare = ['late released', 'late declinePipeline', ...orphans];
-  expect(neverShown(requestChaos, sum).filter((name) => !rare.includes(name))).toEqual([]);
+  expect(uncovered(requestChaos, sum).filter((name) => !rare.includes(name))).toEqual([]);
   const { requests, completed, groups, movedBlocks, lostBlocks, hostBlocks } = sum.totals;
   expect(completed).toBeGreaterThan(requests / 2);
   expect(groups).toBeGreaterThan(20);
@@ -78,7 +78,7 @@ it('ends each partition separately', () => {
 
 it('parses faults, and names in one line what is wrong with one', () => {
   expect(parseFault('crash:instance=2+3,at=60s,for=500ms')).toMatchObject({ instances: [2, 3], atUs: 6e7, forUs: 5e5 });
-  expect(() => parseFault('crash:instance=2')).toThrow('needs either at (once) or every');
-  expect(() => parseFault('loss:ratio=2')).toThrow('2 is no number from 0 to 1');
+  expect(() => parseFault('crash:instance=2')).toThrow('requires either at (once) or every');
+  expect(() => parseFault('loss:ratio=2')).toThrow('2 is not a number from 0 to 1');
   expect(() => parseFault('flood:at=1s')).toThrow('Cannot inject flood');
 });

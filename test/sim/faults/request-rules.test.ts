@@ -182,13 +182,13 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
       tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, batch) =>
         apply(instance, { ...batch, stored: batch.stored.map(() => 1) }),
       ),
-    /the index names block .* though the instance has published its loss/,
+    /the index names block .* though the instance has published its removal/,
   ],
   [
     'an instance that does not publish its losses',
     alone,
     () => tamper<[boolean], unknown>(KvEventPublisher, 'changes', () => undefined),
-    /has lost 64 blocks and published none/,
+    /has removed 64 blocks and published none/,
   ],
   [
     'an event log that records losses as stores',
@@ -197,7 +197,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
       tamper<[Uint32Array, number, boolean, number], void>(KvEventLog, 'record', (record, words, at, _, depth) =>
         record(words, at, true, depth),
       ),
-    /the index names block .* though the instance has published its loss/,
+    /the index names block .* though the instance has published its removal/,
   ],
   [
     'a cache that drops blocks without events',
@@ -206,7 +206,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
       tamper<[BlockListener], void>(BlockCache, 'setListener', (setListener, listener) =>
         setListener({ record: (words, at, stored, depth) => stored && listener.record(words, at, stored, depth) }),
       ),
-    /which it does not have and has not just lost/,
+    /which it does not have and has not just removed/,
   ],
   [
     'lent blocks that are returned while they are copied home',

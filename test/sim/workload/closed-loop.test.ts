@@ -34,7 +34,7 @@ const config: ClosedLoopConfig = {
   clients: 6,
   requests: 40,
   lengths: (index) => ({ inputTokens: 200 + 37 * (index % 7), outputTokens: 20 + (index % 5) }),
-  frontUs: (tokens) => 1000 + tokens,
+  frontendUs: (tokens) => 1000 + tokens,
 };
 
 const times = (changes: Partial<ClosedLoopConfig> = {}) =>
@@ -76,7 +76,7 @@ describe('a closed loop', () => {
 
   it('lets requests through the front one after another', () => {
     const alone = times({ clients: 1, requests: 1 })[0]?.firstTokenUs ?? 0;
-    const both = times({ clients: 2, requests: 2, frontUs: () => 1e6 });
+    const both = times({ clients: 2, requests: 2, frontendUs: () => 1e6 });
     expect(both.map(({ firstTokenUs = 0 }) => Math.floor(firstTokenUs / 1e6))).toEqual([1, 2]);
     expect(alone).toBeLessThan(1e6);
   });

@@ -46,7 +46,11 @@ export class InlinePrefill {
   }
 
   /** The member with the shortest step that keeps the strictest TBT bound of its batch; undefined: another instance computes the prompt. */
-  choose(nowUs: number, { promptTokens, tbtUs, eligible }: InlinePrompt, prompt: CachedPrompt): InlineChoice | undefined {
+  choose(
+    nowUs: number,
+    { promptTokens, tbtUs, eligible }: InlinePrompt,
+    prompt: CachedPrompt,
+  ): InlineChoice | undefined {
     this.#pool.countNow(nowUs);
     let best: InlineChoice | undefined;
     for (let member = 0; member < this.#pending.length; member++) {

@@ -114,7 +114,8 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   #routeWaiting(instance: InstanceIndex, capacityTokens?: number): void {
     this.#router.instanceJoined(instance, capacityTokens);
     for (const tracked of [...this.#context.requests.values()])
-      if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id)) this.#routeNextAttempt(tracked, stopped);
+      if (tracked.attempt === undefined && !this.#router.jobs.isHeld(tracked.id))
+        this.#routeNextAttempt(tracked, stopped);
   }
 
   #report(instance: InstanceIndex, report: InstanceReport): void {
