@@ -2,14 +2,14 @@
 import { expect, it } from 'vitest';
 import { benchPipeline } from '../../src/bench/pipeline.ts';
 import { loadNative } from '../../src/kernel/native/native.ts';
-import { everyone, liveCluster } from '../runtime/threads/instances.ts';
+import { admitAll, liveCluster } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)('counts the chunks of prompts that a group computed', async () => {
   const opened = (prefills: number) => {
     const roles = [...Array.from({ length: prefills }, () => 'prefill' as const), 'decode' as const];
     const instances = roles.map((role) => ({ role, contextTokens: 1024 }));
     const pipeline = prefills === 1 ? undefined : { members: prefills, tokensOver: 0 };
-    return liveCluster(instances, 'memory', everyone, undefined, false, pipeline);
+    return liveCluster(instances, 'memory', admitAll, undefined, false, pipeline);
   };
   const [alone, group] = [opened(1), opened(2)];
   try {

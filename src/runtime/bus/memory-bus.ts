@@ -12,7 +12,7 @@ export interface PeerPort {
   readonly backlog: Backlog;
 }
 
-/** One element: bytes that were sent to an endpoint and that it has not read. Senders never block on it. */
+/** One element: the bytes sent to an endpoint and not yet read by it. Senders never wait for it to fall. */
 export type Backlog = Int32Array<SharedArrayBuffer>;
 
 /** What a thread needs to create its endpoint; transferable. */
@@ -114,7 +114,7 @@ export class MemoryBus implements Bus {
   publish(subject: Subject, payload: Uint8Array): void {
     checkSubject(subject, false);
     if (this.#closed) return;
-    // Learns of every peer and subscription that causally precedes this publication.
+    // Reads every join and subscription that causally precedes this publication.
     this.#readPorts();
     const at = Atomics.add(this.#clock, 0, 1);
     const message = { at, subject, payload: compact(payload) };

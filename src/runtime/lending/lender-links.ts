@@ -4,7 +4,7 @@ import type { LossReason } from '../../core/membership/liveness.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope, GManagerEvent } from '../../core/protocol/lending-messages.ts';
 import type { Bus } from '../bus/bus.ts';
-import { Office } from '../processes/office.ts';
+import { LeaderElection } from '../processes/leader-election.ts';
 import { type ClusterProcess, type Peer, type PeerHandler, PeerSession } from '../processes/peer-session.ts';
 import type { RecordReconciler } from '../processes/record-reconciler.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
@@ -33,7 +33,7 @@ type LenderPeer = Peer<LenderAnnouncement>;
 export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   readonly #options: LenderLinksOptions;
   readonly #number: LenderNumber;
-  readonly #office: Office;
+  readonly #election: LeaderElection;
   readonly #unsubscribe: readonly (() => void)[];
   readonly #lenders = new Map<InstanceIndex, LenderPeer>();
   /** Lenders that were lost recently and may return. */
@@ -61,10 +61,10 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
       () => options.onTaken(),
       (line) => options.log(line),
     );
-    this.#office = new Office({
+    this.#election = new LeaderElection({
       records: bus.records,
       key: 'gmanager',
-      lost: options.lost,
+      recordLost: options.lost,
       name: `${name}.${incarnation}`,
       onElected: (epoch) => {
         options.log(`This process is the gManager of epoch ${epoch}`);
@@ -97,7 +97,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   }
 
   get isManager(): boolean {
-    return this.#gmanager !== undefined && this.#office.isHeld;
+    return this.#gmanager !== undefined && this.#election.isLeader;
   }
 
   /** Announces the lender. */
@@ -107,7 +107,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     const process = { bus, name, incarnation, log: (line: string): void => this.#options.log(line) };
     this.#session = new PeerSession(process, 'lender', this);
     this.#session.start();
-    this.#office.start();
+    this.#election.start();
   }
 
   announcement(): Lender & Pick<LenderAnnouncement, 'instance'> {
@@ -128,7 +128,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     for (const stop of this.#unsubscribe) stop();
     const { bus, name } = this.#options;
     // If the server is down, other processes wait for the leases to expire.
-    await Promise.allSettled([this.#office.resign(), kept.then(() => releaseNumber(bus, name, this.#number))]);
+    await Promise.allSettled([this.#election.resign(), kept.then(() => releaseNumber(bus, name, this.#number))]);
   }
 
   onJoined(peer: LenderPeer): void {
@@ -179,9 +179,9 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
       this.#stepManager({ kind: 'message', envelope });
       return;
     }
-    const { holder } = this.#office;
+    const { leader } = this.#election;
     for (const [instance, { member }] of this.#lenders)
-      if (`${member.name}.${member.incarnation}` === holder) this.#send(instance, { kind: 'lending', envelope });
+      if (`${member.name}.${member.incarnation}` === leader) this.#send(instance, { kind: 'lending', envelope });
   }
 
   #send(to: InstanceIndex, wire: LendingWire): void {
@@ -206,7 +206,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
 
   #stepManager(event: GManagerEvent): void {
     const gmanager = this.#gmanager;
-    if (gmanager === undefined || !this.#office.isHeld) return;
+    if (gmanager === undefined || !this.#election.isLeader) return;
     for (const effect of gmanager.step(nowUs(), event)) {
       if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
       const wire = { kind: 'lending', envelope: effect.envelope } as const;

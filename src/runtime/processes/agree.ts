@@ -60,7 +60,7 @@ async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
     if (verdict.kind === 'refused') throw new Error(`Cannot join the cluster: ${verdict.why}`);
     if (verdict.kind === 'discover') continue;
     if (verdict.kind === 'wait') {
-      if (nowUs() - startedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${lost}`);
+      if (nowUs() - startedUs > restoreUsMax) throw new Error(`Cannot join the cluster: ${recordLost}`);
       await new Promise((resolve) => setTimeout(resolve, restorePollMs));
       continue;
     }
@@ -70,9 +70,9 @@ async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
   }
 }
 
-const lost = 'its record is lost, and the running processes do not restore it: all must be of one release';
+const recordLost = 'its record is lost, and the running processes do not restore it: all must be of one release';
 
-/** Of a record of another version only the key of blocks is kept, once its processes have ended. @throws Error in one line while one runs */
+/** From a record of another version only the block hash key is used, once all its processes have ended. @throws Error in one line while one of them runs */
 async function readOurs(
   bus: Bus,
   record: Uint8Array,

@@ -8,7 +8,7 @@ import { wireVersion } from '../wire/frames.ts';
 import { announceMissing, RecordReconciler } from './record-reconciler.ts';
 
 export const agreementKey = 'agreement';
-/** By then running processes have restored all other lost records. */
+/** Within this time running processes restore all other lost records. */
 const restoredMs = 120_000;
 /** For this time after joining, a process yields to others that reconnect: that may take longer than discovery waits. */
 const youngUs = 30_000_000;
@@ -147,7 +147,7 @@ export class AgreementKeeper {
     this.#options.log?.(line);
   }
 
-  /** Clears the mark of a restored record once all records must be complete. */
+  /** Clears the mark of a restored record after the time within which all records are restored. */
   #scheduleRestored(): void {
     clearTimeout(this.#restoreTimer);
     // On failure, the next process that joins clears it.

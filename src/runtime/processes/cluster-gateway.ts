@@ -43,7 +43,7 @@ import { type ClusterProcess, type Peer, type PeerHandler, PeerSession, silentUs
 const slotsMax = 64;
 /** Attempts of a request: it may itself have caused the loss of its instance. */
 const attemptsMax = 4;
-/** A request that no instance reports for so long is lost, even if its instance sends heartbeats. */
+/** A request that no instance reports for this time is lost, even if its instance sends heartbeats. */
 const reportTimeoutUs = 8 * silentUs;
 
 export interface ClusterGatewayOptions extends ClusterProcess {
@@ -68,7 +68,7 @@ interface Slot {
   /** Counts sessions; the conductor treats them as incarnations of one instance. */
   incarnation: number;
   snapshot: InstanceSnapshot;
-  /** As announced, or as set since. */
+  /** As announced, or as switched since. */
   role: InstanceRole;
 }
 
@@ -371,6 +371,6 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
 
 function noGroups(stageLayers: number | undefined): string {
   return stageLayers === undefined
-    ? 'some layers of the model keep a window alone, it borrows memory, or it has no native kernels'
+    ? 'some layers of the model have a sliding window, the instance borrows memory, or it has no native kernels'
     : `the model has ${stageLayers} layers`;
 }

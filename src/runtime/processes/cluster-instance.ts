@@ -37,7 +37,7 @@ export interface ClusterInstanceOptions extends ClusterProcess {
   readonly stageLayers: number | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
-  /** The role may change; prompts of others may then be received whatever it is. */
+  /** The role may change: prompts of other instances are then received in every role. */
   readonly canSwitchRole: boolean;
   /** Whether this process runs the gManager; undefined if no memory is lent. */
   isManager(): boolean | undefined;
@@ -50,7 +50,7 @@ type Gateway = Peer<GatewayAnnouncement>;
 interface Progress {
   /** Output tokens sent to the gateway. */
   outputs: number;
-  /** Only memory is reserved: the prompt has not been received. */
+  /** Memory is reserved, and the prompt has not been received. */
   awaited: boolean;
 }
 
@@ -138,7 +138,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#peers.send(to, wire);
   }
 
-  /** Sends the outputs of the thread: to each gateway those of its own requests, and to all what the cache stored and dropped. */
+  /** Sends the outputs of the thread: to each gateway those of its own requests, and to all of them the KV events. */
   onOutputs({ snapshot, kvEvents, kvSnapshot, ...outputs }: OutputsMessage): void {
     this.#snapshot = snapshot;
     this.#kvEventNumber = kvEvents.at(-1)?.number ?? this.#kvEventNumber;
@@ -149,9 +149,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     if (kvEvents.length > 0) for (const client of this.#clients.values()) byClient.of(client);
     for (const client of requesting) byClient.of(client);
     this.#addRequests(byClient, outputs);
-    for (const [here, state] of outputs.pins) {
-      const owner = this.#pinOwners.get(here);
-      if (state.kind !== 'pinned') this.#pinOwners.delete(here);
+    for (const [localId, state] of outputs.pins) {
+      const owner = this.#pinOwners.get(localId);
+      if (state.kind !== 'pinned') this.#pinOwners.delete(localId);
       if (owner !== undefined) byClient.of(owner.client).pins.push([owner.id, state]);
     }
     this.#sendAll(byClient, kvEvents, requesting, limited);
@@ -171,23 +171,23 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     byClient: OutputsByClient,
     { prefilled, events, released }: Pick<OutputsMessage, 'prefilled' | 'events' | 'released'>,
   ): void {
-    for (const here of prefilled) {
-      const owner = this.#owners.get(here);
+    for (const localId of prefilled) {
+      const owner = this.#owners.get(localId);
       if (owner !== undefined) byClient.of(owner.client).prefilled.push(owner.id);
     }
-    for (const [here, event] of events) {
-      const owner = this.#owners.get(here);
+    for (const [localId, event] of events) {
+      const owner = this.#owners.get(localId);
       if (owner === undefined) continue;
       byClient.of(owner.client).events.push([owner.id, event]);
-      this.#countOutputs(here, owner, event);
+      this.#countOutputs(localId, owner, event);
     }
-    for (const [here, why] of released) {
-      const owner = this.#owners.get(here);
+    for (const [localId, why] of released) {
+      const owner = this.#owners.get(localId);
       if (owner === undefined) continue;
       byClient.of(owner.client).released.push([owner.id, why]);
-      this.#forget(here, owner);
+      this.#forget(localId, owner);
       // A group member may still hold parts of the prompt, and gateways cannot cancel it any more.
-      this.#options.thread.send({ kind: 'cancel', id: here });
+      this.#options.thread.send({ kind: 'cancel', id: localId });
     }
   }
 
@@ -195,8 +195,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
   #addSteps(byClient: OutputsByClient, steps: readonly StepTrace[]): void {
     for (const { rows, ...step } of steps) {
       const rowsOf = new Map<Client, StepTrace['rows'][number][]>();
-      for (const [here, from, count] of rows) {
-        const owner = this.#owners.get(here);
+      for (const [localId, from, count] of rows) {
+        const owner = this.#owners.get(localId);
         if (owner?.client.peer.member.traces !== true) continue;
         const own = rowsOf.get(owner.client) ?? [];
         own.push([owner.id, from, count]);
@@ -206,22 +206,22 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     }
   }
 
-  #countOutputs(here: RequestId, owner: Owner<RequestId>, event: GenerationEvent): void {
-    if (event.kind === 'finished' || event.kind === 'failed') this.#forget(here, owner);
+  #countOutputs(localId: RequestId, owner: Owner<RequestId>, event: GenerationEvent): void {
+    if (event.kind === 'finished' || event.kind === 'failed') this.#forget(localId, owner);
     if (event.kind !== 'tokens') return;
     const progress = owner.client.requests.get(owner.id);
     if (progress !== undefined) progress.outputs += event.tokens.length;
   }
 
-  #forget(here: RequestId, { client, id }: Owner<RequestId>): void {
+  #forget(localId: RequestId, { client, id }: Owner<RequestId>): void {
     client.requests.delete(id);
-    this.#owners.delete(here);
-    this.#peers.forget(here);
+    this.#owners.delete(localId);
+    this.#peers.forget(localId);
   }
 
-  #release(here: RequestId): void {
-    const owner = this.#owners.get(here);
-    if (owner !== undefined) this.#forget(here, owner);
+  #release(localId: RequestId): void {
+    const owner = this.#owners.get(localId);
+    if (owner !== undefined) this.#forget(localId, owner);
   }
 
   #register(
@@ -233,21 +233,21 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     if (refusal !== undefined) throw new Error(refusal);
     for (const [peer, client] of this.#clients)
       if (peer.member.name === name && peer.member.incarnation === incarnation && peer.session === session)
-        return this.#own(client, request.id, awaited);
+        return this.#addRequest(client, request.id, awaited);
     return undefined;
   }
 
-  #onReceived(here: RequestId): void {
-    const owner = this.#owners.get(here);
+  #onReceived(localId: RequestId): void {
+    const owner = this.#owners.get(localId);
     const progress = owner?.client.requests.get(owner.id);
     if (progress !== undefined) progress.awaited = false;
   }
 
-  #own(client: Client, id: RequestId, awaited: boolean): RequestId {
-    const here = localIdOf(client.peer, id);
+  #addRequest(client: Client, id: RequestId, awaited: boolean): RequestId {
+    const localId = localIdOf(client.peer, id);
     client.requests.set(id, { outputs: 0, awaited });
-    this.#owners.set(here, { client, id });
-    return here;
+    this.#owners.set(localId, { client, id });
+    return localId;
   }
 
   onReplaced(): void {
@@ -266,15 +266,15 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#updateTraces();
     if (client === undefined) return;
     this.#archive.onGatewayLost(client);
-    for (const [here, owner] of this.#pinOwners) {
+    for (const [localId, owner] of this.#pinOwners) {
       if (owner.client !== client) continue;
-      this.#pinOwners.delete(here);
-      this.#options.thread.send({ kind: 'unpin', id: here });
+      this.#pinOwners.delete(localId);
+      this.#options.thread.send({ kind: 'unpin', id: localId });
     }
     for (const id of [...client.requests.keys()]) {
-      const here = localIdOf(peer, id);
-      this.#release(here);
-      this.#options.thread.send({ kind: 'cancel', id: here });
+      const localId = localIdOf(peer, id);
+      this.#release(localId);
+      this.#options.thread.send({ kind: 'cancel', id: localId });
     }
   }
 
@@ -306,11 +306,11 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     }
   }
 
-  #cancel(here: RequestId, interrupt: boolean): void {
-    if (!this.#owners.has(here)) return;
+  #cancel(localId: RequestId, interrupt: boolean): void {
+    if (!this.#owners.has(localId)) return;
     const { thread } = this.#options;
-    this.#release(here);
-    thread.send({ kind: 'cancel', id: here });
+    this.#release(localId);
+    thread.send({ kind: 'cancel', id: localId });
     if (interrupt) thread.interrupt();
   }
 
@@ -339,9 +339,9 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       this.#send(client.peer, { ...noOutputs, pins });
       return;
     }
-    const here = localIdOf(client.peer, id);
-    this.#pinOwners.set(here, { client, id });
-    this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
+    const localId = localIdOf(client.peer, id);
+    this.#pinOwners.set(localId, { client, id });
+    this.#options.thread.send({ kind: 'pin', id: localId, request: { ...request, id: localId }, ttlUs });
   }
 
   #submit(client: Client, command: Extract<InstanceCommand, { kind: 'submit' }>): void {
@@ -353,10 +353,10 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
       this.#send(client.peer, { ...noOutputs, events: [[id, failed]] });
       return;
     }
-    const here = this.#own(client, id, false);
+    const localId = this.#addRequest(client, id, false);
     const { name, incarnation } = client.peer.member;
-    const targets = this.#peers.targetsOf(here, { name, incarnation }, command);
-    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...targets });
+    const targets = this.#peers.targetsOf(localId, { name, incarnation }, command);
+    this.#options.thread.send({ kind: 'submit', request: { ...request, id: localId }, ...targets });
   }
 
   /** Kernels use token ids as indices, without a check. */
@@ -364,7 +364,8 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     const { vocabSize } = this.#options;
     for (const list of [prompt, resumed?.tokens ?? [], logitBias.map(([token]) => token)])
       for (const token of list)
-        if (token >= vocabSize) return `Cannot generate: token ${token} is not of the model: it has ${vocabSize}`;
+        if (token >= vocabSize)
+          return `Cannot generate: token ${token} is not in the vocabulary of ${vocabSize} tokens`;
     return undefined;
   }
 

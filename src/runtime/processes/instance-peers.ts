@@ -16,7 +16,7 @@ import { namedLinks } from './peer-links.ts';
 
 export interface InstancePeersOptions extends Omit<PeerContext, 'names'> {
   readonly role: InstanceRole;
-  /** The role may change: prompts may then come in and go out whatever it is. */
+  /** The role may change: prompts are then sent and received in every role. */
   readonly canSwitchRole: boolean;
   /** Prefixes can be fetched from the instance, and by it. */
   readonly fetchesPrefixes: boolean;
@@ -40,7 +40,7 @@ export class InstancePeers {
   readonly #pipeline: RemotePipeline | undefined;
   /** Undefined: prefixes are not fetched. */
   readonly #prefixes: RemotePrefixes | undefined;
-  /** By the thread's index, all peers that ever joined: their link counters outlive them. */
+  /** By the thread's index, all peers that ever joined: their link counters remain after they leave. */
   readonly #names = new Map<InstanceIndex, string>();
 
   constructor(options: InstancePeersOptions) {

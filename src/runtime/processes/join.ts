@@ -38,7 +38,7 @@ export interface JoinedInstance {
   close(): Promise<void>;
 }
 
-/** Heartbeat while the model loads: a process that finds no other would write a new agreement. */
+/** Heartbeats while the model loads: without them, another joining process would write a new agreement. */
 const loadingHeartbeatMs = 500;
 
 function announceLoading(bus: Bus): () => void {
@@ -75,13 +75,13 @@ function agreed(settings: JoinSettings, stopped: Completion): Promise<Agreement>
 
 async function join(settings: JoinSettings, agreement: Agreement, stopped: Completion): Promise<JoinedInstance> {
   const { root, role, pages, roleSwitch = false, lending: manager } = settings;
-  const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
+  const canSwitchRole = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
   const onTaken = (): void => stopped.end('another instance has its lender number');
-  const lost = agreement.again === true;
-  const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost, onTaken }));
+  const recordsLost = agreement.again === true;
+  const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost: recordsLost, onTaken }));
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
@@ -91,8 +91,8 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
       address: ownAddress,
       role,
       incarnation: lenders?.incarnation ?? 1,
-      // The role may change, so prompts may come whatever it is now.
-      receivesPrompts: switches,
+      // The role may change: prompts are received in every role.
+      receivesPrompts: canSwitchRole,
       peers: 'processes',
       pages: { ...pages, token },
       lender: lenders?.instance,
@@ -110,7 +110,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   const capacityTokens = Math.min(ownTokens, description.contextTokens);
   const onReplaced = (): void => stopped.end(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
-    ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole: switches, onReplaced },
+    ...{ ...settings, agreement, capacityTokens, thread, canSwitchRole, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
     stageLayers: description.stageLayers,
     isManager: () => lenders?.isManager,

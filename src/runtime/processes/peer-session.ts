@@ -1,4 +1,4 @@
-// One role of a process on the bus: announces it, detects its peers, and keeps a session with each over a reliable channel.
+// One role of a process on the bus: announces it, detects its peers, and keeps a session with each peer over a reliable channel.
 
 import {
   type Announcement,
@@ -40,8 +40,9 @@ interface Session<Theirs extends Announcement> extends Peer<Theirs> {
 }
 
 /**
- * For each role: the role of its peers, which side leads (starts sessions), and the subjects on which it receives and sends. Gateways talk to
- * instances, prefill to decode, and lenders, fetchers and pipeline stages to their equals. One process may have several roles.
+ * For each role: the role of its peers, which side leads (starts sessions), and the subjects on which it receives and sends. Gateways have
+ * sessions with instances, prefill with decode instances, and lenders, fetchers and pipeline stages with their equals. One process may have
+ * several roles.
  */
 const roles = {
   gateway: { peers: 'instance', leads: true, receives: 'link', sends: 'link' },
@@ -110,14 +111,14 @@ export class PeerSession<Theirs extends Announcement> {
       bus.subscribe(`beat.${peers}`, (bytes) => this.#guard('announcement', () => this.#onAnnouncement(bytes))),
       bus.subscribe(`beat.${this.#role}`, (bytes) => this.#guard('announcement', () => this.#onOwnRole(bytes))),
       bus.subscribe(`leave.${peers}`, (bytes) =>
-        this.#guard('farewell', () => this.#feed({ kind: 'left', ...readDeparture(bytes) })),
+        this.#guard('departure', () => this.#feed({ kind: 'left', ...readDeparture(bytes) })),
       ),
       bus.subscribe(`${receives}.${name}.${incarnation}.*.*`, (payload, subject) =>
         this.#guard('frame', () => this.#onFrame(subject, payload)),
       ),
       bus.watchConnection((up) => this.#onConnection(up)),
     );
-    this.#heartbeat = setInterval(() => this.#beat(), heartbeatMs);
+    this.#heartbeat = setInterval(() => this.#sendHeartbeats(), heartbeatMs);
     this.announce();
   }
 
@@ -146,7 +147,7 @@ export class PeerSession<Theirs extends Announcement> {
     bus.publish(`beat.${this.#role}`, encode({ version: wireVersion, name, incarnation, number, ...own }));
   }
 
-  #beat(): void {
+  #sendHeartbeats(): void {
     this.announce();
     for (const current of this.#sessions.values()) this.#ack(current);
   }
@@ -166,10 +167,10 @@ export class PeerSession<Theirs extends Announcement> {
   #onConnection(up: boolean): void {
     this.#feed({ kind: 'connection', up });
     // Peers need not wait for the next heartbeat.
-    if (up && !this.#closed) this.#beat();
+    if (up && !this.#closed) this.#sendHeartbeats();
   }
 
-  /** Messages that arrived while this process was suspended come first: most peers that seem silent have sent heartbeats. */
+  /** Handles messages that arrived while this process was suspended first: most peers that seem silent have sent heartbeats. */
   #wake(): void {
     setImmediate(() => {
       if (!this.#closed) this.#feed({ kind: 'wake' });
@@ -182,7 +183,7 @@ export class PeerSession<Theirs extends Announcement> {
       if (!this.#closed) handle();
     } catch (error) {
       const line = `Ignored ${what}: ${error instanceof Error ? error.message : String(error)}`;
-      // Announcements repeat, and so would the line.
+      // Announcements are repeated; the line is not.
       if (line !== this.#lastIgnored) this.#process.log(line);
       this.#lastIgnored = line;
     }
@@ -200,7 +201,9 @@ export class PeerSession<Theirs extends Announcement> {
     const { name, incarnation, version } = readAnyAnnouncement(bytes);
     if (version === wireVersion) return false;
     if (this.#foreign.get(name) !== incarnation)
-      this.#process.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
+      this.#process.log(
+        `Refused ${name}: its wire version is ${version ?? 'none'}, that of this process ${wireVersion}`,
+      );
     this.#foreign.set(name, incarnation);
     return true;
   }
@@ -214,7 +217,7 @@ export class PeerSession<Theirs extends Announcement> {
   #feed(event: MembershipEvent<Theirs>): void {
     for (const effect of this.#membership.step(nowUs(), event)) {
       if (effect.kind === 'refused') this.#process.log(`Refused ${effect.name}: ${effect.why}`);
-      else if (effect.kind === 'lost') this.#lose(effect.name, effect.why);
+      else if (effect.kind === 'lost') this.#removeMember(effect.name, effect.why);
       else this.#join(effect.member);
     }
     this.#alarm.set(this.#membership.nextUs);
@@ -230,7 +233,7 @@ export class PeerSession<Theirs extends Announcement> {
     if (this.#sessions.get(member.name) === current) this.#ack(current);
   }
 
-  #lose(name: string, why: LossReason): void {
+  #removeMember(name: string, why: LossReason): void {
     this.#members.delete(name);
     this.#end(name, why);
   }
@@ -262,7 +265,7 @@ export class PeerSession<Theirs extends Announcement> {
     const frame = decodeFrame(payload);
     const current = this.#sessionOf(member, frame);
     if (current === undefined) return;
-    if (frame.kind === 'over') {
+    if (frame.kind === 'ended') {
       this.#reset(current, 'the other side started a new session');
       return;
     }
@@ -280,7 +283,7 @@ export class PeerSession<Theirs extends Announcement> {
       return this.#begin(member, session);
     }
     // The leading side has not noticed the end of the session.
-    if (current === undefined && kind === 'ack') this.#publish({ member }, { kind: 'over', session });
+    if (current === undefined && kind === 'ack') this.#publish({ member }, { kind: 'ended', session });
     return undefined;
   }
 
@@ -321,7 +324,7 @@ export class PeerSession<Theirs extends Announcement> {
     this.#process.log(`Session with ${name} is over: ${why}`);
     if (this.#leads(name)) this.#feed({ kind: 'broken', name, incarnation });
     else {
-      this.#publish(current, { kind: 'over', session: current.session });
+      this.#publish(current, { kind: 'ended', session: current.session });
       this.#end(name, 'lost messages');
     }
   }

@@ -22,9 +22,9 @@ export type Frame =
     }
   | { readonly kind: 'nack'; readonly session: number; readonly from: number }
   /** To the leading side: the session has ended here. */
-  | { readonly kind: 'over'; readonly session: number };
+  | { readonly kind: 'ended'; readonly session: number };
 
-const kinds = ['part', 'ack', 'nack', 'over'] as const;
+const kinds = ['part', 'ack', 'nack', 'ended'] as const;
 const headBytes = 16;
 
 export function encodeFrame(frame: Frame): Uint8Array {
@@ -49,7 +49,7 @@ function figuresOf(frame: Frame): readonly [number, number] {
       return [frame.sent, frame.received];
     case 'nack':
       return [frame.from, 0];
-    case 'over':
+    case 'ended':
       return [0, 0];
   }
 }
@@ -58,7 +58,7 @@ function figuresOf(frame: Frame): readonly [number, number] {
 export function decodeFrame(payload: Uint8Array): Frame {
   const version = payload[0];
   if (version !== wireVersion)
-    throw new Error(`Cannot read a frame: its version is ${version}, ours is ${wireVersion}`);
+    throw new Error(`Cannot read a frame: its wire version is ${version}, that of this process ${wireVersion}`);
   const kind = kinds[payload[1] ?? kinds.length];
   if (payload.length < headBytes || kind === undefined) throw new Error('Cannot read a frame: its head is malformed');
   const view = new DataView(payload.buffer, payload.byteOffset);
@@ -73,7 +73,7 @@ export function decodeFrame(payload: Uint8Array): Frame {
       return { kind, session, sent: a, received: b, bytes };
     case 'nack':
       return { kind, session, from: a };
-    case 'over':
+    case 'ended':
       return { kind, session };
   }
 }

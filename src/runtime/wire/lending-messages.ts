@@ -55,7 +55,7 @@ const place = z
   .strictObject({ name: z.string().max(64), life: count })
   .transform(({ name, life }): LenderPlace => ({ name, incarnation: life }));
 const places = z.strictObject({ places: z.array(place).max(4096) });
-const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
+const lease = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
 /** Each throws an Error that names the invalid field. */
 export const readLendingWire = reader<Exclude<LendingWire, { kind: 'attentionServer' | 'attentionAddress' }>>(
@@ -64,7 +64,7 @@ export const readLendingWire = reader<Exclude<LendingWire, { kind: 'attentionSer
 );
 export const readLenderAnnouncement = reader<LenderAnnouncement>("a lender's announcement", lender);
 export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
-export const readOffice = reader<LeaseRecord>("an office's record", office);
+export const readLease = reader<LeaseRecord>("the leader's lease", lease);
 
 /** The stored record of lenders, as `readPlaces` reads it. */
 export function encodePlaces(places: readonly LenderPlace[]): Uint8Array {

@@ -1,8 +1,8 @@
-// A thread with an endpoint of a bus, which carries out calls of the test's thread and answers each at once; `threaded-bus.ts` is the other side.
+// A thread with an endpoint of a bus, which carries out calls of the test's thread and responds to each at once; `threaded-bus.ts` is the other side.
 import { parentPort, workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 
-const { endpoint, answered } = workerData;
+const { endpoint, responseCount } = workerData;
 const bus = new MemoryBus(endpoint);
 const stops = new Map();
 
@@ -21,31 +21,31 @@ const calls = {
       bus.watchConnection((up) => parentPort.postMessage({ kind: 'connection', number, up })),
     );
   },
-  ask: (bucket, how, ...args) => bus[bucket][how](...args),
+  record: (bucket, how, ...args) => bus[bucket][how](...args),
   flush: () => bus.flush(),
   close: () => bus.close(),
   exit: () => process.exit(3),
 };
 
-/** The synchronous answer, for which the calling thread waits. */
-function answer(message) {
-  workerData.answers.postMessage(message);
-  Atomics.add(answered, 0, 1);
-  Atomics.notify(answered, 0);
+/** The synchronous response, for which the calling thread waits. */
+function respond(message) {
+  workerData.responses.postMessage(message);
+  Atomics.add(responseCount, 0, 1);
+  Atomics.notify(responseCount, 0);
 }
 
 parentPort.on('message', ({ number, name, args }) => {
   try {
     const result = calls[name](...args);
-    if (!(result instanceof Promise)) answer({});
+    if (!(result instanceof Promise)) respond({});
     else {
-      answer({});
+      respond({});
       result.then(
         (value) => parentPort.postMessage({ kind: 'done', number, value }),
         (error) => parentPort.postMessage({ kind: 'failed', number, message: error.message }),
       );
     }
   } catch (error) {
-    answer({ message: error.message });
+    respond({ message: error.message });
   }
 });

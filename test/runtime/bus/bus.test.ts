@@ -1,4 +1,4 @@
-// The contract of a bus for every implementation, and for NATS also the death and return of its server.
+// The contract of a bus for every implementation, and for NATS also the loss and return of its server.
 import { Kvm } from '@nats-io/kv';
 import { connect as dial } from '@nats-io/transport-node';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
@@ -28,10 +28,10 @@ function collect(bus: Bus, subject: string, count: number): Promise<readonly str
   });
 }
 
-function whenUp(bus: Bus, wanted: boolean): Promise<void> {
+function whenConnection(bus: Bus, expected: boolean): Promise<void> {
   return new Promise((resolve) => {
     const stop = bus.watchConnection((up) => {
-      if (up === wanted) queueMicrotask(() => resolve(stop()));
+      if (up === expected) queueMicrotask(() => resolve(stop()));
     });
   });
 }
@@ -100,7 +100,7 @@ function testBus(connect: () => Promise<Bus>): void {
   test('removes a record only if the given revision is current, and lets it be written again', async () => {
     const bus = await connect();
     const first = await bus.records.write('gone', bytes('1'), undefined);
-    if (first === undefined) throw new Error('was there');
+    if (first === undefined) throw new Error('The record existed');
     expect(await bus.records.remove('gone', first + 1_000)).toBe(false);
     expect(await bus.records.remove('gone', first)).toBe(true);
     expect(await bus.records.read('gone')).toBeUndefined();
@@ -172,7 +172,7 @@ describe('memory, each endpoint on a thread of its own', () => {
   test('delivers a message that causally follows a subscription, and queues messages until subscriptions arrive', async () => {
     const here = hub.connect();
     const answer = collect(here, 'answer', 1);
-    // This thread has not returned to its event loop since.
+    // This thread has not returned to its event loop since it subscribed.
     const there = connect();
     const question = collect(there, 'question', 1);
     there.publish('answer', bytes('early'));
@@ -193,7 +193,7 @@ describe('memory, each endpoint on a thread of its own', () => {
     });
     await there.flush();
     for (let i = 0; i < 100; i++) dying.publish('word', bytes(`${i}`));
-    await dying.die();
+    await dying.kill();
     here.publish('gone', bytes(''));
     await done;
     expect(received).toEqual([...Array.from({ length: 100 }, (_, i) => `word ${i}`), 'gone ']);
@@ -289,14 +289,14 @@ if (!natsInstalled && process.env.CI === undefined) {
       const received = collect(b, 'word', 2);
       await b.flush();
       a.publish('word', bytes('before'));
-      // First the server has the message, then b: the server loses what it has not passed on.
+      // The server receives the message, then b does: a killed server loses undelivered messages.
       await a.flush();
       await b.flush();
-      await Promise.all([whenUp(a, false), whenUp(b, false), server.kill()]);
+      await Promise.all([whenConnection(a, false), whenConnection(b, false), server.kill()]);
       a.publish('word', bytes('meanwhile'));
       await expect(a.flush()).rejects.toThrow('down');
       await server.start();
-      await Promise.all([whenUp(a, true), whenUp(b, true)]);
+      await Promise.all([whenConnection(a, true), whenConnection(b, true)]);
       expect(await b.records.read('kept')).toEqual({ value: bytes('kept'), revision });
       await b.flush();
       a.publish('word', bytes('after'));
@@ -310,10 +310,10 @@ if (!natsInstalled && process.env.CI === undefined) {
       const [a, b] = await Promise.all([connectNats(lossy.url, 'lost'), connectNats(lossy.url, 'lost')]);
       const stale = await a.records.write('kept', bytes('kept'), undefined);
       await a.snapshots.put('kept', bytes('kept'));
-      await Promise.all([whenUp(a, false), whenUp(b, false), lossy.kill()]);
+      await Promise.all([whenConnection(a, false), whenConnection(b, false), lossy.kill()]);
       lossy.loseDisk();
       await lossy.start();
-      await Promise.all([whenUp(a, true), whenUp(b, true)]);
+      await Promise.all([whenConnection(a, true), whenConnection(b, true)]);
       expect(await a.records.read('kept')).toBeUndefined();
       expect(await b.snapshots.read('kept')).toBeUndefined();
       expect(await b.records.write('kept', bytes('late'), stale)).toBeUndefined();

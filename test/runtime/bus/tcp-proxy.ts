@@ -14,7 +14,7 @@ interface State {
 const resendMs = 200;
 
 /** Forwards one direction of a connection, in order, each chunk after its delay. */
-function forward(from: Socket, to: Socket, state: State, dice: Prng): void {
+function forward(from: Socket, to: Socket, state: State, prng: Prng): void {
   const queue: { readonly dueMs: number; readonly bytes: Buffer }[] = [];
   const flush = (): void => {
     while (queue.length > 0 && (queue[0]?.dueMs ?? 0) <= performance.now()) to.write(queue.shift()?.bytes ?? '');
@@ -24,7 +24,7 @@ function forward(from: Socket, to: Socket, state: State, dice: Prng): void {
     setTimeout(flush, Math.ceil((queue[0]?.dueMs ?? 0) - performance.now()));
   };
   from.on('data', (bytes) => {
-    const lateMs = state.delayMs + (dice.chance(state.lossRatio) ? resendMs : 0);
+    const lateMs = state.delayMs + (prng.chance(state.lossRatio) ? resendMs : 0);
     const dueMs = Math.max(queue.at(-1)?.dueMs ?? 0, performance.now() + lateMs);
     queue.push({ dueMs, bytes });
     if (queue.length === 1) wait();
@@ -48,7 +48,7 @@ export class TcpProxy {
   static async start(target: string | (() => string)): Promise<TcpProxy> {
     const state: State = { delayMs: 0, lossRatio: 0, hangs: false, cut: false };
     const pairs: Pairs = new Set();
-    const dice = new Prng(1, 2);
+    const prng = new Prng(1, 2);
     const server = createServer((inner) => {
       if (state.cut) {
         inner.destroy();
@@ -64,7 +64,7 @@ export class TcpProxy {
         outer.destroy();
       };
       for (const [from, to] of [pair, [outer, inner]] as const) {
-        forward(from, to, state, dice);
+        forward(from, to, state, prng);
         from.once('close', end);
         from.on('error', end);
         if (state.hangs) from.pause();

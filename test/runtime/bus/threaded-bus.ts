@@ -16,17 +16,17 @@ export class ThreadedBus implements Bus {
   /** Resolves when the thread has ended and the hub has dropped it. */
   readonly ended: Promise<void>;
   readonly #worker: Worker;
-  readonly #answers: MessageChannel['port1'];
-  readonly #answered = new Int32Array(new SharedArrayBuffer(4));
+  readonly #responses: MessageChannel['port1'];
+  readonly #responseCount = new Int32Array(new SharedArrayBuffer(4));
   readonly #handlers = new Map<number, (message: FromWorker) => void>();
   #numbers = 0;
 
   constructor(hub: MemoryHub) {
     const { endpoint, transferList, drop } = hub.createEndpoint();
     const { port1, port2 } = new MessageChannel();
-    this.#answers = port1;
+    this.#responses = port1;
     this.#worker = new Worker(new URL('./bus-worker.mjs', import.meta.url), {
-      workerData: { endpoint, answers: port2, answered: this.#answered },
+      workerData: { endpoint, responses: port2, responseCount: this.#responseCount },
       transferList: [...transferList, port2],
     });
     this.#worker.on('message', (message: FromWorker) => this.#handlers.get(message.number)?.(message));
@@ -39,42 +39,43 @@ export class ThreadedBus implements Bus {
   }
 
   publish(subject: Subject, payload: Uint8Array): void {
-    this.#now('publish', subject, payload);
+    this.#callNow('publish', subject, payload);
   }
 
   subscribe(subject: Subject, handler: (payload: Uint8Array, subject: Subject) => void): () => void {
     const number = this.#numbers++;
     this.#handlers.set(number, (message) => message.kind === 'delivered' && handler(message.payload, message.on));
-    this.#now('subscribe', subject, number);
-    return () => this.#now('stop', number);
+    this.#callNow('subscribe', subject, number);
+    return () => this.#callNow('stop', number);
   }
 
   watchConnection(onChange: (up: boolean) => void): () => void {
     const number = this.#numbers++;
     this.#handlers.set(number, (message) => message.kind === 'connection' && onChange(message.up));
-    this.#now('watchConnection', number);
-    return () => this.#now('stop', number);
+    this.#callNow('watchConnection', number);
+    return () => this.#callNow('stop', number);
   }
 
   #recordsOf(bucket: 'records' | 'snapshots'): Snapshots {
     return {
-      read: (key) => this.#later<StoredRecord | undefined>('ask', bucket, 'read', key),
-      write: (key, value, revision) => this.#later<number | undefined>('ask', bucket, 'write', key, value, revision),
-      put: (key, value) => this.#later<number>('ask', bucket, 'put', key, value),
-      remove: (key, revision) => this.#later<boolean>('ask', bucket, 'remove', key, revision),
+      read: (key) => this.#callAsync<StoredRecord | undefined>('record', bucket, 'read', key),
+      write: (key, value, revision) =>
+        this.#callAsync<number | undefined>('record', bucket, 'write', key, value, revision),
+      put: (key, value) => this.#callAsync<number>('record', bucket, 'put', key, value),
+      remove: (key, revision) => this.#callAsync<boolean>('record', bucket, 'remove', key, revision),
     };
   }
 
   flush(): Promise<void> {
-    return this.#later('flush');
+    return this.#callAsync('flush');
   }
 
   close(): Promise<void> {
-    return this.#later('close');
+    return this.#callAsync('close');
   }
 
   /** Ends the thread at once, whatever it is doing. */
-  async die(): Promise<void> {
+  async kill(): Promise<void> {
     this.#worker.postMessage({ number: this.#numbers++, name: 'exit', args: [] });
     await this.ended;
   }
@@ -84,11 +85,11 @@ export class ThreadedBus implements Bus {
   }
 
   /** Returns when the thread has carried out the call. @throws what the call threw */
-  #now(name: string, ...args: readonly unknown[]): void {
+  #callNow(name: string, ...args: readonly unknown[]): void {
     this.#call(this.#numbers++, name, args);
   }
 
-  async #later<T>(name: string, ...args: readonly unknown[]): Promise<T> {
+  async #callAsync<T>(name: string, ...args: readonly unknown[]): Promise<T> {
     const number = this.#numbers++;
     const done = new Promise<T>((resolve, reject) => {
       this.#handlers.set(number, (message) => {
@@ -101,10 +102,10 @@ export class ThreadedBus implements Bus {
   }
 
   #call(number: number, name: string, args: readonly unknown[]): void {
-    const before = Atomics.load(this.#answered, 0);
+    const before = Atomics.load(this.#responseCount, 0);
     this.#worker.postMessage({ number, name, args });
-    Atomics.wait(this.#answered, 0, before);
-    const { message } = receiveMessageOnPort(this.#answers)?.message ?? { message: 'the thread does not answer' };
+    Atomics.wait(this.#responseCount, 0, before);
+    const { message } = receiveMessageOnPort(this.#responses)?.message ?? { message: 'the thread does not answer' };
     if (message !== undefined) throw new Error(message);
   }
 }

@@ -12,7 +12,7 @@ import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
 import { readPlaces } from '../../../src/runtime/wire/lending-messages.ts';
 import { settled } from '../bus/settled.ts';
-import { lose, UnsteadyBus } from '../processes/unsteady-bus.ts';
+import { removeRecord, UnreliableBus } from '../processes/unreliable-bus.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -162,13 +162,13 @@ it('write their numbers again after the record is lost, and end when another pro
   const keptA = keepNumber(busA, 'a', a, () => taken.push('a'));
   keepNumber(busB, 'b', b, () => taken.push('b'));
   const before = await placesOf(bus);
-  await lose(bus, 'lenders');
+  await removeRecord(bus, 'lenders');
   announceMissing(bus);
   await until(async () => (await placesOf(bus))?.every(({ name }) => name !== '') === true);
   expect(await placesOf(bus)).toEqual(before);
   // One of them is slow to say it, and is heard; then not even that.
   keptA.stop();
-  await lose(bus, 'lenders');
+  await removeRecord(bus, 'lenders');
   announceMissing(bus);
   await until(async () => (await placesOf(bus))?.length === 2);
   expect(await placesOf(bus)).toEqual([{ name: '', incarnation: 0 }, before?.[1]]);
@@ -204,15 +204,15 @@ it('write their numbers again after the record is lost, and end when another pro
 
 it('leave nothing in the record that was being written again as they left', async () => {
   const hub = new MemoryHub();
-  const [bus, far] = [hub.connect(), new UnsteadyBus(hub.connect())];
+  const [bus, far] = [hub.connect(), new UnreliableBus(hub.connect())];
   const member = await lender(far, 'a');
-  await lose(bus, 'lenders');
-  far.records.way = 'back';
+  await removeRecord(bus, 'lenders');
+  far.records.stall = 'responses';
   announceMissing(bus);
-  await until(() => far.records.held > 0);
+  await until(() => far.records.stalled > 0);
   const left = member.links.close();
   await settled();
-  far.records.letGo();
+  far.records.release();
   await left;
   expect((await placesOf(bus))?.filter(({ name }) => name !== '')).toEqual([]);
 });
@@ -221,7 +221,7 @@ it('take no number twice where their record alone was lost while all were connec
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'performance'] });
   try {
     const hub = new MemoryHub();
-    const end = (): UnsteadyBus => new UnsteadyBus(hub.connect());
+    const end = (): UnreliableBus => new UnreliableBus(hub.connect());
     const bus = end();
     /** For as long as it takes. */
     const opened = async (name: string) => {
@@ -237,7 +237,7 @@ it('take no number twice where their record alone was lost while all were connec
     };
     expect([await opened('a'), await opened('b')]).toEqual([0, 1]);
     const before = await placesOf(bus);
-    await lose(bus, 'lenders');
+    await removeRecord(bus, 'lenders');
     expect(await opened('c')).toBe(2);
     expect(await placesOf(bus)).toEqual([...(before ?? []), { name: 'c', incarnation: 1 }]);
     expect(await opened('d')).toBe(3);

@@ -72,8 +72,8 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
   }
 
   it.each<[string, BusFaults, 'auto' | 'tcp']>([
-    ['tells all', { loss: 0, doubled: 0, late: 0 }, 'tcp'],
-    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }, 'auto'],
+    ['tells all', { lost: 0, duplicated: 0, delayed: 0 }, 'tcp'],
+    ['loses, doubles and reorders', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }, 'auto'],
   ])(
     'compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled',
     async (_, faults, transport) => {
@@ -84,7 +84,7 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
       for (const name of ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'])
         if (ran(cluster, 1) <= requests.length) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
       await until(() => ran(cluster, 1) > requests.length);
-      await behindPrefix(cluster, faults.loss === 0);
+      await behindPrefix(cluster, faults.lost === 0);
       const links = cluster.instances().map(({ activationLinks = [] }) => activationLinks);
       expect(links.flat().every(({ to, bytes }) => bytes > 0 && cluster.roles()[to] === 'prefill')).toBe(true);
       expect(links.flat()).not.toHaveLength(0);

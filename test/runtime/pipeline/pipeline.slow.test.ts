@@ -8,13 +8,13 @@ import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import {
   type Answer,
+  admitAll,
   answerOf,
+  type CalibratedCluster,
   cancelled,
-  everyone,
   liveCluster,
   livePrompt,
   liveRequest,
-  type TaughtCluster,
 } from '../threads/instances.ts';
 
 const native = loadNative();
@@ -28,10 +28,10 @@ async function started(
   instances: readonly (Own & { readonly role?: InstanceRole })[],
   members: number | undefined,
   transport: 'memory' | 'tcp' = 'memory',
-): Promise<TaughtCluster> {
+): Promise<CalibratedCluster> {
   const pipeline = members === undefined ? undefined : { members, tokensOver: 300 };
   const long = instances.map((instance) => ({ contextTokens: 2048, ...instance }));
-  const cluster = liveCluster(long, transport, everyone, undefined, false, pipeline);
+  const cluster = liveCluster(long, transport, admitAll, undefined, false, pipeline);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -123,8 +123,8 @@ describe.skipIf(native === undefined)('groups of instances', () => {
   it('share layers out by how fast they compute, with the bits of one instance', async () => {
     const [fast, slow, decode] = [{ role: 'prefill' }, { role: 'prefill', threads: 2 }, { role: 'decode' }] as const;
     const cluster = await started([slow, fast, decode], 2);
-    cluster.teach(0, 400);
-    cluster.teach(1, 200);
+    cluster.calibrate(0, 400);
+    cluster.calibrate(1, 200);
     const request = liveRequest('unequal', livePrompt(3, 1000), 4);
     const used: [Set<number>, Set<number>] = [new Set(), new Set()];
     const watch = setInterval(() => {

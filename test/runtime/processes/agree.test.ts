@@ -1,4 +1,4 @@
-// The cluster's record over a bus whose records can be lost: which process writes it again, and how long joining processes are told of the loss.
+// The agreement record over a bus that may lose it: which process restores it, and how long it is marked as restored.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { Agreement } from '../../../src/core/membership/agreement.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -9,26 +9,26 @@ import { readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
 import { settled } from '../bus/settled.ts';
-import { lose, UnsteadyBus } from './unsteady-bus.ts';
+import { removeRecord, UnreliableBus } from './unreliable-bus.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '[]' };
 const instance = { modelFingerprint: 'm', root };
 
 let hub: MemoryHub;
-let ends: UnsteadyBus[];
+let buses: UnreliableBus[];
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
-  [hub, ends] = [new MemoryHub(), []];
+  [hub, buses] = [new MemoryHub(), []];
 });
 afterEach(async () => {
   vi.useRealTimers();
-  for (const end of ends) await end.close();
+  for (const bus of buses) await bus.close();
 });
 
-function end(): UnsteadyBus {
-  const made = new UnsteadyBus(hub.connect());
-  ends.push(made);
-  return made;
+function connect(): UnreliableBus {
+  const bus = new UnreliableBus(hub.connect());
+  buses.push(bus);
+  return bus;
 }
 
 async function pass(ms: number): Promise<void> {
@@ -37,133 +37,133 @@ async function pass(ms: number): Promise<void> {
   await settled();
 }
 
-/** It listens for a second, and the others for no longer. */
-async function comes(bus: UnsteadyBus, options?: KeepOptions): Promise<Agreement> {
+/** Joins a process: it listens for running processes for one second. */
+async function join(bus: UnreliableBus, options?: KeepOptions): Promise<Agreement> {
   const agreed = agreeOn(bus, instance, options);
   await pass(1_000);
   return agreed;
 }
 
-async function agreementOf({ records }: UnsteadyBus): Promise<Agreement | undefined> {
+async function agreementOf({ records }: UnreliableBus): Promise<Agreement | undefined> {
   const stored = await records.read('agreement');
   return stored && readAgreement(stored.value);
 }
 
-it('reports the loss until all members have had time to write theirs again, and no longer', async () => {
-  const [first, other] = [end(), end()];
-  const agreed = await comes(first);
-  await comes(other);
+it('a restored record is marked until all processes have had time to restore theirs', async () => {
+  const [first, other] = [connect(), connect()];
+  const agreed = await join(first);
+  await join(other);
   const before = await agreementOf(other);
   expect(before?.hashKey).toEqual(agreed.hashKey);
   expect(before?.again).toBeUndefined();
-  await lose(first, 'agreement');
+  await removeRecord(first, 'agreement');
   announceMissing(other);
   await settled();
   expect(await agreementOf(other)).toEqual({ ...before, again: true });
-  expect((await comes(end())).again).toBe(true);
+  expect((await join(connect())).again).toBe(true);
   await pass(60_000);
-  // Something may have been lost again.
+  // A further loss restarts the time.
   announceMissing(other);
   await pass(119_999);
   expect(await agreementOf(other)).toEqual({ ...before, again: true });
   await pass(1);
   expect(await agreementOf(other)).toEqual(before);
-  expect((await comes(end())).again).toBeUndefined();
+  expect((await join(connect())).again).toBeUndefined();
 });
 
-it('is completed by a joining process once the processes that restored it have left, and not by a disconnected one', async () => {
-  const [first, cut] = [end(), end()];
-  await comes(first);
-  await comes(cut);
+it('a joining process clears the mark if the process that restored the record has left, and a disconnected one does not', async () => {
+  const [first, cut] = [connect(), connect()];
+  await join(first);
+  await join(cut);
   const before = await agreementOf(first);
-  await lose(first, 'agreement');
+  await removeRecord(first, 'agreement');
   announceMissing(first);
   await settled();
   await first.close();
-  cut.connect(false);
+  cut.setConnected(false);
   await pass(600_000);
-  const late = end();
-  expect(await comes(late)).toMatchObject({ again: true });
+  const late = connect();
+  expect(await join(late)).toMatchObject({ again: true });
   await pass(118_999);
-  cut.connect(true);
+  cut.setConnected(true);
   await settled();
   await pass(1_000);
   expect(await agreementOf(late)).toEqual(before);
 });
 
-/** A process, what it has logged, and whether it was told to step aside. */
-async function member(bus: UnsteadyBus) {
+/** A process, its log lines, and the reasons for which it was overruled. */
+async function member(bus: UnreliableBus) {
   const log: string[] = [];
   const overruled: string[] = [];
-  const agreement = await comes(bus, { log: (line) => log.push(line), onOverruled: (why) => overruled.push(why) });
+  const agreement = await join(bus, { log: (line) => log.push(line), onOverruled: (why) => overruled.push(why) });
   return { bus, key: agreement.hashKey, log, overruled };
 }
 
-const elsewhere = 'The cluster has another agreement than this process: it has another block hash key';
-const aside =
+const differs = 'The cluster has another agreement than this process: it has another block hash key';
+const overruledBy =
   'processes that were disconnected when it joined are back, with another agreement: it has another block hash key';
 
-/** Two processes are cut off when they are so old, the record is lost, and two others come meanwhile. */
+/** Two processes are disconnected `oldMs` after they joined, the record is lost, and two others join meanwhile. */
 async function split(oldMs: number) {
-  const old = [await member(end()), await member(end())];
+  const old = [await member(connect()), await member(connect())];
   await pass(oldMs);
-  for (const { bus } of old) bus.connect(false);
-  await lose(old[0].bus, 'agreement');
-  const late = [await member(end()), await member(end())];
+  for (const { bus } of old) bus.setConnected(false);
+  await removeRecord(old[0].bus, 'agreement');
+  const late = [await member(connect()), await member(connect())];
   expect(late[1]?.key).toEqual(late[0]?.key);
   expect(late[0]?.key).not.toEqual(old[0]?.key);
   return { old, late };
 }
 
 it.each([0, 60_000])(
-  'is the one of members that return %d ms old; a newcomer with another one is told to leave',
+  'processes that reconnect %d ms after joining restore their agreement and overrule those that joined meanwhile',
   async (oldMs) => {
     const { old, late } = await split(oldMs);
     await pass(20_000);
-    for (const { bus } of old) bus.connect(true);
+    for (const { bus } of old) bus.setConnected(true);
     await settled();
     expect((await agreementOf(late[0].bus))?.hashKey).toEqual(old[0]?.key);
-    expect(late.map(({ overruled }) => overruled)).toEqual([[aside], [aside]]);
+    expect(late.map(({ overruled }) => overruled)).toEqual([[overruledBy], [overruledBy]]);
     for (const { overruled, log } of old) {
       expect(overruled).toEqual([]);
       expect(log.at(-1)).toBe(log.length === 0 ? undefined : 'The cluster agrees with this process again');
     }
-    expect(old.some(({ log }) => log.includes(elsewhere))).toBe(true);
-    expect((await member(end())).key).toEqual(old[0]?.key);
+    expect(old.some(({ log }) => log.includes(differs))).toBe(true);
+    expect((await member(connect())).key).toEqual(old[0]?.key);
   },
 );
 
-it('stays as it is when members return late: they log it', async () => {
+it('processes that reconnect late log the difference, and the record stays', async () => {
   const { old, late } = await split(0);
   await pass(30_000);
-  for (const { bus } of old) bus.connect(true);
+  for (const { bus } of old) bus.setConnected(true);
   await settled();
   expect((await agreementOf(late[0].bus))?.hashKey).toEqual(late[0]?.key);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
-  expect([...old, ...late].map(({ log }) => log)).toEqual([[elsewhere], [elsewhere], [], []]);
-  // A later write overrules no other.
-  await lose(late[0].bus, 'agreement');
+  expect([...old, ...late].map(({ log }) => log)).toEqual([[differs], [differs], [], []]);
+  // A later restoration overrules no process.
+  await removeRecord(late[0].bus, 'agreement');
   announceMissing(late[0].bus);
   await settled();
   expect((await agreementOf(late[0].bus))?.again).toBe(true);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
 });
 
-it('is not replaced by a process with another form of the model, or by a malformed message', async () => {
-  const late = await member(end());
-  const stranger = end();
+it('the record is not replaced by the agreement of another form of the model, or by a malformed message', async () => {
+  const late = await member(connect());
+  const outsider = connect();
   const other = { ...instance, root: { ...root, weightForm: 'q4' } };
   const theirs = { ...other, version: wireVersion, hashKey: [1, 2, 3, 4], pages: { token: 't', mark: 't' } };
   for (const bytes of [encode(theirs), encode({ ...theirs, version: 1 }), new Uint8Array([1, 2, 3])])
-    stranger.publish('contested', bytes);
+    outsider.publish('contested', bytes);
   await settled();
-  expect((await agreementOf(stranger))?.hashKey).toEqual(late.key);
-  stranger.publish('contested', encode({ ...theirs, root }));
+  expect((await agreementOf(outsider))?.hashKey).toEqual(late.key);
+  outsider.publish('contested', encode({ ...theirs, root }));
   await settled();
-  expect((await agreementOf(stranger))?.hashKey).toEqual([1, 2, 3, 4]);
-  expect(late.overruled).toEqual([aside]);
-  // To the first of several.
-  stranger.publish('contested', encode({ ...theirs, root, hashKey: [5, 6, 7, 8] }));
+  expect((await agreementOf(outsider))?.hashKey).toEqual([1, 2, 3, 4]);
+  expect(late.overruled).toEqual([overruledBy]);
+  // Only the first compatible agreement replaces it.
+  outsider.publish('contested', encode({ ...theirs, root, hashKey: [5, 6, 7, 8] }));
   await settled();
-  expect((await agreementOf(stranger))?.hashKey).toEqual([1, 2, 3, 4]);
+  expect((await agreementOf(outsider))?.hashKey).toEqual([1, 2, 3, 4]);
 });

@@ -8,7 +8,7 @@ import { agreeOn } from '../../../src/runtime/processes/agree.ts';
 import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../../src/runtime/processes/join.ts';
 import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
-import { dyingWorker, everyone, liveRoot, liveSettings } from '../threads/instances.ts';
+import { admitAll, dyingWorker, liveRoot, liveSettings } from '../threads/instances.ts';
 
 /** Larger than the model's vocabulary: token ids are not checked here. */
 export const vocabSize = 100_000;
@@ -69,7 +69,7 @@ export function busMembers(): BusMembers {
     gateway: async (bus, { name = 'g', timeoutS = 60, traces = false, pipeline, log = () => {} } = {}) => {
       const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
       const own = { bus, name, incarnation: ++incarnations, agreement, traces, pipeline, log };
-      const cluster = new ClusterGateway({ ...own, queueMax: 64, admission: everyone, timeoutUs: timeoutS * 1e6 });
+      const cluster = new ClusterGateway({ ...own, queueMax: 64, admission: admitAll, timeoutUs: timeoutS * 1e6 });
       closing.push(() => cluster.close());
       return cluster;
     },

@@ -1,4 +1,4 @@
-// Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
+// Gateways and instances over one bus inside this process: real threads compute, and the bus loses, duplicates and reorders frames.
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
@@ -39,12 +39,12 @@ const instance = (bus: Bus, name: string, role?: InstanceRole, more: Partial<Ins
   members.instance(bus, name, { ...(role && { role }), settings: { contextTokens: 4096, ...more } });
 const gateway = (bus: Bus, name: string, timeoutS = 60, traces = false, log = (_: string): void => {}) =>
   members.gateway(bus, { name, timeoutS, traces, log });
-const ask = (cluster: ClusterGateway, name: string) =>
+const answersOf = (cluster: ClusterGateway, name: string) =>
   Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
 
-/** Takes a second or more. */
+/** Output of a request that runs for a second or longer. */
 const longTokens = 2500;
-function long(cluster: ClusterGateway) {
+function startLong(cluster: ClusterGateway) {
   let begin: () => void = () => {};
   const begun = new Promise<void>((resolve) => {
     begin = resolve;
@@ -57,33 +57,33 @@ function long(cluster: ClusterGateway) {
   return { begun, answer: answerOf({ submit }, liveRequest('long', prompts[0] ?? [], longTokens)) };
 }
 
-const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+const outputOf = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
 
 describe('a cluster over a bus', () => {
   it.each<[string, BusFaults]>([
-    ['loses', { loss: 0.1, doubled: 0, late: 0 }],
-    ['doubles and reorders', { loss: 0, doubled: 0.3, late: 0.3 }],
-    ['does all of that to', { loss: 0.05, doubled: 0.1, late: 0.1 }],
-  ])('that %s messages gives the answers of one process, once', async (_, faults) => {
+    ['loses', { lost: 0.1, duplicated: 0, delayed: 0 }],
+    ['duplicates and reorders', { lost: 0, duplicated: 0.3, delayed: 0.3 }],
+    ['loses, duplicates and reorders', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }],
+  ])('gives the answers of one process, each once, if the bus %s frames', async (_, faults) => {
     const hub = new MemoryHub();
     const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
     const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
     await Promise.all([instance(bus(3), 'a'), instance(bus(4), 'b')]);
     await until(() => serving(first) === 2 && serving(second) === 2);
-    // Both call their requests the same.
-    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
-    expect(one.map(heard)).toEqual(expected.map(heard));
-    expect(two.map(heard)).toEqual(expected.map(heard));
+    // Both gateways use the same request ids.
+    const [one, two] = await Promise.all([answersOf(first, 'r'), answersOf(second, 'r')]);
+    expect(one.map(outputOf)).toEqual(expected.map(outputOf));
+    expect(two.map(outputOf)).toEqual(expected.map(outputOf));
     await until(() => first.snapshot().pages.used === 0 && first.snapshot().running === 0);
   });
 
-  it('receives heartbeats of an instance while it loads, so that the record stays', async () => {
+  it('receives heartbeats of an instance that loads its model', async () => {
     const hub = new MemoryHub();
-    const heard: string[] = [];
-    hub.connect().subscribe('beat.*', (_, subject) => heard.push(subject));
+    const subjects: string[] = [];
+    hub.connect().subscribe('beat.*', (_, subject) => subjects.push(subject));
     await instance(hub.connect(), 'a');
-    await until(() => heard.includes('beat.instance'));
-    expect(heard[0]).toBe('beat.coming');
+    await until(() => subjects.includes('beat.instance'));
+    expect(subjects[0]).toBe('beat.coming');
   });
 
   it('finds prefixes from snapshots stored before the gateway joined', async () => {
@@ -96,10 +96,10 @@ describe('a cluster over a bus', () => {
     hub.connect().subscribe('link.g2.>', (payload, subject) => {
       const frame = decodeFrame(payload);
       if (frame.kind !== 'part' || !frame.last) return;
-      const turn = readOutputs(frame.bytes);
-      // No member lists a second time.
-      expect(turn.kvSnapshot).toBeUndefined();
-      if (turn.snapshotNumber !== undefined) stored.add(subject);
+      const outputs = readOutputs(frame.bytes);
+      // No instance sends a snapshot over its session.
+      expect(outputs.kvSnapshot).toBeUndefined();
+      if (outputs.snapshotNumber !== undefined) stored.add(subject);
     });
     const late = await gateway(hub.connect(), 'g2');
     await until(() => stored.size === 2);
@@ -133,7 +133,7 @@ describe('a cluster over a bus', () => {
       });
     });
     expect(await unpinned).toEqual({ kind: 'unpinned' });
-    // Pinned pages are in use; those of the gateway that goes are cache again.
+    // Pinned pages are in use; those of the closed gateway become cache.
     const used = () => second.snapshot().pages.used;
     await until(() => used() > 0);
     const before = used();
@@ -142,12 +142,12 @@ describe('a cluster over a bus', () => {
     expect(used()).toBeGreaterThan(0);
   });
 
-  it('frees what is cancelled, and what a gateway had that goes', async () => {
+  it('frees the pages of a cancelled request and of the requests of a closed gateway', async () => {
     const hub = new MemoryHub();
     const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
     await instance(hub.connect(), 'a');
     await until(() => serving(first) === 1 && serving(second) === 1);
-    await Promise.all([first, second].map((cluster) => long(cluster).begun));
+    await Promise.all([first, second].map((cluster) => startLong(cluster).begun));
     first.cancel('long');
     await until(() => second.snapshot().running === 1);
     second.close();
@@ -155,12 +155,12 @@ describe('a cluster over a bus', () => {
     expect(first.snapshot().generatedTokens).toBeLessThan(2 * longTokens);
   });
 
-  it('waits for an instance where none is left, or fails in time', async () => {
+  it('a request waits for an instance if none is left, and fails at its timeout', async () => {
     const hub = new MemoryHub();
     const [patient, hasty] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2', 1)];
     const first = await instance(hub.connect(), 'a');
     await until(() => serving(patient) === 1 && serving(hasty) === 1);
-    const [waiting, failing] = [long(patient), long(hasty)];
+    const [waiting, failing] = [startLong(patient), startLong(hasty)];
     await Promise.all([waiting.begun, failing.begun]);
     await first.close();
     expect((await failing.answer).end).toMatchObject({
@@ -174,12 +174,12 @@ describe('a cluster over a bus', () => {
     expect(tokens.slice(0, 40)).toEqual(expected[0]?.tokens);
   });
 
-  it('listens to the later of two instances of one name, and the other one steps aside', async () => {
+  it('uses the later of two instances of one name, and the earlier one ends', async () => {
     const hub = new MemoryHub();
     const cluster = await gateway(hub.connect(), 'g1');
     const earlier = await instance(hub.connect(), 'a');
     await until(() => serving(cluster) === 1);
-    const { begun, answer } = long(cluster);
+    const { begun, answer } = startLong(cluster);
     await begun;
     const later = await instance(hub.connect(), 'a');
     expect(await earlier.ended).toBe('another process has joined as a');
@@ -196,7 +196,7 @@ describe('a cluster over a bus', () => {
     const cluster = await gateway(bus, 'g1', 60, false, (line) => log.push(line));
     await instance(hub.connect(), 'a');
     await until(() => serving(cluster) === 1);
-    const other = { ...root, weightForm: 'q4' };
+    const otherRoot = { ...root, weightForm: 'q4' };
     const own = {
       bus,
       name: 'c',
@@ -206,14 +206,14 @@ describe('a cluster over a bus', () => {
       vocabSize,
       log: () => {},
     } as const;
-    await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
+    await expect(joinCluster({ ...own, root: otherRoot, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
       'Cannot join the cluster: the cluster has weights native, this one has q4',
     );
     const record = await bus.records.read('agreement');
     const { version, ...older } = decode(record?.value ?? new Uint8Array()) as { version: number };
     const revision = await bus.records.write('agreement', encode(older), record?.revision);
-    const again = { ...own, root, entry: dyingWorker, settings: liveSettings };
-    await expect(joinCluster(again)).rejects.toThrow(
+    const joining = { ...own, root, entry: dyingWorker, settings: liveSettings };
+    await expect(joinCluster(joining)).rejects.toThrow(
       `Cannot join the cluster: its processes have wire version none, this one ${version}: all must be of one release`,
     );
     await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
@@ -226,13 +226,13 @@ describe('a cluster over a bus', () => {
         bus.publish(subject, payload);
     }
     expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({
-      message: 'Cannot generate: token 100000 is not of the model: it has 100000',
+      message: 'Cannot generate: token 100000 is not in the vocabulary of 100000 tokens',
     });
     for (let number = 1; number <= 3; number++)
       bus.publish('beat.instance', encode({ version: 7, name: 'old', incarnation: 1, number }));
-    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    expect((await answersOf(cluster, 'r')).map(outputOf)).toEqual(expected.map(outputOf));
     expect(log.filter((line) => line.startsWith('Refused'))).toEqual([
-      `Refused old: it speaks version 7, this process ${version}`,
+      `Refused old: its wire version is 7, that of this process ${version}`,
     ]);
   });
 
@@ -246,34 +246,34 @@ describe('a cluster over a bus', () => {
       message: 'Cannot generate: the instance stopped: tried 4 times',
     });
     expect(serving(cluster)).toBe(1);
-    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    expect((await answersOf(cluster, 'r')).map(outputOf)).toEqual(expected.map(outputOf));
     const last = deadly('deadly 2');
     await until(() => serving(cluster) === 0);
     expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
-    expect(await Promise.race([last, 'it waits'])).toBe('it waits');
+    expect(await Promise.race([last, 'waiting'])).toBe('waiting');
   });
 });
 
-describe.skipIf(loadNative() === undefined)('prompts that are computed in one process and go on in another', () => {
-  /** Where each prompt was computed, once no instance holds anything. */
-  const atRest = (cluster: ClusterGateway) =>
-    until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && freeLandings(cluster));
-  const freeLandings = (cluster: ClusterGateway) =>
+describe.skipIf(loadNative() === undefined)('prompts that are prefilled in one process and decoded in another', () => {
+  /** Resolves when no instance holds a request, a used page or a receive buffer. */
+  const idle = (cluster: ClusterGateway) =>
+    until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && receiveBuffersFree(cluster));
+  const receiveBuffersFree = (cluster: ClusterGateway) =>
     cluster
       .instances()
       .every(({ receivePages }) => receivePages === undefined || receivePages.free === receivePages.total);
-  const computed = (cluster: ClusterGateway) =>
+  const hasPrefilled = (cluster: ClusterGateway) =>
     cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
 
-  /** Each token of prompt and output was in a step, if its instance collects traces. */
-  const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
-    let told = 0;
+  /** Each token of prompt and output is in a step of the trace, and gateways without traces have no steps. */
+  const checkSteps = (traced: ClusterGateway, other: ClusterGateway): void => {
+    let checked = 0;
     for (const [i, prompt] of prompts.entries()) {
       const trace = traced.requestTrace(`r${i}`);
       const [placed, ...others] = trace?.placements ?? [];
-      // Of a member that a busy machine has kept silent for too long: what it had computed is computed elsewhere.
+      // A retried request: on a busy machine its instance was declared lost.
       if (others.length > 0) continue;
-      told++;
+      checked++;
       const steps = trace?.steps.filter(({ kind }) => kind === 'step') ?? [];
       const computed = steps.filter(({ instance }) => instance === placed?.instance);
       const decoded = steps.filter(({ instance }) => instance === placed?.decodeAt);
@@ -285,13 +285,13 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
       expect(placed?.prefillUs).toBeDefined();
       expect(other.requestTrace(`r${i}`)?.steps).toEqual([]);
     }
-    expect(told).toBeGreaterThan(0);
+    expect(checked).toBeGreaterThan(0);
   };
 
   it.each<[string, BusFaults]>([
-    ['tells all', { loss: 0, doubled: 0, late: 0 }],
-    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
-  ])('have the bits of one process over a bus that %s', async (_, faults) => {
+    ['loses no frame', { lost: 0, duplicated: 0, delayed: 0 }],
+    ['loses, duplicates and reorders frames', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }],
+  ])('have the bits of one process if the bus %s', async (_, faults) => {
     const hub = new MemoryHub();
     const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
     const [first, second] = [await gateway(bus(1), 'g1', 60, true), await gateway(bus(2), 'g2')];
@@ -300,31 +300,31 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
     expect((await answerOf(first, liveRequest('early', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
     await Promise.all([instance(bus(4), 'd', 'decode'), instance(bus(5), 'e', 'decode')]);
     await until(() => serving(first) === 3 && serving(second) === 3);
-    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
-    expect(one.map(heard)).toEqual(expected.map(heard));
-    expect(two.map(heard)).toEqual(expected.map(heard));
-    await atRest(first);
-    // What it has heard of them may be half a second old.
-    await until(() => computed(first)[0] === true);
-    expect(computed(first)).toEqual([true, false, false]);
-    // What is told of steps is not said again: it is whole where nothing is lost.
-    if (faults.loss === 0) stepsAreTold(first, second);
-    // Another role, whichever gateway says so; no instance would be left to prefill.
+    const [one, two] = await Promise.all([answersOf(first, 'r'), answersOf(second, 'r')]);
+    expect(one.map(outputOf)).toEqual(expected.map(outputOf));
+    expect(two.map(outputOf)).toEqual(expected.map(outputOf));
+    await idle(first);
+    // Reports are up to half a second old.
+    await until(() => hasPrefilled(first)[0] === true);
+    expect(hasPrefilled(first)).toEqual([true, false, false]);
+    // Steps are not repeated after a new session: they are complete if nothing is lost.
+    if (faults.lost === 0) checkSteps(first, second);
+    // Any gateway may switch a role, unless no instance would be left to prefill.
     expect(first.switchRole(0, 'decode')).toContain('no instance would be left');
-    const under = ask(first, 's');
+    const duringSwitch = answersOf(first, 's');
     expect(second.switchRole(2, 'prefill')).toBeUndefined();
     await until(() => first.roles()[2] === 'prefill');
     expect(first.switchRole(0, 'decode')).toBeUndefined();
-    const after = ask(second, 't');
+    const after = answersOf(second, 't');
     await until(() => second.roles()[0] === 'decode');
-    const answers = [await under, await after, await ask(second, 'u')];
-    for (const all of answers) expect(all.map(heard)).toEqual(expected.map(heard));
+    const answers = [await duringSwitch, await after, await answersOf(second, 'u')];
+    for (const all of answers) expect(all.map(outputOf)).toEqual(expected.map(outputOf));
     expect([first.roles(), second.roles()]).toEqual([
       ['decode', 'decode', 'prefill'],
       ['decode', 'decode', 'prefill'],
     ]);
     expect(second.requestTrace('u0')?.placements).toMatchObject([{ instance: 2 }]);
-    await atRest(first);
+    await idle(first);
     const late = await gateway(bus(6), 'g3');
     await until(() => serving(late) === 3);
     expect(late.roles().toSorted()).toEqual(['decode', 'decode', 'prefill']);

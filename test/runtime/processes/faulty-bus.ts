@@ -1,25 +1,25 @@
-// A bus that loses, doubles and delays frames of links, by a seed; announcements and records it leaves alone.
+// A bus that loses, duplicates and delays frames of sessions, by a seed; announcements and records are unaffected.
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { Prng } from '../../../src/util/prng.ts';
 
+/** Shares of frames. */
 export interface BusFaults {
-  /** Shares of frames. */
-  readonly loss: number;
-  readonly doubled: number;
-  readonly late: number;
+  readonly lost: number;
+  readonly duplicated: number;
+  readonly delayed: number;
 }
 
-export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFaults): Bus {
-  const dice = new Prng(seed, 1);
-  const held: (() => void)[] = [];
+export function faultyBus(bus: Bus, seed: number, { lost, duplicated, delayed }: BusFaults): Bus {
+  const prng = new Prng(seed, 1);
+  const delayedFrames: (() => void)[] = [];
   return {
     ...bus,
     records: bus.records,
     snapshots: bus.snapshots,
     durable: bus.durable,
-    subscribe: (subject, hear) => bus.subscribe(subject, hear),
+    subscribe: (subject, handler) => bus.subscribe(subject, handler),
     flush: () => bus.flush(),
-    watchConnection: (tell) => bus.watchConnection(tell),
+    watchConnection: (onChange) => bus.watchConnection(onChange),
     close: () => bus.close(),
     publish: (subject, payload) => {
       const publish = (): void => bus.publish(subject, payload);
@@ -27,14 +27,14 @@ export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFa
         publish();
         return;
       }
-      // What was late comes after what was said later.
-      const waiting = held.splice(0);
-      if (!dice.chance(loss)) {
-        if (dice.chance(late)) held.push(publish);
+      // A delayed frame follows the next one.
+      const due = delayedFrames.splice(0);
+      if (!prng.chance(lost)) {
+        if (prng.chance(delayed)) delayedFrames.push(publish);
         else publish();
-        if (dice.chance(doubled)) publish();
+        if (prng.chance(duplicated)) publish();
       }
-      for (const tell of waiting) tell();
+      for (const publishDelayed of due) publishDelayed();
     },
   };
 }

@@ -1,11 +1,11 @@
-// Links between instances of several processes: each process sees them by its own numbers, whatever numbers the threads used.
+// Links between instances of several processes: named by their peers, then indexed by each gateway.
 import { expect, it } from 'vitest';
 import { indexedLinks, namedLinks } from '../../../src/runtime/processes/peer-links.ts';
 
 const counts = (bytes: number, backlogBytes: number) => ({ bytes, backlogBytes, transport: 'tcp' }) as const;
 
-it('are told by the names of their other ends, and summed over the sessions with one', () => {
-  // Prefixes have numbers of their own, and a session that begins anew another one.
+it('links are named by their peers, and summed over the sessions with a peer', () => {
+  // Prefix fetches have indices of their own, and each new session has another one.
   const names = new Map([
     [0, 'd'],
     [1, 'e'],
@@ -20,9 +20,9 @@ it('are told by the names of their other ends, and summed over the sessions with
     ['d', 100],
     ['e', 1000],
   ]);
-  const places = new Map([
+  const indices = new Map([
     ['p', 0],
     ['e', 1],
   ]);
-  expect(indexedLinks(named, (name) => places.get(name))).toEqual([{ to: 1, ...counts(1010, 4) }]);
+  expect(indexedLinks(named, (name) => indices.get(name))).toEqual([{ to: 1, ...counts(1010, 4) }]);
 });

@@ -1,21 +1,21 @@
-// Records that are looked after: again ever later while that fails, with a line in the log for each change, and not any more once it is over.
+// Checks of a record: backoff while they fail, one log line for each change, and none after the end.
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { announceMissing, RecordReconciler } from '../../../src/runtime/processes/record-reconciler.ts';
 import { settled } from '../bus/settled.ts';
-import { UnsteadyBus } from './unsteady-bus.ts';
+import { UnreliableBus } from './unreliable-bus.ts';
 
-let bus: UnsteadyBus;
+let bus: UnreliableBus;
 let log: string[];
-/** When it was checked. */
+/** Times of the checks. */
 let checksMs: number[];
-/** What checks fail of. */
-let failing: string | undefined;
+/** Error of the checks; undefined: they succeed. */
+let error: string | undefined;
 let nowMs: number;
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
-  bus = new UnsteadyBus(new MemoryHub().connect());
-  [log, checksMs, failing, nowMs] = [[], [], undefined, 0];
+  bus = new UnreliableBus(new MemoryHub().connect());
+  [log, checksMs, error, nowMs] = [[], [], undefined, 0];
 });
 afterEach(async () => {
   vi.useRealTimers();
@@ -25,7 +25,7 @@ afterEach(async () => {
 function reconcile(): RecordReconciler {
   const check = async (): Promise<void> => {
     checksMs.push(nowMs);
-    if (failing !== undefined) throw new Error(failing);
+    if (error !== undefined) throw new Error(error);
   };
   return new RecordReconciler(bus, { what: 'a record', check, log: (line) => log.push(line) });
 }
@@ -41,7 +41,7 @@ async function pass(ms: number): Promise<void> {
 
 it('retries failed checks with backoff despite new requests, and logs the failure and the recovery once', async () => {
   reconcile();
-  failing = 'no answer';
+  error = 'no answer';
   announceMissing(bus);
   await pass(7_750);
   expect(checksMs).toEqual([0, 250, 750, 1_750, 3_750, 7_750]);
@@ -49,38 +49,38 @@ it('retries failed checks with backoff despite new requests, and logs the failur
   await pass(8_000);
   expect(checksMs.slice(6)).toEqual([11_750, 15_750]);
   expect(log).toEqual(['Cannot check a record: no answer']);
-  failing = 'nonsense';
+  error = 'nonsense';
   await pass(8_000);
   expect(log.slice(1)).toEqual(['Cannot check a record: nonsense']);
-  failing = undefined;
+  error = undefined;
   await pass(60_000);
   expect(log.slice(2)).toEqual(['Can check a record again']);
   expect(checksMs).toHaveLength(11);
-  // Now is as good as the first time.
-  failing = 'no answer';
+  // The backoff starts again from its minimum.
+  error = 'no answer';
   announceMissing(bus);
   const fromMs = nowMs;
   await pass(750);
   expect(checksMs.slice(11)).toEqual([fromMs, fromMs + 250, fromMs + 750]);
 });
 
-it('is tried at once when the connection is back, and not while it is down', async () => {
+it('checks at once after a reconnection, and never while the connection is down', async () => {
   const reconciler = reconcile();
-  failing = 'no answer';
+  error = 'no answer';
   reconciler.check();
   await pass(4_000);
-  bus.connect(false);
+  bus.setConnected(false);
   await pass(60_000);
   expect(checksMs).toEqual([0, 250, 750, 1_750, 3_750]);
-  bus.connect(true);
+  bus.setConnected(true);
   await pass(250);
   expect(checksMs.slice(5)).toEqual([64_000, 64_250]);
   expect(log).toHaveLength(1);
 });
 
-it.each(['stop', 'close'] as const)('nothing is tried, waited for or said any more after %s', async (how) => {
+it.each(['stop', 'close'] as const)('checks, waits for and logs nothing after %s', async (how) => {
   const reconciler = reconcile();
-  failing = 'no answer';
+  error = 'no answer';
   reconciler.check();
   await pass(1_000);
   await (how === 'stop' ? reconciler.stop() : bus.close());
@@ -88,13 +88,13 @@ it.each(['stop', 'close'] as const)('nothing is tried, waited for or said any mo
   expect(vi.getTimerCount()).toBe(0);
   reconciler.check();
   announceMissing(bus);
-  failing = 'another';
+  error = 'another';
   await pass(60_000);
   expect(checksMs).toEqual([0, 250, 750]);
   expect(log).toEqual(['Cannot check a record: no answer']);
 });
 
-it('stops when the check under way has ended', async () => {
+it('stop resolves when the current check has ended', async () => {
   let end: () => void = () => {};
   const check = (): Promise<void> =>
     new Promise((resolve) => {

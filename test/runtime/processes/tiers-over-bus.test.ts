@@ -1,4 +1,4 @@
-// What instances of a cluster have on SSD when they join: gateways place by it from the start.
+// Blocks on SSD of joining instances: gateways place by them from the start.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -47,14 +47,14 @@ it.skipIf(loadNative() === undefined)(
     const answers = [];
     for (const [i, prompt] of prompts.entries())
       answers.push(await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 3)));
-    // Where SSD has been slow lately, computing may be preferred.
+    // If SSD was slow, recomputation may be predicted to be faster.
     const known = (id: string) =>
       after.gateway.requestTrace(id)?.placements[0]?.candidates.map((each) => each.matchedTokens);
     expect(prompts.map((_, i) => Math.max(...(known(`b${i}`) ?? [0])))).toEqual(fullBlocks.map((count) => 32 * count));
     for (const [i, { cachedTokens }] of answers.entries())
       expect([0, 32 * (fullBlocks[i] ?? 0)]).toContain(cachedTokens);
     expect(answers.some(({ cachedTokens = 0 }) => cachedTokens > 0)).toBe(true);
-    // They stay when roles change, and are used in the new one.
+    // The blocks remain after a role switch, and are used in the new role.
     const held = onSsd(after.gateway);
     expect(after.gateway.switchRole(1, 'decode')).toBeUndefined();
     expect(after.gateway.switchRole(0, 'prefill')).toBeUndefined();

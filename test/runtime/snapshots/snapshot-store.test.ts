@@ -1,4 +1,4 @@
-// Copies of what instances hold, in a store: in parts, complete or not at all, and of the instance that has the name now.
+// Stored snapshots of caches: written in parts, read complete or not at all, one incarnation of an instance at a time.
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../../src/core/kvcache/events/snapshot-archive.ts';
 import { defaultChannelConfig } from '../../../src/core/membership/reliable-channel.ts';
@@ -20,8 +20,8 @@ function snapshotOf(number: number, blocks: number): KvSnapshot {
   return { incarnation: 1, number, blocks, words: new Uint32Array(4 * blocks).fill(number) };
 }
 
-/** Does something before a write. */
-function meddling(act: (key: string) => Promise<unknown> | undefined): Snapshots {
+/** Calls `act` before each write. */
+function withHook(act: (key: string) => Promise<unknown> | undefined): Snapshots {
   const { snapshots } = bus;
   return {
     read: (key) => snapshots.read(key),
@@ -40,7 +40,7 @@ function meddling(act: (key: string) => Promise<unknown> | undefined): Snapshots
 const numberRead = async (name: string, incarnation: number, number: number) =>
   (await readSnapshot(bus.snapshots, name, incarnation, number))?.number;
 
-test('comes out as it went in, however large, until a later one is there', async () => {
+test('a snapshot of any size reads as it was written, until a later one replaces it', async () => {
   const writer = new SnapshotWriter(bus.snapshots, 'a', 7);
   expect(await numberRead('a', 7, 0)).toBeUndefined();
   for (const [number, blocks] of [
@@ -64,10 +64,10 @@ test('comes out as it went in, however large, until a later one is there', async
     for (const part of [0, 1, 2]) expect(await bus.snapshots.read(`part.a.${side}.${part}`)).toBeUndefined();
 });
 
-test('the one before can be read until all of the next is there, and a torn one never', async () => {
+test('the previous snapshot is readable until the next one is complete, and an incomplete one never is', async () => {
   const parts: string[] = [];
   const writer = new SnapshotWriter(
-    meddling(async (key) => {
+    withHook(async (key) => {
       parts.push(key);
       expect(await numberRead('torn', 1, 0)).toBe(parts.length > 4 && parts.length <= 8 ? 1 : undefined);
     }),
@@ -78,7 +78,7 @@ test('the one before can be read until all of the next is there, and a torn one 
   await writer.write(snapshotOf(2, 40_000));
   expect(parts.filter((key) => key === 'head.torn')).toHaveLength(2);
   expect(new Set(parts).size).toBe(7);
-  // An earlier start of the instance still writes.
+  // An earlier incarnation still writes.
   const [, written] = parts.slice(4);
   await bus.snapshots.put(written ?? '', new Uint8Array(9));
   expect(await numberRead('torn', 1, 0)).toBeUndefined();
@@ -86,7 +86,7 @@ test('the one before can be read until all of the next is there, and a torn one 
   expect(await numberRead('torn', 1, 3)).toBe(3);
 });
 
-test('is read again when it was overwritten meanwhile', async () => {
+test('a snapshot that is overwritten during the read is read again', async () => {
   const writer = new SnapshotWriter(bus.snapshots, 'busy', 1);
   for (const number of [1, 2]) await writer.write(snapshotOf(number, 40_000));
   const { snapshots } = bus;
@@ -98,7 +98,7 @@ test('is read again when it was overwritten meanwhile', async () => {
   expect((await readSnapshot({ ...snapshots, read }, 'busy', 1, 1))?.number).toBe(4);
 });
 
-test('a later start of the instance overwrites, and the earlier one does not write over it', async () => {
+test('a later incarnation overwrites the snapshot, and the earlier one does not overwrite it again', async () => {
   const [earlier, later] = [1, 2].map((incarnation) => new SnapshotWriter(bus.snapshots, 'twice', incarnation));
   expect(await earlier?.write(snapshotOf(8, 40_000))).toBe('written');
   expect(await later?.write(snapshotOf(1, 1))).toBe('written');
@@ -110,17 +110,17 @@ test('a later start of the instance overwrites, and the earlier one does not wri
   expect(await numberRead('twice', 2, 2)).toBe(2);
 });
 
-test('an answer that is lost, a store that has forgotten, and nonsense in it do no harm', async () => {
-  let lost = true;
+test('a lost response, a lost head and malformed bytes do not prevent later snapshots', async () => {
+  let responseLost = true;
   const { snapshots } = bus;
-  const write: Snapshots['write'] = async (...asked) => {
-    const revision = await snapshots.write(...asked);
-    if (lost) throw new Error('Cannot hear the answer');
+  const write: Snapshots['write'] = async (...args) => {
+    const revision = await snapshots.write(...args);
+    if (responseLost) throw new Error('Cannot receive the response');
     return revision;
   };
   const writer = new SnapshotWriter({ ...snapshots, write }, 'lost', 1);
-  await expect(writer.write(snapshotOf(1, 1))).rejects.toThrow('Cannot hear');
-  lost = false;
+  await expect(writer.write(snapshotOf(1, 1))).rejects.toThrow('Cannot receive');
+  responseLost = false;
   expect(await numberRead('lost', 1, 0)).toBe(1);
   expect(await writer.write(snapshotOf(2, 1))).toBe('written');
   const head = await snapshots.read('head.lost');
@@ -183,12 +183,12 @@ test('a snapshot is limited to one message, blocks in memory first', () => {
   const few = snapshotOf(7, 3);
   expect(limitSnapshot(few)).toBe(few);
   const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);
-  const listing = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
-  expect(encode(listing).length).toBeGreaterThan(defaultChannelConfig.messageBytesMax);
-  const told = limitSnapshot(listing);
-  expect(encode(told).length).toBeLessThan(0.8 * defaultChannelConfig.messageBytesMax);
-  expect(told).toMatchObject({ incarnation: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
-  expect(told.words.length).toBe(4 * told.blocks);
-  expect([told.words[0], told.words.at(-1)]).toEqual([0, 4 * told.blocks - 1]);
-  expect(limitSnapshot({ ...listing, onSsd: 9 }).onSsd).toBe(0);
+  const snapshot = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
+  expect(encode(snapshot).length).toBeGreaterThan(defaultChannelConfig.messageBytesMax);
+  const limited = limitSnapshot(snapshot);
+  expect(encode(limited).length).toBeLessThan(0.8 * defaultChannelConfig.messageBytesMax);
+  expect(limited).toMatchObject({ incarnation: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
+  expect(limited.words.length).toBe(4 * limited.blocks);
+  expect([limited.words[0], limited.words.at(-1)]).toEqual([0, 4 * limited.blocks - 1]);
+  expect(limitSnapshot({ ...snapshot, onSsd: 9 }).onSsd).toBe(0);
 });

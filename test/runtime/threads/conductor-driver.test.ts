@@ -7,7 +7,7 @@ import { TokenPlacement } from '../../../src/core/router/placement/token-placeme
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { batchLimits } from '../../../src/core/scheduler/executor/token-limits.ts';
 import { ConductorDriver } from '../../../src/runtime/threads/conductor-driver.ts';
-import { everyone, liveRequest } from './instances.ts';
+import { admitAll, liveRequest } from './instances.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
 const nothing = { events: [], prefilled: [], released: [], pins: [], kvEvents: [], kvSnapshot: undefined };
@@ -20,7 +20,7 @@ class Instances extends ConductorDriver {
   constructor() {
     const placement = new TokenPlacement(new Uint32Array(4));
     placement.begin(root, [0, 0]);
-    super({ placement, admission: new TokenAdmission(everyone, 2, batchLimits), log: () => {} });
+    super({ placement, admission: new TokenAdmission(admitAll, 2, batchLimits), log: () => {} });
     this.startConductor(
       new Conductor<GenerationRequest>({
         instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
@@ -79,7 +79,7 @@ class Instances extends ConductorDriver {
   }
 }
 
-it('nothing is left of requests that were answered, cancelled, or lost with instances again and again', () => {
+it('no state remains of requests that finished, were cancelled, or were lost with their instances', () => {
   const cluster = new Instances();
   let ended = 0;
   for (let round = 0; round < 200; round++) {
@@ -92,14 +92,14 @@ it('nothing is left of requests that were answered, cancelled, or lost with inst
     cluster.answer(answered, 'started', 'tokens', 'tokens', 'tokens', 'finished');
     for (const id of ids.slice(1, 4)) cluster.answer(id, 'started', 'tokens');
     cluster.cancel(cancelled);
-    // Some are lost before anything came of them, some after; those that were tried too often fail.
+    // Some requests are lost before their first event, some after it; requests without attempts left fail.
     for (let kill = 0; kill < (round % 5) + 1; kill++) cluster.kill(kill % 2);
     for (const id of [...cluster.forwarded.keys()])
       cluster.answer(id, 'started', 'tokens', 'tokens', 'tokens', 'finished');
   }
   expect(ended).toBe(200 * 5);
   expect(cluster.inFlight).toEqual({ sinks: 0, attempts: 0, prefills: 0, outputs: 0 });
-  // The latest are explained, the others forgotten.
+  // The traces of the latest requests remain.
   const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
   expect(ids.filter((id) => cluster.requestTrace(id) !== undefined)).toHaveLength(1024);
 });

@@ -1,4 +1,4 @@
-// The instance's loop: a cancel takes effect at the next abort, whenever its message and the abort word arrive.
+// The instance's loop: a cancel takes effect at the next abort, whenever its message and the stop flag arrive.
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { backgroundLimits } from '../../../src/core/scheduler/batching/step-budget.ts';
@@ -22,10 +22,10 @@ beforeEach(() => {
 });
 afterEach(() => outer.close());
 const send = (message: ToInstance): void => publishTo(outer, 'command', name, message);
-const onSaid = (hear: (message: FromInstance) => void) => subscribeTo(outer, 'output', name, hear);
-const place = () => ({ bus: inner, address: name[0], incarnation: name[1] });
+const onOutput = (handler: (message: FromInstance) => void) => subscribeTo(outer, 'output', name, handler);
+const endpoint = () => ({ bus: inner, address: name[0], incarnation: name[1] });
 
-/** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
+/** Runs every step at once, and aborts it if the stop flag is set; `during` is called within each step. */
 class ScriptedEngine {
   readonly #pages = new FakeEngine(baseConfig.pages, baseConfig.groups);
   readonly rows: number[] = [];
@@ -45,7 +45,7 @@ class ScriptedEngine {
 test('a step aborted for a cancel is not planned again with the cancelled rows', async () => {
   const engine = new ScriptedEngine((step, abort) => {
     if (step !== 1) return;
-    // As the gateway's thread does it: the message, then the word.
+    // As the gateway's thread does: the message, then the flag.
     send({ kind: 'cancel', id: 'gone' });
     Atomics.store(abort, 0, 1);
   });
@@ -53,7 +53,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
   const kept = request('kept', promptOf(2, 20));
   const tokens: number[] = [];
   const ended = new Promise<void>((resolve) => {
-    onSaid((message) => {
+    onOutput((message) => {
       if (message.kind !== 'events') return;
       for (const [id, event] of message.events) {
         if (event.kind === 'tokens') tokens.push(...event.tokens);
@@ -61,7 +61,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
       }
     });
   });
-  new InstanceLoop(machine, engine, place(), new StepInterrupt().polled, () => {}).start();
+  new InstanceLoop(machine, engine, endpoint(), new StepInterrupt().polled, () => {}).start();
   send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
   send({ kind: 'submit', request: kept });
   await ended;
@@ -78,24 +78,24 @@ test('a step of batch jobs alone is marked, and stops for a new request, which r
   const engine = new ScriptedEngine((step, abort) => {
     jobsOnly.push(Atomics.load(abort, backgroundWord));
     if (step !== 2) return;
-    // As the gateway's thread does it where the word says jobs.
+    // As the gateway's thread does during a step of batch jobs.
     send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
     Atomics.store(abort, 0, 1);
   });
   const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
   const ends: string[] = [];
   const ended = new Promise<void>((resolve) => {
-    onSaid((message) => {
+    onOutput((message) => {
       if (message.kind !== 'events') return;
       for (const [id, event] of message.events) if (event.kind === 'finished') ends.push(id);
       if (ends.length === 2) resolve();
     });
   });
-  new InstanceLoop(machine, engine, place(), new StepInterrupt().polled, () => {}).start();
+  new InstanceLoop(machine, engine, endpoint(), new StepInterrupt().polled, () => {}).start();
   send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   await ended;
   expect(ends).toEqual(['now', 'job']);
-  // The job's second step was given up; the next one is of the one that came, with what 1 % leaves to the job at most.
+  // The job's second step was aborted; the next one has the new request, and rows of the job within their 1 % share.
   expect(jobsOnly.slice(0, 3)).toEqual([1, 1, 0]);
   expect(engine.rows[2]).toBeGreaterThanOrEqual(20);
   machine.check();
@@ -110,16 +110,16 @@ test('a request that arrives when a step is about to begin stops it, if the step
   const engine = new ScriptedEngine(() => outcomes.push(Atomics.load(abort, 0) === 0 ? 'done' : 'aborted'));
   const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
   const ended = new Promise<void>((resolve) => {
-    onSaid((message) => {
+    onOutput((message) => {
       if (message.kind !== 'events') return;
       for (const [id, event] of message.events) if (event.kind === 'finished' && id === 'now') resolve();
     });
   });
-  let looks = 0;
+  let drains = 0;
   const drain = (): void => {
     inner.drain();
-    // The last time that it looks before the job's second step.
-    if (outcomes.length !== 1 || ++looks !== 2) return;
+    // The last drain before the job's second step.
+    if (outcomes.length !== 1 || ++drains !== 2) return;
     send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
     new StepInterrupt(abort).notify('request');
   };
@@ -129,7 +129,7 @@ test('a request that arrives when a step is about to begin stops it, if the step
     subscribe: inner.subscribe.bind(inner),
     close: inner.close.bind(inner),
   };
-  new InstanceLoop(machine, engine, { ...place(), bus }, abort, () => {}).start();
+  new InstanceLoop(machine, engine, { ...endpoint(), bus }, abort, () => {}).start();
   send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   await ended;
   expect(outcomes.slice(0, 3)).toEqual(['done', 'aborted', 'done']);

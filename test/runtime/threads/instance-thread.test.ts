@@ -1,4 +1,4 @@
-// An instance's thread as its gateway sees it: a thread that reads nothing does not gather messages without bound.
+// An instance's thread from its owner's side: the backlog of unread messages is bounded.
 import { expect, test } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
@@ -12,7 +12,7 @@ test('a thread that reads nothing is terminated when its backlog exceeds the lim
   const thread = new InstanceThread({
     entry: new URL('./held-worker.mjs', import.meta.url),
     data: {
-      settings: { dies: false, words: new Int32Array(new SharedArrayBuffer(8)) },
+      settings: { dies: false, flags: new Int32Array(new SharedArrayBuffer(8)) },
       ...{ address: '0', incarnation: 1, role: 'mixed', receivesPrompts: false, peers: 'none' },
       ...{ pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
     },
@@ -20,7 +20,7 @@ test('a thread that reads nothing is terminated when its backlog exceeds the lim
   });
   await thread.ready;
   const gone = new Promise<void>((resolve) => subscribeTo(bus, 'gone', ['0', 1], () => resolve()));
-  // It does not look while it is at this one.
+  // The thread reads no message while it runs this request.
   thread.send({ kind: 'submit', request: liveRequest('held', [1, 2, 3], 4) });
   const long = Array.from({ length: 5_000 }, (_, i) => i);
   for (let i = 0; i < 8; i++) thread.send({ kind: 'submit', request: liveRequest(`long ${i}`, long, 4) });

@@ -1,4 +1,4 @@
-// Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
+// Clusters of real instances for tests: the embedded model on worker threads, and the answers to requests.
 import { fileURLToPath } from 'node:url';
 import type { LendingRules } from '../../../src/cli/options/lending-rules.ts';
 import { blockRoot } from '../../../src/cli/serve/block-root.ts';
@@ -13,7 +13,7 @@ import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts'
 import { openModel } from '../../../src/weights/open-model.ts';
 import { greedy } from '../../core/router/world.ts';
 
-/** Ends itself when it is told to by a request named `deadly...`. */
+/** Exits at a request with an id such as `deadly...`. */
 export const dyingWorker = new URL('./dying-worker.mjs', import.meta.url);
 const model = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 
@@ -22,7 +22,7 @@ export const liveSettings: InstanceSettings = {
   ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecks: false, pinShare: 0 },
 };
 
-/** What the model's blocks chain from, as its instances find it. */
+/** Root of block identities of the model. */
 export function liveRoot(): BlockRoot {
   const files = openModel(model);
   try {
@@ -35,13 +35,13 @@ export function liveRoot(): BlockRoot {
 type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];
 
 /** Every request is admitted. */
-export const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+export const admitAll: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
 
-/** One that can be made to believe in times. */
-export class TaughtCluster extends LiveCluster {
-  /** The instance's prefills have taken so long for each token. */
-  teach(instance: number, usPerToken: number): void {
-    const request = liveRequest('lesson', livePrompt(1, 1000), 1);
+/** A cluster with prefill times that a test sets. */
+export class CalibratedCluster extends LiveCluster {
+  /** Observes prefills of the instance with this time for each token. */
+  calibrate(instance: number, usPerToken: number): void {
+    const request = liveRequest('calibration', livePrompt(1, 1000), 1);
     for (let i = 0; i < 50; i++) {
       this.placement.forwarded(instance, request);
       this.placement.received(0, instance, request.id, { kind: 'started', cachedTokens: 0 });
@@ -53,16 +53,16 @@ export class TaughtCluster extends LiveCluster {
 export function liveCluster(
   instances: LiveInstances,
   transport: 'memory' | 'shared' | 'tcp' = 'memory',
-  admission = everyone,
+  admission = admitAll,
   hashKey?: Uint32Array,
   restarts = false,
   pipeline?: PipelineSettings,
-): TaughtCluster {
-  return new TaughtCluster({
+): CalibratedCluster {
+  return new CalibratedCluster({
     entry: dyingWorker,
     instances: instances.map(({ role = 'mixed', ...own }) => {
-      const shares: InstanceSettings = { ...liveSettings, instances: instances.length, ...own };
-      return { role, settings: shares };
+      const settings: InstanceSettings = { ...liveSettings, instances: instances.length, ...own };
+      return { role, settings };
     }),
     transport,
     admission,
@@ -74,12 +74,12 @@ export function liveCluster(
   });
 }
 
-/** All lend, and borrow: each has so many blocks of the embedded model. */
+/** All instances lend and borrow. @param blocks (instances): KV memory of each, in blocks of the embedded model */
 export function borrowingCluster(
   blocks: readonly number[],
   changes: Partial<LendingRules> = {},
   own: Partial<InstanceSettings> = {},
-  /** (instances): of each. */
+  /** (instances): settings of each. */
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
   transport: 'memory' | 'shared' | 'tcp' = 'memory',
   restarts = false,
@@ -96,7 +96,7 @@ export function borrowingCluster(
       const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
-    ...{ transport, restarts, admission: everyone },
+    ...{ transport, restarts, admission: admitAll },
     lending: localManagerSettings(rules),
     queueMax: 64,
     log: () => {},
@@ -127,7 +127,7 @@ export interface Answer {
   readonly cachedTokens: number | undefined;
 }
 
-/** Resolves with the last event, whatever it is. */
+/** Resolves at the last event of the request. */
 export function answerOf(cluster: Pick<InferencePort, 'submit'>, request: GenerationRequest): Promise<Answer> {
   return new Promise((resolve) => {
     const tokens: number[] = [];
@@ -146,7 +146,7 @@ export function answerOf(cluster: Pick<InferencePort, 'submit'>, request: Genera
   });
 }
 
-/** Resolves once it has been cancelled, or has ended before. */
+/** Cancels the request after `after` events. Resolves when it is cancelled, or has ended before. */
 export function cancelled(
   cluster: Pick<InferencePort, 'submit' | 'cancel'>,
   request: GenerationRequest,

@@ -1,4 +1,4 @@
-// An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
+// Failures of an instance's thread: each is reported once and in order, and no call hangs.
 import { describe, expect, it } from 'vitest';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -6,17 +6,17 @@ import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts'
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { request } from '../../core/router/world.ts';
-import { everyone } from './instances.ts';
+import { admitAll } from './instances.ts';
 
 const failingWorker = new URL('./failing-worker.mjs', import.meta.url);
 
 function start(failure: string): LiveCluster {
   const instances = [{ role: 'mixed', settings: { failure } }] as const;
-  return new LiveCluster({ entry: failingWorker, instances, queueMax: 4, admission: everyone, log: () => {} });
+  return new LiveCluster({ entry: failingWorker, instances, queueMax: 4, admission: admitAll, log: () => {} });
 }
 
 describe('InstanceThread', () => {
-  it('receives outputs of its own incarnation only, and so its end', async () => {
+  it('receives outputs of its own incarnation only, and its end after them', async () => {
     const hub = new MemoryHub();
     const [bus, other] = [hub.connect(), hub.connect()];
     const gone: (readonly string[])[] = [];
@@ -48,15 +48,15 @@ describe('LiveCluster', () => {
     await instance.close();
   });
 
-  it('says that its thread ended before it was ready', async () => {
+  it('fails to start if its thread ends before it is ready', async () => {
     await expect(start('early exit').ready()).rejects.toThrow('its thread ended with code 3');
   });
 
   it('refuses while the model loads', async () => {
     const instance = start('late exit');
-    const heard: GenerationEvent[] = [];
-    instance.submit(request('early', [1, 2, 3]), (event) => heard.push(event));
-    expect(heard).toMatchObject([{ kind: 'failed', code: 'NOT_READY' }]);
+    const early: GenerationEvent[] = [];
+    instance.submit(request('early', [1, 2, 3]), (event) => early.push(event));
+    expect(early).toMatchObject([{ kind: 'failed', code: 'NOT_READY' }]);
     await instance.ready();
     await instance.close();
   });
@@ -94,7 +94,7 @@ describe('LiveCluster', () => {
     const instance = start('late exit');
     await instance.ready();
     instance.submit(request('bad', [1, 2, 3]), () => {
-      throw new Error('cannot take it');
+      throw new Error('The sink failed');
     });
     const failed = new Promise<void>((resolve) => {
       instance.submit(request('good', [1, 2, 3]), ({ kind }) => {

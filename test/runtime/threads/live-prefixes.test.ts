@@ -7,15 +7,15 @@ import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 const expected = { kind: 'expectPrefix', id: 'r', from: 1, pages: Int32Array.of(4, 5) } as const;
 const missing = { kind: 'missing', id: 'r' } as const;
 
-/** Landings are opened and closed; nothing is sent. */
-function landings(): { readonly messenger: Messenger; readonly open: Set<string> } {
+/** Opens and closes receive buffers; sends nothing. */
+function receiveBuffers(): { readonly messenger: Messenger; readonly open: Set<string> } {
   const open = new Set<string>();
   let count = 0;
   const messenger: Messenger = {
     counts: { pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0, copySeconds: 0, faults: 0 },
     nextStep: 1,
     open: () => {
-      const handle = `landing ${++count}`;
+      const handle = `buffer ${++count}`;
       open.add(handle);
       return handle;
     },
@@ -24,7 +24,7 @@ function landings(): { readonly messenger: Messenger; readonly open: Set<string>
     received: () => [],
     unreachable: () => [],
     send: () => {
-      throw new Error('Cannot send: there is no request');
+      throw new Error('Unexpected send');
     },
     stop: () => {},
     pending: () => 0,
@@ -33,13 +33,13 @@ function landings(): { readonly messenger: Messenger; readonly open: Set<string>
   return { messenger, open };
 }
 
-describe('a prefix that another instance turns out not to have', () => {
-  it('lands no more, where it was that one that was asked', () => {
-    const { messenger, open } = landings();
+describe('a prefix that is missing at its source', () => {
+  it('closes the receive buffer if the reply is from the current source', () => {
+    const { messenger, open } = receiveBuffers();
     const shape = { groups: [{ layers: 2, window: undefined }], layers: [] };
     const handOffs = new LiveHandOffs({ post: () => {}, messenger, shape, pageBytes: 8 });
     handOffs.prefixes.expect(expected);
-    // Of one that was asked before, for the same request.
+    // A reply from an earlier source of the same request.
     handOffs.onMessage(2, { kind: 'message', message: missing, receiveBuffer: undefined });
     expect(open.size).toBe(1);
     handOffs.onMessage(1, { kind: 'message', message: missing, receiveBuffer: undefined });
@@ -47,7 +47,7 @@ describe('a prefix that another instance turns out not to have', () => {
     expect(handOffs.prefixes.isExpecting).toBe(false);
   });
 
-  it('is told of in traces, once', () => {
+  it('appears in traces once, as a failed fetch', () => {
     const tracer = new StepTracer(true);
     tracer.onEffect(expected);
     tracer.onEvent({ kind: 'peer', from: 1, message: missing });

@@ -1,4 +1,4 @@
-// Several real instances behind one port: they share weights, know what each other holds, and die alone.
+// Several real instances behind one port: shared weights, cache-aware placement, and independent failures.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
@@ -16,19 +16,19 @@ async function started(instances: number): Promise<LiveCluster> {
 const prompts = Array.from({ length: 9 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
 
 describe('instances on worker threads', () => {
-  it('answer as one does, each with a part of the load', async () => {
+  it('give the answers of one instance, each with a part of the load', async () => {
     const alone = await started(1);
     const three = await started(3);
-    const ask = (cluster: LiveCluster) =>
+    const answersOf = (cluster: LiveCluster) =>
       Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`r${i}`, prompt, 12))));
-    const [expected, answers] = await Promise.all([ask(alone), ask(three)]);
+    const [expected, answers] = await Promise.all([answersOf(alone), answersOf(three)]);
     expect(answers).toEqual(expected);
     expect(three.instances().map(({ promptTokens }) => promptTokens > 0)).toEqual([true, true, true]);
     expect(three.snapshot().generatedTokens).toBe(9 * 12);
     expect(three.snapshot().pages.used).toBe(0);
   });
 
-  it('are sent what they have the prefix of', async () => {
+  it('receive the requests of which they hold the prefix', async () => {
     const cluster = await started(3);
     for (const round of [1, 2]) {
       for (const [i, prompt] of prompts.entries()) {
@@ -38,7 +38,7 @@ describe('instances on worker threads', () => {
     }
   });
 
-  it('go on with what another one had when it died, as if nothing had been', async () => {
+  it('continue the requests of a failed instance with the same bits', async () => {
     const cluster = await started(2);
     const ids = prompts.map((_, i) => i);
     const expected = await Promise.all(ids.map((i) => answerOf(cluster, liveRequest(`a${i}`, prompts[i] ?? [], 40))));
@@ -50,7 +50,7 @@ describe('instances on worker threads', () => {
     expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);
   });
 
-  it('lose only their own requests when one dies, and its weights serve on', async () => {
+  it('lose only their own requests when they fail, and the shared weights remain', async () => {
     const cluster = await started(3);
     const expected = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`a${i}`, prompt, 30))));
     // The first instance loaded the weights; all are idle, so it receives the request. Then the request is retried once.

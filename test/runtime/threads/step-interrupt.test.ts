@@ -4,86 +4,89 @@ import { expect, test, vi } from 'vitest';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { type InterruptReason, StepInterrupt, type StepKind } from '../../../src/runtime/threads/step-interrupt.ts';
-import { everyone, liveRequest } from './instances.ts';
+import { admitAll, liveRequest } from './instances.ts';
 
 const isStopped = ({ polled }: StepInterrupt): boolean => polled[0] !== 0;
-const comers: readonly InterruptReason[] = ['request', 'end'];
+const reasons: readonly InterruptReason[] = ['request', 'end'];
 
 test.each<StepKind & { readonly stops: readonly InterruptReason[] }>([
   { background: false, waiting: false, stops: [] },
   { background: true, waiting: false, stops: ['request'] },
   { background: false, waiting: true, stops: ['request', 'end'] },
   { background: true, waiting: true, stops: ['request', 'end'] },
-])('a step stops for interrupts during it and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
-  for (const comer of comers) {
-    const words = new StepInterrupt();
-    const other = new StepInterrupt(words.polled);
-    // Before the step is published: the interrupt was acknowledged.
-    other.notify(comer);
-    words.acknowledge();
-    words.stepBegins(manner);
-    expect(isStopped(words)).toBe(false);
-    other.notify(comer);
-    expect(isStopped(words)).toBe(stops.includes(comer));
-    words.stepEnded();
-    words.acknowledge();
-    other.notify(comer);
-    expect(isStopped(words)).toBe(false);
-    words.stepBegins(manner);
-    expect(isStopped(words)).toBe(stops.includes(comer));
-  }
-});
+])(
+  'a step stops for interrupts during it and before it: background $background, waiting $waiting',
+  ({ stops, ...step }) => {
+    for (const reason of reasons) {
+      const own = new StepInterrupt();
+      const other = new StepInterrupt(own.polled);
+      // Before the step is published: the interrupt was acknowledged.
+      other.notify(reason);
+      own.acknowledge();
+      own.stepBegins(step);
+      expect(isStopped(own)).toBe(false);
+      other.notify(reason);
+      expect(isStopped(own)).toBe(stops.includes(reason));
+      own.stepEnded();
+      own.acknowledge();
+      other.notify(reason);
+      expect(isStopped(own)).toBe(false);
+      own.stepBegins(step);
+      expect(isStopped(own)).toBe(stops.includes(reason));
+    }
+  },
+);
 
 test('arrived activations end the wait, and no interrupt stops the following computation', () => {
-  const words = new StepInterrupt();
-  words.acknowledge();
-  words.stepBegins({ background: false, waiting: true });
-  // As the kernels do it.
-  Atomics.store(words.polled, 2, 0);
-  for (const comer of comers) words.notify(comer);
-  expect(isStopped(words)).toBe(false);
+  const own = new StepInterrupt();
+  own.acknowledge();
+  own.stepBegins({ background: false, waiting: true });
+  // As the kernels do.
+  Atomics.store(own.polled, 2, 0);
+  for (const reason of reasons) own.notify(reason);
+  expect(isStopped(own)).toBe(false);
 });
 
-test('an interrupt sent while a step begins is lost at no point of either', () => {
-  for (const outer of ['comes', 'begins'] as const)
+test('an interrupt sent at any point of the start of a step stops it', () => {
+  for (const outer of ['notifies', 'begins'] as const)
     for (let point = 0; point < 8; point++) {
-      const words = new StepInterrupt();
-      const other = new StepInterrupt(words.polled);
-      words.acknowledge();
-      const comes = (): void => other.notify('end');
-      const begins = (): void => words.stepBegins({ background: false, waiting: true });
+      const own = new StepInterrupt();
+      const other = new StepInterrupt(own.polled);
+      own.acknowledge();
+      const notify = (): void => other.notify('end');
+      const begin = (): void => own.stepBegins({ background: false, waiting: true });
       let left = point;
-      const behind = <Words extends readonly unknown[]>(access: (...words: Words) => number) => {
-        return (...words: Words): number => {
-          if (left-- === 0) (outer === 'comes' ? begins : comes)();
-          return access(...words);
+      const interleaved = <Args extends readonly unknown[]>(access: (...args: Args) => number) => {
+        return (...args: Args): number => {
+          if (left-- === 0) (outer === 'notifies' ? begin : notify)();
+          return access(...args);
         };
       };
       const { load, store, add } = Atomics;
       vi.stubGlobal('Atomics', {
-        load: behind((all: Int32Array, at: number) => load(all, at)),
-        store: behind((all: Int32Array, at: number, value: number) => store(all, at, value)),
-        add: behind((all: Int32Array, at: number, value: number) => add(all, at, value)),
+        load: interleaved((all: Int32Array, at: number) => load(all, at)),
+        store: interleaved((all: Int32Array, at: number, value: number) => store(all, at, value)),
+        add: interleaved((all: Int32Array, at: number, value: number) => add(all, at, value)),
       });
-      (outer === 'comes' ? comes : begins)();
+      (outer === 'notifies' ? notify : begin)();
       vi.unstubAllGlobals();
-      // It has ended before.
-      if (left >= 0) (outer === 'comes' ? begins : comes)();
-      expect(isStopped(words), `${outer}, ${point}`).toBe(true);
+      // The outer call had fewer accesses.
+      if (left >= 0) (outer === 'notifies' ? begin : notify)();
+      expect(isStopped(own), `${outer}, ${point}`).toBe(true);
     }
 });
 
-test('a thread that waits repeatedly is woken by every interrupt', async () => {
+test('every interrupt ends one wait of a thread that waits repeatedly', async () => {
   const rounds = 5_000;
   const counts = new Int32Array(new SharedArrayBuffer(12));
-  const [come, heard, missed] = [0, 1, 2];
+  const [sent, received, missed] = [0, 1, 2];
   const hub = new MemoryHub();
   const bus = hub.connect();
-  const words = new StepInterrupt();
+  const own = new StepInterrupt();
   const { endpoint, transferList, drop } = hub.createEndpoint();
-  const workerData = { endpoint, polled: words.polled, rounds, counts };
+  const workerData = { endpoint, polled: own.polled, rounds, counts };
   const ready = new Promise<void>((resolve) => bus.subscribe('ready', () => resolve()));
-  bus.subscribe('said', () => {});
+  bus.subscribe('output', () => {});
   const worker = new Worker(new URL('./listening-worker.mjs', import.meta.url), {
     workerData,
     transferList: [...transferList],
@@ -91,24 +94,24 @@ test('a thread that waits repeatedly is woken by every interrupt', async () => {
   const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve(drop())));
   await ready;
   for (let round = 0; round < rounds; round++) {
-    bus.publish('come', new Uint8Array());
-    words.notify('end');
-    Atomics.add(counts, come, 1);
-    // One that has died hears nothing any more.
-    if (Atomics.wait(counts, heard, round, 10_000) === 'timed-out') break;
+    bus.publish('interrupt', new Uint8Array());
+    own.notify('end');
+    Atomics.add(counts, sent, 1);
+    // A thread that has ended receives nothing.
+    if (Atomics.wait(counts, received, round, 10_000) === 'timed-out') break;
   }
   await ended;
   await bus.close();
-  expect({ heard: counts[heard], missed: counts[missed] }).toEqual({ heard: rounds, missed: 0 });
+  expect({ received: counts[received], missed: counts[missed] }).toEqual({ received: rounds, missed: 0 });
 });
 
-test('a thread that waits for another one stops when that one is gone', async () => {
+test('a thread that waits for another thread is interrupted when that thread ends', async () => {
   const state = new Int32Array(new SharedArrayBuffer(4));
   const [waiting, stopped] = [1, 2];
   const cluster = new LiveCluster({
     entry: new URL('./waiting-worker.mjs', import.meta.url),
     instances: ['waits', 'dies', 'nothing'].map((does) => ({ role: 'mixed', settings: { does, state } })),
-    ...{ admission: everyone, queueMax: 8, log: () => {} },
+    ...{ admission: admitAll, queueMax: 8, log: () => {} },
   });
   await cluster.ready();
   for (const id of ['a', 'b']) cluster.submit(liveRequest(id, [1, 2, 3], 4), () => {});

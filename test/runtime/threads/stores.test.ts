@@ -1,11 +1,11 @@
-// A store among live instances: bits of what comes from there, and what becomes of requests and memory when the store, or an instance that offers to it, crashes.
+// A store among live instances: prefixes that it returns after their instance has crashed have the same bits.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
-import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import { type Answer, admitAll, answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const key = Uint32Array.of(1, 2, 3, 4);
 const open: LiveCluster[] = [];
@@ -19,7 +19,7 @@ afterEach(async () => {
 });
 
 async function started(instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
-  const cluster = liveCluster(instances, 'memory', everyone, key, true);
+  const cluster = liveCluster(instances, 'memory', admitAll, key, true);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -36,10 +36,10 @@ async function until(holds: () => boolean): Promise<void> {
 }
 
 const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
-/** What comes must come before it could be computed: this takes 0.8 s to compute by the guess that stands until an instance has computed. */
+/** Long enough that a fetch is predicted to be faster: its prefill takes 0.8 s by the initial estimate. */
 const prompt = livePrompt(1, 4010);
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);
-/** Of a request that ends the thread that it is placed at. */
+/** A request that crashes its instance. */
 const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
 
 it.skipIf(loadNative() === undefined)('returns the bits of prefixes after their instance has crashed', async () => {
@@ -49,12 +49,12 @@ it.skipIf(loadNative() === undefined)('returns the bits of prefixes after their 
   await until(() => (cluster.instances()[1]?.store?.takenBlocks ?? 0) >= wholeBlocks);
   const taken = cluster.instances()[1]?.store;
   expect(taken?.takenBytes).toBe((taken?.takenBlocks ?? 0) * 6 * 2 ** 14);
-  // It is started anew, and its cache is empty; the store stays.
+  // The instance restarts with an empty cache; the store keeps its blocks.
   await answerOf(cluster, deadly('one'));
   await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
   const answer = await answerOf(cluster, liveRequest('b', prompt, 6));
   expect([bits(answer), answer.cachedTokens]).toEqual([bits(first), 32 * wholeBlocks]);
   expect(cluster.instances()[1]?.store?.sentBlocks).toBeGreaterThanOrEqual(wholeBlocks);
-  // What the output has added may still be on its way to the store.
+  // Blocks of the output may still be in flight to the store.
   await until(() => cluster.snapshot().pages.used === 0);
 });

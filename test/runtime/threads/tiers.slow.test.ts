@@ -8,7 +8,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
 import { counterUniform } from '../../../src/util/counter-random.ts';
-import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
+import { type Answer, admitAll, answerOf, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
 
 const key = Uint32Array.of(1, 2, 3, 4);
 let folder: string;
@@ -26,7 +26,7 @@ function started(own: Partial<InstanceSettings>): Promise<LiveCluster> {
 }
 
 async function startedAll(instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
-  const cluster = liveCluster(instances, 'memory', everyone, key);
+  const cluster = liveCluster(instances, 'memory', admitAll, key);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -37,7 +37,7 @@ async function closed(cluster: LiveCluster): Promise<void> {
   await cluster.close();
 }
 
-/** Resolves when all that it computed is on SSD. */
+/** Resolves when so many blocks are on SSD. */
 async function written(cluster: LiveCluster, blocks: number): Promise<void> {
   while ((cluster.snapshot().tiers?.ssd.blocks ?? 0) < blocks) await new Promise((resolve) => setTimeout(resolve, 2));
 }
@@ -46,33 +46,33 @@ const prompts = Array.from({ length: 8 }, (_, kind) => livePrompt(kind, 100 + 17
 const fullBlocks = prompts.reduce((sum, prompt) => sum + Math.floor((prompt.length - 1) / 32), 0);
 const ssd = () => ({ path: join(folder, 'instance-0'), bytes: 2 ** 24 });
 
-/** Of what the client sees; how much was cached may differ. */
+/** The part of an answer that the client receives; `cachedTokens` may differ. */
 const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
 
-async function ask(cluster: LiveCluster, round: string, tokens = 6) {
+async function answersOf(cluster: LiveCluster, round: string, tokens = 6) {
   const answers = [];
   for (const [i, prompt] of prompts.entries())
     answers.push(await answerOf(cluster, liveRequest(`${round}${i}`, prompt, tokens)));
   return answers;
 }
 
-describe.each(['bf16', 'f32'] as const)('tiers of an instance that takes %s inputs', (inputs) => {
-  it('change no bit of what is answered, whatever is evicted meanwhile', async () => {
-    // Of kvasir-tiny a block has 6 pages, of 16 KiB where values have 16 bits.
+describe.each(['bf16', 'f32'] as const)('tiers of an instance with %s inputs', (inputs) => {
+  it('change no bit of the answers under evictions', async () => {
+    // A block of kvasir-tiny has 6 pages of 16 KiB with 16-bit values.
     const blockBytes = (inputs === 'f32' ? 2 : 1) * 6 * 2 ** 14;
     const small = { inputs, contextTokens: 256, kvBytes: 18 * blockBytes };
     const tiers = { hostBytes: 14 * blockBytes, ssd: { path: ssd().path, bytes: 40 * blockBytes } };
     const [alone, tiered] = [await started(small), await started({ ...small, tiers })];
     let drawn = 0;
     const random = { below: (n: number) => Math.floor(n * counterUniform(7, inputs.length, drawn++)) };
-    const asks = Array.from({ length: 45 }, (_, i) => {
+    const requests = Array.from({ length: 45 }, (_, i) => {
       const [kind, length, rest] = [random.below(5), 40 + random.below(160), random.below(3)];
       const prompt = [...livePrompt(kind, length), ...livePrompt(11 + rest, 12)];
       return liveRequest(`r${i}`, prompt, 1 + random.below(12));
     });
     const cached = { alone: 0, tiered: 0 };
-    for (let i = 0; i < asks.length; i += 3) {
-      const some = asks.slice(i, i + 3);
+    for (let i = 0; i < requests.length; i += 3) {
+      const some = requests.slice(i, i + 3);
       const expected = await Promise.all(some.map((request) => answerOf(alone, request)));
       const answers = await Promise.all(some.map((request) => answerOf(tiered, request)));
       for (const { cachedTokens = 0 } of expected) cached.alone += cachedTokens;
@@ -88,13 +88,13 @@ describe.each(['bf16', 'f32'] as const)('tiers of an instance that takes %s inpu
 });
 
 describe('SSD below an instance', () => {
-  it('has what was computed before a restart, with the same bits', async () => {
+  it('returns blocks computed before a restart, with the same bits', async () => {
     const before = await started({ tiers: { hostBytes: undefined, ssd: ssd() } });
-    const expected = await ask(before, 'a', 1);
+    const expected = await answersOf(before, 'a', 1);
     await written(before, fullBlocks);
     await closed(before);
     const after = await started({ tiers: { hostBytes: undefined, ssd: ssd() } });
-    const answers = await ask(after, 'b', 1);
+    const answers = await answersOf(after, 'b', 1);
     expect(answers.map(bits)).toEqual(expected.map(bits));
     expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(
       prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
@@ -102,7 +102,7 @@ describe('SSD below an instance', () => {
     expect(after.snapshot().tiers?.reads).toEqual({ host: 0, ssd: fullBlocks, instance: 0 });
   });
 
-  it('is known to placement, of all instances, from the start', async () => {
+  it('placement uses the blocks of all instances from the start', async () => {
     const both = [0, 1].map((i) => ({
       tiers: { hostBytes: undefined, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
     }));
@@ -112,10 +112,10 @@ describe('SSD below an instance', () => {
     expect(before.instances().map(({ tiers }) => (tiers?.ssd.blocks ?? 0) > 0)).toEqual([true, true]);
     await closed(before);
     const after = await startedAll(both);
-    // What each says of its blocks comes before what it says of these.
+    // Each instance reports its blocks before the outputs of these requests.
     await Promise.all([1, 2].map((i) => answerOf(after, liveRequest(`x${i}`, livePrompt(90 + i, 20), 2))));
-    await ask(after, 'b', 1);
-    // Where reading is slow another instance may compute it all the same.
+    await answersOf(after, 'b', 1);
+    // If reads are slow, another instance may compute the prompt.
     const known = (i: number) =>
       after.requestTrace(`b${i}`)?.placements[0]?.candidates.map(({ matchedTokens }) => matchedTokens);
     expect(prompts.map((_, i) => Math.max(...(known(i) ?? [])))).toEqual(
@@ -123,7 +123,7 @@ describe('SSD below an instance', () => {
     );
   });
 
-  it('stands below those that prefill and those that decode', async () => {
+  it('serves prefill and decode instances', async () => {
     const blockBytes = 6 * 2 ** 14;
     const of = (i: number) => ({
       kvBytes: 20 * blockBytes,
@@ -137,12 +137,12 @@ describe('SSD below an instance', () => {
       ]),
     ];
     for (const round of ['a', 'b', 'c'])
-      expect((await ask(apart, round)).map(bits)).toEqual((await ask(alone, round)).map(bits));
+      expect((await answersOf(apart, round)).map(bits)).toEqual((await answersOf(alone, round)).map(bits));
     const reads = apart.instances().map(({ tiers }) => (tiers?.reads.host ?? 0) + (tiers?.reads.ssd ?? 0));
     expect(reads[0]).toBeGreaterThan(0);
   });
 
-  it('serves nothing wrong after kills at any moment, and what was whole', async () => {
+  it('returns intact blocks and no others after kills at any moment', async () => {
     const own: InstanceSettings = { ...liveSettings, tiers: { hostBytes: undefined, ssd: ssd() } };
     const requests = prompts.map((prompt) => ({ ...liveRequest('', prompt, 4), prompt }));
     const alone = await started({});
@@ -151,11 +151,11 @@ describe('SSD below an instance', () => {
       expected.set(String(prompt), (await answerOf(alone, liveRequest(`a${i}`, prompt, 4))).tokens);
     const hits: number[] = [];
     for (let incarnation = 0; incarnation < 4; incarnation++) {
-      // Each begins with others, and dies after so many answers; the last one ends by itself.
-      const turned = requests.map((_, i) => requests[(i + 3 * incarnation) % requests.length]);
+      // Each incarnation starts with other prompts and is killed after some answers; the last one ends by itself.
+      const rotated = requests.map((_, i) => requests[(i + 3 * incarnation) % requests.length]);
       const answers = await childAnswers(
         own,
-        turned,
+        rotated,
         incarnation === 3 ? Number.POSITIVE_INFINITY : 2 + ((incarnation * 5) % 7),
       );
       for (const { prompt, tokens, tiers } of answers) {
@@ -176,26 +176,26 @@ interface ChildAnswer {
   readonly tiers: { readonly moved: { readonly badBlocks: number } };
 }
 
-/** Of a process that is killed once it has given `most` answers. */
+/** The answers of a process that is killed after `most` of them. */
 function childAnswers(settings: InstanceSettings, requests: readonly unknown[], most: number): Promise<ChildAnswer[]> {
   const main = join(import.meta.dirname, 'tiers-child.mjs');
   const child = spawn(process.execPath, [main, JSON.stringify({ settings, hashKey: [...key], requests })]);
   const answers: ChildAnswer[] = [];
   return new Promise((resolve, reject) => {
-    let complaints = '';
+    let errors = '';
     child.stderr.on('data', (data) => {
-      complaints += String(data);
+      errors += String(data);
     });
     createInterface(child.stdout).on('line', (line) => {
       answers.push(JSON.parse(line) as ChildAnswer);
       if (answers.length >= most) child.kill('SIGKILL');
     });
-    child.on('close', () => (complaints === '' ? resolve(answers) : reject(new Error(complaints))));
+    child.on('close', () => (errors === '' ? resolve(answers) : reject(new Error(errors))));
   });
 }
 
-describe('tiers of instances that hand prompts over', () => {
-  it('stay when roles change, and what lies there is found in the new role', async () => {
+describe('tiers of instances with hand-offs', () => {
+  it('remain after a role switch, and their blocks are found in the new role', async () => {
     const of = (i: number) => ({
       kvBytes: 2 ** 22,
       tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
@@ -206,16 +206,16 @@ describe('tiers of instances that hand prompts over', () => {
     );
     // Outputs are long enough that the prefill instance's report arrives before the end, which another thread reports.
     const outputs = 24;
-    const expected = await ask(alone, 'a', outputs);
-    expect((await ask(cluster, 'a', outputs)).map(bits)).toEqual(expected.map(bits));
+    const expected = await answersOf(alone, 'a', outputs);
+    expect((await answersOf(cluster, 'a', outputs)).map(bits)).toEqual(expected.map(bits));
     const blocksOf = (i: number) => cluster.instances()[i]?.tiers?.host.blocks ?? 0;
     const before = blocksOf(0);
     expect(before).toBeGreaterThan(0);
     expect(cluster.switchRole(0, 'decode')).toBeUndefined();
-    expect((await ask(cluster, 'b', outputs)).map(bits)).toEqual(expected.map(bits));
+    expect((await answersOf(cluster, 'b', outputs)).map(bits)).toEqual(expected.map(bits));
     expect(blocksOf(0)).toBeGreaterThanOrEqual(before);
     expect(cluster.switchRole(2, 'prefill')).toBeUndefined();
-    const answers = await ask(cluster, 'c', outputs);
+    const answers = await answersOf(cluster, 'c', outputs);
     expect(answers.map(bits)).toEqual(expected.map(bits));
     expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(
       prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),

@@ -1,4 +1,4 @@
-// Entry of a thread that at its first request waits, as for activations of another one, or dies once that one waits, or does nothing. It reports how the wait ended.
+// Entry of a thread that at its first request waits, as for activations of another thread, or exits once that thread waits, or does nothing. It reports how the wait ended.
 import { workerData } from 'node:worker_threads';
 import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
 import { StepInterrupt } from '../../../dist/runtime/threads/step-interrupt.js';
@@ -7,29 +7,29 @@ import { publishTo, subscribeTo } from '../../../dist/runtime/threads/thread-bus
 const { settings, endpoint, address, incarnation, abort } = workerData;
 const { does, state } = settings;
 const [waiting, stopped, late] = [1, 2, 3];
-/** Five times as long as rows are waited for. */
+/** Five times the longest wait for activations. */
 const waitsMs = 5_000;
 
 const bus = new MemoryBus(endpoint);
-const words = new StepInterrupt(abort);
-let heardOfEnd = false;
+const interrupt = new StepInterrupt(abort);
+let endReceived = false;
 subscribeTo(bus, 'gone', ['*', '*'], () => {
-  heardOfEnd = true;
+  endReceived = true;
 });
 
-/** As often as it is stopped for something else: the request itself may count as one that has come since. */
+/** Waits again after other interrupts: the request itself may be one. */
 function wait() {
   Atomics.store(state, 0, waiting);
   Atomics.notify(state, 0);
   const end = performance.now() + waitsMs;
-  while (!heardOfEnd && performance.now() < end) {
-    words.acknowledge();
+  while (!endReceived && performance.now() < end) {
+    interrupt.acknowledge();
     bus.drain();
-    words.stepBegins({ background: false, waiting: !heardOfEnd });
-    while (!heardOfEnd && Atomics.load(abort, 0) === 0 && performance.now() < end) Atomics.wait(state, 0, waiting, 1);
-    words.stepEnded();
+    interrupt.stepBegins({ background: false, waiting: !endReceived });
+    while (!endReceived && Atomics.load(abort, 0) === 0 && performance.now() < end) Atomics.wait(state, 0, waiting, 1);
+    interrupt.stepEnded();
   }
-  Atomics.store(state, 0, heardOfEnd ? stopped : late);
+  Atomics.store(state, 0, endReceived ? stopped : late);
 }
 
 subscribeTo(bus, 'command', [address, incarnation], ({ kind }) => {

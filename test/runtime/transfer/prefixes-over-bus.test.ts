@@ -36,7 +36,7 @@ async function round(gateway: ClusterGateway, number: number): Promise<readonly 
   return tails.map((tail) => answerOf(gateway, requestOf(number, 'r', tail)));
 }
 
-const calm = { loss: 0, doubled: 0, late: 0 };
+const calm = { lost: 0, duplicated: 0, delayed: 0 };
 
 describe.skipIf(loadNative() === undefined)(
   'a prefix that an instance of another process has',
@@ -44,7 +44,7 @@ describe.skipIf(loadNative() === undefined)(
   () => {
     it.each<[string, BusFaults]>([
       ['tells all', calm],
-      ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
+      ['loses, doubles and reorders', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }],
     ])('comes with the bits of one instance over a bus that %s', async (_, faults) => {
       const alone = liveCluster([{}]);
       members.closes(() => alone.close());

@@ -16,7 +16,7 @@ import {
 } from '../../../src/runtime/wire/messages.ts';
 import { liveRequest } from '../threads/instances.ts';
 
-const order = {
+const submit = {
   kind: 'submit',
   request: liveRequest('r1', [1, 2, 3], 7),
   decodeAt: { name: 'b', incarnation: 3, session: 1 },
@@ -37,7 +37,7 @@ const logprobs = {
   topTokens: Int32Array.of(4, 5),
   topLogprobs: Float32Array.of(-0.25, -0.125),
 };
-const turn: InstanceOutputs = {
+const outputs: InstanceOutputs = {
   events: [
     ['r1', { kind: 'started', cachedTokens: 2 }],
     ['r1', { kind: 'tokens', tokens: Int32Array.of(6, 7), logprobs }],
@@ -58,15 +58,15 @@ const turn: InstanceOutputs = {
 };
 
 describe('messages', () => {
-  test('round-trip, also out of a shared buffer', () => {
-    expect(readCommand(encode(order))).toEqual(order);
-    expect(readOutputs(encode(turn))).toEqual(turn);
-    const bytes = encode(turn);
+  test('round-trip, also from a shared buffer', () => {
+    expect(readCommand(encode(submit))).toEqual(submit);
+    expect(readOutputs(encode(outputs))).toEqual(outputs);
+    const bytes = encode(outputs);
     const shared = Buffer.alloc(bytes.length + 11);
     shared.set(bytes, 3);
     const read = readOutputs(shared.subarray(3, 3 + bytes.length));
     shared.fill(0xff);
-    expect(read).toEqual(turn);
+    expect(read).toEqual(outputs);
   });
 
   test('any plain data with arrays round-trips', () => {
@@ -83,17 +83,17 @@ describe('messages', () => {
     expect(() => encode({ long: new BigInt64Array(1) })).toThrow('BigInt64Array');
   });
 
-  const submitted = (change: object) => ({ ...order, request: { ...order.request, ...change } });
+  const submitWith = (change: object) => ({ ...submit, request: { ...submit.request, ...change } });
   test.each([
-    [submitted({ prompt: Int32Array.of() }), 'request.prompt'],
-    [submitted({ prompt: Int32Array.of(-1) }), 'request.prompt'],
-    [submitted({ prompt: [1, 2] }), 'request.prompt'],
-    [submitted({ id: 'x'.repeat(300) }), 'request.id'],
-    [submitted({ maxTokens: -1 }), 'request.maxTokens'],
-    [submitted({ surprise: 1 }), 'surprise'],
-    [{ ...order, decodeAt: { name: 'a.b', incarnation: 3, session: 1 } }, 'decodeAt.name'],
-    [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
-    [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
+    [submitWith({ prompt: Int32Array.of() }), 'request.prompt'],
+    [submitWith({ prompt: Int32Array.of(-1) }), 'request.prompt'],
+    [submitWith({ prompt: [1, 2] }), 'request.prompt'],
+    [submitWith({ id: 'x'.repeat(300) }), 'request.id'],
+    [submitWith({ maxTokens: -1 }), 'request.maxTokens'],
+    [submitWith({ surprise: 1 }), 'surprise'],
+    [{ ...submit, decodeAt: { name: 'a.b', incarnation: 3, session: 1 } }, 'decodeAt.name'],
+    [submitWith({ sampling: { ...submit.request.sampling, seed: [1] } }), 'request.sampling.seed'],
+    [submitWith({ sampling: { ...submit.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
     [{ kind: 'format' }, 'kind'],
     [null, 'Cannot read a command'],
   ])('an invalid command is refused with the name of its field: %#', (wrong, field) => {
@@ -101,24 +101,27 @@ describe('messages', () => {
   });
 
   test.each([
-    [{ ...turn, kvEvents: [{ ...turn.kvEvents[0], changes: 2 }] }, 'kvEvents.0'],
-    [{ ...turn, kvSnapshot: { incarnation: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'kvSnapshot'],
+    [{ ...outputs, kvEvents: [{ ...outputs.kvEvents[0], changes: 2 }] }, 'kvEvents.0'],
+    [{ ...outputs, kvSnapshot: { incarnation: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'kvSnapshot'],
     [
-      { ...turn, events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]] },
+      {
+        ...outputs,
+        events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]],
+      },
       'events.0',
     ],
-    [{ ...turn, events: [['r1', { kind: 'failed', code: 'WHO_KNOWS', message: '' }]] }, 'events.0.1.code'],
+    [{ ...outputs, events: [['r1', { kind: 'failed', code: 'UNKNOWN_CODE', message: '' }]] }, 'events.0.1.code'],
   ])('invalid outputs are refused with the name of the field: %#', (wrong, field) => {
     expect(() => readOutputs(encode(wrong))).toThrow(field);
   });
 
   const handOffs: readonly HandOffWire[] = [
-    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', incarnation: 1, session: 2 }, request: order.request },
+    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', incarnation: 1, session: 2 }, request: submit.request },
     {
       kind: 'reserve',
       id: 'r2',
       gateway: { name: 'g', incarnation: 1, session: 2 },
-      request: order.request,
+      request: submit.request,
       reservation: 1,
     },
     { kind: 'reserved', id: 'g.1.1/r1', receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
@@ -132,7 +135,7 @@ describe('messages', () => {
   ];
   test('prefix messages round-trip, and invalid ones are refused', () => {
     const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
-    const told: readonly FetchWire[] = [
+    const messages: readonly FetchWire[] = [
       { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
       {
         ...{ kind: 'fetch', id: 'g.1.1/r2', chain, from: 0, receiveBuffer: '127.0.0.1:9/1/0123456789abcdef/4' },
@@ -143,14 +146,14 @@ describe('messages', () => {
       { kind: 'unwanted', id: 'r1' },
       { kind: 'prefixReceived', id: 'r1' },
     ];
-    expect(told.map((each) => readFetch(encode(each)))).toEqual(told);
-    expect(() => readFetch(encode({ ...told[0], chain: { ...chain, blocks: 2 } }))).toThrow('chain');
-    expect(() => readFetch(encode({ ...told[0], from: 1 }))).toThrow('from');
+    expect(messages.map((each) => readFetch(encode(each)))).toEqual(messages);
+    expect(() => readFetch(encode({ ...messages[0], chain: { ...chain, blocks: 2 } }))).toThrow('chain');
+    expect(() => readFetch(encode({ ...messages[0], from: 1 }))).toThrow('from');
     expect(() => readFetch(encode({ kind: 'fetch', id: 'r1' }))).toThrow('chain');
   });
   test('hand-off messages round-trip, and invalid ones are refused', () => {
-    expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
-    expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
+    expect(handOffs.map((each) => readHandOff(encode(each)))).toEqual(handOffs);
+    expect(() => readHandOff(encode({ ...handOffs[0], request: { ...submit.request, prompt: [] } }))).toThrow('prompt');
     expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('receiveBuffer');
     expect(() => readHandOff(encode({ kind: 'withdraw', id: 'r1' }))).toThrow('reservation');
     expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
@@ -158,9 +161,11 @@ describe('messages', () => {
 
   test('messages of another wire version are refused', () => {
     expect(() => readInstance(encode({ version: 1, name: 'a', incarnation: 1, number: 1 }))).toThrow('version');
-    const frame = encodeFrame({ kind: 'over', session: 1 });
+    const frame = encodeFrame({ kind: 'ended', session: 1 });
     frame[0] = wireVersion + 1;
-    expect(() => decodeFrame(frame)).toThrow(`its version is ${wireVersion + 1}, ours is ${wireVersion}`);
+    expect(() => decodeFrame(frame)).toThrow(
+      `its wire version is ${wireVersion + 1}, that of this process ${wireVersion}`,
+    );
   });
 
   test('frames round-trip', () => {
@@ -170,13 +175,13 @@ describe('messages', () => {
       { kind: 'part', session: 3, number: 1, last: false, bytes: new Uint8Array() },
       { kind: 'ack', session: 1, sent: 5, received: 6, bytes },
       { kind: 'nack', session: 2, from: 7 },
-      { kind: 'over', session: 9 },
+      { kind: 'ended', session: 9 },
     ];
     for (const frame of frames) expect(decodeFrame(encodeFrame(frame))).toEqual(frame);
   });
 
   test('arbitrary bytes decode to a message or throw an Error', () => {
-    const good = encode(turn);
+    const good = encode(outputs);
     const mutated = fc.tuple(fc.nat(good.length - 1), fc.nat(255)).map(([at, byte]) => good.with(at, byte));
     const cut = fc.nat(good.length).map((length) => good.slice(0, length));
     fc.assert(

@@ -1,33 +1,33 @@
-// A candidate for an elected role of the cluster: carries out the effects of an Election on its stored record.
+// A candidate for the leadership of the cluster: carries out the effects of an Election on the stored lease.
 import { Election, type ElectionEffect, type ElectionEvent, type LeaseRecord } from '../../core/membership/election.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Records, Subject } from '../bus/bus.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
 import { encode } from '../wire/codec.ts';
-import { readOffice } from '../wire/lending-messages.ts';
+import { readLease } from '../wire/lending-messages.ts';
 
-export interface OfficeOptions {
+export interface LeaderElectionOptions {
   readonly records: Records;
   readonly key: Subject;
   /** Unique to this incarnation of the process. */
   readonly name: string;
   /** The record may have been lost. */
-  readonly lost: boolean;
+  readonly recordLost: boolean;
   onElected(epoch: number): void;
   onDeposed(): void;
 }
 
-export class Office {
-  readonly #options: OfficeOptions;
+export class LeaderElection {
+  readonly #options: LeaderElectionOptions;
   readonly #election: Election;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
-  /** The current access to the record; there is at most one. */
+  /** The current read or write of the lease; there is at most one. */
   #access: Promise<void> | undefined;
 
-  constructor(options: OfficeOptions) {
+  constructor(options: LeaderElectionOptions) {
     this.#options = options;
     this.#election = new Election(options.name, {
-      recordLost: options.lost,
+      recordLost: options.recordLost,
       originMs: Math.floor(performance.timeOrigin),
     });
   }
@@ -36,17 +36,17 @@ export class Office {
     this.#feed({ kind: 'wake' });
   }
 
-  /** Whether this process holds the lease now; to be checked before each use, since the process may have been suspended. */
-  get isHeld(): boolean {
+  /** True while this process holds the lease. To be checked before each use: the process may have been suspended. */
+  get isLeader(): boolean {
     return this.#election.epochAt(nowUs()) !== undefined;
   }
 
-  /** Name of the last known holder; undefined if there is none. */
-  get holder(): string | undefined {
+  /** Name of the last known leader; undefined if there is none. */
+  get leader(): string | undefined {
     return this.#election.holder;
   }
 
-  /** Gives the lease up before it expires. Resolves when that is written, or cannot be. */
+  /** Gives the lease up before it expires. Resolves when the write has succeeded or failed. */
   async resign(): Promise<void> {
     this.#feed({ kind: 'resign' });
     while (this.#access !== undefined) await this.#access;
@@ -76,7 +76,7 @@ export class Office {
     }
   }
 
-  /** An unreachable or malformed record counts as unanswered. */
+  /** An access to an unreachable or malformed record counts as unanswered. */
   async #run(access: Promise<ElectionEvent>): Promise<void> {
     const event = await access.catch((): ElectionEvent => ({ kind: 'unanswered' }));
     this.#access = undefined;
@@ -88,7 +88,7 @@ export class Office {
     const stored = await records.read(key);
     return {
       kind: 'read',
-      stored: stored && { record: readOffice(stored.value), revision: stored.revision },
+      stored: stored && { record: readLease(stored.value), revision: stored.revision },
     };
   }
 
