@@ -82,7 +82,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
         this.#streamBroken(event);
         return 'batch';
       case 'peer':
-        if (event.message.kind === 'missing')
+        if (event.message.kind === 'prefixMissing')
           return this.#prefixes.arrived(event.message.id, event.from, 0) ? 'cache' : undefined;
         if (!isPipelineMessage(event.message)) return undefined;
         this.#receivePeer(event, event.message);

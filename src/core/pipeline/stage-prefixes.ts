@@ -124,6 +124,6 @@ export class StagePrefixes {
     if (awaited === undefined) return;
     this.#awaited.delete(id);
     if (this.#hasContents) this.#context.emit({ kind: 'closePrefix', id });
-    this.#context.emit({ kind: 'send', to: awaited.source, message: { kind: 'unwanted', id } });
+    this.#context.emit({ kind: 'send', to: awaited.source, message: { kind: 'cancelPrefix', id } });
   }
 }

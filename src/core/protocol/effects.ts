@@ -1,4 +1,4 @@
-// Effects: what an instance or a conductor has its driver do, as plain data.
+// Effects: orders of an instance or a conductor to its driver, as plain data.
 
 import type { Step } from '../../util/step.ts';
 import type { Activations, PeerMessage, PipelineGroup, PrefixFetch } from './events.ts';
@@ -17,7 +17,7 @@ interface Emit {
   readonly event: GenerationEvent;
 }
 
-/** For the log: the event was late, doubled or unknown, and changed nothing. */
+/** For the log: the event was late, duplicate or unknown, and changed nothing. */
 interface Ignored {
   readonly kind: 'ignored';
   readonly message: string;
@@ -29,8 +29,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | BorrowerEffect
   | Outgrows
   /**
-   * Run the step, or up to `stepsMax` steps with the same rows, each one token further. Answer with stepDone, stepAborted or stepFailed.
-   * The arrays of `plan` are valid until that answer.
+   * Run the step, or up to `stepsMax` steps with the same rows, each one token further. Answer with stepDone,
+   * stepAborted or stepFailed. The arrays of `plan` are valid until that answer.
    */
   | {
       readonly kind: 'runStep';
@@ -41,24 +41,30 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly stepsMax: number;
       /** All rows are those of batch jobs: the step yields to interactive requests. */
       readonly background: boolean;
-      /** Tokens whose keys and values it loads from host memory, and stores there: none of a step that only decodes. */
+      /**
+       * Tokens whose keys and values the step loads from host memory and stores there: 0 for a step that only decodes.
+       */
       readonly loadTokens: number;
       readonly storeTokens: number;
-      /** The layers that it runs; undefined: all. */
+      /** The layers that the step runs; undefined: all. */
       readonly range: LayerRange | undefined;
-      /** The next member, which receives the activations of a range if the step counts. The driver may send them before `sendActivations`. */
+      /**
+       * The next member, which receives the activations of a range if the step counts. The driver may send them before
+       * `sendActivations`.
+       */
       readonly activationsOut: { readonly to: InstanceIndex; readonly chunk: Activations } | undefined;
       /** Attention over keys at other instances; undefined: none. */
       readonly remote: readonly RemoteWork[] | undefined;
     }
-  /** The run ends with its current step: answer stepDone then. */
+  /** End the run with its current step, and answer stepDone then. */
   | { readonly kind: 'endStepRun'; readonly step: StepNumber }
   /** Set the abort word of the step, if it still runs. It may still end as stepDone. */
   | { readonly kind: 'abortStep'; readonly step: StepNumber }
   | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
   /**
-   * Send keys and values of `tokens` prompt tokens from `from` on: now, or layer by layer as `step` computes them. `firstEvents` come with the
-   * last tokens: when all have arrived, the other instance gets `promptReceived` with these events. `range`: of these layers; undefined: of all.
+   * Send keys and values of `tokens` prompt tokens from `from` on: now, or layer by layer as `step` computes them.
+   * `firstEvents` come with the last tokens: when all have arrived, the other instance gets `promptReceived` with these
+   * events. `range`: of these layers; undefined: of all.
    */
   | {
       readonly kind: 'stream';
@@ -74,20 +80,32 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly firstEvents: readonly GenerationEvent[] | undefined;
       readonly range: LayerRange | undefined;
     }
-  /** Activations of a prompt will arrive from the member that runs the layers before these. Precedes the `joinedPipeline` that announces it. */
+  /**
+   * Activations of a prompt will arrive from the member that runs the layers before these. Precedes the
+   * `joinedPipeline` that announces it.
+   */
   | { readonly kind: 'expectActivations'; readonly id: RequestId; readonly from: InstanceIndex }
-  /** Send the activations of a chunk to the member that runs the next layers, unless the step has sent them: it gets `activations`. */
+  /**
+   * Send the activations of a chunk to the member that runs the next layers, unless the step has sent them: it gets
+   * `activations`.
+   */
   | {
       readonly kind: 'sendActivations';
       readonly id: RequestId;
       readonly to: InstanceIndex;
       readonly chunk: Activations;
     }
-  /** The sender of a hand-off may write to these pages, in the order of `ReceiveLayout`. Precedes the `reserved` that grants them. */
+  /**
+   * The sender of a hand-off may write to these pages from now on, in the order of `ReceiveLayout`. Precedes
+   * `reserved`.
+   */
   | { readonly kind: 'openReceiveBuffer'; readonly id: RequestId; readonly pages: Int32Array }
-  /** It may not write any more. Carried out once no write is in progress. */
+  /** The sender may not write any more. Carried out once no write is in progress. */
   | { readonly kind: 'closeReceiveBuffer'; readonly id: RequestId }
-  /** Send a cached prefix to another instance. When it has left, this instance gets `prefixSent`; when it has arrived, the other one gets `loaded` to `blocks`. */
+  /**
+   * Send a cached prefix to another instance. At its end this instance gets `prefixSent`; on arrival the other one gets
+   * `loaded` to `blocks`.
+   */
   | {
       readonly kind: 'streamPrefix';
       readonly id: RequestId;
@@ -99,7 +117,11 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** Where contents are real: (blocks, layers of the range) pages of the pool that hold it. */
       readonly pages?: Int32Array;
     }
-  /** Where contents are real: another instance may write the prefix that is fetched next to these pages, (blocks, layers of the range). `ahead`: their first block, where steps may run before all is here: `arriving` is then due as well. */
+  /**
+   * Where contents are real: another instance may write the prefix that is fetched next to these pages, (blocks, layers
+   * of the range). `ahead`: their first block, if steps may run before all blocks have arrived; `arriving` then
+   * announces the start.
+   */
   | {
       readonly kind: 'expectPrefix';
       readonly id: RequestId;
@@ -107,11 +129,18 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly pages: Int32Array;
       readonly ahead?: number | undefined;
     }
-  /** Where contents are real: copy pages of the pool or of host memory, one by one, before any later effect: a cached prefix into the blocks of a member's layers. */
+  /**
+   * Where contents are real: copy pages of the pool or of host memory, one by one, before any later effect. Copies a
+   * cached prefix into the blocks of a member's layers.
+   */
   | { readonly kind: 'copyPrefix'; readonly from: Int32Array; readonly to: Int32Array }
-  /** It may not write any more. Carried out once no write is in progress. */
+  /** The other instance may not write any more. Carried out once no write is in progress. */
   | { readonly kind: 'closePrefix'; readonly id: RequestId }
-  /** Read `blocks` blocks of SSD into host memory, or layer by layer into `pages` of the pool, (blocks, layers): the prompt before block `to` is then here. Answer with `loaded`. `what`: the blocks, where contents are real. */
+  /**
+   * Read `blocks` blocks of SSD into host memory, or layer by layer into `pages` of the pool, (blocks, layers). All
+   * blocks of the prompt before `to` are then available. Answer with `loaded`. `what`: the blocks, where contents are
+   * real.
+   */
   | {
       readonly kind: 'readSsd';
       readonly id: RequestId;
@@ -120,17 +149,23 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly what?: readonly SsdBlock[];
       readonly pages?: Int32Array | undefined;
     }
-  /** Where contents are real: cancel the read. Carried out once none of it is written any more. */
+  /** Where contents are real: cancel the read. Carried out once it writes nothing any more. */
   | { readonly kind: 'stopRead'; readonly id: RequestId }
-  /** Write so many blocks that host memory has no room for, in order. Answer with `ssdWritten`. `what`: the blocks, where contents are real. */
+  /**
+   * Write `blocks` blocks of host memory to SSD, in order. Answer with `ssdWritten`. `what`: the blocks, where contents
+   * are real.
+   */
   | { readonly kind: 'writeSsd'; readonly blocks: number; readonly what?: readonly SsdBlock[] }
   /** Where contents are real: erase a slot of SSD. */
   | { readonly kind: 'eraseSsd'; readonly slot: SlotId }
-  /** Where contents are real: copy pages of the pool, (blocks, layers) both, before any later effect; a step that follows may run meanwhile, layer by layer. */
+  /**
+   * Where contents are real: copy pages of the pool, (blocks, layers) both, before any later effect. The next step may
+   * run meanwhile, layer by layer.
+   */
   | { readonly kind: 'loadPages'; readonly from: Int32Array; readonly to: Int32Array }
   /** Where contents are real: copy pages of the pool before any later effect. */
   | { readonly kind: 'copyPages'; readonly from: Int32Array; readonly to: Int32Array }
-  /** Drop what is left of the stream. */
+  /** Cancel the rest of the stream. */
   | {
       readonly kind: 'stopStream';
       readonly id: RequestId;
@@ -138,13 +173,13 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly of: 'handoff' | 'prefix';
     }
   /**
-   * The stream of a prompt reads no page from token `from` on once this is carried out: those tokens move, or are computed again. The next
-   * `stream` begins with the first token that is not acknowledged, or with `from`.
+   * From now on the stream of a prompt reads no page from token `from` on: those tokens move, or are computed again.
+   * The next `stream` begins with the first token that is not acknowledged, or with `from`.
    */
   | { readonly kind: 'haltStream'; readonly id: RequestId; readonly to: InstanceIndex; readonly from: number }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
-  /** For the conductor: a request that outgrew another instance continues here. Lost: a report names it. */
+  /** For the conductor: a request that outgrew another instance continues here. Lost: a report names the request. */
   | { readonly kind: 'migrated'; readonly id: RequestId }
   /** For the conductor: the request was released here and can continue elsewhere. */
   | { readonly kind: 'released'; readonly id: RequestId; readonly why: string }
@@ -161,7 +196,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
 export type ConductorEffect<Request = GenerationRequest> =
   | Emit
   | Ignored
-  /** An attempt at the request `id` begins: submit `request` to an instance, under its name there. Incarnations are those meant, where they are known. */
+  /**
+   * An attempt of the request `id` begins: submit `request`, which has the name of the attempt, to an instance. The
+   * incarnations are those expected, if known.
+   */
   | {
       readonly kind: 'forward';
       readonly id: RequestId;
@@ -174,7 +212,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly decodeIncarnation?: number | undefined;
       readonly group: PipelineGroup | undefined;
     }
-  /** For the request log: where an attempt was placed, and what its instance found of the prompt. */
+  /** For the request log: the placement of an attempt, and which blocks of the prompt its instance found. */
   | { readonly kind: 'placed'; readonly id: RequestId; readonly placement: PlacementTrace }
   | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: PromptBlockCounts }
   /** With `interrupt`, set the abort word as well: the running step is likely the request's own prefill. */
@@ -194,9 +232,9 @@ export type ConductorEffect<Request = GenerationRequest> =
   | { readonly kind: 'requestSnapshot'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };
 
-/** What a fleet of standby instances requires. Only the simulator has such a fleet: it is the baseline that lending is compared with. */
+/** Orders to a fleet of standby instances. Only the simulator has such a fleet: the baseline for lending. */
 export type StandbyEffect =
-  /** The request continues on `to`, which runs: send `migrate` to its instance. */
+  /** The request continues on `to`, which is running: send `migrate` to its current instance. */
   | {
       readonly kind: 'migrate';
       readonly instance: InstanceIndex;
@@ -207,7 +245,7 @@ export type StandbyEffect =
   /** Start the instance and load the model. Answer with `instanceJoined` when it serves. */
   | { readonly kind: 'startInstance'; readonly instance: InstanceIndex };
 
-/** For the conductor: the request may reach so many tokens, more than fit here. Lost: repeated with every report. */
+/** For the conductor: the request may reach `tokens` tokens, more than fit here. Lost: repeated with every report. */
 export interface Outgrows {
   readonly kind: 'outgrows';
   readonly id: RequestId;

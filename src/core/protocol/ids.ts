@@ -1,8 +1,9 @@
-// Identifiers of requests, instances, steps, blocks and loans, as branded types: one kind of number cannot pass for another.
+// Identifiers of requests, instances, steps, blocks and loans, as branded types: one kind of number cannot pass for
+// another.
 
 declare const brand: unique symbol;
 
-/** A plain `T` that no function takes for an identifier of another kind. Literals and computed values need no cast. */
+/** A `T` that is not assignable to identifiers of another kind. Plain values of type `T` need no cast. */
 type Branded<T, Name extends string> = T & { readonly [brand]?: Name };
 
 /** Unique in its process; every log line and error about the request contains it. */
@@ -36,7 +37,7 @@ export type MoveNumber = Branded<number, 'MoveNumber'>;
 export type LoanNumber = Branded<number, 'LoanNumber'>;
 
 /** Counts the requests of one instance that reserve memory beyond their own instance. */
-export type ReservationNumber = Branded<number, 'TurnNumber'>;
+export type ReservationNumber = Branded<number, 'ReservationNumber'>;
 
 /** Identity of one settlement: the gManager numbers them within its epoch. */
 export interface SettlementId {

@@ -2,7 +2,10 @@
 
 import type { RequestId } from './ids.ts';
 
-/** Heartbeat, sent at a fixed interval. A late or duplicate one changes nothing; each one is complete, so that a lost one needs no repeat. */
+/**
+ * Heartbeat, sent at a fixed interval. A late or duplicate one changes nothing. Each is complete, so a lost one is not
+ * repeated.
+ */
 export interface InstanceReport {
   readonly incarnation: number;
   /** 1, 2, 3... in each incarnation. */
@@ -14,14 +17,16 @@ export interface InstanceReport {
 
 export interface ReportedRequest {
   readonly id: RequestId;
-  /** Output tokens sent to the client from here; 0 before the start, and on an instance that only computes the prompt. */
+  /**
+   * Output tokens sent to the client from here; 0 before the start, and on an instance that only computes the prompt.
+   */
   readonly outputs: number;
   /** The instance has only reserved memory for the prompt. */
   readonly awaited: boolean;
 }
 
 /**
- * prefill: computes prompts for decode instances. decode: decodes prompts of prefill instances. mixed: does both for its own requests. store:
- * computes nothing, and keeps KV blocks that others have computed.
+ * prefill: computes prompts for decode instances. decode: decodes prompts of prefill instances. mixed: does both for
+ * its own requests. store: computes nothing, and keeps KV blocks that others have computed.
  */
 export type InstanceRole = 'prefill' | 'decode' | 'mixed' | 'store';

@@ -35,7 +35,7 @@ export interface KvSnapshot {
   readonly blocks: number;
   /** (blocks, 4 words): digests. */
   readonly words: Uint32Array;
-  /** The last so many blocks are on SSD only. */
+  /** The last `onSsd` blocks are on SSD only. */
   readonly onSsd?: number;
 }
 
@@ -43,7 +43,7 @@ export interface KvSnapshot {
 export interface SsdBlock {
   readonly slot: SlotId;
   readonly page: number;
-  /** Blocks before it plus one. */
+  /** Number of blocks before it in its chain, plus one. */
   readonly depth: number;
   /** (4 words) */
   readonly digest: Uint32Array;

@@ -123,7 +123,7 @@ export type LendingEffect =
   | { readonly kind: 'send'; readonly envelope: Envelope }
   /** For counters and the log: the handler of this anomaly ran. */
   | { readonly kind: 'anomaly'; readonly anomaly: MessageAnomaly; readonly message: LendingMessageKind }
-  /** These rBlocks are gone with their contents: their holders recompute. */
+  /** These rBlocks and their contents are lost: their sequences recompute them. */
   | { readonly kind: 'lost'; readonly rblocks: readonly number[] }
   /** The creditor recalls these: move or drop their contents, then free them, without waiting for a new loan. */
   | { readonly kind: 'vacate'; readonly rblocks: readonly number[] }
@@ -157,7 +157,7 @@ export interface Reservation {
   readonly blocks: number;
 }
 
-/** Memory that the sequences of an instance are going to need. */
+/** Forecast of the memory that the sequences of an instance will need. */
 export interface DemandUpdate {
   readonly kind: 'demand';
   readonly blocksPerSecond: number;
@@ -187,7 +187,7 @@ export type RManagerEvent =
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Measured share of the creditor's step that attention for this instance took. */
   | { readonly kind: 'remoteAttentionLoad'; readonly creditor: InstanceIndex; readonly permille: number }
-  /** An instance is gone with its memory and all that was lent to it. */
+  /** An instance failed with its memory, and with the blocks lent to it. */
   | { readonly kind: 'instanceFailed'; readonly instance: InstanceIndex };
 
 export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };

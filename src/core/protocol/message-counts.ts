@@ -1,4 +1,5 @@
-// Counts anomalies of messages: which lost, duplicate, late and orphaned messages the handlers met in a run with faults.
+// Counts anomalies of messages: which lost, duplicate, late and orphaned messages the handlers met in a run with
+// faults.
 
 import type { InstanceEvent, PeerMessage } from './events.ts';
 import type { RequestId } from './ids.ts';

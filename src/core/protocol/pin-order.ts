@@ -5,7 +5,9 @@ import type { PinId } from './ids.ts';
 export type PinState =
   /** The first `tokens` tokens of the prompt stay in memory until `untilUs`. */
   | { readonly kind: 'pinned'; readonly tokens: number; readonly untilUs: number }
-  /** length: the prompt exceeds the pin memory; memory: other pins occupy it; failed: the prompt could not be computed. */
+  /**
+   * length: the prompt exceeds the pin memory; memory: other pins occupy it; failed: the prompt could not be computed.
+   */
   | { readonly kind: 'refused'; readonly why: 'length' | 'memory' | 'failed'; readonly message: string }
   /** The pin has expired, was removed, or was lost with its instance. */
   | { readonly kind: 'unpinned' };

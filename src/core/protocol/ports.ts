@@ -35,7 +35,10 @@ export interface GenerationRequest {
   /** Prompt plus this never exceeds the context. 0: only score the prompt. */
   readonly maxTokens: number;
   readonly sampling: SamplingParams;
-  /** Token ids that end the output (end-of-sequence ids unless ignored, and the client's own). The stop token is reported, and is the last. */
+  /**
+   * Token ids that end the output (end-of-sequence ids unless ignored, and the client's own). The stop token is
+   * reported as the last token.
+   */
   readonly stopTokenIds: readonly number[];
   /** Larger runs first; 0 is the default. */
   readonly priority: number;
@@ -43,15 +46,15 @@ export interface GenerationRequest {
   readonly batch?: boolean;
   /** Trace context of the gateway. */
   readonly trace?: string;
-  /** Name of its SLO class; undefined: the default class. */
+  /** Name of the SLO class; undefined: the default class. */
   readonly sloClass?: string;
-  /** Its TBT objective, as the conductor derived it; undefined: none. */
+  /** TBT objective, derived by the conductor; undefined: none. */
   readonly tbtUsMax?: number;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
   /** Tenants of one priority share by tokens. */
   readonly tenant?: string;
-  /** Its client has output of an earlier attempt, which is not sent again. */
+  /** The client has output of an earlier attempt, which is not sent again. */
   readonly resumed?: ResumedFrom | undefined;
 }
 
@@ -86,18 +89,27 @@ export interface ClusterPort {
   requestTrace(id: RequestId): RequestTrace | undefined;
   /** (instances) */
   roles(): readonly InstanceRole[];
-  /** The instance takes new requests in that role, and ends the ones that it has. Returns why that is impossible; undefined: it is done. */
+  /**
+   * The instance takes new requests in that role, and finishes those that it has. Returns the reason if that is
+   * impossible.
+   */
   switchRole(instance: number, role: InstanceRole): string | undefined;
 }
 
 export type GenerationEvent =
   /** The request is accepted: the first event, unless it is refused. */
   | { readonly kind: 'accepted' }
-  /** Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still on their way. */
+  /**
+   * Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still in
+   * transfer.
+   */
   | { readonly kind: 'started'; readonly cachedTokens: number; readonly ahead?: true }
-  /** Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the first output token. */
+  /**
+   * Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the
+   * first output token.
+   */
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
-  /** `at`: the number of tokens before these, where it may be in doubt. */
+  /** `at`: the number of tokens before these, if the receiver cannot count them. */
   | {
       readonly kind: 'tokens';
       readonly tokens: Int32Array;
@@ -193,7 +205,7 @@ export interface LendingSnapshot {
   readonly earlyBytes: number;
   /** Blocks moved to creditors, recalled, returned by settlements, and lost with failed creditors. */
   readonly movedBlocks: number;
-  /** Of the moved blocks, those to host memory; and blocks of sequences in the instance's own host memory. */
+  /** Moved blocks that went to host memory; and blocks of sequences in the instance's own host memory. */
   readonly hostBlocks: number;
   readonly ownHostBlocks: number;
   readonly vacatedBlocks: number;
@@ -202,18 +214,21 @@ export interface LendingSnapshot {
   /** Stalls of sequences that waited for memory, and their time. */
   readonly stalls: number;
   readonly stallUs: number;
-  /** Its number among the lenders, which links name. */
+  /** The number of this instance among the lenders, by which `links` name it. */
   readonly place: number;
   readonly links: readonly LendingLink[];
   /** Attention computed here for debtors: query rows in, partials out. */
   readonly guests: RemoteAttentionCounts;
-  /** Attention computed by creditors: query rows out, partials in, and how long steps waited for them after their own part. */
+  /**
+   * Attention computed by creditors: query rows out, partials in, and the time that steps waited for them after the
+   * local part.
+   */
   readonly remote: RemoteCounts;
 }
 
 export interface TierSnapshot {
   readonly blocks: number;
-  /** Its capacity. */
+  /** Blocks that fit. */
   readonly capacity: number;
 }
 
@@ -221,7 +236,7 @@ export interface TierSnapshot {
 export interface StoreSnapshot {
   readonly takenBlocks: number;
   readonly sentBlocks: number;
-  /** Offers declined for want of room or time. */
+  /** Offers declined for lack of free capacity or time. */
   readonly declinedOffers: number;
   /** Of live instances: bytes of the fetched blocks. */
   readonly takenBytes?: number | undefined;
@@ -248,14 +263,20 @@ export interface TiersSnapshot {
 /** Whether new requests can be served; `message` is the reason why not. */
 export type Readiness =
   | { readonly kind: 'ready' }
-  /** `starting`: instances load; `incomplete`: the instances present cannot serve; `unreachable`: there is no connection to them. */
+  /**
+   * `starting`: instances load; `incomplete`: the instances present cannot serve; `unreachable`: there is no connection
+   * to them.
+   */
   | { readonly kind: 'starting' | 'incomplete' | 'unreachable' | 'draining'; readonly message: string };
 
 /** Instances behind a conductor, as the gateway uses them. */
 export interface InferencePort {
-  /** `sink` receives `accepted` or `failed` before submit returns, then further events in order. The last one, `finished` or `failed`, comes exactly once unless the request is cancelled. */
+  /**
+   * `sink` receives `accepted` or `failed` before submit returns, then further events in order. The last one,
+   * `finished` or `failed`, comes exactly once unless the request is cancelled.
+   */
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
-  /** The refusal of a request with `ahead` others submitted before it; undefined: there is room. Cheap. */
+  /** The refusal of a request with `ahead` others submitted before it; undefined: it fits. Cheap. */
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
   /** Frees everything that the request holds; its sink receives no further event. Unknown ids are ignored. */
   cancel(id: RequestId): void;

@@ -3,9 +3,9 @@
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
 
 /**
- * Why a request is refused: the predicted TTFT, TBT or completion time exceeds its bound, the decoding requests exceed KV memory, the queue
- * is full, or the request is too long. `at`: before its prefill, or on its decode instance. Token counts are tokens with keys and values;
- * times are microseconds.
+ * Why a request is refused: the predicted TTFT, TBT or completion time exceeds its bound, the decoding requests exceed
+ * KV memory, the queue is full, or the request is too long. `at`: before its prefill, or on its decode instance. Token
+ * counts are tokens with keys and values; times are microseconds.
  */
 export type RefusalCause =
   | { readonly reason: 'ttft'; readonly at: 'prefill'; readonly predictedUs: number; readonly mostUs: number }

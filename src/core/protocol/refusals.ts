@@ -49,7 +49,7 @@ export function loadOf(cause: RefusalCause): number | undefined {
     case 'memory':
       return cause.at === 'prefill' ? cause.share : cause.tokens / cause.capacityTokens;
     case 'queue':
-      // The refused request is one more.
+      // With the refused request.
       return (cause.accepted + 1) / cause.queueMax;
     case 'length':
       return cause.at === 'prefill' ? kvTokens(cause) / cause.capacityTokens : undefined;

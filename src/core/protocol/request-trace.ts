@@ -59,7 +59,7 @@ export interface PlacementTrace {
   readonly predicted: Prediction | undefined;
 }
 
-/** Blocks of a prompt by what its instance found: hits, and misses by their reason. */
+/** Blocks of a prompt by the lookup at its instance: hits, and misses by reason. */
 export interface PromptBlockCounts {
   readonly hits: number;
   readonly neverSeen: number;

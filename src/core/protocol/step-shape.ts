@@ -11,7 +11,7 @@ export interface StepShape {
   readonly logitRows: number;
 }
 
-/** Consecutive layers: the first, and the first behind them. */
+/** Consecutive layers `from..to`. */
 export interface LayerSpan {
   readonly from: number;
   readonly to: number;
@@ -33,7 +33,7 @@ export function rangeAt(index: number, stages: number, layers: readonly number[]
 }
 
 /**
- * Number of layers. Equal ranges: the first ones have one more if the division has a remainder, since the last one also
+ * Number of layers. If equal ranges are impossible, the first ones have one layer more, since the last one also
  * computes the head.
  */
 export function layersOf(layers: number, { index, stages, span }: LayerRange): number {
@@ -60,10 +60,10 @@ export interface StepPredictor {
   layerShare(range: LayerRange): number;
   /**
    * Maximum number of prefill rows of one sequence, the first at `position`, that fit into `budgetUs` beside `shape`;
-   * infinite while rows seem free.
+   * infinite if rows are predicted to take no time.
    */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
-  /** Reports measured steps: the first of this shape, each next one with the same rows a token further. */
+  /** Learns from measured steps: the first has this shape, each further one the same rows one token later. */
   observe(shape: StepShape, stepUs: ArrayLike<number>): void;
 }
 

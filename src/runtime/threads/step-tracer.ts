@@ -47,7 +47,7 @@ export class StepTracer {
   /** A prefix was received, or is missing. */
   onEvent(event: InstanceEvent): void {
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
-    if (event.kind === 'peer' && event.message.kind === 'missing') this.#fetched(event.message.id, 0);
+    if (event.kind === 'peer' && event.message.kind === 'prefixMissing') this.#fetched(event.message.id, 0);
   }
 
   /** @param blocks blocks of the prompt that are present; 0: the fetch failed */

@@ -152,7 +152,7 @@ export class LiveHandOffs {
   send(to: InstanceIndex, message: PeerMessage): void {
     const receiveBuffer = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
     if (message.kind === 'release' || message.kind === 'withdraw') this.#endOutgoing(to, message.id);
-    if (message.kind === 'missing') this.prefixes.missing(to, message.id);
+    if (message.kind === 'prefixMissing') this.prefixes.missing(to, message.id);
     const prefixBuffer = message.kind === 'fetch' ? this.prefixes.bufferOf(message.id) : undefined;
     this.sendWire(to, { kind: 'message', message, receiveBuffer: receiveBuffer?.handle ?? prefixBuffer });
   }
@@ -250,7 +250,7 @@ export class LiveHandOffs {
     }
     if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
     const { message, receiveBuffer } = wire;
-    if (message.kind === 'missing') this.prefixes.onMissing(from, message.id);
+    if (message.kind === 'prefixMissing') this.prefixes.onMissing(from, message.id);
     if (message.kind === 'fetch') {
       if (receiveBuffer !== undefined) this.prefixes.onFetch(from, message.id, receiveBuffer);
     } else if (receiveBuffer !== undefined)

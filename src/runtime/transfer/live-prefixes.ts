@@ -182,7 +182,7 @@ export class LivePrefixes {
       if (to !== peer) continue;
       this.stop(to, id);
       // Not `prefixSent`: reads from SSD for it must stop too.
-      events.push({ kind: 'peer', from: peer, message: { kind: 'unwanted', id } });
+      events.push({ kind: 'peer', from: peer, message: { kind: 'cancelPrefix', id } });
     }
     for (const [id, { from }] of [...this.#expected]) {
       if (from !== peer) continue;

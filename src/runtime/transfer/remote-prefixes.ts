@@ -118,11 +118,11 @@ export function isPrefixPeerWire(wire: PeerWire): wire is PrefixPeerWire {
   if (wire.kind === 'prefix' || wire.kind === 'prefixReceived') return true;
   if (wire.kind !== 'message') return false;
   const { kind } = wire.message;
-  return kind === 'fetch' || kind === 'offer' || kind === 'missing' || kind === 'unwanted';
+  return kind === 'fetch' || kind === 'offer' || kind === 'prefixMissing' || kind === 'cancelPrefix';
 }
 
 function missing(id: RequestId): PeerWire {
-  return { kind: 'message', message: { kind: 'missing', id }, receiveBuffer: undefined };
+  return { kind: 'message', message: { kind: 'prefixMissing', id }, receiveBuffer: undefined };
 }
 
 /** The same in all processes. */
@@ -142,8 +142,9 @@ function outgoing(remote: Remote, wire: PrefixPeerWire): FetchWire {
   if (wire.kind === 'prefix') return { kind: 'prefix', id: remoteId(wire.id), blocks: wire.blocks };
   if (wire.kind === 'prefixReceived') return wire;
   const { message, receiveBuffer } = wire;
-  if (message.kind === 'missing') return { kind: 'missing', id: remoteId(message.id) };
-  if (message.kind === 'unwanted' || message.kind === 'offer') return message;
+  if (message.kind === 'prefixMissing') return { kind: 'missing', id: remoteId(message.id) };
+  if (message.kind === 'cancelPrefix') return { kind: 'unwanted', id: message.id };
+  if (message.kind === 'offer') return message;
   if (receiveBuffer === undefined) throw new Error('Cannot fetch a prefix: it has no receive buffer');
   const { id, from, chain, range } = message;
   return { kind: 'fetch', id, from, receiveBuffer, range, chain: { blocks: chain.blocks, words: chain.words } };
@@ -159,7 +160,7 @@ function incoming(remote: Remote, wire: FetchWire): PeerWire {
     case 'prefixReceived':
       return { kind: 'prefixReceived', id: localIdOf(remote, id) };
     case 'unwanted':
-      return { kind: 'message', message: { kind: 'unwanted', id: localIdOf(remote, id) }, receiveBuffer: undefined };
+      return { kind: 'message', message: { kind: 'cancelPrefix', id: localIdOf(remote, id) }, receiveBuffer: undefined };
     case 'offer': {
       const message = { ...wire, id: localIdOf(remote, id) };
       return { kind: 'message', message, receiveBuffer: undefined };

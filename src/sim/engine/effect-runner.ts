@@ -76,7 +76,7 @@ export class EffectRunner {
         executors[index].abort();
         break;
       case 'send':
-        if (effect.message.kind === 'unwanted') executors[index].forget(effect.message.id, effect.to);
+        if (effect.message.kind === 'cancelPrefix') executors[index].forget(effect.message.id, effect.to);
         delivery.sendToPeer(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':

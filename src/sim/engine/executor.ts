@@ -116,7 +116,8 @@ export class SimulatedExecutor {
   observe(event: Event): void {
     if (event.kind === 'arriving') this.began(event.id, event.source, event.to);
     else if (event.kind === 'loaded') this.#arrived(event.id, event.source, event.to);
-    else if (event.kind === 'peer' && event.message.kind === 'missing') this.#arrived(event.message.id, event.from, 0);
+    else if (event.kind === 'peer' && event.message.kind === 'prefixMissing')
+      this.#arrived(event.message.id, event.from, 0);
   }
 
   #arrived(id: string, source: LoadSource, to: number): void {

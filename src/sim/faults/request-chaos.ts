@@ -46,7 +46,7 @@ export const requestHandlers: readonly string[] = [
   ].map((message) => `late ${message}`),
   ...[
     ...['cancel', 'ended', 'fetch', 'kvEvents', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
-    ...['started', 'submit', 'received', 'tokens', 'unwanted'],
+    ...['started', 'submit', 'received', 'tokens', 'cancelPrefix'],
   ].map((message) => `orphan ${message}`),
 ];
 

@@ -60,7 +60,7 @@ test('is read into host memory, then sent from there', () => {
 test('is cancelled when the receiver does not need it any more', () => {
   const { cache, effects, handle, receive } = world();
   receive(3, fetch);
-  expect(receive(3, { kind: 'unwanted', id: 'r' })).toBeUndefined();
+  expect(receive(3, { kind: 'cancelPrefix', id: 'r' })).toBeUndefined();
   cache.check();
   expect(handle({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toContain('does not wait for it');
   expect(effects.map(({ kind }) => kind)).toEqual(['readSsd']);

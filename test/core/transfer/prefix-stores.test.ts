@@ -80,7 +80,7 @@ describe('a store', () => {
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(2);
     receive(1, offer(1, 6));
     expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.2', from: 2, blocks: 6 }]);
-    expect(receive(1, { kind: 'missing', id: 'take 3.2' })).toBeUndefined();
+    expect(receive(1, { kind: 'prefixMissing', id: 'take 3.2' })).toBeUndefined();
     expect(moves.moving).toBe(0);
     expect(cache.lower?.host.arriving).toBe(0);
   });
@@ -91,7 +91,7 @@ describe('a store', () => {
     asked();
     clock.nowUs = moves.nextUs;
     expect(clock.nowUs).toBe(10_000_000);
-    expect(asked()).toEqual([{ to: 1, kind: 'unwanted', name: 'take 3.1' }]);
+    expect(asked()).toEqual([{ to: 1, kind: 'cancelPrefix', name: 'take 3.1' }]);
     receive(1, offer(1, 4));
     expect(asked()).toHaveLength(1);
     expect(moves.nextUs - clock.nowUs).toBe(20_000_000);

@@ -68,7 +68,7 @@ export class PrefixWires {
 
   /** An instance is about to hear of this. */
   hears(at: number, event: InstanceEvent): void {
-    if (event.kind === 'peer' && event.message.kind === 'missing') this.#close(at, event.message.id);
+    if (event.kind === 'peer' && event.message.kind === 'prefixMissing') this.#close(at, event.message.id);
   }
 
   apply(at: number, effect: InstanceEffect): void {
@@ -121,7 +121,7 @@ export class PrefixWires {
 
   #ask(at: number, from: number, message: Extract<PeerMessage, { kind: 'fetch' }>): void {
     const { id } = message;
-    if (this.#gone.has(from)) this.#tell(at, at, { kind: 'peer', from, message: { kind: 'missing', id } });
+    if (this.#gone.has(from)) this.#tell(at, at, { kind: 'peer', from, message: { kind: 'prefixMissing', id } });
     else this.#tell(at, from, { kind: 'peer', from: at, message });
     const landing = this.#landings.get(`${at} ${id}`);
     if (landing !== undefined) this.#asked.set(`${from} ${at} ${id}`, landing);
@@ -240,7 +240,7 @@ export class PrefixWires {
       if (at !== gone && source !== gone) continue;
       this.#streams.delete(name);
       if (at === gone && source !== 'ssd')
-        this.#tell(source, source, { kind: 'peer', from: gone, message: { kind: 'unwanted', id } });
+        this.#tell(source, source, { kind: 'peer', from: gone, message: { kind: 'cancelPrefix', id } });
     }
     for (const [name, landing] of [...this.#asked]) {
       const [source, at, id = ''] = name.split(' ');

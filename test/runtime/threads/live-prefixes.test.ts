@@ -5,7 +5,7 @@ import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
 
 const expected = { kind: 'expectPrefix', id: 'r', from: 1, pages: Int32Array.of(4, 5) } as const;
-const missing = { kind: 'missing', id: 'r' } as const;
+const missing = { kind: 'prefixMissing', id: 'r' } as const;
 
 /** Opens and closes receive buffers; sends nothing. */
 function receiveBuffers(): { readonly messenger: Messenger; readonly open: Set<string> } {

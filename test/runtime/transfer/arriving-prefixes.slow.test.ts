@@ -200,7 +200,7 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
     pair.send(receiveBuffer, 3, pair.layers);
     expect(bits(pair.heard.get(request.id))).toEqual(bits(expected));
     await pair.idle();
-    expect(pair.said.some((wire) => wire.kind === 'message' && wire.message.kind === 'unwanted')).toBe(true);
+    expect(pair.said.some((wire) => wire.kind === 'message' && wire.message.kind === 'cancelPrefix')).toBe(true);
     pair.messenger.stop(receiveBuffer);
   });
 
@@ -209,7 +209,7 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
     pair.cancel(request.id);
     await pair.until(() =>
       pair.said.some(
-        (wire) => wire.kind === 'message' && wire.message.kind === 'unwanted' && wire.message.id === request.id,
+        (wire) => wire.kind === 'message' && wire.message.kind === 'cancelPrefix' && wire.message.id === request.id,
       ),
     );
     await pair.idle();

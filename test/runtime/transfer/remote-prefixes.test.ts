@@ -38,7 +38,7 @@ const fetches = (id: RequestId): PrefixPeerWire => ({
   ...{ kind: 'message', receiveBuffer: 'there' },
   message: { kind: 'fetch', id, chain, from: 0 },
 });
-const says = (kind: 'missing' | 'unwanted', id: RequestId) =>
+const says = (kind: 'prefixMissing' | 'cancelPrefix', id: RequestId) =>
   ({ kind: 'message', message: { kind, id }, receiveBuffer: undefined }) as const;
 
 async function pair() {
@@ -62,19 +62,19 @@ describe('prefixes between processes', () => {
     expect([atA.id, atB.id]).not.toContain('g.1.1/r');
     expect(b.thread.told).toEqual([{ kind: 'peerMessage', from: atB.from, wire: fetches(atB.id) }]);
     b.prefixes.send(atB.from, { kind: 'prefix', id: atB.id, blocks: 1 });
-    a.prefixes.send(atA.from, says('missing', atA.id));
+    a.prefixes.send(atA.from, says('prefixMissing', atA.id));
     await settled();
     expect(a.thread.told.at(-1)).toEqual({
       ...{ kind: 'peerMessage', from: toB },
       wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
     });
-    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toA, wire: says('missing', 'g.1.1/r') });
+    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toA, wire: says('prefixMissing', 'g.1.1/r') });
     a.prefixes.send(toB, { kind: 'prefixReceived', id: 'g.1.1/r' });
-    a.prefixes.send(toB, says('unwanted', 'g.1.1/s'));
+    a.prefixes.send(toB, says('cancelPrefix', 'g.1.1/s'));
     await settled();
     expect(b.thread.told.slice(-2)).toEqual([
       { kind: 'peerMessage', from: atB.from, wire: { kind: 'prefixReceived', id: atB.id } },
-      { kind: 'peerMessage', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
+      { kind: 'peerMessage', from: atB.from, wire: says('cancelPrefix', atB.id.replace('/r', '/s')) },
     ]);
   });
 
@@ -85,8 +85,8 @@ describe('prefixes between processes', () => {
     expect(a.thread.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'gone' } }]);
     expect(a.prefixes.indexOf({ name: 'b', incarnation: 2 })).toBeUndefined();
     a.prefixes.send(toB, fetches('g.1.1/r'));
-    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toB, wire: says('missing', 'g.1.1/r') });
-    a.prefixes.send(toB, says('unwanted', 'g.1.1/r'));
+    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toB, wire: says('prefixMissing', 'g.1.1/r') });
+    a.prefixes.send(toB, says('cancelPrefix', 'g.1.1/r'));
     expect([a.thread.told.length, b.thread.told.length, toA >= 0]).toEqual([2, 0, true]);
   });
 

@@ -124,9 +124,9 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
         if (!this.sends.send(from, id, message)) return `request ${id} is being served`;
         if (this.sends.blocksOf(from, id) > 0) this.offers.asked(nowUs, from, id);
         return undefined;
-      case 'missing':
+      case 'prefixMissing':
         return this.#arrive(id, from, 0);
-      case 'unwanted':
+      case 'cancelPrefix':
         this.offers.left(nowUs, from, id, 0);
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
@@ -248,7 +248,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
 
   cancelFrom(id: RequestId, source: InstanceIndex): void {
     if (this.#hasContents) this.#context.emit({ kind: 'closePrefix', id });
-    this.#context.emit({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+    this.#context.emit({ kind: 'send', to: source, message: { kind: 'cancelPrefix', id } });
   }
 
   ssdReadUs(blocks: number): number {

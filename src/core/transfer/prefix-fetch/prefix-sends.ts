@@ -46,7 +46,7 @@ export class PrefixSends {
     if (this.#sending.has(key)) return false;
     const held = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#context.scheduler) : undefined;
     if (held === undefined) {
-      this.#context.emit({ kind: 'send', to, message: { kind: 'missing', id } });
+      this.#context.emit({ kind: 'send', to, message: { kind: 'prefixMissing', id } });
       return true;
     }
     const { blocks } = held;
