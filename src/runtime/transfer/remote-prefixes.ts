@@ -160,7 +160,11 @@ function incoming(remote: Remote, wire: FetchWire): PeerWire {
     case 'prefixReceived':
       return { kind: 'prefixReceived', id: localIdOf(remote, id) };
     case 'unwanted':
-      return { kind: 'message', message: { kind: 'cancelPrefix', id: localIdOf(remote, id) }, receiveBuffer: undefined };
+      return {
+        kind: 'message',
+        message: { kind: 'cancelPrefix', id: localIdOf(remote, id) },
+        receiveBuffer: undefined,
+      };
     case 'offer': {
       const message = { ...wire, id: localIdOf(remote, id) };
       return { kind: 'message', message, receiveBuffer: undefined };
