@@ -79,7 +79,7 @@ function record(requests: readonly TraceRequest[]) {
         return us;
       },
     },
-    watch: (instance, at, shape, [us]) => {
+    stepListener: (instance, at, shape, [us]) => {
       steps[instance].push({ startedUs: at, us, shape: { ...shape }, deliveredUs: undefined });
     },
     placed: (id, placement) => placed.set(id, placement),

@@ -174,7 +174,7 @@ describe('borrowing', () => {
       role: roles[i],
       machine: {
         ...machine,
-        borrowing: borrowing && { ...borrowing, handsOver: true },
+        borrowing: borrowing && { ...borrowing, handsOff: true },
         handOff: { layerWise: true, receiveTokens: 1500, rechecks: false },
       },
     }));

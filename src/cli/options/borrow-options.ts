@@ -131,7 +131,7 @@ export function withBorrowing(
   const hosts = lenders.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
   const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
-  const handsOver = options.cppGroup === undefined;
+  const handsOff = options.cppGroup === undefined;
   const specs = lenders.map((spec, instance) => ({
     ...spec,
     machine: {
@@ -142,9 +142,9 @@ export function withBorrowing(
         times,
         stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
         hostBlocks: hosts[instance],
-        handsOver,
+        handsOff,
         borrowableBlocks:
-          handsOver || spec.role === 'mixed'
+          handsOff || spec.role === 'mixed'
             ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance]
             : 0,
         rangeBlocks: units[instance],

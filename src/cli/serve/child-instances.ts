@@ -60,8 +60,8 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const shared = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, logFormat, transport };
   const given = { ...shared, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
-  const handsOver = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
-  const switches = own.role === 'mixed' && handsOver ? ['--role-switch'] : [];
+  const handsOff = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
+  const switches = own.role === 'mixed' && handsOff ? ['--role-switch'] : [];
   return [...asFlags(given), ...recheck, ...switches];
 }
 

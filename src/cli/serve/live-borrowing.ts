@@ -145,7 +145,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     instance,
     policy: livePolicy(own, rules),
     times: liveTimes(rules),
-    ...{ stagingBlocks, rangeBlocks, handsOver: true },
+    ...{ stagingBlocks, rangeBlocks, handsOff: true },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
   };
   const attentionAddress =

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
-import type { StepWatch } from '../../sim/engine/executor.ts';
+import type { StepListener } from '../../sim/engine/executor.ts';
 import type { Simulation } from '../../sim/engine/simulation.ts';
 import { loadPlot } from '../../sim/report/load-plot.ts';
 import { type LoadOverTime, LoadRecorder } from '../../sim/report/load-recorder.ts';
@@ -56,8 +56,8 @@ export class RunOutputs {
   }
 
   /** The step observer to create the simulation with. */
-  get watch(): StepWatch | undefined {
-    return this.#timeline?.watch;
+  get stepListener(): StepListener | undefined {
+    return this.#timeline?.stepListener;
   }
 
   /** The load recorder, to be advanced before the simulation; undefined if no output needs the load. */

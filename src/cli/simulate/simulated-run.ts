@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { placementKinds } from '../../core/router/placement/placement.ts';
-import type { StepWatch } from '../../sim/engine/executor.ts';
+import type { StepListener } from '../../sim/engine/executor.ts';
 import { Simulation } from '../../sim/engine/simulation.ts';
 import type { Labels } from '../../trace/labels.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
@@ -90,7 +90,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const admission = admissionSettings(options);
   const instances = instanceSpecs(options, admission.kind !== 'none');
   const pipeline = pipelineSettings(options);
-  return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
+  return replay(workload, instanceNames(instances), options, labelsOf(options), (stepListener) => {
     return new Simulation({
       ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
@@ -102,7 +102,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       pipeline,
       faults: faultPlan(options, instances.length),
       checking: options.check,
-      watch,
+      stepListener,
     });
   });
 }
@@ -116,10 +116,10 @@ async function replay(
   names: readonly string[],
   options: OutputOptions,
   labels: Labels,
-  create: (watch: StepWatch | undefined) => Simulation,
+  create: (stepListener: StepListener | undefined) => Simulation,
 ): Promise<Simulation> {
   const outputs = await RunOutputs.open(options, names);
-  const simulation = create(outputs.watch);
+  const simulation = create(outputs.stepListener);
   const recorder = outputs.recorderOf(simulation);
   for await (const { requests, share } of workload) {
     for (const request of requests) {

@@ -1,6 +1,6 @@
 // The steps of a simulated run as a Chrome trace in a file, written during the run.
 import { type FileHandle, open } from 'node:fs/promises';
-import type { StepWatch } from '../../sim/engine/executor.ts';
+import type { StepListener } from '../../sim/engine/executor.ts';
 import { StepTimeline } from '../../sim/engine/step-timeline.ts';
 import { timelineEnd, timelineStart } from '../../trace/timeline.ts';
 import type { Span } from '../../trace/transform.ts';
@@ -28,8 +28,8 @@ export class TimelineFile {
     return new TimelineFile(file, path, window);
   }
 
-  get watch(): StepWatch {
-    return this.#steps.watch;
+  get stepListener(): StepListener {
+    return this.#steps.addSteps;
   }
 
   /** Writes the steps since the last flush. */

@@ -50,7 +50,7 @@ function handOffConfig({ handOff, borrowing }: ComponentsConfig): HandOffConfig 
   return {
     ...handOff,
     layerWise: handOff.layerWise || borrowing !== undefined,
-    reservesFirst: borrowing?.handsOver,
+    reservesFirst: borrowing?.handsOff,
   };
 }
 

@@ -63,7 +63,7 @@ export class Cluster implements ClusterHost {
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.#timers = instances.map((_, index) => queue.timer(() => this.#timerFired(index)));
     this.executors = instances.map(
-      ({ machine }, index) => new SimulatedExecutor(machine, queue, this.#timers[index], index, config.watch),
+      ({ machine }, index) => new SimulatedExecutor(machine, queue, this.#timers[index], index, config.stepListener),
     );
     this.network = new Network({
       nics: instances.map(({ nic }) => nic),

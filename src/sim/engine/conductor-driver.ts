@@ -13,7 +13,7 @@ import type { LengthRequest } from '../../core/scheduler/executor/length-request
 import { assertNever } from '../../util/assert-never.ts';
 import type { Outcome } from '../report/outcome.ts';
 import type { Clients } from '../workload/clients.ts';
-import type { ClusterHost, Learned, SimulationConfig } from './simulation-config.ts';
+import type { ClusterHost, LearnedPredictors, SimulationConfig } from './simulation-config.ts';
 
 interface ConductorHost extends ClusterHost {
   readonly sloOf: SloRule;
@@ -25,7 +25,7 @@ interface ConductorHost extends ClusterHost {
 
 export class ConductorDriver {
   readonly #host: ConductorHost;
-  readonly #learned: Learned | undefined;
+  readonly #learned: LearnedPredictors | undefined;
   #conductor: Conductor<LengthRequest>;
   #wakeUs = Number.POSITIVE_INFINITY;
 
@@ -51,7 +51,7 @@ export class ConductorDriver {
   }
 
   /** Learns from an instance's snapshot. */
-  observe(instance: InstanceIndex, snapshot: Parameters<Learned['transfers']['observe']>[1]): void {
+  observe(instance: InstanceIndex, snapshot: Parameters<LearnedPredictors['transfers']['observe']>[1]): void {
     this.#learned?.transfers.observe(instance, snapshot);
   }
 
@@ -177,7 +177,7 @@ export function createConductor(
   });
 }
 
-function learn(prefills: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
+function learn(prefills: LearnedPredictors['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
   if (event.kind === 'generationEvent') prefills.received(nowUs, event.instance, event.id, event.event);
   else if (event.kind === 'prefilled') prefills.prefilled(nowUs, event.id);
 }

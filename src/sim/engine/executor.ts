@@ -19,7 +19,7 @@ type Event = LengthEvent;
 type StepEnd = Extract<Event, { kind: 'stepDone' | 'stepAborted' }>;
 
 /** Called with each run of equal steps as it ends. `shape` is that of its first step; `shape` and `stepUs` are valid during the call. */
-export type StepWatch = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
+export type StepListener = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
 
 /** One run of equal steps at a time; the timer fires at its end. */
 export class SimulatedExecutor {
@@ -27,7 +27,7 @@ export class SimulatedExecutor {
   readonly #queue: EventQueue;
   readonly #timer: Timer;
   readonly #index: number;
-  readonly #watch: StepWatch | undefined;
+  readonly #stepListener: StepListener | undefined;
   readonly #hostLink: HostLink | undefined;
   /** Factor on the time of steps, from the next one on. */
   slowness = 1;
@@ -51,14 +51,14 @@ export class SimulatedExecutor {
     queue: EventQueue,
     timer: Timer,
     index = 0,
-    watch?: StepWatch,
+    stepListener?: StepListener,
   ) {
     this.#cost = cost;
     this.#hostLink = hostLink;
     this.#queue = queue;
     this.#timer = timer;
     this.#index = index;
-    this.#watch = watch;
+    this.#stepListener = stepListener;
   }
 
   get isRunning(): boolean {
@@ -184,7 +184,7 @@ export class SimulatedExecutor {
     if (!this.#running || !this.#hasAll(nowUs) || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
-    if (this.#first !== undefined) this.#watch?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
+    if (this.#first !== undefined) this.#stepListener?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
     const { unanswered } = this.#waits;
     const result = unanswered && { unanswered };
     this.#waits.clear();

@@ -16,7 +16,7 @@ import type { FaultPlan } from '../faults/fault-plan.ts';
 import type { Nic } from '../network/network.ts';
 import type { RetrySettings } from '../workload/retries.ts';
 import type { EventQueue } from './event-queue.ts';
-import type { StepWatch } from './executor.ts';
+import type { StepListener } from './executor.ts';
 
 export interface SsdRates {
   readonly readBytesPerSecond: number;
@@ -43,7 +43,7 @@ export interface Inspection {
 }
 
 /** Predictors that the conductor of a live cluster learns. */
-export interface Learned {
+export interface LearnedPredictors {
   /** Prefill times. */
   readonly prefills: PrefillObserver;
   /** Transfer times of prefixes between instances. */
@@ -96,7 +96,7 @@ export interface SimulationConfig {
   /** Lending among the instances that have a borrowing configuration. */
   readonly lending?: ClusterLendingConfig | undefined;
   /** The conductor learns its predictions as a live one does; undefined: cost models predict. */
-  readonly learned?: Learned | undefined;
+  readonly learned?: LearnedPredictors | undefined;
   /** Instances run as threads with engines do; undefined: messages arrive at once. Not with faults, batch jobs or `checking`: their rules expect prompt delivery. */
   readonly threads?: ThreadTimes | undefined;
   /** Called with each routing decision and its reasons. */
@@ -107,7 +107,7 @@ export interface SimulationConfig {
   readonly faults?: FaultPlan | undefined;
   readonly inspect?: Inspection | undefined;
   /** Called with every step. */
-  readonly watch?: StepWatch | undefined;
+  readonly stepListener?: StepListener | undefined;
 }
 
 /** The cluster as each of its parts sees it; a part's own host interface states what it uses besides. */

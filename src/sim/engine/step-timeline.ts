@@ -2,7 +2,7 @@
 
 import { type TimelineEvent, timelineEvent } from '../../trace/timeline.ts';
 import type { Span } from '../../trace/transform.ts';
-import type { StepWatch } from './executor.ts';
+import type { StepListener } from './executor.ts';
 
 /** Holds its text until `take`. */
 export class StepTimeline {
@@ -31,7 +31,7 @@ export class StepTimeline {
     return text;
   }
 
-  readonly watch: StepWatch = (instance, startedUs, shape, stepUs) => {
+  readonly addSteps: StepListener = (instance, startedUs, shape, stepUs) => {
     if (startedUs >= this.#toUs) return;
     const { rows, decodeRows } = shape;
     const prefillRows = rows - decodeRows;

@@ -101,7 +101,7 @@ describe('the prefix index', () => {
           else if (what === 'late') tell(instance, sent);
           else if (what === 'restart') holder.restart();
           else {
-            index.drop(instance);
+            index.removeInstance(instance);
             expect(index.held(instance)).toBe(0);
             holder.restart();
           }

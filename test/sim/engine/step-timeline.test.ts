@@ -15,9 +15,9 @@ function eventsOf(timeline: StepTimeline) {
 describe('a timeline of steps', () => {
   it('names the kind of each step, and counts its keys through a run of equal steps', () => {
     const timeline = new StepTimeline({ from: 0, to: 1000 }, 10);
-    timeline.watch(0, 0, { ...shape, decodeRows: 0 }, [50]);
-    timeline.watch(0, 50, { ...shape, decodeRows: 4 }, [60]);
-    timeline.watch(0, 110, shape, [7, 8, 9]);
+    timeline.addSteps(0, 0, { ...shape, decodeRows: 0 }, [50]);
+    timeline.addSteps(0, 50, { ...shape, decodeRows: 4 }, [60]);
+    timeline.addSteps(0, 110, shape, [7, 8, 9]);
     expect(eventsOf(timeline).map(({ name, ts, dur, args }) => [name, ts, dur, args.keyRows])).toEqual([
       ['prefill', 0, 50, 100],
       ['prefill and decode', 50, 60, 100],
@@ -30,8 +30,8 @@ describe('a timeline of steps', () => {
 
   it('shows steps that overlap its window, and counts those beyond the maximum', () => {
     const timeline = new StepTimeline({ from: 100, to: 200 }, 3);
-    timeline.watch(0, 80, shape, [10, 10, 20, 20, 20, 20, 20, 20]);
-    timeline.watch(0, 250, shape, [10]);
+    timeline.addSteps(0, 80, shape, [10, 10, 20, 20, 20, 20, 20, 20]);
+    timeline.addSteps(0, 250, shape, [10]);
     expect(eventsOf(timeline).map(({ ts }) => ts)).toEqual([100, 120, 140]);
     expect(timeline.leftOut).toBe(2);
   });

@@ -115,7 +115,7 @@ export class PrefixIndex {
   }
 
   /** The instance has left with all its blocks. Batches of its incarnation are stale from now on. */
-  drop(instance: number): void {
+  removeInstance(instance: number): void {
     this.#begin(instance, this.#incarnation[instance] + 1);
   }
 

@@ -16,7 +16,7 @@ export interface BorrowingConfig {
    * Prompts that no single instance could hold are handed off too: their receive buffer is reserved before they start.
    * Not with pipeline prefill.
    */
-  readonly handsOver?: boolean | undefined;
+  readonly handsOff?: boolean | undefined;
   /** Blocks that all other instances together may lend, plus those of the instance's own host memory. */
   readonly borrowableBlocks: number;
   /** Blocks that move together: those of one attention range. */

@@ -292,7 +292,7 @@ export class Placer<Request> {
   instanceFailed(instance: InstanceIndex): void {
     this.#view.up[instance] = 0;
     this.#isIndexChecked = false;
-    this.#index?.drop(instance);
+    this.#index?.removeInstance(instance);
   }
 
   /** The instance is up, and its cache is unknown. */
