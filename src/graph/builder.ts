@@ -119,7 +119,15 @@ export class GraphBuilder {
       logits = this.#emit(vocabulary, (out) => ({ kind: 'softcap', cap: softcap, x: raw, out }));
     }
     const groups: readonly LayerGroup[] = this.#groups;
-    return { tensors: this.#tensors, nodes: this.#nodes, logits, groups, vocabularyNames: this.#vocabularyNames };
+    return {
+      tensors: this.#tensors,
+      nodes: this.#nodes,
+      inputs: [],
+      outputs: [],
+      logits,
+      groups,
+      vocabularyNames: this.#vocabularyNames,
+    };
   }
 
   columns(tensor: TensorId): number {

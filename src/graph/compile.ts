@@ -50,10 +50,15 @@ export interface Compiled {
   readonly program: Program;
   readonly linears: readonly LinearSource[];
   readonly vectors: readonly VectorSource[];
+  /** f32 buffers of the graph's inputs, to be written before a step. */
+  readonly inputs: readonly BufferId[];
+  /** f32 buffers of the graph's outputs, to be read after a step. */
+  readonly outputs: readonly BufferId[];
 }
 
 export function compile(graph: Graph, options: CompileOptions): Compiled {
   const compiler = new Compiler(graph, options);
+  compiler.begin();
   for (const [index, node] of graph.nodes.entries()) compiler.emit(node, index);
   return compiler.finish();
 }
@@ -61,7 +66,7 @@ export function compile(graph: Graph, options: CompileOptions): Compiled {
 /** How a buffer holds a tensor: plain float32, or rounded to an input form. */
 type Storage = 'plain' | InputForm;
 /** Ops that can write their output in the form that its reader requires. */
-const roundsOutput: ReadonlySet<Node['kind']> = new Set(['norm', 'attention', 'glu', 'activate']);
+const roundsOutput: ReadonlySet<Node['kind']> = new Set(['norm', 'attention', 'waitPartial', 'glu', 'activate']);
 
 class Compiler {
   readonly #graph: Graph;
@@ -81,6 +86,12 @@ class Compiler {
     this.#options = options;
     this.#readers = readersOf(graph);
     this.#requiredStorages = requiredStorages(graph, (segments) => this.#inputForm(segments));
+  }
+
+  /** The inputs of the graph arrive in buffers of their own. */
+  begin(): void {
+    for (const tensor of this.#graph.inputs) this.#push({ kind: 'waitRows', out: this.#allocate(tensor, 'plain') });
+    for (const tensor of this.#graph.inputs) this.#convert(tensor);
   }
 
   emit(node: Node, index: number): void {
@@ -105,6 +116,17 @@ class Compiler {
       case 'attention':
         this.#attention(node);
         break;
+      case 'sendQ':
+        this.#sendQ(node);
+        return;
+      case 'sendKV':
+        this.#sendKV(node);
+        return;
+      case 'waitPartial': {
+        const { kind, layer, heads, kvHeads, headDim } = node;
+        this.#push({ kind, layer, heads, kvHeads, headDim, out: this.#define(node.out, kind) });
+        break;
+      }
       case 'gather':
         this.#push({ kind: 'gather', x: this.#read(node.x), out: this.#define(node.out) });
         break;
@@ -114,11 +136,7 @@ class Compiler {
         break;
       }
       case 'add':
-        this.#push({
-          kind: 'add',
-          x: this.#read(node.right),
-          residual: this.#updateInPlace(node.left, index, node.out),
-        });
+        this.#add(node, index);
         break;
       case 'softcap':
         this.#push({ kind: 'softcap', cap: node.cap, x: this.#updateInPlace(node.x, index, node.out) });
@@ -130,10 +148,21 @@ class Compiler {
   }
 
   finish(): Compiled {
-    const logits = this.#read(this.#graph.logits);
+    const { logits: rows, groups } = this.#graph;
+    const inputs = this.#ops.flatMap((op) => (op.kind === 'waitRows' ? [op.out] : []));
+    const outputs = this.#graph.outputs.map((tensor) => this.#read(tensor));
+    for (const x of outputs) this.#push({ kind: 'rowsReady', x });
+    const logits = rows === undefined ? undefined : this.#read(rows);
     const { kvType } = this.#options;
-    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType, groups: this.#graph.groups };
-    return { program, linears: this.#linears.values, vectors: this.#vectors.values };
+    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType, groups };
+    return { program, linears: this.#linears.values, vectors: this.#vectors.values, inputs, outputs };
+  }
+
+  /** The sum replaces the residual stream, or the other operand where the residual stream is read again. */
+  #add(node: Node & { kind: 'add' }, index: number): void {
+    const isReadAgain = this.#readers[node.left]?.at(-1) !== index;
+    const [kept, replaced] = isReadAgain ? [node.left, node.right] : [node.right, node.left];
+    this.#push({ kind: 'add', x: this.#read(kept), residual: this.#updateInPlace(replaced, index, node.out) });
   }
 
   #norm(node: Node & { kind: 'norm' }, index: number): void {
@@ -178,18 +207,16 @@ class Compiler {
 
   #attention(node: Node & { kind: 'attention' }): void {
     const { layer, heads, kvHeads, headDim, rope, eps, scale, window, softcap } = node;
-    const gain = (ref: GainRef | undefined) => (ref === undefined ? undefined : this.#gain(ref, headDim));
-    const q = this.#buffers.push({ rows: 'token', columns: heads * headDim, kind: 'query' }) - 1;
+    const q = this.#query(heads * headDim);
     this.#push({
       kind: 'qkv',
       layer,
       heads,
       kvHeads,
       headDim,
-      rope: rope === undefined ? undefined : this.#vector({ kind: 'rope', spec: rope }),
-      rotaryDim: rope?.rotaryDim ?? 0,
-      qNorm: gain(node.qNorm),
-      kNorm: gain(node.kNorm),
+      ...this.#rotation(rope),
+      qNorm: this.#headGain(node.qNorm, headDim),
+      kNorm: this.#headGain(node.kNorm, headDim),
       eps,
       x: this.#single(node),
       out: q,
@@ -201,6 +228,34 @@ class Compiler {
     const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;
     const scores = { scale, window, softcap, slopes, stats: undefined };
     this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, ...scores, q, out });
+  }
+
+  #sendQ(node: Node & { kind: 'sendQ' }): void {
+    const { kind, layer, heads, kvHeads, headDim, rope, qNorm, eps } = node;
+    const shape = { layer, heads, kvHeads, headDim, ...this.#rotation(rope), eps };
+    const out = this.#query(heads * headDim);
+    this.#push({ kind, ...shape, qNorm: this.#headGain(qNorm, headDim), x: this.#single(node), out });
+  }
+
+  #sendKV(node: Node & { kind: 'sendKV' }): void {
+    const { kind, layer, heads, kvHeads, headDim, rope, kNorm, eps } = node;
+    const shape = { layer, heads, kvHeads, headDim, ...this.#rotation(rope), eps };
+    const out = this.#query(2 * kvHeads * headDim);
+    this.#push({ kind, ...shape, kNorm: this.#headGain(kNorm, headDim), x: this.#single(node), out });
+  }
+
+  #query(columns: number): BufferId {
+    return this.#buffers.push({ rows: 'token', columns, kind: 'query' }) - 1;
+  }
+
+  #rotation(spec: RopeSpec | undefined): { readonly rope: VectorId | undefined; readonly rotaryDim: number } {
+    return spec === undefined
+      ? { rope: undefined, rotaryDim: 0 }
+      : { rope: this.#vector({ kind: 'rope', spec }), rotaryDim: spec.rotaryDim };
+  }
+
+  #headGain(gain: GainRef | undefined, headDim: number): VectorId | undefined {
+    return gain === undefined ? undefined : this.#gain(gain, headDim);
   }
 
   /** Adds conversions to the storages that readers require and the producing op did not write. */
@@ -238,7 +293,7 @@ class Compiler {
     return buffer;
   }
 
-  #single(node: Node & { kind: 'glu' | 'attention' }): BufferId {
+  #single(node: Node & { kind: 'glu' | 'attention' | 'sendQ' | 'sendKV' }): BufferId {
     const [x, ...more] = node.x;
     if (x === undefined || more.length > 0) {
       throw new Error(
@@ -288,6 +343,7 @@ function requiredStorages(
     const storage = node.kind === 'linear' ? inputForm(node.segments) : 'plain';
     for (const x of nodeInputs(node)) storages.set(x, (storages.get(x) ?? new Set()).add(storage));
   }
+  for (const x of graph.outputs) storages.set(x, (storages.get(x) ?? new Set()).add('plain'));
   return storages;
 }
 

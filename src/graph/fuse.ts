@@ -25,7 +25,7 @@ export function narrowToLogitRows(graph: Graph): Graph {
   const gathered = new Map<TensorId, TensorId>();
   const nodes: Node[] = [];
   for (const node of graph.nodes) {
-    if (node.kind === 'attention' || nodeOutputs(node).every((out) => everyRow.has(out))) {
+    if (nodeOutputs(node).every((out) => everyRow.has(out))) {
       nodes.push(node);
       continue;
     }
@@ -40,18 +40,21 @@ export function narrowToLogitRows(graph: Graph): Graph {
   return { ...graph, tensors, nodes };
 }
 
-/** Attention writes K and V of every token, so all of its ancestors need every token's row. */
+/** Nodes with rows of every token, whatever reads their output. */
+const ofEveryToken: ReadonlySet<Node['kind']> = new Set(['attention', 'sendQ', 'sendKV', 'waitPartial']);
+
+/** Attention stores K and V of every token, so all of its ancestors need every token's row. */
 function tensorsForAttention(graph: Graph): ReadonlySet<TensorId> {
-  const needed = new Set<TensorId>();
+  const needed = new Set<TensorId>([...graph.inputs, ...graph.outputs]);
   for (const node of [...graph.nodes].reverse()) {
-    if (node.kind !== 'attention' && !nodeOutputs(node).some((out) => needed.has(out))) continue;
+    if (!ofEveryToken.has(node.kind) && !nodeOutputs(node).some((out) => needed.has(out))) continue;
     for (const tensor of [...nodeInputs(node), ...nodeOutputs(node)]) needed.add(tensor);
   }
   return needed;
 }
 
 /**
- * Merges linears with the same input that are read together (q | k | v, gate | up) into one linear of several segments.
+ * Merges linears with the same input that are read together (q | k | v, k | v, gate | up) into one linear of several segments.
  */
 export function mergeLinears(graph: Graph): Graph {
   const readers = readersOf(graph);
@@ -59,7 +62,7 @@ export function mergeLinears(graph: Graph): Graph {
   const tensors = [...graph.tensors];
   const replaced = new Map<Node, Node | undefined>();
   for (const node of graph.nodes) {
-    if ((node.kind !== 'glu' && node.kind !== 'attention') || node.x.length < 2) continue;
+    if (!isJoining(node) || node.x.length < 2) continue;
     const linears = node.x.map((x) => producer.get(x)).filter((p) => p?.kind === 'linear');
     const first = linears[0];
     const unshared = node.x.every((x) => readers[x]?.length === 1);
@@ -77,6 +80,11 @@ export function mergeLinears(graph: Graph): Graph {
     return now === undefined ? [] : [now];
   });
   return { ...graph, tensors, nodes };
+}
+
+/** True if the node reads several tensors as one, concatenated. */
+function isJoining(node: Node): node is Extract<Node, { readonly x: readonly TensorId[] }> {
+  return node.kind === 'glu' || node.kind === 'attention' || node.kind === 'sendQ' || node.kind === 'sendKV';
 }
 
 /** Fuses a residual add into the norm that follows it; the sum is written in place to the residual stream. */

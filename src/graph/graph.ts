@@ -78,12 +78,38 @@ export type Node =
       readonly out: TensorId;
     } & HeadShape)
   /** Token rows that need logits, compacted. */
-  | { readonly kind: 'gather'; readonly x: TensorId; readonly out: TensorId };
+  | { readonly kind: 'gather'; readonly x: TensorId; readonly out: TensorId }
+  /** `x` concatenated begins with q, which leaves for the attention workers, normalised and rotated. */
+  | ({
+      readonly kind: 'sendQ';
+      readonly layer: LayerRef;
+      readonly rope: RopeSpec | undefined;
+      readonly qNorm: GainRef | undefined;
+      readonly eps: number;
+      readonly x: readonly TensorId[];
+    } & HeadShape)
+  /** `x` concatenated ends with k | v, which leave for the attention workers, k normalised and rotated. */
+  | ({
+      readonly kind: 'sendKV';
+      readonly layer: LayerRef;
+      readonly rope: RopeSpec | undefined;
+      readonly kNorm: GainRef | undefined;
+      readonly eps: number;
+      readonly x: readonly TensorId[];
+    } & HeadShape)
+  /** The layer's attention of every row, as the attention workers return it. */
+  | ({ readonly kind: 'waitPartial'; readonly layer: LayerRef; readonly out: TensorId } & HeadShape);
+
+export type AttentionNode = Node & { readonly kind: 'attention' };
 
 export interface Graph {
   readonly tensors: readonly TensorSpec[];
   readonly nodes: readonly Node[];
-  readonly logits: TensorId;
+  /** Tensors that are given before the first node runs; none in the graph of a whole model. */
+  readonly inputs: readonly TensorId[];
+  /** Tensors that remain after the last node, besides the logits; none in the graph of a whole model. */
+  readonly outputs: readonly TensorId[];
+  readonly logits: TensorId | undefined;
   readonly groups: readonly LayerGroup[];
   /** Stored matrices with a row for each token of the vocabulary. */
   readonly vocabularyNames: ReadonlySet<string>;
@@ -93,6 +119,7 @@ export interface Graph {
 export function nodeInputs(node: Node): readonly TensorId[] {
   switch (node.kind) {
     case 'embed':
+    case 'waitPartial':
       return [];
     case 'norm':
       return node.add === undefined ? [node.x] : [node.x, node.add.residual];
@@ -103,6 +130,8 @@ export function nodeInputs(node: Node): readonly TensorId[] {
       return [node.x];
     case 'glu':
     case 'attention':
+    case 'sendQ':
+    case 'sendKV':
       return node.x;
     case 'add':
       return [node.left, node.right];
@@ -111,6 +140,7 @@ export function nodeInputs(node: Node): readonly TensorId[] {
 
 /** Tensors that a node writes. */
 export function nodeOutputs(node: Node): readonly TensorId[] {
+  if (node.kind === 'sendQ' || node.kind === 'sendKV') return [];
   return node.kind === 'norm' && node.add !== undefined ? [node.out, node.add.sum] : [node.out];
 }
 
@@ -118,6 +148,7 @@ export function nodeOutputs(node: Node): readonly TensorId[] {
 export function withInputs(node: Node, rename: (tensor: TensorId) => TensorId): Node {
   switch (node.kind) {
     case 'embed':
+    case 'waitPartial':
       return node;
     case 'norm':
       return {
@@ -132,18 +163,21 @@ export function withInputs(node: Node, rename: (tensor: TensorId) => TensorId): 
       return { ...node, x: rename(node.x) };
     case 'glu':
     case 'attention':
+    case 'sendQ':
+    case 'sendKV':
       return { ...node, x: node.x.map(rename) };
     case 'add':
       return { ...node, left: rename(node.left), right: rename(node.right) };
   }
 }
 
-/** Indices of the nodes that read each tensor, in order. */
+/** Indices of the nodes that read each tensor, in order. An output of the graph is read after the last node. */
 export function readersOf(graph: Graph): readonly (readonly number[])[] {
   const readers: number[][] = graph.tensors.map(() => []);
   graph.nodes.forEach((node, index) => {
     for (const tensor of nodeInputs(node)) readers[tensor]?.push(index);
   });
+  for (const tensor of graph.outputs) readers[tensor]?.push(graph.nodes.length);
   return readers;
 }
 

@@ -130,6 +130,8 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
     case 'convert':
     case 'gather':
     case 'qkv':
+    case 'sendQ':
+    case 'sendKV':
       return { ...op, x: rename(op.x), out: rename(op.out) };
     case 'add':
       return { ...op, x: rename(op.x), residual: rename(op.residual) };
@@ -137,6 +139,7 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
     case 'rowsReady':
       return { ...op, x: rename(op.x) };
     case 'waitRows':
+    case 'waitPartial':
       return { ...op, out: rename(op.out) };
     case 'layerReady':
     case 'waitLayer':

@@ -19,8 +19,11 @@ export function opReads(op: Op): readonly BufferId[] {
     case 'qkv':
     case 'gather':
     case 'rowsReady':
+    case 'sendQ':
+    case 'sendKV':
       return [op.x];
     case 'waitRows':
+    case 'waitPartial':
       return [op.out];
     case 'attention':
       return [op.q];

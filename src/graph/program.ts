@@ -143,7 +143,40 @@ export type Op =
       readonly out: BufferId;
     }
   /** Token rows that need logits, compacted (f32 to f32). */
-  | { readonly kind: 'gather'; readonly x: BufferId; readonly out: BufferId };
+  | { readonly kind: 'gather'; readonly x: BufferId; readonly out: BufferId }
+  /**
+   * On a model worker: the first heads * headDim columns of x (f32) are q. Normalised and rotated per head like `qkv`,
+   * its rows go to `out` (query, rounded to the KV type) and from there to the attention workers of the layer.
+   */
+  | ({
+      readonly kind: 'sendQ';
+      readonly layer: LayerRef;
+      readonly rope: VectorId | undefined;
+      readonly rotaryDim: number;
+      readonly qNorm: VectorId | undefined;
+      readonly eps: number;
+      readonly x: BufferId;
+      readonly out: BufferId;
+    } & HeadShape)
+  /**
+   * On a model worker: the last 2 * kvHeads * headDim columns of x (f32) are k | v. With k normalised and rotated per
+   * head like `qkv`, both go to `out` (query: k | v, rounded to the KV type) and from there to the attention workers.
+   */
+  | ({
+      readonly kind: 'sendKV';
+      readonly layer: LayerRef;
+      readonly rope: VectorId | undefined;
+      readonly rotaryDim: number;
+      readonly kNorm: VectorId | undefined;
+      readonly eps: number;
+      readonly x: BufferId;
+      readonly out: BufferId;
+    } & HeadShape)
+  /**
+   * On a model worker: waits for the attention of every row (tokens, heads * headDim) from the attention workers of the
+   * layer. Without attention workers `out` keeps what was written to it.
+   */
+  | ({ readonly kind: 'waitPartial'; readonly layer: LayerRef; readonly out: BufferId } & HeadShape);
 
 export interface Program {
   readonly buffers: readonly BufferSpec[];

@@ -25,7 +25,10 @@ const opCodes = {
   waitLayer: 13,
   rowsReady: 14,
   waitRows: 15,
-} as const satisfies Record<Op['kind'], number>;
+} as const satisfies Record<Exclude<Op['kind'], ModelWorkerOp>, number>;
+/** The native kernels do not have these ops yet. */
+type ModelWorkerOp = 'sendQ' | 'sendKV' | 'waitPartial';
+
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
 
@@ -70,6 +73,8 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   });
   const floats: number[] = [];
   for (const op of program.ops) {
+    if (op.kind === 'sendQ' || op.kind === 'sendKV' || op.kind === 'waitPartial')
+      throw new Error(`Cannot run the program: the native kernels have no op ${op.kind}`);
     const encoded = encodeOp(op);
     ints.push(opCodes[op.kind], ...encoded.ints);
     floats.push(...encoded.floats);
@@ -77,7 +82,10 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   return { ints: Int32Array.from(ints), floats: Float64Array.from(floats) };
 }
 
-function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: readonly number[] } {
+function encodeOp(op: Exclude<Op, { readonly kind: ModelWorkerOp }>): {
+  readonly ints: readonly number[];
+  readonly floats: readonly number[];
+} {
   switch (op.kind) {
     case 'embed': {
       const positions = [op.positions?.offset ?? 0, op.positions?.table ?? absent];

@@ -179,8 +179,23 @@ test('a tensor that is read again is not changed in place', () => {
   const b = new GraphBuilder();
   const x = b.embed('embed', 10, 16);
   const y = b.linear(x, 'w', 16);
-  const graph = b.head(b.add(b.add(x, y), x), 'head', 10);
+  const graph = b.head(b.add(b.add(b.add(x, y), x), y), 'head', 10);
   expect(() => compile(graph, { inputForm: () => 'f32', kvType: 'f32' })).toThrow('changed in place is read again');
+});
+
+test('a sum replaces its other operand if the residual stream is read again', () => {
+  const b = new GraphBuilder();
+  const x = b.embed('embed', 10, 16);
+  const y = b.linear(x, 'w', 16);
+  const graph = b.head(b.add(b.add(x, y), x), 'head', 10);
+  const { program } = compile(graph, { inputForm: () => 'bf16', kvType: 'f32' });
+  const [embed, , product, first, second] = program.ops;
+  const adds = [first, second].map((op) => (op.kind === 'add' ? [op.x, op.residual] : []));
+  const [stream, projected] = [embed, product].map((op) => ('out' in op ? op.out : undefined));
+  expect(adds).toEqual([
+    [stream, projected],
+    [stream, projected],
+  ]);
 });
 
 test('all layers share one RoPE table', () => {

@@ -43,7 +43,7 @@ test('rows that attention needs stay; other nodes run on logit rows', () => {
     const rows = tensorSpec(graph, node.kind === 'norm' ? node.out : nodeOutputs(node)[0]).rows;
     expect(rows).toBe(index <= lastAttention ? 'token' : 'logit');
   }
-  expect(tensorSpec(graph, graph.logits)).toEqual({ rows: 'logit', columns: 96 });
+  expect(tensorSpec(graph, graph.logits ?? -1)).toEqual({ rows: 'logit', columns: 96 });
 });
 
 test('q, k and v become one linear of three segments, in that order; gate and up one of two', () => {

@@ -1,7 +1,7 @@
 // Random models of any size in both file formats with the same values, for tests that need no trained model.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { GainRef, Graph, WeightRef } from '../../src/graph/graph.ts';
+import { type GainRef, type Graph, nodeOutputs, type WeightRef } from '../../src/graph/graph.ts';
 import { buildGraph } from '../../src/models/registry.ts';
 import { huggingFaceConfig } from '../../src/weights/hugging-face/hf-config.ts';
 import { quantise } from '../../src/weights/quants/quantise.ts';
@@ -78,7 +78,7 @@ function modelTensors(graph: Graph): ModelTensor[] {
     name === undefined ? [] : [{ name, shape: [size], mean, deviation: 0.1 }];
   const gain = (ref: GainRef | undefined, size: number) => vector(ref?.name, size, 1 - (ref?.offset ?? 0));
   return graph.nodes.flatMap((node): ModelTensor[] => {
-    const columns = graph.tensors[node.out].columns;
+    const columns = graph.tensors[nodeOutputs(node)[0]].columns;
     switch (node.kind) {
       case 'embed': {
         const { weight, positions } = node;

@@ -184,35 +184,58 @@ function mergeHead(parts: readonly PartialBuffers[], row: number, head: number, 
   for (let i = 0; i < headDim; i++) result[i] = total === 0 ? 0 : sums[i] / total;
 }
 
-export interface QkvTask extends HeadShape {
+/** How each head of q or k is prepared before attention. */
+export interface HeadTransform {
+  readonly headDim: number;
   readonly rope: Float32Array | undefined;
   readonly rotaryDim: number;
-  readonly qNorm: Float32Array | undefined;
-  readonly kNorm: Float32Array | undefined;
+  readonly gain: Float32Array | undefined;
   readonly eps: number;
+}
+
+export interface QkvTask extends HeadShape {
+  readonly q: HeadTransform;
+  readonly k: HeadTransform;
   readonly x: RowBuffer;
   readonly query: RowBuffer;
 }
 
 /** Normalises and rotates q and k of every row, and writes K and V to their slots and q to the query buffer. */
 export function runQkv(task: QkvTask, step: Step, pages: (sequence: number) => PageOf, pool: ReferencePool): void {
+  runSendQ({ transform: task.q, x: task.x, out: task.query }, step);
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     const pageOf = pages(sequence);
     for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
       const position = step.positions[row];
-      writeQuery(task, row, position);
       writeKeyValue(task, row, position, pageOf(position), pool);
     }
   }
 }
 
-function writeQuery(task: QkvTask, row: number, position: number): void {
-  const { heads, headDim } = task;
-  const out = rowOf(task.query, row);
-  out.set(rowOf(task.x, row).subarray(0, heads * headDim));
-  for (let head = 0; head < heads; head++)
-    rotateHead(task, out.subarray(head * headDim, (head + 1) * headDim), task.qNorm, position);
-  finishRow(task.query, row);
+export interface SendTask {
+  readonly transform: HeadTransform;
+  readonly x: RowBuffer;
+  readonly out: RowBuffer;
+}
+
+/** Normalises and rotates q, the first columns of every row, into the query buffer. */
+export function runSendQ({ transform, x, out }: SendTask, step: Step): void {
+  for (const [row, position] of step.positions.entries()) {
+    const into = rowOf(out, row);
+    into.set(rowOf(x, row).subarray(0, out.columns));
+    rotateHeads(transform, into, position);
+    finishRow(out, row);
+  }
+}
+
+/** Normalises and rotates k of k | v, the last columns of every row, into the buffer. */
+export function runSendKV({ transform, x, out }: SendTask, step: Step): void {
+  for (const [row, position] of step.positions.entries()) {
+    const into = rowOf(out, row);
+    into.set(rowOf(x, row).subarray(x.columns - out.columns));
+    rotateHeads(transform, into.subarray(0, out.columns / 2), position);
+    finishRow(out, row);
+  }
 }
 
 function writeKeyValue(task: QkvTask, row: number, position: number, page: Float32Array, pool: ReferencePool): void {
@@ -224,7 +247,7 @@ function writeKeyValue(task: QkvTask, row: number, position: number, page: Float
     const v = page.subarray(pool.headStart(1, head) + slot).subarray(0, headDim);
     k.set(x.subarray((heads + head) * headDim, (heads + head + 1) * headDim));
     v.set(x.subarray((heads + kvHeads + head) * headDim, (heads + kvHeads + head + 1) * headDim));
-    rotateHead(task, k, task.kNorm, position);
+    rotateHead(task.k, k, position);
     roundKv(pool.spec.type, k);
     roundKv(pool.spec.type, v);
   }
@@ -234,16 +257,21 @@ function roundKv(type: KvType, values: Float32Array): void {
   if (type === 'bf16') roundAllToBf16(values);
 }
 
+function rotateHeads(transform: HeadTransform, row: Float32Array, position: number): void {
+  const { headDim } = transform;
+  for (let at = 0; at < row.length; at += headDim) rotateHead(transform, row.subarray(at, at + headDim), position);
+}
+
 /** RMS norm of one head if there is a gain, then rotation (rotate-half) of its first dimensions, in place. */
-function rotateHead(task: QkvTask, head: Float32Array, gain: Float32Array | undefined, position: number): void {
+function rotateHead({ rope, rotaryDim, gain, eps }: HeadTransform, head: Float32Array, position: number): void {
   if (gain !== undefined) {
-    const inverse = 1 / Math.sqrt(dot(head, head, 0) / head.length + task.eps);
+    const inverse = 1 / Math.sqrt(dot(head, head, 0) / head.length + eps);
     for (let i = 0; i < head.length; i++) head[i] = head[i] * inverse * gain[i];
   }
-  if (task.rope === undefined) return;
-  const half = task.rotaryDim / 2;
-  const table = task.rope.subarray(position * task.rotaryDim, (position + 1) * task.rotaryDim);
-  if (table.length !== task.rotaryDim)
+  if (rope === undefined) return;
+  const half = rotaryDim / 2;
+  const table = rope.subarray(position * rotaryDim, (position + 1) * rotaryDim);
+  if (table.length !== rotaryDim)
     throw new RangeError(`Cannot rotate a head: position ${position} is past the rope table`);
   for (let i = 0; i < half; i++) {
     const a = head[i];

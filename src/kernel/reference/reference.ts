@@ -18,7 +18,7 @@ import type {
   StepOutcome,
   VectorHandle,
 } from '../backend.ts';
-import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './attention.ts';
+import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv, runSendKV, runSendQ } from './attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './buffers.ts';
 import { checkGroups } from './groups.ts';
 import { Handles } from './handles.ts';
@@ -258,12 +258,22 @@ function runOp(op: Op, state: StepState): void {
     case 'waitLayer':
     case 'waitRows':
     case 'rowsReady':
+    case 'waitPartial':
       // Pages of the reference backend never move between threads: there is nothing to wait for.
       break;
     case 'qkv':
     case 'attention':
       runPaged(op, state);
       break;
+    case 'sendQ':
+    case 'sendKV': {
+      const { headDim, rotaryDim, eps } = op;
+      const gain = vector(op.kind === 'sendQ' ? op.qNorm : op.kNorm);
+      const send = op.kind === 'sendQ' ? runSendQ : runSendKV;
+      const transform = { headDim, rotaryDim, eps, gain, rope: vector(op.rope) };
+      send({ transform, x: buffer(op.x), out: buffer(op.out) }, step);
+      break;
+    }
     case 'merge': {
       const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
       mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(state, op.out));
@@ -323,14 +333,10 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, u
     );
     return;
   }
-  const { rotaryDim, eps } = op;
-  const vectors = { rope: vector(op.rope), qNorm: vector(op.qNorm), kNorm: vector(op.kNorm) };
-  runQkv(
-    { heads, kvHeads, headDim, rotaryDim, eps, ...vectors, x: buffer(op.x), query: buffer(op.out) },
-    step,
-    localPages,
-    pool,
-  );
+  const transform = { headDim, rope: vector(op.rope), rotaryDim: op.rotaryDim, eps: op.eps };
+  const q = { ...transform, gain: vector(op.qNorm) };
+  const k = { ...transform, gain: vector(op.kNorm) };
+  runQkv({ heads, kvHeads, headDim, q, k, x: buffer(op.x), query: buffer(op.out) }, step, localPages, pool);
 }
 
 /** Counts the queries at their servers, and returns their number: one for each sequence, server and layer. */
