@@ -266,14 +266,9 @@ function runOp(op: Op, state: StepState): void {
       runPaged(op, state);
       break;
     case 'sendQ':
-    case 'sendKV': {
-      const { headDim, rotaryDim, eps } = op;
-      const gain = vector(op.kind === 'sendQ' ? op.qNorm : op.kNorm);
-      const send = op.kind === 'sendQ' ? runSendQ : runSendKV;
-      const transform = { headDim, rotaryDim, eps, gain, rope: vector(op.rope) };
-      send({ transform, x: buffer(op.x), out: buffer(op.out) }, step);
+    case 'sendKV':
+      runSend(op, state);
       break;
-    }
     case 'merge': {
       const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
       mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(state, op.out));
@@ -300,6 +295,17 @@ function addPositions(table: Float32Array, offset: number, positions: Int32Array
       throw new RangeError(`Cannot embed: position ${position} + ${offset} is past the table of positions`);
     for (let i = 0; i < values.length; i++) values[i] = values[i] + table[at + i];
   });
+}
+
+/** Ops of a model worker: their rows stay in the buffer, where the reference backend's caller reads them. */
+function runSend(op: Op & { kind: 'sendQ' | 'sendKV' }, { bound, step }: StepState): void {
+  const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
+  const { headDim, rotaryDim, eps } = op;
+  const gain = vector(op.kind === 'sendQ' ? op.qNorm : op.kNorm);
+  const transform = { headDim, rotaryDim, eps, gain, rope: vector(op.rope) };
+  const task = { transform, x: bufferOf(bound, op.x), out: bufferOf(bound, op.out) };
+  if (op.kind === 'sendQ') runSendQ(task, step);
+  else runSendKV(task, step);
 }
 
 /** Ops that access K and V pages. */
