@@ -221,10 +221,7 @@ function runOp(op: Op, state: StepState): void {
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
   switch (op.kind) {
     case 'embed':
-      runEmbed(linearOf(bound, op.table), op.scale, step.tokens, buffer(op.out));
-      if (op.positions !== undefined)
-        addPositions(vectorOf(bound, op.positions.table), op.positions.offset, step.positions, buffer(op.out));
-      for (let row = 0; row < step.tokens.length; row++) finishRow(buffer(op.out), row);
+      runEmbed(op, state);
       break;
     case 'norm': {
       const residual = op.residual === undefined ? undefined : buffer(op.residual);
@@ -279,12 +276,15 @@ function runOp(op: Op, state: StepState): void {
   }
 }
 
-function runEmbed(table: ReferenceLinear, scale: number, tokens: Int32Array, out: RowBuffer): void {
-  tokens.forEach((token, row) => {
+function runEmbed({ table, scale, positions, out: id }: Op & { kind: 'embed' }, { bound, step }: StepState): void {
+  const out = bufferOf(bound, id);
+  step.tokens.forEach((token, row) => {
     const values = rowOf(out, row);
-    table.readRow(token, values);
+    linearOf(bound, table).readRow(token, values);
     if (scale !== 1) for (let i = 0; i < values.length; i++) values[i] = values[i] * scale;
   });
+  if (positions !== undefined) addPositions(vectorOf(bound, positions.table), positions.offset, step.positions, out);
+  for (let row = 0; row < step.tokens.length; row++) finishRow(out, row);
 }
 
 function addPositions(table: Float32Array, offset: number, positions: Int32Array, out: RowBuffer): void {
