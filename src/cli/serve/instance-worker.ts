@@ -12,7 +12,7 @@ import type { Backend } from '../../kernel/backend.ts';
 import { loadNative } from '../../kernel/native/addon.ts';
 import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
 import { PipelineRunner } from '../../runtime/pipeline/pipeline-runner.ts';
-import { collectWhenAsked } from '../../runtime/threads/collection.ts';
+import { collectOnRequest } from '../../runtime/threads/garbage-collection.ts';
 import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
 import { recorded } from '../../runtime/threads/step-record.ts';
 import { StepTracer } from '../../runtime/threads/step-tracer.ts';
@@ -174,7 +174,7 @@ function serve(data: InstanceThreadData<InstanceSettings>): void {
     yieldToGateway();
     const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);
     loop.start();
-    collectWhenAsked();
+    collectOnRequest();
     post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
   } catch (error) {
     post({ kind: 'startFailed', message: error instanceof Error ? error.message : String(error) });

@@ -14,6 +14,7 @@ import type { PipelineSettings } from '../../core/router/placement/placer.ts';
 import { TokenPlacement } from '../../core/router/placement/token-placement.ts';
 import { tokenRequests } from '../../core/router/token-requests.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import { CatchUpDriver } from '../snapshots/catch-up-driver.ts';
 import {
   canServe,
   countsOf,
@@ -21,7 +22,6 @@ import {
   snapshotAfterLoss,
   storeRoleIsFixed,
 } from '../snapshots/metric-snapshots.ts';
-import { CatchUpDriver } from '../snapshots/snapshot-reader.ts';
 import { readSnapshot } from '../snapshots/snapshot-store.ts';
 import { ConductorDriver, type ForwardTargets } from '../threads/conductor-driver.ts';
 import type { BlockRoot } from '../threads/thread-protocol.ts';
@@ -271,7 +271,7 @@ export class ClusterGateway extends ConductorDriver implements PeerHandler<Insta
   /** Replaces the incarnations that instances count by the conductor's, which are sessions. */
   #createCatchUp({ bus: { snapshots } }: ClusterGatewayOptions): CatchUpDriver {
     return new CatchUpDriver({
-      requestSnapshot: (instance, unreadable) => this.#send(instance, { kind: 'requestSnapshot', unread: unreadable }),
+      requestSnapshot: (instance, unreadable) => this.#send(instance, { kind: 'requestSnapshot', unreadable }),
       readSnapshot: async (instance, number) => {
         const { name, incarnation } = this.#slots[instance]?.peer?.member ?? {};
         return name === undefined || incarnation === undefined

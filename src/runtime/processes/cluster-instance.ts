@@ -2,13 +2,14 @@
 import { type Agreement, identityOf } from '../../core/membership/agreement.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { KvEventBatch } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import { assertNever } from '../../util/assert-never.ts';
+import { ArchiveDriver, limitSnapshot } from '../snapshots/archive-driver.ts';
 import { emptySnapshot } from '../snapshots/metric-snapshots.ts';
-import { ArchiveDriver, limitSnapshot } from '../snapshots/snapshot-writer.ts';
 import type { InstanceThread } from '../threads/instance-thread.ts';
-import type { BlockRoot, KvEventBatch, OutputsMessage, StepTrace } from '../threads/thread-protocol.ts';
+import type { BlockRoot, OutputsMessage, StepTrace } from '../threads/thread-protocol.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { RequestRegistry } from '../transfer/peer-context.ts';
 import { encode } from '../wire/codec.ts';
@@ -144,27 +145,27 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
     this.#kvEventNumber = kvEvents.at(-1)?.number ?? this.#kvEventNumber;
     const byClient = new OutputsByClient();
     this.#addSteps(byClient, outputs.steps);
-    const requesting = this.#archive.onKvEvents(kvEvents, kvSnapshot);
+    const recipients = this.#archive.onKvEvents(kvEvents, kvSnapshot);
     const limited = kvSnapshot && limitSnapshot(kvSnapshot);
     if (kvEvents.length > 0) for (const client of this.#clients.values()) byClient.of(client);
-    for (const client of requesting) byClient.of(client);
+    for (const client of recipients) byClient.of(client);
     this.#addRequests(byClient, outputs);
     for (const [localId, state] of outputs.pins) {
       const owner = this.#pinOwners.get(localId);
       if (state.kind !== 'pinned') this.#pinOwners.delete(localId);
       if (owner !== undefined) byClient.of(owner.client).pins.push([owner.id, state]);
     }
-    this.#sendAll(byClient, kvEvents, requesting, limited);
+    this.#sendAll(byClient, kvEvents, recipients, limited);
   }
 
   #sendAll(
     byClient: OutputsByClient,
     kvEvents: readonly KvEventBatch[],
-    requesting: ReadonlySet<Client>,
+    recipients: ReadonlySet<Client>,
     kvSnapshot: OutputsMessage['kvSnapshot'],
   ): void {
     for (const [client, outputs] of byClient)
-      this.#send(client.peer, { ...outputs, kvEvents, kvSnapshot: requesting.has(client) ? kvSnapshot : undefined });
+      this.#send(client.peer, { ...outputs, kvEvents, kvSnapshot: recipients.has(client) ? kvSnapshot : undefined });
   }
 
   #addRequests(
@@ -296,7 +297,7 @@ export class ClusterInstance implements PeerHandler<GatewayAnnouncement> {
         this.#options.thread.send({ kind: 'unpin', id: localIdOf(peer, command.id) });
         break;
       case 'requestSnapshot':
-        this.#archive.onRequest(client, command.unread);
+        this.#archive.onRequest(client, command.unreadable);
         break;
       case 'role':
         this.#switchRole(command.role);

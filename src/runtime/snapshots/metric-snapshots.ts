@@ -30,7 +30,7 @@ export function snapshotAfterLoss({ receivePages: _, lending, ...counted }: Inst
 /** Reason why the role of a store does not change. */
 export const storeRoleIsFixed = 'a store has no weights and cannot have another role';
 
-/** True with a mixed instance, or with a prefill and a decode instance. */
+/** True if the roles include a mixed instance, or a prefill and a decode instance. */
 export function canServe(roles: readonly InstanceRole[]): boolean {
   return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
 }

@@ -1,7 +1,7 @@
 // Snapshots of the caches of instances in the store: written in parts by each instance, and read by gateways.
 import { createHash } from 'node:crypto';
+import type { KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { Snapshots, Subject } from '../bus/bus.ts';
-import type { KvSnapshot } from '../threads/thread-protocol.ts';
 import { encode } from '../wire/codec.ts';
 import { encodeHead, partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from '../wire/stored-snapshot.ts';
 
@@ -23,7 +23,7 @@ export class SnapshotWriter {
   readonly #parts = new Map<Subject, number>();
   #side = 0;
   #revision: number | undefined;
-  #ours = false;
+  #isOurs = false;
 
   constructor(snapshots: Snapshots, name: string, incarnation: number) {
     this.#snapshots = snapshots;
@@ -33,7 +33,7 @@ export class SnapshotWriter {
 
   /** The previous snapshot stays readable until this one is complete. @throws Error if the store is unreachable */
   async write(snapshot: KvSnapshot): Promise<WriteResult> {
-    if (!this.#ours && !(await this.#findHead())) return 'replaced';
+    if (!this.#isOurs && !(await this.#findHead())) return 'replaced';
     const bytes = encode(snapshot);
     const side = 1 - this.#side;
     const sums: string[] = [];
@@ -46,16 +46,16 @@ export class SnapshotWriter {
     return this.#writeHead({ incarnation: this.#incarnation, number: snapshot.number, side, sums });
   }
 
-  /** Retries once if the stored head has another revision: the store may have lost it. */
+  /** Retries once if the head has another revision than expected: the store may have lost it. */
   async #writeHead(head: SnapshotHead): Promise<WriteResult> {
     const bytes = encodeHead(head);
     for (let attempt = 0; attempt < 2; attempt++) {
-      if (!this.#ours && !(await this.#findHead())) return 'replaced';
+      if (!this.#isOurs && !(await this.#findHead())) return 'replaced';
       // Unknown until the write is confirmed: the response may be lost.
-      this.#ours = false;
+      this.#isOurs = false;
       const revision = await this.#snapshots.write(headKey(this.#name), bytes, this.#revision);
       if (revision === undefined) continue;
-      this.#ours = true;
+      this.#isOurs = true;
       this.#revision = revision;
       this.#side = head.side;
       return 'written';
@@ -65,8 +65,8 @@ export class SnapshotWriter {
 
   /** Removes this incarnation's snapshot; those of later incarnations stay. @throws Error if the store is unreachable */
   async remove(): Promise<void> {
-    if (!this.#ours || this.#revision === undefined) return;
-    this.#ours = false;
+    if (!this.#isOurs || this.#revision === undefined) return;
+    this.#isOurs = false;
     const parts = [...this.#parts].map(([key, revision]) => this.#snapshots.remove(key, revision));
     await Promise.all([this.#snapshots.remove(headKey(this.#name), this.#revision), ...parts]);
   }

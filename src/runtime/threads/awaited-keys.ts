@@ -1,10 +1,10 @@
-// Translates the blocks that a step waits for to handles of native arrivals.
+// Translates the blocks that a step waits for into handles of native arrivals.
 
 import type { RequestId } from '../../core/protocol/ids.ts';
 import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
 import type { ArrivingKeys } from '../../util/step.ts';
 
-/** A source of blocks: its arrivals handle; undefined if the blocks will not come. */
+/** A source of blocks: its arrivals handle; undefined if the blocks will not arrive. */
 export interface ArrivalSource {
   arrivalsOf(id: RequestId): number | undefined;
 }

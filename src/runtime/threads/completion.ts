@@ -1,4 +1,4 @@
-// A promise of one end and its reason, kept by whichever part ends first.
+// A promise that resolves with the reason of the first end.
 
 export class Completion {
   readonly ended: Promise<string>;

@@ -118,7 +118,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     return { ...sumOf(this.instances()), ready: this.readiness().kind === 'ready' };
   }
 
-  /** Fails a request if no instance can serve it. While the connection is down requests are accepted, and forwarded later. */
+  /** Fails the request if no instance can serve it. While the connection is down requests are accepted, and forwarded later. */
   submit(request: GenerationRequest, sink: Sink): void {
     const reason = this.notReadyReason();
     if (reason !== undefined && reason.kind !== 'unreachable') {
@@ -167,7 +167,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     return this.#requestLog.find(id);
   }
 
-  /** Enattempts kept for requests in flight: all zero once every request has ended. */
+  /** Entries kept for requests in flight: all zero once every request has ended. */
   get inFlight(): {
     readonly sinks: number;
     readonly attempts: number;
@@ -199,18 +199,11 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
   /** Feeds the outputs of one iteration of an instance's loop. */
   protected onOutputs(
     instance: InstanceIndex,
-    {
-      events,
-      prefilled,
-      released: letGo,
-      pins,
-      kvEvents: batches,
-      kvSnapshot: blocks,
-    }: Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>,
+    { events, prefilled, released, pins, kvEvents, kvSnapshot }: Omit<OutputsMessage, 'kind' | 'snapshot' | 'steps'>,
   ): void {
     const { placement, admission } = this;
-    for (const batch of batches) this.feed({ kind: 'kvEvents', instance, batch });
-    if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
+    for (const batch of kvEvents) this.feed({ kind: 'kvEvents', instance, batch });
+    if (kvSnapshot !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: kvSnapshot });
     for (const [id, event] of events) {
       placement.received(nowUs(), instance, id, event);
       admission.received(id, event);
@@ -221,7 +214,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
       this.#requestLog.prefilled(nowUs(), id);
       this.feed({ kind: 'prefilled', instance, id });
     }
-    for (const [id, why] of letGo) this.feed({ kind: 'released', instance, id, why });
+    for (const [id, why] of released) this.feed({ kind: 'released', instance, id, why });
     for (const [id, state] of pins) this.feed({ kind: 'pinUpdated', instance, id, state });
   }
 
@@ -291,7 +284,7 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     }
   }
 
-  /** Forgets the current attempt. */
+  /** Removes the current attempt. */
   #endAttempt(id: RequestId): void {
     const name = this.#attempts.get(id);
     if (name === undefined) return;
@@ -315,8 +308,8 @@ export abstract class ConductorDriver implements InferencePort, ClusterPort {
     try {
       sink?.(event);
     } catch (error) {
-      // A sink that throws must not keep later events from other requests.
-      this.log(`Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`);
+      // A sink that throws must not stop the events of other requests.
+      this.log(`Request ${id} is cancelled: its sink failed: ${error instanceof Error ? error.stack : String(error)}`);
       this.cancel(id);
     }
   }

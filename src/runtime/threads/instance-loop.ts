@@ -1,9 +1,10 @@
-// The loop of an instance's thread: receives messages, steps the state machine, runs engine steps and reports; it sleeps only when idle.
+// The loop of an instance's thread: receives messages, steps the state machine, runs engine steps and publishes outputs; it sleeps only when idle.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
+import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { BorrowerEffect } from '../../core/protocol/lending-effects.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
@@ -18,12 +19,12 @@ import type { LiveTiers, TierEffect } from './live-tiers.ts';
 import { StepInterrupt } from './step-interrupt.ts';
 import type { StepTracer } from './step-tracer.ts';
 import { publishTo, subscribeTo, type ThreadEndpoint, type ThreadSubjects } from './thread-bus.ts';
-import type { KvEventBatch, KvSnapshot, OutputsMessage, ToInstance } from './thread-protocol.ts';
+import type { OutputsMessage, ToInstance } from './thread-protocol.ts';
 
 type PartEffect = HandOffEffect | PipelineEffect | TierEffect;
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
-/** Drivers of an instance's optional components. */
+/** Drivers of the instance's optional components. */
 export interface LoopParts {
   /** Undefined if prompts and prefixes never move between instances. */
   readonly handOffs?: LiveHandOffs | undefined;
@@ -61,19 +62,19 @@ export class InstanceLoop {
   #isRunning = false;
   readonly #alarm = new Alarm(() => this.wake());
 
-  /** @param abort the shared memory of the thread's StepInterrupt */
+  /** @param interruptFlags the shared memory of the thread's StepInterrupt */
   constructor(
     machine: TokenInstance,
     engine: Pick<Engine, 'run'>,
     endpoint: ThreadEndpoint,
-    abort: Int32Array,
+    interruptFlags: Int32Array,
     log: (message: string) => void,
     { handOffs, pipeline, tiers, tracer, lending }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
     this.#endpoint = endpoint;
-    this.#interrupt = new StepInterrupt(abort);
+    this.#interrupt = new StepInterrupt(interruptFlags);
     this.#log = log;
     this.#handOffs = handOffs;
     this.#pipeline = pipeline;

@@ -23,7 +23,7 @@ export interface InstanceThreadOptions {
 
 export class InstanceThread {
   readonly #bus: MemoryBus;
-  /** Its address on the bus, and its incarnation. */
+  /** Address of the instance on the bus, and its incarnation. */
   readonly #address: readonly [address: string, incarnation: number];
   readonly #worker: Worker;
   readonly #interrupt = new StepInterrupt();
@@ -36,7 +36,7 @@ export class InstanceThread {
   #onReady: (message: ReadyMessage) => void = () => {};
   #onStartFailed: (error: Error) => void = () => {};
 
-  constructor({ entry, hub, bus, data, log, onOutputs: onEvents, backlogBytesMax }: InstanceThreadOptions) {
+  constructor({ entry, hub, bus, data, log, onOutputs, backlogBytesMax }: InstanceThreadOptions) {
     const { address, incarnation } = data;
     this.#bus = bus;
     this.#address = [address, incarnation];
@@ -51,7 +51,7 @@ export class InstanceThread {
     this.#log = log;
     const { endpoint, transferList } = this.#endpoint;
     const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#interrupt.polled, endpoint };
-    const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#onMessage(message, log, onEvents));
+    const stop = subscribeTo(bus, 'output', this.#address, (message) => this.#onMessage(message, log, onOutputs));
     this.#worker = new Worker(entry, { workerData, transferList: [...transferList] });
     this.#worker.once('error', (error) => {
       log(`Instance thread failed: ${error.stack ?? error.message}`);
@@ -84,7 +84,7 @@ export class InstanceThread {
   send(message: ToThread): void {
     if (message.kind === 'peerMessage') publishTo(this.#bus, 'peer', [this.#address[0], message.from], message.wire);
     else publishTo(this.#bus, 'command', this.#address, message);
-    // The message precedes the interrupt of a batch step or waiting step, so that the thread reads it afterwards.
+    // The interrupt follows the message, so that the interrupted thread reads it.
     const reason = reasonOf(message);
     if (reason !== undefined) this.#interrupt.notify(reason);
     if (this.#endpoint.backlogBytes > this.#backlogBytesMax) this.#fail();
@@ -103,7 +103,7 @@ export class InstanceThread {
     void this.#worker.terminate();
   }
 
-  /** Another thread is lost, which was announced: interrupts a step that may wait for its data. */
+  /** Interrupts a step that may wait for data of another thread, whose loss has been announced. */
   interruptWaits(): void {
     this.#interrupt.notify('end');
   }
@@ -123,10 +123,14 @@ export class InstanceThread {
     await this.#ended;
   }
 
-  #onMessage(message: FromInstance, log: (message: string) => void, onEvents: (message: OutputsMessage) => void): void {
+  #onMessage(
+    message: FromInstance,
+    log: (message: string) => void,
+    onOutputs: (message: OutputsMessage) => void,
+  ): void {
     switch (message.kind) {
       case 'events':
-        onEvents(message);
+        onOutputs(message);
         break;
       case 'ready':
         this.#onReady(message);

@@ -78,7 +78,7 @@ export class LiveCluster extends ConductorDriver {
   #transfers: LearnedTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
-  /** Prompts may be decoded by another instance than the one that prefills them, now or after a role switch. */
+  /** Prompts may be prefilled and decoded by different instances, now or after a role switch. */
   readonly #transfersPrompts: boolean;
   readonly #lendingManager: LendingManagerHost | undefined;
   #onEnded: () => void = () => {};
@@ -111,7 +111,7 @@ export class LiveCluster extends ConductorDriver {
     this.#ready.catch(() => {});
   }
 
-  /** Resolves once all instances serve. @throws Error saying in one line why one cannot */
+  /** Resolves once all instances serve. @throws Error in one line if one cannot */
   ready(): Promise<readonly InstanceDescription[]> {
     return this.#ready;
   }
@@ -162,10 +162,12 @@ export class LiveCluster extends ConductorDriver {
 
   async #start(): Promise<readonly InstanceDescription[]> {
     const { instances } = this.#options;
-    const lead = this.#roles.findIndex((role) => role !== 'store');
-    const first = await this.#startInstance(lead, undefined);
+    const loader = this.#roles.findIndex((role) => role !== 'store');
+    const first = await this.#startInstance(loader, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
-    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startInstance(i, loaded))));
+    const messages = await Promise.all(
+      instances.map((_, i) => (i === loader ? first : this.#startInstance(i, loaded))),
+    );
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
@@ -186,15 +188,15 @@ export class LiveCluster extends ConductorDriver {
       recordsPlacements: true,
     });
     this.startConductor(conductor);
-    for (const [i, message] of messages.entries()) this.#introduce(i, message);
+    for (const [i, message] of messages.entries()) this.#configure(i, message);
     this.#lendingManager?.begin(messages.map(({ description }) => description));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#lost.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
 
-  #introduce(index: InstanceIndex, { description, shared }: ReadyMessage): void {
+  #configure(index: InstanceIndex, { description, shared }: ReadyMessage): void {
     const { thread } = this.#member(index);
-    // KV events do not include the blocks that SSD had at the start.
+    // KV events do not include the blocks that were on SSD at the start.
     if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'requestSnapshot' });
     const stores = this.#roles.flatMap((role, i) => (role === 'store' ? [{ instance: i, key: i }] : []));
     if (stores.length > 0 && shared !== undefined) thread.send({ kind: 'stores', stores });
@@ -237,8 +239,8 @@ export class LiveCluster extends ConductorDriver {
       hashKey: this.#hashKey,
       loaded,
     };
-    const onEvents = (message: OutputsMessage): void => this.#onOutputs(index, message);
-    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs: onEvents });
+    const onOutputs = (message: OutputsMessage): void => this.#onOutputs(index, message);
+    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onOutputs });
     const snapshot = this.#members[index]?.snapshot ?? emptySnapshot;
     const member: Member = { thread, incarnation, startedMs: performance.now(), loaded: undefined, snapshot };
     this.#members[index] = member;
@@ -272,7 +274,7 @@ export class LiveCluster extends ConductorDriver {
     this.#lost.delete(index);
     this.admission.instanceJoined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, incarnation: member.incarnation, capacityTokens });
-    this.#introduce(index, message);
+    this.#configure(index, message);
     this.#lendingManager?.onReturned(index);
     this.log(`Instance ${index} serves again`);
   }
@@ -316,10 +318,10 @@ export class LiveCluster extends ConductorDriver {
     for (const other of this.#members) other?.thread.interruptWaits();
     const member = this.#member(instance);
     member.snapshot = snapshotAfterLoss(member.snapshot);
-    const returns = this.#options.restarts === true && this.isStarted && !this.#closing;
-    this.#lendingManager?.onLost(instance, returns);
+    const restarts = this.#options.restarts === true && this.isStarted && !this.#closing;
+    this.#lendingManager?.onLost(instance, restarts);
     this.feed({ kind: 'instanceFailed', instance });
-    if (returns) this.#scheduleRestart(instance);
+    if (restarts) this.#scheduleRestart(instance);
     else if (!this.#serves() || !this.isStarted) this.#onEnded();
     else if (!this.#closing) this.log(`Instance ${instance} has failed: the others continue`);
   }

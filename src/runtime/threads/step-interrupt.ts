@@ -43,11 +43,11 @@ export class StepInterrupt {
   }
 
   /** Called by the thread before a step. Notifications since `acknowledge` may be unread: they interrupt the step at once. */
-  stepBegins({ background: jobs, waiting: waits }: StepKind): void {
-    Atomics.store(this.polled, backgroundWord, Number(jobs));
-    Atomics.store(this.polled, waitingWord, Number(waits));
+  stepBegins({ background, waiting }: StepKind): void {
+    Atomics.store(this.polled, backgroundWord, Number(background));
+    Atomics.store(this.polled, waitingWord, Number(waiting));
     const isNew = (reason: InterruptReason): boolean => this.#count(reason) !== this.#acknowledged[reason];
-    if (((jobs || waits) && isNew('request')) || (waits && isNew('end'))) this.stop();
+    if (((background || waiting) && isNew('request')) || (waiting && isNew('end'))) this.stop();
   }
 
   stepEnded(): void {
@@ -60,7 +60,7 @@ export class StepInterrupt {
     Atomics.store(this.polled, stopWord, 1);
   }
 
-  /** Called by other threads, after they have sent the message about it. */
+  /** Called by other threads, after they have sent the message. */
   notify(reason: InterruptReason): void {
     Atomics.add(this.polled, counterWords[reason], 1);
     const background = reason === 'request' && Atomics.load(this.polled, backgroundWord) === 1;

@@ -21,8 +21,8 @@ export class StepTracer {
   /** A gateway collects traces. */
   enabled: boolean;
 
-  constructor(on: boolean) {
-    this.enabled = on;
+  constructor(enabled: boolean) {
+    this.enabled = enabled;
   }
 
   /** To be called before a step. */

@@ -1,10 +1,10 @@
 // Messages between the owner of an instance's thread and that thread.
 
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
-import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, PinId, RequestId } from '../../core/protocol/ids.ts';
 import type { InstanceRole } from '../../core/protocol/instance-report.ts';
+import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import type { PinState } from '../../core/protocol/pin-order.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../../core/protocol/ports.ts';
 import type { LoadedModel } from '../../engine/load-model.ts';
@@ -12,8 +12,6 @@ import type { BusEndpoint } from '../bus/memory-bus.ts';
 import type { PeerWire } from '../transfer/live-hand-offs.ts';
 import type { PagesAddress } from '../transfer/messenger.ts';
 
-export type KvEventBatch = Extract<InstanceEffect, { kind: 'kvEvents' }>['batch'];
-export type KvSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
 /** Root of block identities. */
 export type BlockRoot = TokenInstanceConfig['root'];
 
@@ -65,13 +63,13 @@ export interface OutputsMessage {
   readonly snapshot: InstanceSnapshot;
   /** Prefilled prompts that other instances decode. */
   readonly prefilled: readonly RequestId[];
-  /** Requests that this instance gave up because of another one, and the reasons; they can be retried. */
+  /** Requests that this instance released because of another one, and the reasons; they can be retried. */
   readonly released: readonly (readonly [id: RequestId, why: string])[];
   /** Recorded steps and fetches. */
   readonly steps: readonly StepTrace[];
   /** New states of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];
-  /** Batches of KV events: blocks that the cache stored and dropped. */
+  /** KV events: blocks that the cache stored and removed. */
   readonly kvEvents: readonly KvEventBatch[];
   /** All cached blocks, on request. */
   readonly kvSnapshot: KvSnapshot | undefined;
@@ -86,7 +84,7 @@ export interface InstanceDescription {
   readonly weightBytes: number;
   readonly kvBytes: number;
   readonly contextTokens: number;
-  /** Number of tokens that KV memory holds at once. */
+  /** Tokens that fit into KV memory. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
   /** Blocks that it can receive at once in a settlement; undefined if no memory is lent. */
@@ -123,7 +121,7 @@ export interface InstanceThreadData<Settings> {
   readonly incarnation: number;
   /** Prompts of others may be received, now or after a role switch. */
   readonly receivesPrompts: boolean;
-  /** Where the instances are with which it exchanges prompts. */
+  /** Where its peers are, with which it exchanges prompts. */
   readonly peers: 'none' | 'threads' | 'processes';
   /** Its lender number; undefined: no memory is lent. */
   readonly lender?: InstanceIndex | undefined;

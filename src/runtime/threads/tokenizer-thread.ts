@@ -9,11 +9,11 @@ export interface TokenizeCall {
 }
 
 /** From the thread: token ids, or an error in one line. */
-export type TokenizeAnswer =
+export type TokenizeResult =
   | { readonly call: number; readonly ids: Int32Array }
   | { readonly call: number; readonly message: string };
 
-interface Waiting {
+interface PendingCall {
   resolve(ids: Int32Array): void;
   reject(error: Error): void;
 }
@@ -22,11 +22,11 @@ interface Waiting {
 export class TokenizerThread {
   readonly #entry: URL;
   readonly #settings: unknown;
-  readonly #waiting = new Map<number, Waiting>();
+  readonly #pending = new Map<number, PendingCall>();
   #worker: Worker | undefined;
   #calls = 0;
 
-  /** @param entry module that answers TokenizeCall messages; @param settings its workerData */
+  /** @param entry module that handles TokenizeCall messages; @param settings its workerData */
   constructor(entry: URL, settings: unknown) {
     this.#entry = entry;
     this.#settings = settings;
@@ -35,7 +35,7 @@ export class TokenizerThread {
   encode(text: string, addSpecial: boolean): Promise<Int32Array> {
     const message: TokenizeCall = { call: this.#calls++, text, addSpecial };
     return new Promise((resolve, reject) => {
-      this.#waiting.set(message.call, { resolve, reject });
+      this.#pending.set(message.call, { resolve, reject });
       this.#worker ??= this.#start();
       this.#worker.postMessage(message);
     });
@@ -49,11 +49,11 @@ export class TokenizerThread {
     const worker = new Worker(this.#entry, { workerData: this.#settings });
     // An idle thread does not keep the process alive.
     worker.unref();
-    worker.on('message', (answer: TokenizeAnswer) => {
-      const waiting = this.#waiting.get(answer.call);
-      this.#waiting.delete(answer.call);
-      if ('ids' in answer) waiting?.resolve(answer.ids);
-      else waiting?.reject(new Error(answer.message));
+    worker.on('message', (result: TokenizeResult) => {
+      const pending = this.#pending.get(result.call);
+      this.#pending.delete(result.call);
+      if ('ids' in result) pending?.resolve(result.ids);
+      else pending?.reject(new Error(result.message));
     });
     worker.once('error', (error) => this.#fail(worker, error.message));
     worker.once('exit', () => this.#fail(worker, 'its thread ended'));
@@ -64,7 +64,7 @@ export class TokenizerThread {
   #fail(worker: Worker, why: string): void {
     if (this.#worker !== worker) return;
     this.#worker = undefined;
-    for (const { reject } of this.#waiting.values()) reject(new Error(`Cannot tokenize text: ${why}`));
-    this.#waiting.clear();
+    for (const { reject } of this.#pending.values()) reject(new Error(`Cannot tokenize text: ${why}`));
+    this.#pending.clear();
   }
 }

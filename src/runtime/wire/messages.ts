@@ -13,7 +13,6 @@ import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
 import { instanceSnapshot } from './instance-snapshot.ts';
 import { type NamedGroup, name, namedGroup, type SessionName, sessionName } from './names.ts';
-import { refusalCause } from './refusal-cause.ts';
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -61,7 +60,7 @@ const prefix = z.strictObject({
   transferUs: figure.optional(),
 });
 
-const switched = z.enum(['mixed', 'prefill', 'decode']);
+const switchableRole = z.enum(['mixed', 'prefill', 'decode']);
 const command = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('submit'),
@@ -71,10 +70,10 @@ const command = z.discriminatedUnion('kind', [
     group: namedGroup.optional(),
   }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
-  z.strictObject({ kind: z.literal('requestSnapshot'), unread: z.boolean() }),
+  z.strictObject({ kind: z.literal('requestSnapshot'), unreadable: z.boolean() }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
   z.strictObject({ kind: z.literal('unpin'), id }),
-  z.strictObject({ kind: z.literal('role'), role: switched }),
+  z.strictObject({ kind: z.literal('role'), role: switchableRole }),
 ]);
 
 const logprobs = z
@@ -89,6 +88,33 @@ const logprobs = z
       topTokens.length === logprobs.length * width && topLogprobs.length === topTokens.length,
     'log-probabilities and their alternatives do not match',
   );
+
+const atPrefill = z.literal('prefill');
+const atDecode = z.literal('decode');
+const exceeded = { predictedUs: figure, mostUs: figure };
+export const refusalCause = z.discriminatedUnion('reason', [
+  z.strictObject({ reason: z.literal('ttft'), at: atPrefill, ...exceeded }),
+  z.strictObject({ reason: z.literal('tbt'), at: z.union([atPrefill, atDecode]), ...exceeded }),
+  z.strictObject({ reason: z.literal('completion'), at: atPrefill, ...exceeded, outputTokens: figure, tbtUs: figure }),
+  z.discriminatedUnion('at', [
+    z.strictObject({ reason: z.literal('memory'), at: atPrefill, share: figure }),
+    z.strictObject({
+      reason: z.literal('memory'),
+      at: atDecode,
+      sequences: count,
+      tokens: count,
+      capacityTokens: figure,
+    }),
+  ]),
+  z.strictObject({ reason: z.literal('queue'), at: atPrefill, accepted: count, queueMax: count }),
+  z.discriminatedUnion('at', [
+    z.strictObject({
+      ...{ reason: z.literal('length'), at: atPrefill },
+      ...{ promptTokens: count, outputTokensMax: count, capacityTokens: figure },
+    }),
+    z.strictObject({ reason: z.literal('length'), at: atDecode, promptTokens: count }),
+  ]),
+]);
 
 const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('accepted') }),
@@ -153,7 +179,7 @@ const outputs = z.strictObject({
   kvEvents: z.array(kvEvents),
   kvSnapshot: kvSnapshot.optional(),
   steps: z.array(step),
-  role: switched.exactOptional(),
+  role: switchableRole.exactOptional(),
   snapshotNumber: count.exactOptional(),
 });
 
@@ -205,7 +231,7 @@ const fetch = z.discriminatedUnion('kind', [
     })
     .refine(({ chain, from }) => from < chain.blocks, {
       path: ['from'],
-      message: 'it is not less than the number of blocks',
+      message: 'not less than the number of blocks',
     }),
   z.strictObject({ kind: z.literal('offer'), id, chain }),
   z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
@@ -242,7 +268,7 @@ const named = z.preprocess(
   (sent) => (typeof sent === 'object' && sent !== null && 'life' in sent ? { ...sent, incarnation: sent.life } : sent),
   z.object({ name: memberFields.name, incarnation: count, version: count.optional() }),
 );
-const leave = z.strictObject({ name: memberFields.name, incarnation: count });
+const departure = z.strictObject({ name: memberFields.name, incarnation: count });
 
 /** A sender of a part of a prompt, and the request's id there. */
 export interface NamedSender extends Pick<SessionName, 'name' | 'incarnation'> {
@@ -306,8 +332,8 @@ export type InstanceCommand =
       readonly group: NamedGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
-  /** `unread`: the stored snapshot that was reported last could not be read. */
-  | { readonly kind: 'requestSnapshot'; readonly unread: boolean }
+  /** `unreadable`: the stored snapshot that was reported last could not be read. */
+  | { readonly kind: 'requestSnapshot'; readonly unreadable: boolean }
   | ({ readonly kind: 'pin' } & PinOrder)
   | { readonly kind: 'unpin'; readonly id: PinId }
   /** The new role, which the instance reports to all gateways. */
@@ -382,8 +408,9 @@ export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 export const readAnyAnnouncement = reader<
   Pick<Announcement, 'name' | 'incarnation'> & { readonly version: number | undefined }
 >('an announcement', named);
-export const readDeparture = reader<Pick<Announcement, 'name' | 'incarnation'>>('a farewell', leave);
-/** An undefined field is not sent. */
+export const readDeparture = reader<Pick<Announcement, 'name' | 'incarnation'>>('a departure', departure);
+
+/** The type of a decoded message: undefined fields are not sent. */
 type Received<T> = T extends ArrayBufferView
   ? T
   : T extends readonly unknown[]
@@ -400,6 +427,6 @@ export function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes:
     const parsed = schema.safeParse(decode(bytes));
     if (parsed.success) return parsed.data as T;
     const [issue] = parsed.error.issues;
-    throw new Error(`Cannot read ${what}: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'it is malformed'}`);
+    throw new Error(`Cannot read ${what}: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'malformed'}`);
   };
 }

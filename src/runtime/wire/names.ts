@@ -44,7 +44,7 @@ export interface NamedGroup {
     | undefined;
 }
 
-/** The id at an instance of a gateway's request or pin: unique across gateways and sessions. @param gateway the gateway and its session with the instance */
+/** Id of a gateway's request or pin at an instance: unique across gateways and sessions. @param gateway the gateway and its session with the instance */
 export function requestName({ name, incarnation, session }: SessionName, id: RequestId | PinId): string {
   return `${name}.${incarnation}.${session}/${id}`;
 }

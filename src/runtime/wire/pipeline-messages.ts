@@ -9,7 +9,7 @@ import { type NamedGroup, namedGroup, type SessionName, sessionName } from './na
 
 /** `id`: of the request at the receiver. Numbers are those of `ActivationWire`. */
 export type PipelineWire =
-  /** From the first member to another: asks it to compute its layers of the prompt. */
+  /** From the first member to another: requests its layers of the prompt. */
   | {
       readonly kind: 'joinPipeline';
       readonly gateway: Pick<SessionName, 'name' | 'incarnation'>;
@@ -39,10 +39,10 @@ const count = z.number().int().min(0);
 const id = z.string().min(1).max(1024);
 const receiveBuffer = z
   .string()
-  .regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'it is no handle of a receive buffer');
+  .regex(/^[^/]{1,255}:\d{1,5}\/\d{1,10}\/[0-9a-f]{16}\/\d{1,9}$/, 'not a handle of a receive buffer');
 const chunk = z
   .strictObject({ from: count, tokens: count, cachedTokens: count })
-  .refine(({ from, tokens }) => from < tokens && tokens - from <= tokensMax, 'it is no chunk');
+  .refine(({ from, tokens }) => from < tokens && tokens - from <= tokensMax, 'not a chunk');
 
 const wire = z.discriminatedUnion('kind', [
   z
@@ -54,7 +54,7 @@ const wire = z.discriminatedUnion('kind', [
       index: count.min(1),
       decodeAt: sessionName,
     })
-    .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'it is no member' }),
+    .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'not a member' }),
   z.strictObject({ kind: z.literal('joinedPipeline'), id, cachedTokens: count }),
   z.strictObject({ kind: z.enum(['declinePipeline', 'leavePipeline']), id }),
   z.strictObject({ kind: z.literal('activations'), number: count, id, chunk, receiveBuffer: receiveBuffer.optional() }),

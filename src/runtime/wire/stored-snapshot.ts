@@ -1,6 +1,6 @@
 // The stored format of an instance's cache snapshot: a head, and parts that the head lists by checksum.
 import { z } from 'zod';
-import type { KvSnapshot } from '../threads/thread-protocol.ts';
+import type { KvSnapshot } from '../../core/protocol/kv-events.ts';
 import { encode } from './codec.ts';
 import { wireVersion } from './frames.ts';
 import { kvSnapshot, memberFields, reader } from './messages.ts';

@@ -4,7 +4,7 @@ import { expect, it } from 'vitest';
 import { contextTooLong, loadOf, promptExceedsReceiveBuffer, queueFull } from '../../../src/core/protocol/refusals.ts';
 import { admissionRefusal } from '../../../src/core/router/admission/admission-policy.ts';
 import { decodeRefusal } from '../../../src/core/transfer/hand-off/decode-check.ts';
-import { refusalCause } from '../../../src/runtime/wire/refusal-cause.ts';
+import { refusalCause } from '../../../src/runtime/wire/messages.ts';
 
 const slo = { ttftUs: 1_000_000, tbtUs: 50_000, completionUs: 9_000_000 };
 const predicted = {

@@ -2,11 +2,11 @@
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../../src/core/kvcache/events/snapshot-archive.ts';
 import { defaultChannelConfig } from '../../../src/core/membership/reliable-channel.ts';
+import type { KvSnapshot } from '../../../src/core/protocol/kv-events.ts';
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../../src/runtime/bus/bus.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { ArchiveDriver, limitSnapshot } from '../../../src/runtime/snapshots/archive-driver.ts';
 import { readSnapshot, SnapshotWriter, snapshotBytesMax } from '../../../src/runtime/snapshots/snapshot-store.ts';
-import { ArchiveDriver, limitSnapshot } from '../../../src/runtime/snapshots/snapshot-writer.ts';
-import type { KvSnapshot } from '../../../src/runtime/threads/thread-protocol.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 
 let bus: Bus;

@@ -1,7 +1,7 @@
 // Reports the memory after a garbage collection to a parent process, in a process with `--expose-gc`.
 import type { ServerMemory } from '../../../bench/soak/settle.ts';
 import { loadNative } from '../../../kernel/native/native.ts';
-import { collectEverywhere } from '../../../runtime/threads/collection.ts';
+import { collectEverywhere } from '../../../runtime/threads/garbage-collection.ts';
 
 export const memoryRequest = 'kvasir: memory';
 

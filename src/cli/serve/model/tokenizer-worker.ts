@@ -1,7 +1,7 @@
 // Entry of the tokenizer thread: tokenizes texts on request.
 import { parentPort, workerData } from 'node:worker_threads';
 import { textOf } from '../../../engine/model-text.ts';
-import type { TokenizeAnswer, TokenizeCall } from '../../../runtime/threads/tokenizer-thread.ts';
+import type { TokenizeCall, TokenizeResult } from '../../../runtime/threads/tokenizer-thread.ts';
 import { openModel } from '../../../weights/open-model.ts';
 
 const files = openModel((workerData as { model: string }).model);
@@ -10,7 +10,7 @@ files.close();
 if (text === undefined) throw new Error('Cannot tokenize text: the model has no tokenizer');
 const { tokenizer } = text;
 
-function answer({ call, text, addSpecial }: TokenizeCall): TokenizeAnswer {
+function answer({ call, text, addSpecial }: TokenizeCall): TokenizeResult {
   try {
     return { call, ids: Int32Array.from(tokenizer.encode(text, { addSpecial })) };
   } catch (error) {

@@ -1,9 +1,9 @@
 // Brings a gateway up to date with the caches of instances, from their stored snapshots: carries out the effects of SnapshotCatchUp.
 import { type CatchUpEffect, type CatchUpEvent, SnapshotCatchUp } from '../../core/kvcache/events/snapshot-catch-up.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
+import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
-import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 
 /** The owner of a CatchUpDriver. */
 export interface CatchUpHost {

@@ -1,21 +1,21 @@
-// Keeps a snapshot of an instance's cache in the store: carries out the effects of its SnapshotArchive.
+// Stores snapshots of an instance's cache: carries out the effects of its SnapshotArchive.
 import {
   type ArchiveEffect,
   type ArchiveEvent,
   defaultArchiveLimits,
   SnapshotArchive,
 } from '../../core/kvcache/events/snapshot-archive.ts';
+import type { KvEventBatch, KvSnapshot } from '../../core/protocol/kv-events.ts';
 import { assertNever } from '../../util/assert-never.ts';
 import type { Bus } from '../bus/bus.ts';
 import type { ClusterProcess } from '../processes/peer-session.ts';
 import { Alarm, nowUs } from '../threads/alarm.ts';
-import type { KvEventBatch, KvSnapshot } from '../threads/thread-protocol.ts';
 import { SnapshotWriter, type WriteResult } from './snapshot-store.ts';
 
 /** Blocks in one message of a session: three quarters of the size limit. */
 const sentBlocksMax = 3_145_728;
 
-/** The snapshot cut to the blocks that one message can hold. Gateways lack the rest until it changes; the instance itself still finds it. */
+/** The snapshot cut to the blocks that fit into one message. Gateways lack the other blocks until they change; the instance itself still finds them. */
 export function limitSnapshot(snapshot: KvSnapshot): KvSnapshot {
   const { blocks, words, onSsd = 0 } = snapshot;
   if (blocks <= sentBlocksMax) return snapshot;
@@ -24,7 +24,7 @@ export function limitSnapshot(snapshot: KvSnapshot): KvSnapshot {
 }
 
 /** Longest wait for the store when the process ends; a snapshot left there expires. */
-const leaveMs = 1_000;
+const closeMs = 1_000;
 
 /** The owner of an ArchiveDriver. */
 export interface ArchiveHost<Gateway> {
@@ -43,7 +43,7 @@ export class ArchiveDriver<Gateway> {
   readonly #writer: SnapshotWriter;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
   /** Gateways that receive the current snapshot over their sessions. */
-  #requesting = new Set<Gateway>();
+  #recipients = new Set<Gateway>();
   #writing: Promise<void> = Promise.resolve();
   #closed = false;
 
@@ -53,11 +53,11 @@ export class ArchiveDriver<Gateway> {
     this.#writer = new SnapshotWriter(process.bus.snapshots, process.name, process.incarnation);
   }
 
-  /** Returns the gateways to which the snapshot is to be sent. */
+  /** Returns the gateways to which the caller sends the snapshot. */
   onKvEvents(kvEvents: readonly KvEventBatch[], kvSnapshot: KvSnapshot | undefined): ReadonlySet<Gateway> {
-    this.#requesting = new Set();
+    this.#recipients = new Set();
     this.#feed({ kind: 'published', batches: kvEvents, snapshot: kvSnapshot });
-    return this.#requesting;
+    return this.#recipients;
   }
 
   /** @param unreadable the stored snapshot that was reported last was of no use */
@@ -76,7 +76,7 @@ export class ArchiveDriver<Gateway> {
     this.#alarm.set(Number.POSITIVE_INFINITY);
     let timer: NodeJS.Timeout | undefined;
     const timeout = new Promise<void>((resolve) => {
-      timer = setTimeout(resolve, leaveMs);
+      timer = setTimeout(resolve, closeMs);
     });
     const removed = this.#writing.then(() => this.#writer.remove()).catch(() => {});
     await Promise.race([removed, timeout]);
@@ -101,7 +101,7 @@ export class ArchiveDriver<Gateway> {
         this.#host.reportStored(effect.gateway, effect.number, effect.batches);
         break;
       case 'sendSnapshot':
-        this.#requesting.add(effect.gateway);
+        this.#recipients.add(effect.gateway);
         break;
       case 'tooLarge':
         this.#process.log(

@@ -2,11 +2,11 @@
 import { BroadcastChannel } from 'node:worker_threads';
 
 const channelName = 'kvasir-collection';
-/** A thread answers at the end of its step. */
-const answerMsMax = 2000;
+/** A thread collects at the end of its step. */
+const responseMsMax = 2000;
 
 /** Makes a worker thread collect on request; does nothing without `--expose-gc`. */
-export function collectWhenAsked(): void {
+export function collectOnRequest(): void {
   const collect = globalThis.gc;
   if (collect === undefined) return;
   const channel = new BroadcastChannel(channelName);
@@ -23,7 +23,7 @@ export async function collectEverywhere(workers: number): Promise<number> {
   const channel = new BroadcastChannel(channelName);
   const heaps: number[] = [];
   await new Promise<void>((resolve) => {
-    const timer = setTimeout(resolve, answerMsMax);
+    const timer = setTimeout(resolve, responseMsMax);
     channel.onmessage = ({ data }) => {
       if (typeof data === 'number') heaps.push(data);
       if (heaps.length < workers) return;
