@@ -1,4 +1,4 @@
-// Simulated requests that start while their prefixes arrive: what their steps wait for, and that nothing is lost.
+// Simulated requests that start while their prefixes arrive: what their steps wait for, and that every request completes.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { layerWiseEndUs } from '../../src/core/cost/layer-wise-arrival.ts';
@@ -49,7 +49,7 @@ it('computes the first layers while the last ones arrive', () => {
   expect(ahead).toBeLessThan(whole);
 });
 
-it('breaks no rule, and has the same hash with equal steps run one by one', () => {
+it('passes all checks, and has the same hash with equal steps run one by one', () => {
   fc.assert(
     fc.property(traces, fc.integer({ min: 1e5, max: 1e8 }), fc.boolean(), (trace, bytesPerSecond, tiers) => {
       const hashOf = (coalesce: boolean) => {

@@ -23,7 +23,7 @@ describe('batch jobs', () => {
     expect([outcome.requests, outcome.bytesMoved.handoff]).toEqual([0, 0]);
   });
 
-  it('are held by the conductor while their share of memory is promised', () => {
+  it('are held by the conductor while other jobs reserve their share of memory', () => {
     // Half of 24 blocks on each of two instances: 192 tokens; a job needs 119.
     const jobs = Array.from({ length: 6 }, (_, i) => jobOf(i, 0, 100, 20));
     const { outcome, unfinished: live } = run(jobs, { instances: split() });
@@ -59,10 +59,10 @@ describe('batch jobs', () => {
     let jobs = 0;
     let preempted = 0;
     fc.assert(
-      fc.property(traces, fc.integer({ min: 1, max: 4 }), fc.boolean(), (requests, every, apart) => {
+      fc.property(traces, fc.integer({ min: 1, max: 4 }), fc.boolean(), (requests, every, disaggregated) => {
         const trace = requests.map((request) => (request.index % every === 0 ? { ...request, batch: true } : request));
         const outcomes = [true, false].map((coalesce) => {
-          const instances = apart ? split(coalesce) : cluster({ mixed: 2 }, { coalesce, limits });
+          const instances = disaggregated ? split(coalesce) : cluster({ mixed: 2 }, { coalesce, limits });
           const { outcome, unfinished: live } = run(trace, { instances });
           expect([outcome.requests + outcome.batch.requests, live]).toEqual([trace.length, 0]);
           expect(outcome.completedRequests).toBe(outcome.requests);

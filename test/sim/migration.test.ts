@@ -55,7 +55,7 @@ describe('a request that outgrows its instance', () => {
     expect(outcome.migration).toMatchObject({ started: 2, moved: 3 });
   });
 
-  it('waits in order when there is no room for it', () => {
+  it('waits in order until memory is free for it', () => {
     const trace = [growing(0, 0, 300), growing(1, 1000, 300)];
     const { outcome } = run(trace, {
       instances: instances(2, [40]),

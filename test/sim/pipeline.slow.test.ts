@@ -25,7 +25,7 @@ describe('chunked pipeline prefill', () => {
   it('takes all chunks at the first member, then the last chunk at the others', () => {
     const { outcome } = run([requestOf(0, 5_000, 150, 11)], { instances, pipeline });
     const hopUs = 10 + (128 * cost.activationBytesPerToken) / 1000;
-    // Enlisting the other member takes two messages; the last keys and values leave with the last layers.
+    // The join of the other member takes two messages; the last keys and values leave with the last layers.
     const expectedUs = 20 + chunkUs(0, 0, 128) + hopUs + chunkUs(1, 0, 128) + chunkUs(1, 128, 22, 1);
     expect(Math.abs(outcome.ttftUs.max - expectedUs)).toBeLessThan(20);
     expect(outcome.groupPrefills).toBe(1);
@@ -117,7 +117,7 @@ describe('the prediction of a group', () => {
 });
 
 /** Prompts of 8 to 68 tokens, a quarter of 100 to 150, one every `gapUs`; the last one arrives when all is idle. */
-function crowd(seed: number, gapUs: number): readonly TraceRequest[] {
+function contendedTrace(seed: number, gapUs: number): readonly TraceRequest[] {
   const draw = (index: number) => counterUniform(seed, 9, index);
   const trace = Array.from({ length: 400 }, (_, i) => {
     const tokens = draw(3 * i) < 0.25 ? 100 + 50 * draw(3 * i + 1) : 8 + 60 * draw(3 * i + 1);
@@ -175,12 +175,12 @@ describe('groups beside prompts of their members', () => {
 
   it.each([
     { load: 'too many to serve', gapUs: 3_000, mean: 1.05, p99: 1.1 },
-    { load: 'a crowd', gapUs: 4_000, mean: 1.15, p99: 1.2 },
+    { load: 'contention', gapUs: 4_000, mean: 1.15, p99: 1.2 },
     { load: 'half as many', gapUs: 7_000, mean: 0.9, p99: 1 },
-  ])('do no harm with $load', ({ gapUs, mean, p99 }) => {
+  ])('keep TTFTs within bounds with $load', ({ gapUs, mean, p99 }) => {
     for (const seed of [1, 2]) {
       const [together, alone] = [group, undefined].map(
-        (pipeline) => run(crowd(seed, gapUs), { instances, pipeline, checking: false }).outcome,
+        (pipeline) => run(contendedTrace(seed, gapUs), { instances, pipeline, checking: false }).outcome,
       );
       expect(together?.groupPrefills).toBeGreaterThan(20);
       expect(together?.ttftUs.mean).toBeLessThan(mean * (alone?.ttftUs.mean ?? 0));
@@ -271,7 +271,7 @@ describe('groups under faults', () => {
     expect(groups).toBeGreaterThan(30);
   });
 
-  it('answer all requests and leak nothing when the prefixes that members fetch are evicted, cut off, or lost with their instance', () => {
+  it('answer all requests and leak nothing when the prefixes that members fetch are evicted, cut off, or on a failed instance', () => {
     let fetched = 0;
     let cached = 0;
     for (let seed = 1; seed <= 10; seed++) {

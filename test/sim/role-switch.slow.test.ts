@@ -86,9 +86,9 @@ describe('roles that follow the work', () => {
     fc.assert(
       fc.property(traces, fc.boolean(), (trace, inline) => {
         const admission = { ...config.admission, slo, roleSwitch, inlineTokens: inline ? 64 : undefined };
-        const crowd = trace.map((request) => ({ ...request, arrivalUs: Math.floor(request.arrivalUs / 4) }));
+        const dense = trace.map((request) => ({ ...request, arrivalUs: Math.floor(request.arrivalUs / 4) }));
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, unfinished: live } = run(crowd, {
+          const { outcome, unfinished: live } = run(dense, {
             instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
             admission,
           });

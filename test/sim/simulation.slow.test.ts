@@ -124,7 +124,7 @@ describe('a simulated run', () => {
   });
 
   it('fetches a prefix where that is faster than computing it, and the next prompt hits it there', () => {
-    // The first prompt leaves five blocks on one instance. A prompt without prefix keeps that busy; the first prompt repeated goes to the other.
+    // The first prompt leaves five blocks on one instance. While a prompt without prefix runs there, the first prompt repeated goes to the other.
     const trace = [
       requestOf(0, 0, 100, 1, 0),
       requestOf(1, 1_000_000, 101, 40, 1),
@@ -210,20 +210,26 @@ describe('disaggregated prefill and decode', () => {
   it('ends every request once, frees all memory, and has the same hash with equal steps run one by one', () => {
     const shapes = fc.tuple(fc.integer({ min: 1, max: 3 }), fc.integer({ min: 1, max: 2 }), fc.nat(1), fc.boolean());
     const links = fc.constantFrom(undefined, 1e7, 1e6);
-    const landing = fc.constantFrom(160, 400, 10_000);
+    const receiveTokens = fc.constantFrom(160, 400, 10_000);
     let coalesced = 0;
     fc.assert(
-      fc.property(traces, shapes, links, landing, (trace, [prefill, decode, both, layerWise], link, receiveTokens) => {
-        const outcomes = [true, false].map((coalesce) => {
-          const changes = { coalesce, handOff: { ...handOff, layerWise, receiveTokens } };
-          const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
-          const { outcome, unfinished: live } = run(trace, { instances, linkBytesPerSecond: link });
-          expect([outcome.requests, live]).toEqual([trace.length, 0]);
-          return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
-        });
-        expect(outcomes[0]).toEqual(outcomes[1]);
-        coalesced += Number(outcomes[0]?.[2]);
-      }),
+      fc.property(
+        traces,
+        shapes,
+        links,
+        receiveTokens,
+        (trace, [prefill, decode, both, layerWise], link, receiveTokens) => {
+          const outcomes = [true, false].map((coalesce) => {
+            const changes = { coalesce, handOff: { ...handOff, layerWise, receiveTokens } };
+            const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
+            const { outcome, unfinished: live } = run(trace, { instances, linkBytesPerSecond: link });
+            expect([outcome.requests, live]).toEqual([trace.length, 0]);
+            return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
+          });
+          expect(outcomes[0]).toEqual(outcomes[1]);
+          coalesced += Number(outcomes[0]?.[2]);
+        },
+      ),
       { numRuns: 60 },
     );
     expect(coalesced).toBeGreaterThan(1000);

@@ -38,7 +38,7 @@ export interface FailureDetection {
 }
 
 export interface RetryConfig {
-  /** Attempts of a request at most, the first one included. */
+  /** Maximum number of attempts of a request, the first one included. */
   readonly attemptsMax: number;
   /** Undefined: every failed instance is reported as `instanceFailed`, and a request that finds no instance fails at once. */
   readonly detection?: FailureDetection | undefined;

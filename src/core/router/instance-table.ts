@@ -66,7 +66,7 @@ export class InstanceTable {
     return this.#instances.flatMap((each, i) => (each.role === role && this.isUp(i) ? [i] : []));
   }
 
-  /** True when every instance has memory for so many tokens. */
+  /** True when every instance has memory for this number of tokens. */
   allHold(tokens: number): boolean {
     return this.#instances.every(({ capacityTokens }) => tokens <= capacityTokens);
   }

@@ -58,7 +58,7 @@ describe('admission', () => {
     );
   });
 
-  it('learns an error bound that 99 of 100 predictions keep', () => {
+  it('learns a bound on the error of 99 of 100 predictions', () => {
     const bound = new ErrorBound();
     let late = 0;
     for (let i = 0; i < 20_000; i++) {
@@ -105,7 +105,7 @@ describe('output lengths', () => {
 
 describe('the odds of a refusal on the decode instance', () => {
   /** Random refusals, spread evenly by a stride, more likely the further a load is over `full`; noise 0: certain. */
-  const taught = (full: number, noise: number, shift = 0) => {
+  const trained = (full: number, noise: number, shift = 0) => {
     const odds = new RefusalOdds();
     for (let i = 0; i < 20_000; i++) {
       const load = 0.8 + 0.4 * (((i * 6_181) % 10_007) / 10_007);
@@ -116,16 +116,16 @@ describe('the odds of a refusal on the decode instance', () => {
   };
 
   it('are even at the load at which half of the requests are refused', () => {
-    expect(taught(1, 0.2).loadAt(0.5)).toBeCloseTo(1, 1);
-    expect(taught(1, 0.2, 0.15).loadAt(0.5)).toBeCloseTo(0.85, 1);
-    expect(taught(1, 0.1).of(1.15)).toBeGreaterThan(0.9);
-    expect(taught(1, 0.1).of(0.85)).toBeLessThan(0.1);
+    expect(trained(1, 0.2).loadAt(0.5)).toBeCloseTo(1, 1);
+    expect(trained(1, 0.2, 0.15).loadAt(0.5)).toBeCloseTo(0.85, 1);
+    expect(trained(1, 0.1).of(1.15)).toBeGreaterThan(0.9);
+    expect(trained(1, 0.1).of(0.85)).toBeLessThan(0.1);
   });
 
   it('reach a smaller share at a lower load, and no share at a likely load when forecasts are useless', () => {
-    const odds = taught(1, 0.2);
+    const odds = trained(1, 0.2);
     expect(odds.loadAt(0.2)).toBeLessThan(odds.loadAt(0.5));
-    expect(taught(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
+    expect(trained(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
     fc.assert(
       fc.property(
         fc.double({ min: 0, max: 3, noNaN: true }),
@@ -201,7 +201,7 @@ describe('the decode pool', () => {
     const old = pool.add(0, { ...arrival(0, 100, 0), outputs });
     pool.decodeStarted(0, old);
     pool.add(50_000, { ...arrival(0, 400, 60_000), outputs });
-    // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
+    // At 50 ms the first has 50 tokens, so that its output has 100. In 30 ms it still decodes, the second with probability 0.5.
     const { memory } = forecast.countAt(50_000, 80_000).load(0, 0);
     expect(memory).toBeCloseTo((100 + 80 + 0.5 * 400) / 10_000, 3);
     // No known output is longer than 100 tokens: a longer one counts fully.

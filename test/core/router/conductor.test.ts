@@ -1,4 +1,4 @@
-// The conductor: answers at once, tracks requests to their ends, passes cancels on, drains.
+// The conductor: accepts or refuses at once, tracks requests to their ends, forwards cancels, and drains.
 
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
@@ -33,7 +33,7 @@ function submit(id: string): ConductorEvent {
   return { kind: 'submit', request: request(id, [1, 2, 3]) };
 }
 
-function heard(id: string, event: GenerationEvent, instance = 0): ConductorEvent {
+function reported(id: string, event: GenerationEvent, instance = 0): ConductorEvent {
   return { kind: 'generationEvent', instance, id, event };
 }
 
@@ -44,24 +44,24 @@ test('accepts a request at once, forwards it and follows it to its end; drops th
     { kind: 'emit', id: 'a', event: accepted },
     { kind: 'forward', id: 'a', instance: 0, request: one, decodeAt: undefined, predicted: undefined },
   ]);
-  expect(step(heard('a', accepted))).toEqual([]);
+  expect(step(reported('a', accepted))).toEqual([]);
   for (const event of [started, tokens, finished])
-    expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
-  expect(step(heard('a', finished))).toEqual([]);
+    expect(step(reported('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(reported('a', finished))).toEqual([]);
 });
 
-test('passes on a start that tokens have overtaken, once', () => {
+test('forwards a start that tokens have overtaken, once', () => {
   const step = conductor();
   step(submit('a'));
-  for (const event of [tokens, started]) expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
-  expect(step(heard('a', started))).toEqual([]);
+  for (const event of [tokens, started]) expect(step(reported('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(reported('a', started))).toEqual([]);
 });
 
 test('refuses at once when the queue is full, with a Retry-After by the throughput', () => {
   const step = conductor(3);
   for (let i = 0; i < 40; i++) {
     step(submit(`x${i}`), i * 4_000_000);
-    step(heard(`x${i}`, finished), i * 4_000_000);
+    step(reported(`x${i}`, finished), i * 4_000_000);
   }
   for (const id of ['a', 'b', 'c']) step(submit(id), 160_000_000);
   expect(step(submit('d'), 160_000_000)).toEqual([
@@ -94,18 +94,18 @@ test('routes to instances whose memory holds the request', () => {
   const capacities = [10, 100, 40];
   const instances = capacities.map((capacityTokens) => ({ capacityTokens }));
   const machine = new Conductor({ requests: tokenRequests, queueMax: 100, instances });
-  const went = (id: string, promptTokens: number) => {
+  const instancesOf = (id: string, promptTokens: number) => {
     const sent = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
     const effects = machine.step(0, { kind: 'submit', request: sent });
     return effects.flatMap((effect) => (effect.kind === 'forward' ? [effect.instance] : []));
   };
-  for (let i = 0; i < 4; i++) expect(went(`long ${i}`, 90)).toEqual([1]);
-  const middle = Array.from({ length: 4 }, (_, i) => went(`middle ${i}`, 30));
+  for (let i = 0; i < 4; i++) expect(instancesOf(`long ${i}`, 90)).toEqual([1]);
+  const middle = Array.from({ length: 4 }, (_, i) => instancesOf(`middle ${i}`, 30));
   expect(middle).toEqual([[2], [2], [2], [2]]);
-  expect(went('short', 5)).toEqual([0]);
-  expect(went('too long', 100)).toEqual([]);
+  expect(instancesOf('short', 5)).toEqual([0]);
+  expect(instancesOf('too long', 100)).toEqual([]);
   machine.step(0, { kind: 'instanceFailed', instance: 1 });
-  expect(went('without instance', 90)).toEqual([]);
+  expect(instancesOf('without instance', 90)).toEqual([]);
   machine.check();
 });
 
@@ -121,15 +121,15 @@ test('a cancel interrupts the prefill of the request, and no decode step that ot
   const step = conductor(10);
   for (const id of ['a', 'b', 'c', 'd']) step(submit(id));
   const cancel = (id: string): unknown => step({ kind: 'cancel', id })[0];
-  step(heard('a', started));
+  step(reported('a', started));
   expect(cancel('a')).toEqual({ kind: 'cancel', instance: 0, id: 'a', interrupt: true });
-  expect(step(heard('a', tokens))).toEqual([]);
+  expect(step(reported('a', tokens))).toEqual([]);
   // No output since the last interrupt: another one would starve the other requests.
-  step(heard('b', started));
+  step(reported('b', started));
   expect(cancel('b')).toMatchObject({ interrupt: false });
-  step(heard('c', tokens));
+  step(reported('c', tokens));
   expect(cancel('c')).toMatchObject({ interrupt: false });
-  step(heard('d', started));
+  step(reported('d', started));
   expect(cancel('d')).toMatchObject({ interrupt: true });
   expect(cancel('d')).toEqual({ kind: 'ignored', message: 'Ignored cancel: request d is not live' });
 });
@@ -138,7 +138,7 @@ test('a cancel interrupts the prefill of the only request every time', () => {
   const step = conductor(10);
   for (const id of ['a', 'b', 'c']) {
     step(submit(id));
-    step(heard(id, started));
+    step(reported(id, started));
     expect(step({ kind: 'cancel', id })[0]).toMatchObject({ interrupt: true });
   }
 });
@@ -159,11 +159,11 @@ test('drain refuses new requests, lets the others end, then reports it', () => {
       },
     },
   ]);
-  expect(step(heard('a', finished)).at(-1)).toEqual({ kind: 'drained' });
+  expect(step(reported('a', finished)).at(-1)).toEqual({ kind: 'drained' });
   expect(conductor()({ kind: 'drain' })).toEqual([{ kind: 'drained' }]);
 });
 
-test('the requests of a lost instance fail once, and it gets no new ones', () => {
+test('the requests of a failed instance fail once, and it receives no new ones', () => {
   const step = conductor(10, 2);
   for (const id of ['a', 'b', 'c']) step(submit(id));
   const effects = step({ kind: 'instanceFailed', instance: 0 });
@@ -203,7 +203,7 @@ test('with a real instance, no history loses a request or ends one twice', () =>
       };
       const pass = (): void => {
         for (const [id, { events }] of world.received) {
-          for (let at = seen.get(id) ?? 0; at < events.length; at++) step(heard(id, events[at] as GenerationEvent));
+          for (let at = seen.get(id) ?? 0; at < events.length; at++) step(reported(id, events[at] as GenerationEvent));
           seen.set(id, events.length);
         }
       };
@@ -257,18 +257,18 @@ test('places by the KV events of instances, and requests a snapshot when events 
   expect(placed('a')).toMatchObject({ instance: 2 });
   // A wait of 600 us there, and 1,000 us for the whole prompt elsewhere.
   expect(placed('b')).toMatchObject({ instance: 0 });
-  step(heard('a', { kind: 'started', cachedTokens: 4 }, 2));
+  step(reported('a', { kind: 'started', cachedTokens: 4 }, 2));
   expect(machine.blocks).toMatchObject({ hits: 1, misses: { neverSeen: 1, evicted: 0, elsewhere: 0, partial: 1 } });
   // No block was cached after all: a wait of 1,000 us.
-  step(heard('b', { kind: 'started', cachedTokens: 0 }));
+  step(reported('b', { kind: 'started', cachedTokens: 0 }));
   expect(machine.blocks.misses).toEqual({ neverSeen: 2, evicted: 0, elsewhere: 1, partial: 2 });
-  step(heard('a', tokens, 2), 600);
-  step(heard('b', tokens), 1000);
+  step(reported('a', tokens, 2), 600);
+  step(reported('b', tokens), 1000);
   for (const [id, instance] of [
     ['a', 2],
     ['b', 0],
   ] as const)
-    step(heard(id, finished, instance), 2000);
+    step(reported(id, finished, instance), 2000);
 
   log.record(words, 0, false);
   const lost = log.take();

@@ -51,9 +51,9 @@ const instance = fc.record({
   kind: fc.nat(1),
   own: fc.nat(10),
 });
-type Shown = Readonly<Record<'up' | 'requests' | 'queueUs' | 'kind' | 'own', number>>;
+type InstanceState = Readonly<Record<'up' | 'requests' | 'queueUs' | 'kind' | 'own', number>>;
 
-function viewOf(instances: readonly Shown[]): ClusterView {
+function viewOf(instances: readonly InstanceState[]): ClusterView {
   return {
     up: Uint8Array.from(instances, ({ up }) => up),
     requests: Int32Array.from(instances, ({ requests }) => requests),
@@ -64,10 +64,10 @@ function viewOf(instances: readonly Shown[]): ClusterView {
 
 const clusters = fc
   .array(instance, { minLength: 1, maxLength: 6 })
-  .map((all) => all.map((one): Shown => ({ ...one, up: Number(one.up) })));
+  .map((all) => all.map((one): InstanceState => ({ ...one, up: Number(one.up) })));
 
 describe('placement', () => {
-  test('cache-aware takes the least predicted TTFT, and fetches where Algorithm 1 does and it is faster', () => {
+  test('cache-aware takes the least predicted TTFT, and fetches a prefix where Algorithm 1 does and where that is faster', () => {
     const fetched = { yes: 0, no: 0 };
     fc.assert(
       fc.property(clusters, fc.integer({ min: 101, max: 400 }), fc.boolean(), (instances, tokens, fetching) => {
@@ -78,7 +78,7 @@ describe('placement', () => {
         // Among the instances with the longest prefix, the first one with the smallest send backlog.
         const holders = instances.flatMap(({ own }, i) => (own === longest ? [i] : []));
         const from = holders.toSorted((a, b) => (backlogUs[a] ?? 0) - (backlogUs[b] ?? 0) || a - b)[0] ?? 0;
-        const ways = instances.flatMap(({ up, queueUs, kind, own }, i) => {
+        const candidates = instances.flatMap(({ up, queueUs, kind, own }, i) => {
           if (up === 0) return [];
           const alone = { i, fetchedBlocks: 0, us: queueUs + costs.prefillUs(kind, tokens, own * blockTokens) };
           if (!fetching || longest <= own * balancingThreshold) return [alone];
@@ -87,13 +87,13 @@ describe('placement', () => {
           return [alone, { i, fetchedBlocks: longest - own, us }];
         });
         if (decision === undefined) {
-          expect(ways).toEqual([]);
+          expect(candidates).toEqual([]);
           return;
         }
         const { queueUs, transferUs, waitUs, prefillUs, localBlocks, fetchedBlocks } = decision;
         expect(waitUs).toBe(Math.max(queueUs, transferUs));
-        expect(waitUs + prefillUs).toBe(Math.min(...ways.map(({ us }) => us)));
-        expect(ways).toContainEqual({ i: decision.instance, fetchedBlocks, us: waitUs + prefillUs });
+        expect(waitUs + prefillUs).toBe(Math.min(...candidates.map(({ us }) => us)));
+        expect(candidates).toContainEqual({ i: decision.instance, fetchedBlocks, us: waitUs + prefillUs });
         expect(localBlocks).toBe(instances[decision.instance]?.own);
         expect(decision.from).toBe(fetchedBlocks > 0 ? from : undefined);
         fetched[fetchedBlocks > 0 ? 'yes' : 'no']++;
@@ -105,10 +105,10 @@ describe('placement', () => {
 
   test('fetches no prefix while nothing moves between instances', () => {
     const instances = [0, 10].map((own) => ({ up: 1, requests: 0, queueUs: own * 400, kind: 0, own }));
-    const question = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
-    const decision = placement('cache-aware', { transfers: undefined }).choose(question, viewOf(instances));
+    const query = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
+    const decision = placement('cache-aware', { transfers: undefined }).choose(query, viewOf(instances));
     expect(decision).toMatchObject({ instance: 0, localBlocks: 0, fetchedBlocks: 0, from: undefined, prefillUs: 2400 });
-    expect(placement('cache-aware').choose(question, viewOf(instances))).toMatchObject({
+    expect(placement('cache-aware').choose(query, viewOf(instances))).toMatchObject({
       instance: 0,
       fetchedBlocks: 10,
       from: 1,
@@ -154,9 +154,9 @@ describe('placement', () => {
 
   test('among equals takes the instance with fewer requests, then the first', () => {
     const instances = [2, 1, 1].map((requests) => ({ up: 1, requests, queueUs: 0, kind: 0, own: 0 }));
-    const question = { number: 0, tokens: 50, blockTokens, matches: matchesOf([0, 0, 0]) };
+    const query = { number: 0, tokens: 50, blockTokens, matches: matchesOf([0, 0, 0]) };
     for (const kind of ['cache-aware', 'least-loaded'] as const) {
-      expect(placement(kind).choose(question, viewOf(instances))?.instance).toBe(1);
+      expect(placement(kind).choose(query, viewOf(instances))?.instance).toBe(1);
     }
   });
 
@@ -204,8 +204,8 @@ describe('placement', () => {
     fc.assert(
       fc.property(clusters, fc.nat(1000), fc.constantFrom(...placementKinds), (instances, number, kind) => {
         const matches = matchesOf(instances.map(({ own }) => own));
-        const question = { number, tokens: 150, blockTokens, matches };
-        const decision = placement(kind).choose(question, viewOf(instances));
+        const query = { number, tokens: 150, blockTokens, matches };
+        const decision = placement(kind).choose(query, viewOf(instances));
         expect(decision === undefined).toBe(instances.every(({ up }) => up === 0));
         if (decision === undefined) return;
         expect(instances[decision.instance]).toMatchObject({ up: 1, own: decision.localBlocks });

@@ -1,4 +1,4 @@
-// Requests of lost instances: they continue on another instance with the same tokens, and clients receive each token once.
+// Requests of failed instances: they continue on another instance with the same tokens, and clients receive each token once.
 
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
@@ -9,13 +9,13 @@ import type { FailureDetection } from '../../../src/core/router/conductor-config
 import { tokenRequests } from '../../../src/core/router/token-requests.ts';
 import { greedy, promptOf, request, World } from './world.ts';
 
-/** A conductor over real instances, any of which may be lost and join again. */
+/** A conductor over real instances, any of which may fail and join again. */
 class Cluster {
   readonly worlds: (World | undefined)[];
   readonly conductor: Conductor<GenerationRequest>;
   readonly received = new Map<string, GenerationEvent[]>();
   /** Number of events that the conductor has received, by their lists. */
-  readonly #passed = new Map<readonly GenerationEvent[], number>();
+  readonly #delivered = new Map<readonly GenerationEvent[], number>();
   #incarnation = 0;
 
   constructor(instances: number, attemptsMax: number, detection?: FailureDetection) {
@@ -40,21 +40,21 @@ class Cluster {
   step(instance: number): void {
     const world = this.worlds[instance];
     if (world?.running !== undefined) world.finishStep();
-    this.#pass();
+    this.#deliverEvents();
   }
 
   /** Delivers the events of the instances to the conductor. */
-  #pass(): void {
+  #deliverEvents(): void {
     for (const [instance, world] of this.worlds.entries()) {
       for (const [id, { events }] of world?.received ?? []) {
-        for (let at = this.#passed.get(events) ?? 0; at < events.length; at++)
+        for (let at = this.#delivered.get(events) ?? 0; at < events.length; at++)
           this.deliver({ kind: 'generationEvent', instance, id, event: events[at] as GenerationEvent });
-        this.#passed.set(events, events.length);
+        this.#delivered.set(events, events.length);
       }
     }
   }
 
-  lose(instance: number): void {
+  fail(instance: number): void {
     this.worlds[instance] = undefined;
     this.deliver({ kind: 'instanceFailed', instance });
   }
@@ -82,13 +82,13 @@ const requests = [
   request('scored', promptOf(3, 50), { maxTokens: 20, sampling: { ...greedy, topLogprobs: 2, promptLogprobs: true } }),
 ];
 
-test('under any loss of instances clients receive the same output, each token once', () => {
+test('whichever instances fail, clients receive the same output, each token once', () => {
   const alone = new World();
   alone.submit(...requests);
   alone.finishAll();
   const action = fc.oneof(
     { weight: 8, arbitrary: fc.record({ kind: fc.constant('step' as const), instance: fc.nat(2) }) },
-    { weight: 1, arbitrary: fc.record({ kind: fc.constant('lose' as const), instance: fc.nat(2) }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant('fail' as const), instance: fc.nat(2) }) },
   );
   let retried = 0;
   fc.assert(
@@ -97,7 +97,7 @@ test('under any loss of instances clients receive the same output, each token on
       for (const one of requests) cluster.deliver({ kind: 'submit', request: one });
       for (const { kind, instance } of actions) {
         if (kind === 'step') cluster.step(instance);
-        else if (cluster.worlds.filter((world) => world !== undefined).length > 1) cluster.lose(instance);
+        else if (cluster.worlds.filter((world) => world !== undefined).length > 1) cluster.fail(instance);
         else if (cluster.worlds[instance] === undefined) cluster.join(instance);
       }
       cluster.finishAll();
@@ -121,11 +121,11 @@ test('under any loss of instances clients receive the same output, each token on
   expect(retried).toBeGreaterThan(10);
 });
 
-test('bounds the attempts of a request, and names the last loss in the error', () => {
+test('bounds the attempts of a request, and names the last failure in the error', () => {
   const cluster = new Cluster(3, 2);
   cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
-  cluster.lose(0);
-  cluster.lose(1);
+  cluster.fail(0);
+  cluster.fail(1);
   expect(cluster.received.get('plain')?.at(-1)).toMatchObject({
     code: 'ENGINE_FAILED',
     message: 'Cannot generate: the instance stopped: tried 2 times',
@@ -136,20 +136,20 @@ test('with failure detection a request waits for an instance to join, up to its 
   const cluster = new Cluster(1, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 5_000_000 });
   cluster.deliver({ kind: 'submit', request: requests[0] as GenerationRequest });
   cluster.step(0);
-  cluster.lose(0);
+  cluster.fail(0);
   expect(cluster.received.get('plain')?.at(-1)?.kind).toBe('tokens');
   cluster.join(0);
   cluster.finishAll();
   expect(tokensOf(cluster.received.get('plain'))).toHaveLength(40);
   cluster.deliver({ kind: 'submit', request: requests[1] as GenerationRequest });
-  cluster.lose(0);
+  cluster.fail(0);
   while (cluster.conductor.nextUs <= 6_000_000) cluster.deliver({ kind: 'wake' }, cluster.conductor.nextUs);
   expect(cluster.received.get('sampled')?.at(-1)).toMatchObject({
     message: 'Cannot generate: it has not ended in time: 5 s, attempts: 2',
   });
 });
 
-test('retries unreported requests, declares silent instances lost, and cancels their attempts when they report again', () => {
+test('retries unreported requests, declares silent instances failed, and cancels their attempts when they report again', () => {
   const cluster = new Cluster(2, 9, { reportTimeoutUs: 1_000_000, requestTimeoutUs: 60_000_000 });
   const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
     const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));

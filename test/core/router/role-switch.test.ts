@@ -34,7 +34,7 @@ describe('the pool that needs an instance', () => {
     );
   });
 
-  it('gets one after it has needed it for long enough, and no further one for a while', () => {
+  it('receives one after it has needed one for `sustainUs`, and no further one for `dwellUs`', () => {
     const switcher = new RoleSwitcher(limits);
     const decide = (nowUs: number, prefill: number) => switcher.decide(nowUs, pool(4, prefill), pool(4, 1));
     expect([decide(0, 4), decide(9, 4), decide(10, 4)]).toEqual([undefined, undefined, 'prefill']);

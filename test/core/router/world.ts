@@ -1,4 +1,4 @@
-// An instance and a fake engine under the control of a test: submits, cancels, aborts, and the events of every request.
+// An instance and a fake engine that a test controls: submits, cancels, aborts, and the events of every request.
 
 import { expect } from 'vitest';
 import {

@@ -1,5 +1,5 @@
-// Applies a patch with a known bug to a copy of the pure rooms and runs chaos seeds on it: the checks must find the bug.
-// A patch named `request-*` runs in chaos of requests, any other in chaos of lending.
+// Applies a patch with a known bug to a compiled copy of the core and the simulator and runs chaos seeds on it: the checks must find the bug.
+// A patch named `request-*` runs in request chaos, any other in lending chaos.
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,7 +22,7 @@ const compilerOptions = {
   rewriteRelativeImportExtensions: true,
 };
 
-/** Worlds of requests without faults and cancels. */
+/** Request worlds without faults and cancels. */
 const calmRun = `const run = (seed) => {
   const { config, trace } = requestWorld(seed);
   const simulation = new Simulation({ ...config, faults: undefined });
@@ -54,33 +54,33 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 }`;
 }
 
-/** The pure rooms, compiled once. The files of a mutant replace theirs while its seeds run. */
+/** The compiled core and simulator. The files of a mutant replace theirs while its seeds run. */
 export class Mutants {
   readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
-  readonly #rooms = join(this.#folder, 'rooms');
+  readonly #compiled = join(this.#folder, 'compiled');
 
   constructor() {
     writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
     const entries = [lending, requests].map(({ entry }) => join(root, 'src', `${entry}.ts`));
-    this.#compile(join(root, 'src'), entries, this.#rooms);
+    this.#compile(join(root, 'src'), entries, this.#compiled);
   }
 
   /**
    * The error of the first of `seeds` chaos runs that fails; undefined: all pass.
-   * @param patch undefined: the sources as they are @param calm worlds of requests without faults
+   * @param patch undefined: the sources as they are @param calm request worlds without faults
    */
   failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
     const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
     const paths = patch === undefined ? [] : this.#mutate(patch);
-    const originals = paths.map((path) => readFileSync(join(this.#rooms, path)));
+    const originals = paths.map((path) => readFileSync(join(this.#compiled, path)));
     try {
-      for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#rooms, path));
-      const script = seedsScript(this.#rooms, ofRequests ? requests : lending, calm, seeds);
-      writeFileSync(join(this.#rooms, 'seeds.mjs'), script);
-      const error = run(process.execPath, ['seeds.mjs'], this.#rooms).trim();
+      for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#compiled, path));
+      const script = seedsScript(this.#compiled, ofRequests ? requests : lending, calm, seeds);
+      writeFileSync(join(this.#compiled, 'seeds.mjs'), script);
+      const error = run(process.execPath, ['seeds.mjs'], this.#compiled).trim();
       return error === '' ? undefined : error;
     } finally {
-      for (const [i, path] of paths.entries()) writeFileSync(join(this.#rooms, path), originals[i]);
+      for (const [i, path] of paths.entries()) writeFileSync(join(this.#compiled, path), originals[i]);
     }
   }
 
@@ -88,7 +88,7 @@ export class Mutants {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
-  /** Compiles the files that the patch changes. Returns their paths below the rooms. */
+  /** Compiles the files that the patch changes. Returns their paths in the compiled copy. */
   #mutate(patch: string): readonly string[] {
     const sources = join(this.#folder, 'sources');
     for (const name of ['sources', 'mutant']) rmSync(join(this.#folder, name), { recursive: true, force: true });

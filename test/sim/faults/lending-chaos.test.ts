@@ -1,4 +1,4 @@
-// Lending under faults: whatever messages and instances are lost or late, each page has one owner, debts agree and nothing leaks.
+// Lending under faults: whichever messages are lost or late and whichever instances fail, each page has one owner, debts agree and nothing leaks.
 import { expect, it } from 'vitest';
 import { LendingWorld } from '../../../src/sim/engine/lending/lending-world.ts';
 import { addCounts, uncovered } from '../../../src/sim/faults/chaos-counts.ts';

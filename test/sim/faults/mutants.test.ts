@@ -1,4 +1,4 @@
-// Known bugs are put back, one at a time: chaos runs must find each within 50 seeds.
+// Patches reintroduce known bugs, one at a time: chaos runs must find each within 50 seeds.
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';

@@ -1,4 +1,4 @@
-// Requests under faults: whatever messages and instances are lost or late, each request is answered once and nothing leaks.
+// Requests under faults: whichever messages are lost or late and whichever instances fail, each request ends once and nothing leaks.
 import { expect, it } from 'vitest';
 import { EventQueue } from '../../../src/sim/engine/event-queue.ts';
 import { Simulation } from '../../../src/sim/engine/simulation.ts';
@@ -10,7 +10,7 @@ import { preemptingWorld, type RequestWorld, requestWorld } from '../../../src/s
 import { Prng } from '../../../src/util/prng.ts';
 
 it('breaks no rule over many seeds, and injects each fault and runs each handler', () => {
-  // Seed 90 answers a reservation that no instance has any more.
+  // In seed 90 an instance answers a reservation that no instance has any more.
   const seeds = [...Array.from({ length: 40 }, (_, i) => i + 1), 90];
   const sum = seeds.map((seed) => runRequestChaos(seed)).reduce(addCounts);
   // Each of these occurs in fewer than one of 25 worlds: the soak of 500 must reach it.
@@ -40,7 +40,8 @@ function hashOf({ config, trace }: RequestWorld, coalesce: boolean): string {
 }
 
 it('has the same hash with equal steps run one by one', () => {
-  // These seeds have had: a turn lost by its own plan, a fetch that takes memory from a borrower, a join that parts two others, a cut while blocks come home.
+  // Seeds with earlier bugs: a reservation lost by its own plan, a fetch that takes memory from a borrower, a reconnect that separates two
+  // other endpoints, a partition while blocks move home.
   const once = [270, 404, 539, 540];
   for (const seed of [...Array.from({ length: 30 }, (_, i) => i + 1), ...once]) {
     const world = requestWorld(seed);

@@ -1,4 +1,4 @@
-// The rules of requests, each broken on purpose: a run with checks names the broken rule, and the intact run passes.
+// The rules of requests, each broken on purpose: a run with checks names the broken rule, and the unchanged run passes.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LengthEvent } from '../../../src/core/instance/length-instance.ts';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
@@ -32,14 +32,14 @@ interface World {
 const trace = Array.from({ length: 60 }, (_, i) => requestOf(i, i * 8_000, 90 + (i % 40), 6, i % 7));
 const coupled: World = { trace, changes: {} };
 const alone: World = { trace, changes: { instances: cluster({ mixed: 1 }) } };
-const apart: World = { trace, changes: { instances: cluster({ prefill: 1, decode: 1 }) } };
+const disaggregated: World = { trace, changes: { instances: cluster({ prefill: 1, decode: 1 }) } };
 const slowLink: World = {
   trace,
-  changes: { ...apart.changes, linkBytesPerSecond: 2e6 },
+  changes: { ...disaggregated.changes, linkBytesPerSecond: 2e6 },
   cancels: { 12: '3' },
 };
 const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
-const judged: World = { trace, changes: { admission: { kind: 'early', slo, decodeUs: 1e6 } } };
+const withSlo: World = { trace, changes: { admission: { kind: 'early', slo, decodeUs: 1e6 } } };
 const rechecked: World = {
   trace,
   changes: {
@@ -48,7 +48,7 @@ const rechecked: World = {
   },
 };
 
-/** A chaos world in which creditors recall much over a slow network, while requests are cancelled. */
+/** A chaos world in which creditors recall many blocks over a slow network, while requests are cancelled. */
 function recalling(seed: number): World {
   const { config: made, trace } = requestWorld(seed);
   const instances = made.instances.map(({ machine, ...spec }) => {
@@ -60,7 +60,7 @@ function recalling(seed: number): World {
   return { trace, changes: { ...made, instances, linkBytesPerSecond: 1e6 }, cancels };
 }
 const recalled = recalling(9);
-const recalledCalmly: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
+const recalledWithoutFaults: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
 
 function simulate({ trace, changes, cancels = {} }: World): Simulation {
   const simulation = new Simulation({ ...config, ...changes });
@@ -101,11 +101,13 @@ function loseEvents(isLost: (event: Event) => boolean): void {
   tamper<[number, Event], Effects>(Instance, 'step', (step, nowUs, event) => (isLost(event) ? [] : step(nowUs, event)));
 }
 
-type Answer = readonly ConductorEffect<LengthRequest>[];
-type Question = ConductorEvent<LengthRequest>;
+type ConductorEffects = readonly ConductorEffect<LengthRequest>[];
+type ConductorInput = ConductorEvent<LengthRequest>;
 
-function tamperWithConductor(instead: (step: (event: Question) => Answer, event: Question) => Answer): void {
-  tamper<[number, Question], Answer>(Conductor, 'step', (step, nowUs, event) =>
+function tamperWithConductor(
+  instead: (step: (event: ConductorInput) => ConductorEffects, event: ConductorInput) => ConductorEffects,
+): void {
+  tamper<[number, ConductorInput], ConductorEffects>(Conductor, 'step', (step, nowUs, event) =>
     instead((given) => step(nowUs, given), event),
   );
 }
@@ -122,7 +124,7 @@ function refuseAll(cause: (verdict: AdmissionVerdict) => Parameters<typeof refus
   });
 }
 
-const cases: readonly (readonly [title: string, world: World, break_: () => void, error: RegExp])[] = [
+const cases: readonly (readonly [title: string, world: World, tamper: () => void, error: RegExp])[] = [
   [
     'a request that an instance loses',
     coupled,
@@ -143,7 +145,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /request 7 ended twice/,
   ],
   [
-    'a request that ends before its time',
+    'a request that ends before its last token',
     coupled,
     () =>
       tamperWithConductor((step, event) =>
@@ -170,13 +172,13 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   ],
   [
     'leaked memory of a sent prompt',
-    apart,
+    disaggregated,
     () =>
       loseEvents((event) => event.kind === 'peer' && event.message.kind === 'received' && event.message.id === '59'),
     /instance 0 leaks/,
   ],
   [
-    'an index that keeps lost blocks',
+    'an index that keeps removed blocks',
     coupled,
     () =>
       tamper<[number, KvEventBatch], unknown>(PrefixIndex, 'apply', (apply, instance, batch) =>
@@ -185,13 +187,13 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /the index names block .* though the instance has published its removal/,
   ],
   [
-    'an instance that does not publish its losses',
+    'an instance that does not publish removed blocks',
     alone,
     () => tamper<[boolean], unknown>(KvEventPublisher, 'changes', () => undefined),
     /has removed 64 blocks and published none/,
   ],
   [
-    'an event log that records losses as stores',
+    'an event log that records removed blocks as stored',
     coupled,
     () =>
       tamper<[Uint32Array, number, boolean, number], void>(KvEventLog, 'record', (record, words, at, _, depth) =>
@@ -200,7 +202,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /the index names block .* though the instance has published its removal/,
   ],
   [
-    'a cache that drops blocks without events',
+    'a cache that removes blocks without events',
     coupled,
     () =>
       tamper<[BlockListener], void>(BlockCache, 'setListener', (setListener, listener) =>
@@ -210,7 +212,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   ],
   [
     'lent blocks that are returned while they are copied home',
-    recalledCalmly,
+    recalledWithoutFaults,
     () =>
       tamper<[Move], void>(BlockMoves, 'end', (end, move) => {
         if (move.kind === 'relocate') move.pending = 0;
@@ -220,7 +222,7 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   ],
   [
     'a refusal for a TTFT within its SLO',
-    judged,
+    withSlo,
     () =>
       refuseAll(({ predicted }) => ({
         reason: 'ttft',
@@ -232,18 +234,18 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
   ],
   [
     'a refusal for a TTFT limit below the SLO',
-    judged,
+    withSlo,
     () => refuseAll(() => ({ reason: 'ttft', at: 'prefill', predictedUs: 300_000, mostUs: 200_000 })),
     /was refused for its ttft over 200000 us: its limit is 400000 us/,
   ],
   [
     'a refusal for memory that is free',
-    judged,
+    withSlo,
     () => refuseAll(() => ({ reason: 'memory', at: 'prefill', share: 0.9 })),
     /was refused for its memory at a load of 0.9/,
   ],
   [
-    'a refusal for a queue with room',
+    'a refusal for a queue that is not full',
     coupled,
     () => tamper<[number, number], Refusal>(Conductor, 'overload', () => queueFull(12, 1000, 1000)),
     /was refused for its queue at a load of 0.013/,
@@ -259,9 +261,9 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
 describe('a run with checks', () => {
   it.each([
     ['coupled', coupled],
-    ['apart', apart],
+    ['disaggregated', disaggregated],
     ['slow link', slowLink],
-    ['judged', judged],
+    ['withSlo', withSlo],
     ['rechecked', rechecked],
   ])('ends without a breach: %s', (_, world) => {
     const { outcome, checks } = simulate(world);
@@ -270,7 +272,7 @@ describe('a run with checks', () => {
   });
 
   it('ends without a breach where lent blocks are recalled, and where creditors restart', () => {
-    for (const world of [recalledCalmly, recalling(7)]) {
+    for (const world of [recalledWithoutFaults, recalling(7)]) {
       const { outcome, lending } = simulate(world);
       expect(outcome.completedRequests).toBeGreaterThan(20);
       expect(lending?.counts.recalls).toBeGreaterThan(0);

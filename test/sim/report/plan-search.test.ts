@@ -10,31 +10,31 @@ import {
   type Unit,
 } from '../../../src/sim/report/plan-search.ts';
 
-/** The kept share grows with either role, in steps at random corners. */
-interface Scene extends Unit {
+/** Hardware with a share that grows with the instances of either role, in steps at random corners. */
+interface Candidate extends Unit {
   readonly corners: readonly (Shape & { readonly share: number })[];
 }
 
 const instancesMax = 7;
 const limits = { instancesMax, within: 0.9 };
 
-function shareOf({ corners }: Scene, { prefill, decode, mixed }: Shape): number {
+function shareOf({ corners }: Candidate, { prefill, decode, mixed }: Shape): number {
   const reached = corners.filter((c) => c.prefill <= prefill && c.decode <= decode && c.mixed <= mixed);
   return Math.max(0, ...reached.map(({ share }) => share));
 }
 
-async function search(units: readonly Scene[]) {
+async function search(units: readonly Candidate[]) {
   const trials = await searchPlans(units, limits, async (unit, shape) => ({ share: shareOf(unit, shape) }));
   return { trials, cheapest: cheapestOf(trials, limits.within) };
 }
 
-function everyCluster(units: readonly Scene[]) {
+function everyCluster(units: readonly Candidate[]) {
   return units.flatMap((unit) =>
     levelsOf(unit, instancesMax).flatMap((instances, i) => {
-      const apart = Array.from({ length: instances - 1 }, (_, p) => {
+      const disaggregated = Array.from({ length: instances - 1 }, (_, p) => {
         return { prefill: p + 1, decode: instances - p - 1, mixed: 0 };
       });
-      return [{ prefill: 0, decode: 0, mixed: instances }, ...apart].map((shape) => {
+      return [{ prefill: 0, decode: 0, mixed: instances }, ...disaggregated].map((shape) => {
         return {
           unit,
           decodeUnit: unit,
@@ -54,7 +54,7 @@ const corner = fc.oneof(
   fc.record({ prefill: fc.constant(0), decode: fc.constant(0), mixed: role, share }),
   fc.record({ prefill: role, decode: role, mixed: fc.constant(0), share }),
 );
-const scene: fc.Arbitrary<Scene> = fc.record({
+const candidate: fc.Arbitrary<Candidate> = fc.record({
   instancesPerMachine: fc.constantFrom(1, 1, 2, 8),
   pricePerHour: fc.integer({ min: 1, max: 6 }),
   corners: fc.array(corner, { maxLength: 5 }),
@@ -65,7 +65,7 @@ describe('the search for the cheapest cluster', () => {
     let tried = 0;
     let all = 0;
     await fc.assert(
-      fc.asyncProperty(fc.array(scene, { minLength: 1, maxLength: 3 }), async (units) => {
+      fc.asyncProperty(fc.array(candidate, { minLength: 1, maxLength: 3 }), async (units) => {
         const { trials, cheapest } = await search(units);
         const every = everyCluster(units);
         expect(cheapest?.pricePerHour).toBe(cheapestOf(every, limits.within)?.pricePerHour);
@@ -83,25 +83,25 @@ describe('the search for the cheapest cluster', () => {
       pricePerHour: fc.integer({ min: 1, max: 6 }),
     });
     const needs = fc.record({ prefill: role, decode: role });
-    let parted = 0;
+    let heterogeneous = 0;
     await fc.assert(
       fc.asyncProperty(unit, unit, needs, needs, async (a, b, needA, needB) => {
         const units: readonly Unit[] = [a, b];
-        const keeps = (p: Unit, { prefill, decode, mixed }: Shape, d: Unit) =>
+        const meetsTarget = (p: Unit, { prefill, decode, mixed }: Shape, d: Unit) =>
           mixed === 0 && prefill >= (p === a ? needA : needB).prefill && decode >= (d === a ? needA : needB).decode;
-        const attempt = async (p: Unit, shape: Shape, d: Unit) => ({ share: keeps(p, shape, d) ? 1 : 0 });
+        const runTrial = async (p: Unit, shape: Shape, d: Unit) => ({ share: meetsTarget(p, shape, d) ? 1 : 0 });
         const pairs = [
           [a, b],
           [b, a],
         ] as const;
-        const found = cheapestOf(await searchPlans(units, limits, attempt, pairs), limits.within);
+        const found = cheapestOf(await searchPlans(units, limits, runTrial, pairs), limits.within);
         const machines = (u: Unit, n: number) => Math.ceil(n / u.instancesPerMachine);
         let cheapest = Number.POSITIVE_INFINITY;
         for (const [p, d] of [...pairs, [a, a], [b, b]] as const) {
           for (const prefill of p === d ? [1, 2, 3, 4, 5, 6] : levelsOf(p, instancesMax)) {
             for (const decode of p === d ? [1, 2, 3, 4, 5, 6] : levelsOf(d, instancesMax)) {
               const instances = prefill + decode;
-              if (instances > instancesMax || !keeps(p, { prefill, decode, mixed: 0 }, d)) continue;
+              if (instances > instancesMax || !meetsTarget(p, { prefill, decode, mixed: 0 }, d)) continue;
               const price =
                 p === d
                   ? (levelsOf(p, instancesMax).findIndex((level) => level >= instances) + 1) *
@@ -113,16 +113,16 @@ describe('the search for the cheapest cluster', () => {
           }
         }
         expect(found?.pricePerHour ?? Number.POSITIVE_INFINITY).toBe(cheapest);
-        if (found !== undefined && found.unit !== found.decodeUnit) parted++;
+        if (found !== undefined && found.unit !== found.decodeUnit) heterogeneous++;
       }),
       { numRuns: 300, seed: 3 },
     );
-    expect(parted).toBeGreaterThan(20);
+    expect(heterogeneous).toBeGreaterThan(20);
   });
 
-  it('tries no cluster dearer than one that keeps enough, and none twice', async () => {
+  it('tries no cluster more expensive than one that meets the target, and none twice', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.array(scene, { minLength: 1, maxLength: 3 }), async (units) => {
+      fc.asyncProperty(fc.array(candidate, { minLength: 1, maxLength: 3 }), async (units) => {
         const { trials } = await search(units);
         let pricePerHour = Number.POSITIVE_INFINITY;
         const seen = new Set<string>();
@@ -137,7 +137,7 @@ describe('the search for the cheapest cluster', () => {
     );
   });
 
-  it('finds a smaller cluster below one that keeps slightly too little', async () => {
+  it('finds a smaller cluster below one that slightly misses the target', async () => {
     const unit = { instancesPerMachine: 1, pricePerHour: 1 };
     const shares = [0, 0.95, 0.8, 0.95, 1, 1, 1];
     const trials = await searchPlans([unit], limits, async (_, { mixed }) => ({ share: shares[mixed - 1] ?? 0 }));
@@ -146,7 +146,7 @@ describe('the search for the cheapest cluster', () => {
 
   it('returns a frontier with growing prices and shares', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.array(scene, { minLength: 1, maxLength: 3 }), async (units) => {
+      fc.asyncProperty(fc.array(candidate, { minLength: 1, maxLength: 3 }), async (units) => {
         const { trials, cheapest } = await search(units);
         const frontier = frontierOf(trials);
         for (const [i, { pricePerHour, share }] of frontier.entries()) {

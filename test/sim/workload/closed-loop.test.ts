@@ -47,7 +47,7 @@ const times = (changes: Partial<ClosedLoopConfig> = {}) =>
   }));
 
 describe('a closed loop', () => {
-  it('keeps every client busy until the requests are out, one at a time each', () => {
+  it('gives every client one request at a time until all are sent', () => {
     const ended = times();
     expect(ended.map(({ index }) => index).sort((a, b) => a - b)).toEqual(Array.from({ length: 40 }, (_, i) => i));
     expect(ended.filter(({ arrivalUs }) => arrivalUs === 0)).toHaveLength(6);
@@ -64,7 +64,7 @@ describe('a closed loop', () => {
     expect(times({ instance: { ...config.instance, coalesce: false } })).toEqual(times());
   });
 
-  it('of one client takes the time of the front, of its prompt and of its tokens', () => {
+  it('of one client takes the time of the frontend, of its prompt and of its tokens', () => {
     const [first, second] = times({ clients: 1, requests: 2, lengths: () => ({ inputTokens: 100, outputTokens: 2 }) });
     const promptUs = cost.stepUs({ rows: 100, keyRows: 5050, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
     const tokenUs = cost.stepUs({ rows: 1, keyRows: 101, decodeRows: 1, decodeKeys: 101, logitRows: 1 });
@@ -74,7 +74,7 @@ describe('a closed loop', () => {
     expect(second.lastTokenUs).toBe(2 * first.lastTokenUs);
   });
 
-  it('lets requests through the front one after another', () => {
+  it('passes requests through the frontend one after another', () => {
     const alone = times({ clients: 1, requests: 1 })[0]?.firstTokenUs ?? 0;
     const both = times({ clients: 2, requests: 2, frontendUs: () => 1e6 });
     expect(both.map(({ firstTokenUs = 0 }) => Math.floor(firstTokenUs / 1e6))).toEqual([1, 2]);

@@ -14,7 +14,7 @@ import { type CachedPrompt, type InlineChoice, type InlineLimits, InlinePrefill 
 
 /** What admission reads of a request. */
 export interface AdmissionModel<Request> {
-  /** The SLO of the request if its output had so many tokens; undefined: no bounds. */
+  /** The SLO of the request if its output has `outputTokens` tokens; undefined: no bounds. */
   slo(request: Request, outputTokens: number): Slo | undefined;
   /** Requests of one class have outputs of similar length, as far as is known before they run. */
   outputClass(request: Request): string;

@@ -38,13 +38,13 @@ export interface AdmissionSettings {
   readonly decodeUs: number;
   /** Refuse before prefill when the predicted probability of a refusal on the decode instance reaches this value; 0.5 unless given. */
   readonly refusalProbabilityMax?: number;
-  /** Prompts with at most so many uncached tokens are computed on the instance that decodes them; undefined: none is. */
+  /** Maximum number of uncached tokens of a prompt for inline prefill; undefined: no inline prefill. */
   readonly inlineTokens?: number | undefined;
   /** Instances change roles with the load; undefined: none does. */
   readonly roleSwitch?: RoleSwitchLimits | undefined;
 }
 
-/** The SLO of a request with so many output tokens; undefined: no bounds. */
+/** The SLO of a request with `outputTokens` output tokens; undefined: no bounds. */
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function lengthAdmission(

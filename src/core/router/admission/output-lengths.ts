@@ -3,7 +3,7 @@
 /** Bins for each doubling of the length. */
 const binsPerDoubling = 4;
 const bins = 24 * binsPerDoubling;
-/** Observations at most: then all weights are halved, so that new ones weigh more. */
+/** Maximum weight of all observations: then the weights are halved, so that new observations count more. */
 const weightMax = 4096;
 /** A class with fewer observations uses the distribution of all requests. */
 const observationsMin = 32;

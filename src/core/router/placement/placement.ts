@@ -72,7 +72,7 @@ export interface PlacementSettings {
   readonly kind: PlacementKind;
   /** Two unsigned 32-bit halves. */
   readonly seed: readonly [number, number];
-  /** A remote prefix is considered when it is so many times as long as the local one (Mooncake's `kvcache_balancing_threshold`). */
+  /** A remote prefix is considered when it is longer than the local one by this factor (Mooncake's `kvcache_balancing_threshold`). */
   readonly balancingThreshold: number;
 }
 

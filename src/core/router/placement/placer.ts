@@ -37,7 +37,7 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly transfers: TransferConfig | undefined;
   /** Undefined: no instance has an SSD. */
   readonly ssds?: SsdConfig | undefined;
-  /** Rows of a step that starts while the prefix still arrives, at most. Undefined: a prefill starts when all of its prefix is there. */
+  /** Maximum number of rows of a step that starts before its prefix has arrived. Undefined: steps wait for the whole prefix. */
   readonly aheadRows?: number | undefined;
   /** Pipeline groups for long prompts; `prefills` (instances): predicts them, one for equal instances. Undefined: no groups. */
   readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinedPrefill[] }) | undefined;

@@ -13,7 +13,7 @@ export interface CostModels {
   readonly transfers: TransferConfig | undefined;
   /** Undefined: no instance has an SSD. */
   readonly ssds: SsdConfig | undefined;
-  /** Rows of a step that starts while the prefix still arrives, at most. Undefined: no step does. */
+  /** Maximum number of rows of a step that starts before its prefix has arrived. Undefined: steps wait for the whole prefix. */
   readonly aheadRows: number | undefined;
 }
 
