@@ -58,9 +58,9 @@ function remoteTotals(port: InferencePort): {
 } {
   let [bytes, waitMs, creditorMs] = [0, 0, 0];
   for (const { lending } of port.instances()) {
-    bytes += (lending?.remote.bytesOut ?? 0) + (lending?.remote.bytesIn ?? 0);
-    waitMs += (lending?.remote.waitSeconds ?? 0) * 1000;
-    creditorMs += (lending?.guests.seconds ?? 0) * 1000;
+    bytes += (lending?.remoteAttention.bytesOut ?? 0) + (lending?.remoteAttention.bytesIn ?? 0);
+    waitMs += (lending?.remoteAttention.waitSeconds ?? 0) * 1000;
+    creditorMs += (lending?.servedAttention.seconds ?? 0) * 1000;
   }
   return { bytes, waitMs, creditorMs };
 }
@@ -186,7 +186,7 @@ async function mutualDebtRun(port: InferencePort, pool: number, vocabSize: numbe
   const [bytes, at] = [remoteTotals(port).bytes, tokens[0] + tokens[1]];
   const output = (await Promise.all([first.ended, second.ended])).flatMap((each) => each.tokens);
   await waitUntilIdle(port);
-  const settledBlocks = port.instances().reduce((sum, { lending }) => sum + (lending?.homeBlocks ?? 0), 0);
+  const settledBlocks = port.instances().reduce((sum, { lending }) => sum + (lending?.settledBlocks ?? 0), 0);
   return {
     bytesPerToken: (remoteTotals(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at),
     settledBlocks,

@@ -9,20 +9,30 @@ import { noAccounts } from '../gateway/world.ts';
 
 /** Two lending instances: the first, at place 4, owes three blocks to the other, at place 9. */
 function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
-  const nothing = { movedBlocks: 0, hostBlocks: 0, ownHostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
-  const counts = { ...nothing, copiedBytes: 0, earlyBytes: 0, stalls: 1, stallUs: 20 };
+  const nothing = {
+    movedBlocks: 0,
+    hostBlocks: 0,
+    ownHostBlocks: 0,
+    vacatedBlocks: 0,
+    settledBlocks: 0,
+    lostBlocks: 0,
+  };
+  const counts = { ...nothing, copiedBytes: 0, overlappedBytes: 0, stalls: 1, stallUs: 20 };
   const asked = { queries: 0, bytesIn: 0, bytesOut: 0 };
   return {
     ...{
       ...counts,
-      place,
+      lenderNumber: place,
       links,
       lentBlocks: place === 9 ? 3 : 0,
       borrowedBlocks: place === 4 ? 3 : 0,
       remoteBlocks: 2,
-      keptBlocks: 0,
+      remoteCachedBlocks: 0,
     },
-    ...{ guests: { ...asked, rows: 0, refused: 0, seconds: 0, restSeconds: 0 }, remote: { ...asked, waitSeconds: 0 } },
+    ...{
+      servedAttention: { ...asked, rows: 0, refused: 0, seconds: 0, restSeconds: 0 },
+      remoteAttention: { ...asked, waitSeconds: 0 },
+    },
   };
 }
 

@@ -16,7 +16,7 @@ export class InstanceMemory {
   readonly cache: BlockCache;
   readonly host: LendingMemory;
   readonly lending: Readonly<Record<Memory, LendingMemory>>;
-  #named = 0;
+  #digests = 0;
 
   constructor(device: BlockCacheConfig, hostBlocks: number) {
     this.cache = new BlockCache(device);
@@ -31,11 +31,11 @@ export class InstanceMemory {
     return this.cache.usedPages + single;
   }
 
-  /** Leaves the blocks of the table behind as cached blocks with unique digests. */
+  /** Turns the blocks of the table into cached blocks with unique digests. */
   leaveAsCache(table: BlockTable): void {
     const blocks = table.length;
     const words = new Uint32Array(blocks * digestWords);
-    for (let i = 0; i < blocks; i++) words[i * digestWords] = ++this.#named;
+    for (let i = 0; i < blocks; i++) words[i * digestWords] = ++this.#digests;
     this.cache.commit({ blocks, words }, 0, blocks, table);
     this.cache.release(table);
   }

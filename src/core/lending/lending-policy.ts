@@ -8,21 +8,21 @@ export interface LendingPolicy {
   /** Low-water mark: an instance below it starts to borrow, and never lends these blocks. */
   readonly lowWaterBlocks: number;
   /**
-   * High-water mark: above it, counting available and idle borrowed blocks, idle borrowed blocks are returned. At least
+   * High-water mark of available and idle borrowed blocks together: above it, idle ones are returned. At least
    * `loanBlocksMin` above the low-water mark.
    */
   readonly highWaterBlocks: number;
   /** Below this number of available blocks, lent blocks are recalled. */
   readonly recallBlocks: number;
-  /** How far ahead growth is predicted: about the time that borrowing takes. */
+  /** How far ahead growth is predicted; about the time that a loan takes. */
   readonly lookAheadUs: number;
   /** Smallest number of blocks of one loan. */
   readonly loanBlocksMin: number;
   /** Largest share of a creditor's step, in thousandths, for attention over blocks that it has lent. */
   readonly remoteAttentionPermilleMax: number;
   /**
-   * Blocks are lent, moved and returned in multiples of this number, so that one attention range lies at one creditor;
-   * default 1.
+   * Blocks are lent, moved and returned in multiples of this number, so that an attention range lies at one creditor.
+   * Default 1.
    */
   readonly unitBlocks?: number;
 }
@@ -52,7 +52,7 @@ function growthAhead(growthBlocksPerSecond: number, policy: LendingPolicy): numb
 export interface Demand {
   /** Growth of the running sequences. */
   readonly blocksPerSecond: number;
-  /** Blocks for waiting prompts, less the blocks on their way out, whose memory becomes free. */
+  /** Blocks for waiting prompts, less the blocks that are leaving, whose memory becomes free. */
   readonly aheadBlocks: number;
 }
 
@@ -61,12 +61,12 @@ function demandAhead({ blocksPerSecond, aheadBlocks }: Demand, policy: LendingPo
 }
 
 /**
- * Blocks to borrow now: the amount missing at the low-water mark after running sequences have grown for `lookAheadUs`
- * and waiting prompts are admitted.
- * @param inHand borrowed blocks that are idle
+ * Blocks to borrow now: those that will be missing below the low-water mark once running sequences have grown for
+ * `lookAheadUs` and waiting prompts are admitted.
+ * @param idle borrowed blocks that are idle
  */
-export function blocksWanted(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
-  const missing = policy.lowWaterBlocks + demandAhead(demand, policy) - available - inHand;
+export function blocksWanted(available: number, demand: Demand, idle: number, policy: LendingPolicy): number {
+  const missing = policy.lowWaterBlocks + demandAhead(demand, policy) - available - idle;
   return missing > 0 ? upToUnits(Math.max(missing, policy.loanBlocksMin), policy) : 0;
 }
 
@@ -74,9 +74,9 @@ export function blocksWanted(available: number, demand: Demand, inHand: number, 
  * Idle borrowed blocks to return: those beyond the high-water mark plus the predicted growth, so that they are not
  * borrowed again at once.
  */
-export function blocksToGiveBack(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
-  const surplus = available + inHand - policy.highWaterBlocks - demandAhead(demand, policy);
-  return wholeUnits(Math.max(0, Math.min(inHand, surplus)), policy);
+export function blocksToReturn(available: number, demand: Demand, idle: number, policy: LendingPolicy): number {
+  const surplus = available + idle - policy.highWaterBlocks - demandAhead(demand, policy);
+  return wholeUnits(Math.max(0, Math.min(idle, surplus)), policy);
 }
 
 /** A debtor's part of `remoteAttentionPermilleMax`, in thousandths of the step, by its share of the lent blocks. */
@@ -84,10 +84,7 @@ export function remoteAttentionPermille(blocks: number, lent: number, policy: Le
   return lent === 0 ? 0 : Math.floor((policy.remoteAttentionPermilleMax * blocks) / lent);
 }
 
-/**
- * Blocks that a debtor keeps at a creditor after its remote attention exceeded the bound: load is proportional to
- * blocks.
- */
+/** Blocks of a loan that a debtor keeps after remote attention exceeded the bound. Load is proportional to blocks. */
 export function blocksWithinBound(blocks: number, boundPermille: number, takenPermille: number): number {
   return takenPermille <= boundPermille ? blocks : Math.floor((blocks * boundPermille) / takenPermille);
 }

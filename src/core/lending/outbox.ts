@@ -13,7 +13,7 @@ export class Outbox {
   readonly incarnation: number;
   nowUs = 0;
   #effects: LendingEffect[] = [];
-  #lost: number[] = [];
+  #lostRBlocks: number[] = [];
 
   constructor(from: Party, incarnation: number) {
     this.from = from;
@@ -23,17 +23,17 @@ export class Outbox {
   begin(nowUs: number): void {
     this.nowUs = nowUs;
     this.#effects = [];
-    this.#lost = [];
+    this.#lostRBlocks = [];
   }
 
-  /** All effects of the step. Losses come first and in one effect, since one holder may lose several blocks. */
+  /** The effects of the step. Lost rBlocks come first, in one effect, because one sequence may lose several. */
   get effects(): readonly LendingEffect[] {
-    if (this.#lost.length > 0) return [{ kind: 'lost', rblocks: this.#lost }, ...this.#effects];
+    if (this.#lostRBlocks.length > 0) return [{ kind: 'rblocksLost', rblocks: this.#lostRBlocks }, ...this.#effects];
     return this.#effects;
   }
 
-  lose(rblocks: readonly number[]): void {
-    this.#lost.push(...rblocks);
+  rblocksLost(rblocks: readonly number[]): void {
+    this.#lostRBlocks.push(...rblocks);
   }
 
   push(effect: LendingEffect): void {

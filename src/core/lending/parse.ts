@@ -1,28 +1,28 @@
-// Validates lending messages that arrive over a wire, and names the field at fault: the machines trust what passes.
+// Validates lending messages from a wire. The machines rely on it.
 import type { Envelope, LendingMessageKind } from '../protocol/lending-messages.ts';
 
 type Check = (value: unknown, field: string) => void;
 type Shape = Readonly<Record<string, Check>>;
 
-/** Largest number of entries in one list: no machine sends a longer one. */
+/** Largest number of entries in a list. */
 const entriesMax = 1 << 20;
 
-function refuse(field: string, value: unknown, wanted: string): never {
+function reject(field: string, value: unknown, expected: string): never {
   const shown =
     typeof value === 'number' || typeof value === 'string' ? JSON.stringify(value).slice(0, 40) : typeof value;
-  throw new Error(`Cannot read a lending message: ${field} must be ${wanted}: ${shown}`);
+  throw new Error(`Cannot read a lending message: ${field} must be ${expected}: ${shown}`);
 }
 
 function integer(least: number, most: number = Number.MAX_SAFE_INTEGER): Check {
   return (value, field) => {
     if (!Number.isSafeInteger(value) || (value as number) < least || (value as number) > most)
-      refuse(field, value, `an integer of ${least} to ${most}`);
+      reject(field, value, `an integer of ${least} to ${most}`);
   };
 }
 
 function oneOf(...names: readonly string[]): Check {
   return (value, field) => {
-    if (!names.includes(value as string)) refuse(field, value, `one of ${names.join(', ')}`);
+    if (!names.includes(value as string)) reject(field, value, `one of ${names.join(', ')}`);
   };
 }
 
@@ -34,29 +34,29 @@ function optional(check: Check): Check {
 
 function listOf(check: Check): Check {
   return (value, field) => {
-    if (!Array.isArray(value) || value.length > entriesMax) refuse(field, value, `a list of at most ${entriesMax}`);
+    if (!Array.isArray(value) || value.length > entriesMax) reject(field, value, `a list of at most ${entriesMax}`);
     for (const [i, entry] of value.entries()) check(entry, `${field}[${i}]`);
   };
 }
 
 function record(shape: Shape): Check {
   return (value, field) => {
-    if (typeof value !== 'object' || value === null || Array.isArray(value)) refuse(field, value, 'an object');
-    const known = field === '' ? '' : `${field}.`;
-    for (const [name, check] of Object.entries(shape)) check(Reflect.get(value, name), known + name);
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) reject(field, value, 'an object');
+    const prefix = field === '' ? '' : `${field}.`;
+    for (const [name, check] of Object.entries(shape)) check(Reflect.get(value, name), prefix + name);
     for (const name of Object.keys(value)) {
-      if (!(name in shape)) refuse(known + name.slice(0, 40), Reflect.get(value, name), 'absent: it is not known');
+      if (!(name in shape)) reject(prefix + name.slice(0, 40), Reflect.get(value, name), 'absent');
     }
   };
 }
 
 const instance = integer(0, 0xffff);
 const count = integer(0, 0x7fffffff);
-const some = integer(1, 0x7fffffff);
+const positive = integer(1, 0x7fffffff);
 const number = integer(0);
 const permille = integer(0, 1000);
 const flag: Check = (value, field) => {
-  if (typeof value !== 'boolean') refuse(field, value, 'true or false');
+  if (typeof value !== 'boolean') reject(field, value, 'true or false');
 };
 const memory = oneOf('device', 'host');
 const blocks = listOf(count);
@@ -92,10 +92,10 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
     creditors: listOf(record({ instance, incarnation: number, blocks: count })),
     reservation: optional(number),
   },
-  prepare: { settlement, creditor: instance, memory, blocks: some },
+  prepare: { settlement, creditor: instance, memory, blocks: positive },
   commit: { settlement },
   abort: { settlement },
-  borrow: { loan: number, memory, blocks: some, reserves: flag, urgent: flag, closedBelow: number },
+  borrow: { loan: number, memory, blocks: positive, reserves: flag, urgent: flag, closedBelow: number },
   renew: {
     stamp: number,
     loans: listOf(number),
@@ -104,7 +104,7 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
     closedBelow: number,
   },
   return: { loan: number, blocks: optional(blocks), closedBelow: number },
-  lend: { loan: number, blocks, leaseUs: some, remoteAttentionPermille: permille },
+  lend: { loan: number, blocks, leaseUs: positive, remoteAttentionPermille: permille },
   refuse: { loan: number, memory, sequence: number },
   renewed: {
     stamp: number,

@@ -1,4 +1,4 @@
-// Logical rBlocks of one instance and their locations: at home, at a creditor, or staged on the way home.
+// The rBlocks of an instance and their places: at home, at a creditor, or in the staging buffer.
 import type { BlockId, InstanceIndex, RBlockId } from '../protocol/ids.ts';
 import type { Memory } from '../protocol/lending-report.ts';
 
@@ -12,7 +12,7 @@ export type RBlockPlace =
       /** The loan that the block belongs to. */
       readonly loan: number;
     }
-  /** The contents are in the staging buffer until memory at home is free for them. */
+  /** The contents are in the staging buffer until memory at home is free. */
   | { readonly kind: 'staged'; readonly memory: Memory };
 
 export class RBlockTable {
@@ -29,18 +29,19 @@ export class RBlockTable {
     return id;
   }
 
-  /** Undefined when the rBlock does not exist or was lost with its creditor. */
+  /** Undefined if the rBlock does not exist or was lost with its creditor. */
   find(id: RBlockId): RBlockPlace | undefined {
     return this.#places.get(id);
   }
 
   move(id: RBlockId, place: RBlockPlace): void {
-    if (!this.#places.has(id)) throw new Error(`Cannot move an rBlock: it is not known: rBlock ${id}`);
+    if (!this.#places.has(id)) throw new Error(`Cannot move an rBlock: there is none with this number: rBlock ${id}`);
     this.#places.set(id, place);
   }
 
   remove(id: RBlockId): void {
-    if (!this.#places.delete(id)) throw new Error(`Cannot remove an rBlock: it is not known: rBlock ${id}`);
+    if (!this.#places.delete(id))
+      throw new Error(`Cannot remove an rBlock: there is none with this number: rBlock ${id}`);
   }
 
   entries(): IterableIterator<[RBlockId, RBlockPlace]> {

@@ -1,5 +1,5 @@
 // The rManager machine (Infinite-LLM, section 5): owns the rBlocks of an instance at home and at creditors, lends,
-// borrows ahead of need, and reports to the gManager.
+// borrows ahead of demand, and reports to the gManager.
 
 import { assertNever } from '../../util/assert-never.ts';
 import type { LendingMemory } from '../kvcache/lending-memory.ts';
@@ -12,11 +12,11 @@ import type {
   RManagerEvent,
 } from '../protocol/lending-messages.ts';
 import type { Memory } from '../protocol/lending-report.ts';
-import { Creditor, type OwnNeeds } from './creditor/creditor.ts';
+import { Creditor, type OwnDemand } from './creditor/creditor.ts';
 import type { Debt } from './debtor/debt.ts';
 import { Debtor } from './debtor/debtor.ts';
 import { LoanRequests } from './debtor/loan-requests.ts';
-import { blocksToGiveBack, blocksWanted, type LendingPolicy, wholeUnits } from './lending-policy.ts';
+import { blocksToReturn, blocksWanted, type LendingPolicy, wholeUnits } from './lending-policy.ts';
 import { Outbox } from './outbox.ts';
 import { type RBlockPlace, RBlockTable } from './rblock-table.ts';
 import { SettlementMember } from './settlement/settlement-member.ts';
@@ -34,11 +34,10 @@ export interface RManagerConfig {
 }
 
 /**
- * Messages may be lost, duplicated, late or meant for another incarnation: in every case each page has one owner and
- * each loan ends.
+ * Each page has one owner and each loan ends, even if messages are lost, duplicated, late, or for another incarnation.
  * Local callers use `take` and `free`; remote callers use the messages `borrow` and `return`.
  */
-export class RManager implements OwnNeeds {
+export class RManager implements OwnDemand {
   readonly table = new RBlockTable();
   readonly creditor: Creditor;
   readonly debtor: Debtor;
@@ -73,7 +72,7 @@ export class RManager implements OwnNeeds {
   /** `nowUs` never decreases. The driver carries the effects out in order. */
   step(nowUs: number, event: RManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
-    // First of all, expired leases end: blocks that went stale during a pause must not be used.
+    // Expired leases end first: after a pause, stale blocks must not be used.
     this.debtor.expire();
     this.creditor.expire();
     switch (event.kind) {
@@ -83,11 +82,11 @@ export class RManager implements OwnNeeds {
       case 'demand':
         this.#updateDemand(event);
         break;
-      case 'fetched':
-        this.#settlementMember.fetched(event.settlement);
+      case 'staged':
+        this.#settlementMember.staged(event.settlement);
         break;
-      case 'fetchFailed':
-        this.#settlementMember.fetchFailed(event.settlement);
+      case 'stagingFailed':
+        this.#settlementMember.stagingFailed(event.settlement);
         break;
       case 'creditorCut':
         this.debtor.abandon(event.creditor);
@@ -112,34 +111,34 @@ export class RManager implements OwnNeeds {
     return this.#out.effects;
   }
 
-  /** Takes one idle rBlock outside device memory: borrowed, else in spare host memory. Undefined when none is idle. */
+  /** Takes one idle rBlock: borrowed, else in spare host memory. Undefined if none is idle. */
   take(): RBlockId | undefined {
     return this.takeOutside(1)?.[0];
   }
 
-  /** Takes `count` rBlocks at one creditor, else in spare host memory. Undefined when neither has that many idle. */
+  /** Takes `count` rBlocks at one creditor, else in spare host memory. Undefined if neither has that many idle. */
   takeOutside(count: number): readonly RBlockId[] | undefined {
-    const abroad = this.debtor.take(count);
-    if (abroad !== undefined || this.#spareHostBlocks() < count) return abroad;
+    const borrowed = this.debtor.take(count);
+    if (borrowed !== undefined || this.#spareHostBlocks() < count) return borrowed;
     return Array.from({ length: count }, () => {
       const block = this.takeHome('host');
-      if (block === undefined) throw new Error('rManager broken: host memory that was spare cannot be had');
+      if (block === undefined) throw new Error('rManager broken: a spare block of host memory cannot be allocated');
       return block;
     });
   }
 
-  /** Idle blocks outside device memory. */
-  get inHand(): number {
-    return this.debtor.inHand + this.#spareHostBlocks();
+  /** Idle blocks outside device memory at home. */
+  get idleBlocks(): number {
+    return this.debtor.idleBlocks + this.#spareHostBlocks();
   }
 
-  /** Allocates an rBlock at home and evicts cached blocks if needed. Undefined when too many blocks are in use. */
+  /** Allocates an rBlock at home, with evictions if necessary. Undefined if too many blocks are in use. */
   takeHome(memory: Memory): RBlockId | undefined {
     const block = this.#config.memories[memory].allocate('local');
     return block === undefined ? undefined : this.table.add({ kind: 'home', memory, block });
   }
 
-  /** The current location, valid until the next step. Undefined when the rBlock was lost. */
+  /** The current place, valid until the next step. Undefined if the rBlock was lost. */
   find(rblock: RBlockId): RBlockPlace | undefined {
     return this.table.find(rblock);
   }
@@ -147,7 +146,7 @@ export class RManager implements OwnNeeds {
   /** Frees an rBlock wherever it lies. */
   free(rblock: RBlockId): void {
     const place = this.table.find(rblock);
-    if (place === undefined) throw new Error(`Cannot free an rBlock: it is not known: rBlock ${rblock}`);
+    if (place === undefined) throw new Error(`Cannot free an rBlock: there is none with this number: rBlock ${rblock}`);
     this.table.remove(rblock);
     if (place.kind === 'home') this.#config.memories[place.memory].free('local', place.block);
     else if (place.kind === 'staged') this.#settlementMember.forget(rblock);
@@ -175,7 +174,7 @@ export class RManager implements OwnNeeds {
     if (fromIncarnation < known) this.#out.countAnomaly('orphan', message.kind);
     else if (toIncarnation !== undefined && toIncarnation !== incarnation) {
       this.#out.countAnomaly('orphan', message.kind);
-      // The sender addressed an earlier incarnation: the answer carries the current one.
+      // For an earlier incarnation: the envelope of the answer carries the current one.
       if (toIncarnation < incarnation) this.#out.send(from, fromIncarnation, { kind: 'restarted' });
     } else this.#handleFromInstance(envelope);
   }
@@ -214,7 +213,7 @@ export class RManager implements OwnNeeds {
         break;
       case 'lend':
         if (this.debtor.lent(envelope, message)) this.#loanRequests.lent(message.loan);
-        if (this.#demand.reservedSequences > 0 && !this.holdsReservation) this.debtor.commitHeld();
+        if (this.#demand.reservedSequences > 0 && !this.holdsReservation) this.debtor.commitLoans();
         break;
       case 'refuse':
         this.#loanRequests.refused(envelope, message);
@@ -229,7 +228,7 @@ export class RManager implements OwnNeeds {
         this.debtor.recalled(envelope, message);
         break;
       case 'restarted':
-        // The envelope has already carried the new incarnation.
+        // The envelope carried the new incarnation, which was handled above.
         break;
       default:
         this.#out.countAnomaly('orphan', message.kind);
@@ -242,7 +241,7 @@ export class RManager implements OwnNeeds {
     this.#loanRequests.restarted(instance);
   }
 
-  /** Borrows ahead of need, returns surplus, and recalls lent blocks when home memory runs short. */
+  /** Borrows ahead of demand, returns surplus blocks, and recalls lent blocks if home memory is short. */
   #balance(): void {
     const { policy, memories } = this.#config;
     const { available } = memories.device.totals;
@@ -251,10 +250,10 @@ export class RManager implements OwnNeeds {
     const aheadBlocks =
       this.#demand.aheadBlocks + (this.holdsReservation ? (this.#demand.reservation?.blocks ?? 0) : 0);
     const demand = { ...this.#demand, aheadBlocks };
-    this.debtor.returnIdle(blocksToGiveBack(available, demand, this.debtor.inHand, policy));
-    // While this creditor holds admission for another instance's prompt, prompts that wait here yield.
-    const waits = this.creditor.hold === undefined ? this.#demand.starvedBlocks : 0;
-    const starved = this.holdsReservation ? (reservation?.blocks ?? 0) : waits;
+    this.debtor.returnIdle(blocksToReturn(available, demand, this.debtor.idleBlocks, policy));
+    // During an admission hold, local prompts recall nothing.
+    const localStarved = this.creditor.hold === undefined ? this.#demand.starvedBlocks : 0;
+    const starved = this.holdsReservation ? (reservation?.blocks ?? 0) : localStarved;
     const short = Math.max(policy.recallBlocks - available, starved);
     if (short > 0) this.creditor.recall('device', short);
   }
@@ -269,17 +268,17 @@ export class RManager implements OwnNeeds {
     return this.#demand.committedBlocks;
   }
 
-  /** The part of `committedBlocks` that is not yet in hand. */
+  /** The part of `committedBlocks` that idle borrowed blocks do not cover. */
   get committedMissingBlocks(): number {
-    return Math.max(0, this.#demand.committedBlocks - this.inHand);
+    return Math.max(0, this.#demand.committedBlocks - this.idleBlocks);
   }
 
-  /** A loan is being arranged, or will be as soon as the back-off ends. */
+  /** A loan is being arranged for running sequences. */
   get isAsking(): boolean {
     return this.#loanRequests.isBusy;
   }
 
-  /** Device memory is needed, and a recent request found none. */
+  /** Device memory is required, and a recent query found none. */
   get isUnsatisfied(): boolean {
     return this.#loanRequests.isUnsatisfied;
   }
@@ -289,24 +288,22 @@ export class RManager implements OwnNeeds {
     return this.#loanRequests.holdsReservation;
   }
 
-  /**
-   * Commits the held blocks when a reserved prompt is admitted; releases the commitment when the last such prompt ends.
-   */
+  /** Commits the loans when a reserving prompt is admitted, and releases them when the last such prompt ends. */
   #updateDemand(demand: DemandUpdate): void {
     const { reservation } = this.#demand;
-    if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.commitHeld();
+    if (demand.reservationsAdmitted > this.#demand.reservationsAdmitted) this.debtor.commitLoans();
     else if (reservation !== undefined && demand.reservation?.number !== reservation.number)
       this.debtor.endReservation();
-    if (demand.reservedSequences === 0 && this.#demand.reservedSequences > 0) this.debtor.uncommit();
+    if (demand.reservedSequences === 0 && this.#demand.reservedSequences > 0) this.debtor.releaseCommitment();
     this.#demand = demand;
   }
 
-  /** Blocks to borrow now, including `besides`. */
-  #blocksMissing(besides = 0): number {
+  /** Blocks to borrow now. @param reserved blocks of a reservation, on top of the demand */
+  #blocksMissing(reserved = 0): number {
     const { policy, memories } = this.#config;
-    const { inHand } = this;
-    const demand = { ...this.#demand, aheadBlocks: this.#demand.aheadBlocks + besides };
-    return blocksWanted(memories.device.totals.available, demand, inHand, policy);
+    const { idleBlocks } = this;
+    const demand = { ...this.#demand, aheadBlocks: this.#demand.aheadBlocks + reserved };
+    return blocksWanted(memories.device.totals.available, demand, idleBlocks, policy);
   }
 
   /** The reservation of the waiting prompt, with the blocks that are still missing. */
@@ -315,12 +312,12 @@ export class RManager implements OwnNeeds {
     return reservation && { number: reservation.number, blocks: this.#blocksMissing(reservation.blocks) };
   }
 
-  /** Host memory of this instance counts only after device memory of others is exhausted: steps read it more slowly. */
+  /** Own host memory counts as spare only once device memory of others is exhausted, because steps read it more slowly. */
   #spareHostBlocks(): number {
     return this.#loanRequests.isDeviceExhausted ? this.hostBlocks : 0;
   }
 
-  /** Blocks of the instance's own host memory that are available, in whole units. */
+  /** Available blocks of the instance's own host memory, in whole units. */
   get hostBlocks(): number {
     return wholeUnits(this.#config.memories.host.totals.available, this.#config.policy);
   }

@@ -1,4 +1,4 @@
-// Time-outs and periods of the lending machines, in microseconds, in one table.
+// Time-outs and periods of the lending machines, in microseconds.
 
 export interface LendingTimes {
   /** Heartbeat period. */
@@ -13,13 +13,13 @@ export interface LendingTimes {
   readonly renewUs: number;
   /** Time-out of a query or a borrow request. */
   readonly answerUs: number;
-  /** Attempts to borrow from one creditor before the next is tried. */
+  /** Requests to one creditor before the next is tried. */
   readonly attemptsMax: number;
-  /** Back-off after no creditor lent. */
+  /** Back-off after a round in which no creditor lent. */
   readonly retryUs: number;
-  /** How long a creditor holds admission for a reservation after the last request for it. */
+  /** How long a creditor holds admission after the last request of a reservation. */
   readonly holdUs: number;
-  /** Time for a debtor to return recalled blocks before its lease is no longer renewed. */
+  /** Time for a debtor to return recalled blocks; then its lease is not renewed. */
   readonly recallUs: number;
   /** Period of the search for debt cycles. */
   readonly settleUs: number;
@@ -27,9 +27,9 @@ export interface LendingTimes {
   readonly prepareUs: number;
   /** Delay before a prepared member asks for the outcome, and before the gManager resends its decision. */
   readonly inDoubtUs: number;
-  /** How long staged contents wait for memory at home before they are dropped. */
+  /** How long staged contents wait for memory at home before they count as lost. */
   readonly homeUs: number;
-  /** How long blocks of an ended sequence stay at creditors as cache. */
+  /** How long blocks of an ended sequence stay in the remote prefix cache. */
   readonly remoteCacheUs: number;
 }
 

@@ -121,19 +121,19 @@ export type MessageAnomaly = 'lost' | 'duplicate' | 'late' | 'orphan';
 
 export type LendingEffect =
   | { readonly kind: 'send'; readonly envelope: Envelope }
-  /** For counters and the log: the handler of this anomaly ran. */
+  /** For counters: the handler of this anomaly has run. */
   | { readonly kind: 'anomaly'; readonly anomaly: MessageAnomaly; readonly message: LendingMessageKind }
-  /** These rBlocks and their contents are lost: their sequences recompute them. */
-  | { readonly kind: 'lost'; readonly rblocks: readonly number[] }
-  /** The creditor recalls these: move or drop their contents, then free them, without waiting for a new loan. */
+  /** These rBlocks are lost with their contents: their sequences are recomputed. */
+  | { readonly kind: 'rblocksLost'; readonly rblocks: readonly number[] }
+  /** The creditor recalls these: move or discard their contents, then free them, without waiting for a new loan. */
   | { readonly kind: 'vacate'; readonly rblocks: readonly number[] }
   /**
-   * Copy the contents to the staging buffer and answer `fetched`. They stay unchanged until they have moved or the
+   * Copy the contents to the staging buffer, and answer `staged`. They stay unchanged until they have moved or the
    * settlement is aborted.
    */
-  | { readonly kind: 'fetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
+  | { readonly kind: 'stage'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
   /** The settlement was aborted: discard its staged contents. */
-  | { readonly kind: 'cancelFetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
+  | { readonly kind: 'cancelStaging'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
   /** Memory at home is free for an rBlock: write its staged contents there. */
   | { readonly kind: 'placed'; readonly rblock: number }
   /** The debtor may use these blocks of this instance from now on. */
@@ -179,10 +179,10 @@ export type RManagerEvent =
   | { readonly kind: 'message'; readonly envelope: Envelope }
   | { readonly kind: 'tick' }
   | DemandUpdate
-  /** Answer to `fetch`: the contents are staged. */
-  | { readonly kind: 'fetched'; readonly settlement: SettlementId }
-  /** Answer to `fetch`: a creditor could not be reached. */
-  | { readonly kind: 'fetchFailed'; readonly settlement: SettlementId }
+  /** Answer to `stage`: the contents are in the staging buffer. */
+  | { readonly kind: 'staged'; readonly settlement: SettlementId }
+  /** Answer to `stage`: a creditor could not be reached, or the buffer is full. */
+  | { readonly kind: 'stagingFailed'; readonly settlement: SettlementId }
   /** The connection to a creditor broke, or another incarnation answers there. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Measured share of the creditor's step that attention for this instance took. */

@@ -199,31 +199,31 @@ export interface LendingSnapshot {
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
   /** Of those, blocks of the remote prefix cache. */
-  readonly keptBlocks: number;
+  readonly remoteCachedBlocks: number;
   /** Bytes of blocks that the messenger copied, and those copied while a step ran. */
   readonly copiedBytes: number;
-  readonly earlyBytes: number;
+  readonly overlappedBytes: number;
   /** Blocks moved to creditors, recalled, returned by settlements, and lost with failed creditors. */
   readonly movedBlocks: number;
   /** Moved blocks that went to host memory; and blocks of sequences in the instance's own host memory. */
   readonly hostBlocks: number;
   readonly ownHostBlocks: number;
   readonly vacatedBlocks: number;
-  readonly homeBlocks: number;
+  readonly settledBlocks: number;
   readonly lostBlocks: number;
   /** Stalls of sequences that waited for memory, and their time. */
   readonly stalls: number;
   readonly stallUs: number;
   /** The number of this instance among the lenders, by which `links` name it. */
-  readonly place: number;
+  readonly lenderNumber: number;
   readonly links: readonly LendingLink[];
   /** Attention computed here for debtors: query rows in, partials out. */
-  readonly guests: RemoteAttentionCounts;
+  readonly servedAttention: RemoteAttentionCounts;
   /**
    * Attention computed by creditors: query rows out, partials in, and the time that steps waited for them after the
    * local part.
    */
-  readonly remote: RemoteCounts;
+  readonly remoteAttention: RemoteCounts;
 }
 
 export interface TierSnapshot {

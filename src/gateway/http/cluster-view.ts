@@ -5,7 +5,7 @@ import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
   const snapshots = port.instances();
-  const places = new Map(snapshots.map(({ lending }, instance) => [lending?.place, instance]));
+  const places = new Map(snapshots.map(({ lending }, instance) => [lending?.lenderNumber, instance]));
   const instances = snapshots.map((snapshot, instance) => ({
     ...{ instance, name: snapshot.name ?? null, role: roles[instance] },
     ...describeInstance(snapshot, (place) => places.get(place)),

@@ -24,7 +24,7 @@ export const lendingGauges: readonly InstanceMetric[] = [
   [
     'kvasir_instance_remote_cached_blocks',
     'Borrowed blocks of finished requests that remain as prefix cache.',
-    of((l) => l.keptBlocks),
+    of((l) => l.remoteCachedBlocks),
     'kvasir_instance_kept_blocks',
   ],
 ];
@@ -39,7 +39,7 @@ export const lendingCounters: readonly InstanceMetric[] = [
   [
     'kvasir_instance_moved_overlapped_bytes_total',
     'Bytes of moved blocks that were copied while a step was running.',
-    of((l) => l.earlyBytes),
+    of((l) => l.overlappedBytes),
     'kvasir_instance_moved_early_bytes_total',
   ],
   [
@@ -48,44 +48,52 @@ export const lendingCounters: readonly InstanceMetric[] = [
     of((l) => l.vacatedBlocks),
     'kvasir_instance_called_back_blocks_total',
   ],
-  ['kvasir_instance_settled_blocks_total', 'Blocks returned by settlements of debt cycles.', of((l) => l.homeBlocks)],
+  [
+    'kvasir_instance_settled_blocks_total',
+    'Blocks returned by settlements of debt cycles.',
+    of((l) => l.settledBlocks),
+  ],
   ['kvasir_instance_lost_blocks_total', 'Blocks lost with failed creditors.', of((l) => l.lostBlocks)],
   ['kvasir_instance_memory_stalls_total', 'Times that a sequence waited for borrowed memory.', of((l) => l.stalls)],
   [
     'kvasir_instance_remote_attention_served_queries_total',
     'Remote attention queries answered for other instances.',
-    of((l) => l.guests.queries),
+    of((l) => l.servedAttention.queries),
     'kvasir_instance_guest_queries_total',
   ],
   [
     'kvasir_instance_remote_attention_refused_queries_total',
     'Remote attention queries of other instances that were refused.',
-    of((l) => l.guests.refused),
+    of((l) => l.servedAttention.refused),
     'kvasir_instance_guest_refusals_total',
   ],
   [
     'kvasir_instance_remote_attention_served_seconds_total',
     'Core time spent on remote attention for other instances.',
-    of((l) => l.guests.seconds),
+    of((l) => l.servedAttention.seconds),
     'kvasir_instance_guest_seconds_total',
   ],
   [
     'kvasir_instance_remote_attention_throttled_seconds_total',
     'Time that remote attention queries waited because their share of the step was used up.',
-    of((l) => l.guests.restSeconds),
+    of((l) => l.servedAttention.restSeconds),
     'kvasir_instance_guest_rest_seconds_total',
   ],
   [
     'kvasir_instance_remote_queries_total',
     'Remote attention queries sent to other instances.',
-    of((l) => l.remote.queries),
+    of((l) => l.remoteAttention.queries),
   ],
-  ['kvasir_instance_remote_query_bytes_total', 'Bytes of query rows sent.', of((l) => l.remote.bytesOut)],
-  ['kvasir_instance_remote_partial_bytes_total', 'Bytes of partial attention received.', of((l) => l.remote.bytesIn)],
+  ['kvasir_instance_remote_query_bytes_total', 'Bytes of query rows sent.', of((l) => l.remoteAttention.bytesOut)],
+  [
+    'kvasir_instance_remote_partial_bytes_total',
+    'Bytes of partial attention received.',
+    of((l) => l.remoteAttention.bytesIn),
+  ],
   [
     'kvasir_instance_remote_wait_seconds_total',
     'Time that steps waited for partial attention of other instances.',
-    of((l) => l.remote.waitSeconds),
+    of((l) => l.remoteAttention.waitSeconds),
   ],
 ];
 
@@ -110,7 +118,7 @@ interface LabelledLink {
 
 /** Links name instances by their places among the lending instances. @param reporter the side that reports the figures */
 function labelled(instances: readonly InstanceSnapshot[], reporter: 'debtor' | 'creditor'): readonly LabelledLink[] {
-  const at = new Map(instances.map(({ lending }, instance) => [lending?.place, instance]));
+  const at = new Map(instances.map(({ lending }, instance) => [lending?.lenderNumber, instance]));
   return instances.flatMap(({ lending }, own) =>
     (lending?.links ?? []).flatMap((link) => {
       const peer = at.get(link.peer);

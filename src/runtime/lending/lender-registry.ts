@@ -4,11 +4,11 @@ import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
 import { hasTraffic, lostListenMs, RecordReconciler } from '../processes/record-reconciler.ts';
 import {
-  encodePlaces,
+  encodeLenderRecord,
   type LenderAnnouncement,
-  type LenderPlace,
+  type LenderEntry,
   readLenderAnnouncement,
-  readPlaces,
+  readLenderRecord,
 } from '../wire/lending-messages.ts';
 
 const key = 'lenders';
@@ -32,7 +32,7 @@ export async function takeNumber(bus: Bus, name: string, incarnation: number, lo
   let announced: Announced | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
-    const places = stored === undefined ? [] : readPlaces(stored.value).places;
+    const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
     const known = announced !== undefined || !lost || places.some((place) => place.name === name);
     const instance = known ? freeNumber(places, name, announced) : undefined;
     if (instance === undefined) {
@@ -57,7 +57,7 @@ export function keepNumber(
   const check = async (): Promise<void> => {
     for (;;) {
       const stored = await bus.records.read(key);
-      const places = stored === undefined ? [] : readPlaces(stored.value).places;
+      const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
       const place = places[instance] ?? unassigned;
       if (place.name === name && place.incarnation >= incarnation) return;
       if (place.incarnation !== unassigned.incarnation) {
@@ -74,7 +74,7 @@ export function keepNumber(
 export async function releaseNumber(bus: Bus, name: string, { instance, incarnation }: LenderNumber): Promise<void> {
   for (;;) {
     const stored = await bus.records.read(key);
-    const places = stored === undefined ? [] : readPlaces(stored.value).places;
+    const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
     const own = places[instance];
     if (own?.name !== name || own.incarnation !== incarnation) return;
     if (await write(bus, places, instance, { name: '', incarnation }, stored?.revision)) return;
@@ -85,18 +85,18 @@ export async function releaseNumber(bus: Bus, name: string, { instance, incarnat
 type Announced = ReadonlyMap<InstanceIndex, string>;
 
 /** The entry of a number that was never taken, or that a lost record lacks. */
-const unassigned: LenderPlace = { name: '', incarnation: 0 };
+const unassigned: LenderEntry = { name: '', incarnation: 0 };
 
 /** The instance's previous number, a freed one, a new one, or the number of an owner without announcements. */
 function freeNumber(
-  places: readonly LenderPlace[],
+  places: readonly LenderEntry[],
   name: string,
   announced: Announced | undefined,
 ): InstanceIndex | undefined {
   const own = places.findIndex((place) => place.name === name);
   if (own >= 0) return own;
   for (const [instance, other] of announced ?? []) if (other === name) return instance;
-  const isFree = (place: LenderPlace, instance: InstanceIndex): boolean =>
+  const isFree = (place: LenderEntry, instance: InstanceIndex): boolean =>
     place.name === '' && !announced?.has(instance);
   // After discovery, an unassigned number is free: its owner would be announced.
   const left = places.findIndex(
@@ -111,14 +111,14 @@ function freeNumber(
 
 async function write(
   bus: Bus,
-  places: readonly LenderPlace[],
+  places: readonly LenderEntry[],
   instance: InstanceIndex,
-  place: LenderPlace,
+  place: LenderEntry,
   revision: number | undefined,
 ): Promise<boolean> {
   const changed = Array.from({ length: Math.max(places.length, instance + 1) }, (_, i) => places[i] ?? unassigned);
   changed[instance] = place;
-  return (await bus.records.write(key, encodePlaces(changed), revision)) !== undefined;
+  return (await bus.records.write(key, encodeLenderRecord(changed), revision)) !== undefined;
 }
 
 function discoverLenders(bus: Bus): Promise<Announced> {

@@ -19,9 +19,9 @@ export interface RemoteAttentionServers {
   /** When it returns, remote attention uses none of these blocks. */
   takeBackBlocks(server: number, loan: number, blocks: Int32Array): void;
   setRemoteAttentionShare(server: number, thousandths: number): void;
-  remoteAttentionCounts(server: number): LendingSnapshot['guests'];
+  remoteAttentionCounts(server: number): LendingSnapshot['servedAttention'];
   freeRemoteAttentionServer(server: number): void;
-  remoteCounts(): LendingSnapshot['remote'];
+  remoteCounts(): LendingSnapshot['remoteAttention'];
 }
 
 /** What lending needs of the rest of its instance. */
@@ -31,7 +31,7 @@ export interface LendingHost {
   /** (rows, layers): pages of the instance's own blocks. */
   pageTable(): Int32Array;
   /** Counters of a debtor's remote attention here. */
-  loanCounts(debtor: InstanceIndex): Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined;
+  loanCounts(debtor: InstanceIndex): Omit<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'> | undefined;
   /** Copies pages of the pool one by one; done when it returns. */
   copyPages(from: Int32Array, to: Int32Array): void;
   /** When it returns, all loads from host memory have completed. */
@@ -113,9 +113,11 @@ export class LiveLending {
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
     const { servers, server, host } = this.#options;
     const links = this.#counters.links(rmanager.debtor.totals, (debtor) => host.loanCounts(debtor));
-    const counts = { guests: servers.remoteAttentionCounts(server), remote: servers.remoteCounts() };
+    const servedAttention = servers.remoteAttentionCounts(server);
+    const remoteAttention = servers.remoteCounts();
     const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
-    return { ...totals, copiedBytes, earlyBytes, place: this.#instance, links, ...counts };
+    const bytes = { copiedBytes, overlappedBytes: earlyBytes };
+    return { ...totals, ...bytes, lenderNumber: this.#instance, links, servedAttention, remoteAttention };
   }
 
   carryOut(effect: BorrowerEffect): void {
@@ -443,7 +445,9 @@ class LendingCounters {
   /** @param loanCounts counters of a debtor's remote attention here */
   links(
     totals: Debtor['totals'],
-    loanCounts: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined,
+    loanCounts: (
+      debtor: InstanceIndex,
+    ) => Omit<LendingSnapshot['servedAttention'], 'seconds' | 'restSeconds'> | undefined,
   ): readonly LendingLink[] {
     const peers = new Set([...this.#counts.keys(), ...this.#debtors, ...totals.map(({ creditor }) => creditor)]);
     return [...peers]

@@ -23,7 +23,14 @@ export const emptySnapshot: InstanceSnapshot = {
 /** The snapshot of a lost instance: its counters stay, its gauges are zero. */
 export function snapshotAfterLoss({ receivePages: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = emptySnapshot;
-  const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, keptBlocks: 0, isManager: false, links: [] };
+  const nothing = {
+    lentBlocks: 0,
+    borrowedBlocks: 0,
+    remoteBlocks: 0,
+    remoteCachedBlocks: 0,
+    isManager: false,
+    links: [],
+  };
   return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 

@@ -37,7 +37,7 @@ export interface LenderAnnouncement extends Announcement {
   readonly attentionAddress: string;
 }
 
-export interface LenderPlace {
+export interface LenderEntry {
   /** Empty: the number was freed. */
   readonly name: string;
   readonly incarnation: number;
@@ -53,7 +53,7 @@ const lender = z.strictObject({
 // The stored record keeps the field name `life` of earlier releases.
 const place = z
   .strictObject({ name: z.string().max(64), life: count })
-  .transform(({ name, life }): LenderPlace => ({ name, incarnation: life }));
+  .transform(({ name, life }): LenderEntry => ({ name, incarnation: life }));
 const places = z.strictObject({ places: z.array(place).max(4096) });
 const lease = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
 
@@ -63,10 +63,10 @@ export const readLendingWire = reader<Exclude<LendingWire, { kind: 'attentionSer
   lenderWire,
 );
 export const readLenderAnnouncement = reader<LenderAnnouncement>("a lender's announcement", lender);
-export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
+export const readLenderRecord = reader<{ readonly places: readonly LenderEntry[] }>('the record of lenders', places);
 export const readLease = reader<LeaseRecord>("the leader's lease", lease);
 
-/** The stored record of lenders, as `readPlaces` reads it. */
-export function encodePlaces(places: readonly LenderPlace[]): Uint8Array {
+/** The stored record of lenders, as `readLenderRecord` reads it. */
+export function encodeLenderRecord(places: readonly LenderEntry[]): Uint8Array {
   return encode({ places: places.map(({ name, incarnation }) => ({ name, life: incarnation })) });
 }

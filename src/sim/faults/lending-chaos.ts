@@ -126,7 +126,7 @@ const pollUs = 200_000;
 function crashReservationHolder(world: LendingWorld): void {
   for (const { instance } of world.nodes) world.start(instance);
   for (let polls = 0; polls < pollsMax; polls++) {
-    const { holder } = world.gmanager.reservations;
+    const { holder } = world.gmanager.borrowQueue;
     if (aliveIn(world) <= aliveMin) return;
     if (holder !== undefined && world.waiting.size > 1) {
       world.crash(holder);

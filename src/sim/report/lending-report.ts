@@ -31,7 +31,7 @@ export function lendingReport({ counts, attention, totals }: ClusterLending, out
   const { queryBytes } = attention;
   return {
     ...counts,
-    settledBlocks: sum(({ homeBlocks }) => homeBlocks),
+    settledBlocks: sum(({ settledBlocks: homeBlocks }) => homeBlocks),
     movedBlocks: sum(({ movedBlocks }) => movedBlocks),
     hostBlocks: sum(({ hostBlocks }) => hostBlocks),
     vacatedBlocks: sum(({ vacatedBlocks }) => vacatedBlocks),

@@ -117,7 +117,7 @@ export class GrowingSequences {
         this.#long = { number: ++this.#longNumber, blocks: total + this.#prng.integer(1, Math.floor(total / 3)) };
       return;
     }
-    const freeBlocks = available + this.#rmanager.inHand - this.#committedBlocks;
+    const freeBlocks = available + this.#rmanager.idleBlocks - this.#committedBlocks;
     if (!this.#rmanager.holdsReservation || freeBlocks < this.#long.blocks) return;
     this.#add(this.#long.blocks, reservedStays, true);
     this.reservations++;
@@ -181,7 +181,7 @@ export class GrowingSequences {
 
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.totals;
-    if (!sequence.reserved && available + this.#rmanager.inHand <= this.#committedBlocks) return false;
+    if (!sequence.reserved && available + this.#rmanager.idleBlocks <= this.#committedBlocks) return false;
     const rblock = available <= this.#lowWaterBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);

@@ -52,13 +52,13 @@ it('ends the hold of a creditor that had nothing to lend, too', () => {
   full.creditor.borrow(first.envelope, first.message, 1);
   expect(said(full.out, 'refuse', 0).message.loan).toBe(1);
   expect(full.creditor.hold).toBe(1);
-  for (const debt of [...debtor.debts]) debtor.drop(debt);
+  for (const debt of [...debtor.debts]) debtor.forget(debt);
   const second = ask(2);
   free.creditor.borrow(second.envelope, second.message, 1);
   const lend = said(free.out, 'lend', 0);
   debtor.lent(lend.envelope, lend.message);
 
-  debtor.commitHeld();
+  debtor.commitLoans();
   debtor.flush();
   const heard = said(out, 'renew', 1);
   full.creditor.renew(heard.envelope, heard.message);

@@ -92,7 +92,7 @@ describe('borrowing instances', () => {
     const { world, long } = entangled(true, seed);
     world.until('a settlement', () => world.totals.every(({ remoteBlocks }) => remoteBlocks === 0));
     expect(world.settlements).toBeGreaterThan(0);
-    expect(world.totals.map(({ homeBlocks }) => homeBlocks)).toEqual([rangeBlocks, rangeBlocks]);
+    expect(world.totals.map(({ settledBlocks: homeBlocks }) => homeBlocks)).toEqual([rangeBlocks, rangeBlocks]);
     world.finish();
     for (const one of long) expect(world.tokensOf(one.id)).toEqual(expectedOutput(one).tokens);
     expect(world.faults).toEqual([]);

@@ -6,7 +6,7 @@ import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
 import {
   blocksLendable,
-  blocksToGiveBack,
+  blocksToReturn,
   blocksWanted,
   blocksWithinBound,
   remoteAttentionPermille,
@@ -174,7 +174,7 @@ describe('borrowing', () => {
     fc.assert(
       fc.property(fc.nat(80), fc.nat(200), fc.nat(40), (available, growth, inHand) => {
         const wanted = blocksWanted(available, demand(growth), inHand, policy);
-        if (wanted > 0) expect(blocksToGiveBack(available, demand(growth), inHand + wanted, policy)).toBe(0);
+        if (wanted > 0) expect(blocksToReturn(available, demand(growth), inHand + wanted, policy)).toBe(0);
       }),
     );
   });

@@ -101,9 +101,9 @@ class Town {
         this.said.push(effect.envelope.message.kind);
         this.#sent.push(effect.envelope);
       } else if (from !== 'gmanager') this.effects.push({ instance: from, effect });
-      if (effect.kind === 'fetch' && from !== 'gmanager') {
+      if (effect.kind === 'stage' && from !== 'gmanager') {
         const { settlement } = effect;
-        this.#take(from, this.members[from].rmanager.step(this.nowUs, { kind: 'fetched', settlement }));
+        this.#take(from, this.members[from].rmanager.step(this.nowUs, { kind: 'staged', settlement }));
       }
     }
   }
@@ -168,7 +168,9 @@ describe('a loan', () => {
     }
     expect(stoppedUs).toBeGreaterThan(0);
     expect(stoppedUs).toBeLessThan(town.nowUs);
-    expect(town.effects.some(({ effect }) => effect.kind === 'lost' && effect.rblocks.includes(rblock))).toBe(true);
+    expect(town.effects.some(({ effect }) => effect.kind === 'rblocksLost' && effect.rblocks.includes(rblock))).toBe(
+      true,
+    );
   });
 
   it('is freed at once when its debtor crashes and restarts', () => {
@@ -307,7 +309,7 @@ describe('settlement', () => {
       const kinds = [...rmanager.table.entries()].map(([, { kind }]) => kind);
       expect(kinds.filter((kind) => kind === 'home').length).toBe(least);
     }
-    expect(town.effects.filter(({ effect }) => effect.kind === 'lost')).toEqual([]);
+    expect(town.effects.filter(({ effect }) => effect.kind === 'rblocksLost')).toEqual([]);
   });
 
   it('interrupted by a gManager crash is aborted by the next gManager, and then done', () => {
@@ -350,6 +352,6 @@ describe('settlement', () => {
     expect(vacated.size).toBeGreaterThan(0);
     expect(kinds(town.members[2])).not.toContain('staged');
     expect(kinds(town.members[0])).not.toContain('staged');
-    expect(town.effects.filter(({ effect }) => effect.kind === 'lost')).toEqual([]);
+    expect(town.effects.filter(({ effect }) => effect.kind === 'rblocksLost')).toEqual([]);
   });
 });

@@ -1,5 +1,4 @@
-// Blocks that leave a block table: in any order of arrival the remote blocks stay contiguous, and the others stay at
-// home.
+// Blocks that leave a block table: whatever order their moves complete in, the remote blocks are contiguous.
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import { LendingMemory } from '../../../src/core/kvcache/lending-memory.ts';
@@ -44,10 +43,12 @@ function home() {
     envelope: { from: 1, fromIncarnation: 1, to: 0, toIncarnation: 1, message: lend },
   });
   const started: MoveNumber[] = [];
-  const moves = new RemoteBlockMover(
-    { instance: 0, rangeBlocks, cache, rmanager, fetched: () => {}, remoteCacheUs: 0 },
-    { start: ({ move }) => void started.push(move), fill: () => {}, stop: () => {}, copyHome: () => {} },
-  );
+  const mover = new RemoteBlockMover({
+    ...{ instance: 0, rangeBlocks, cache, rmanager, remoteCacheUs: 0, applyToRManager: () => {} },
+    emit: (effect) => {
+      if (effect.kind === 'moveBlocks') started.push(effect.move);
+    },
+  });
   const chain = { blocks: 0, words: new Uint32Array() };
   const sequence = new Sequence({
     ...{ content: { length: 10 * blockTokens, chain, digest: () => {} }, promptLength: 10 * blockTokens, groups: 1 },
@@ -58,15 +59,15 @@ function home() {
   const { blocks } = sequence.table.groups[0];
   const rows = () => Array.from({ length: blocks.length }, (_, i) => blocks.at(i));
   const arrive = (numbers: readonly MoveNumber[]): void => {
-    for (const number of numbers) moves.arrived(number);
-    moves.applyArrived();
-    moves.check();
+    for (const number of numbers) mover.arrived(number);
+    mover.applyArrived();
+    mover.check();
   };
   /** Parts of the blocks that leave from `first` on. */
   const leave = (first: number, count: number): MoveNumber[] => {
-    expect(moves.moveOut(sequence, first, count)).toBe(true);
-    moves.check();
-    moves.fill(undefined);
+    expect(mover.moveOut(sequence, first, count)).toBe(true);
+    mover.check();
+    mover.fill(undefined);
     return started.splice(0);
   };
   /** Home memory runs short: true if a block leaves. */
@@ -80,7 +81,7 @@ function home() {
           of.sharedBlocks = cache.makePrivate(of.table, of.sharedBlocks ?? 10, stay);
         },
       },
-      ...{ cache, blockMoves: moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },
+      ...{ cache, mover, rangeBlocks, lowWaterBlocks: 0, idleBlocks: 10 },
     });
   return { cache, sequence, rows, leave, arrive, runsShort };
 }

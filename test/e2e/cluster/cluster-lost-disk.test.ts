@@ -4,7 +4,7 @@ import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
 import { connectNats } from '../../../src/runtime/bus/nats-bus.ts';
 import { readAgreement } from '../../../src/runtime/wire/agreement-record.ts';
-import { readPlaces } from '../../../src/runtime/wire/lending-messages.ts';
+import { readLenderRecord } from '../../../src/runtime/wire/lending-messages.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
@@ -35,7 +35,7 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
   };
   const lenders = async () => {
     const record = await bus.records.read('lenders');
-    return record === undefined ? [] : readPlaces(record.value).places.map(({ name }) => name);
+    return record === undefined ? [] : readLenderRecord(record.value).places.map(({ name }) => name);
   };
   const hasSnapshot = async (name: string) => (await bus.snapshots.read(`head.${name}`)) !== undefined;
   const managers = (of: RunningServer) => metricSum(of, 'kvasir_instance_gmanager');

@@ -67,7 +67,7 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? (100 + 107) * 6 : 0);
     await atRest(cluster);
     // Ranges leave while the next chunk is computed, unless other processes have the core that sends: then the next prompt's do.
-    for (let kind = 2; sum(({ lending }) => lending?.earlyBytes) === 0; kind++)
+    for (let kind = 2; sum(({ lending }) => lending?.overlappedBytes) === 0; kind++)
       await answerOf(cluster, liveRequest(`early ${kind}`, livePrompt(kind, 3_200), 1));
   });
 

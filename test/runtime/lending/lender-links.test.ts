@@ -10,7 +10,7 @@ import { announceMissing } from '../../../src/runtime/processes/record-reconcile
 import { ownAddress, publishTo, subscribeTo } from '../../../src/runtime/threads/thread-bus.ts';
 import { encode } from '../../../src/runtime/wire/codec.ts';
 import { wireVersion } from '../../../src/runtime/wire/frames.ts';
-import { readPlaces } from '../../../src/runtime/wire/lending-messages.ts';
+import { readLenderRecord } from '../../../src/runtime/wire/lending-messages.ts';
 import { settled } from '../bus/settled.ts';
 import { removeRecord, UnreliableBus } from '../processes/unreliable-bus.ts';
 
@@ -149,7 +149,7 @@ it('keep their number across restarts with a higher incarnation, and free it whe
 
 const placesOf = async (bus: Bus) => {
   const record = await bus.records.read('lenders');
-  return record && readPlaces(record.value).places;
+  return record && readLenderRecord(record.value).places;
 };
 
 it('write their numbers again after the record is lost, and end when another process has theirs', async () => {

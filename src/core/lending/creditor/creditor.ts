@@ -21,7 +21,7 @@ interface Loan {
   readonly granted: readonly BlockId[];
   readonly blocks: Set<BlockId>;
   leaseEndUs: number;
-  /** Committed to a running prompt of the debtor: not recalled. */
+  /** Committed to a running sequence of the debtor: not recalled. */
   committed: boolean;
   /** After a recall: blocks that the debtor may keep. */
   keep: number;
@@ -33,7 +33,7 @@ interface Debtor {
   readonly instance: InstanceIndex;
   incarnation: number;
   readonly loans: Map<LoanNumber, Loan>;
-  /** Ended loans that late messages of the debtor may still mention. */
+  /** Ended loans that late messages of the debtor may still name. */
   readonly closed: Set<LoanNumber>;
   closedBelow: LoanNumber;
   stamp: number;
@@ -41,13 +41,13 @@ interface Debtor {
 
 type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
-/** What the instance of this creditor needs itself. */
-export interface OwnNeeds {
+/** Memory that the instance of this creditor requires itself. */
+export interface OwnDemand {
   /** The instance has to borrow. */
   readonly isShort: boolean;
   /** Device blocks committed to running sequences. */
   readonly committedBlocks: number;
-  /** The part of `committedBlocks` that is not yet in hand. */
+  /** The part of `committedBlocks` that idle borrowed blocks do not cover. */
   readonly committedMissingBlocks: number;
 }
 
@@ -60,8 +60,8 @@ export class Creditor {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #debtors = new Map<InstanceIndex, Debtor>();
-  readonly #needs: OwnNeeds;
-  /** Admission is held for a debtor's reservation. */
+  readonly #own: OwnDemand;
+  /** The admission hold for a debtor's reservation. */
   #hold: { readonly debtor: InstanceIndex; readonly number: number; untilUs: number } | undefined;
   #holds = 0;
 
@@ -70,21 +70,21 @@ export class Creditor {
     policy: LendingPolicy,
     times: LendingTimes,
     out: Outbox,
-    needs: OwnNeeds,
+    own: OwnDemand,
   ) {
-    this.#needs = needs;
+    this.#own = own;
     this.#memories = memories;
     this.#policy = policy;
     this.#times = times;
     this.#out = out;
   }
 
-  /** A short instance lends from neither memory: otherwise two instances would borrow from each other endlessly. */
+  /** A short instance lends from neither memory: otherwise two instances could borrow from each other without end. */
   lendable(memory: Memory): number {
-    if (this.#needs.isShort) return 0;
+    if (this.#own.isShort) return 0;
     const { totals } = this.#memories[memory];
-    const kept = memory === 'device' ? this.#needs.committedMissingBlocks : 0;
-    return blocksLendable({ ...totals, available: totals.available - kept }, this.#policy);
+    const reserved = memory === 'device' ? this.#own.committedMissingBlocks : 0;
+    return blocksLendable({ ...totals, available: totals.available - reserved }, this.#policy);
   }
 
   /** Additional blocks that could be lent once all local sequences end. */
@@ -101,16 +101,16 @@ export class Creditor {
     return blocks;
   }
 
-  /** For a reservation: everything except what running local sequences were promised. */
+  /** Blocks that can be lent to a reservation: all except those committed to local sequences. */
   #lendableForReservation(memory: Memory): number {
-    const promised = memory === 'device' ? this.#needs.committedBlocks : 0;
+    const committed = memory === 'device' ? this.#own.committedBlocks : 0;
     const { totals } = this.#memories[memory];
-    const most = totals.available - this.#policy.lowWaterBlocks - promised;
-    return wholeUnits(Math.max(0, Math.min(blocksLendable(totals, this.#policy), most)), this.#policy);
+    const spare = totals.available - this.#policy.lowWaterBlocks - committed;
+    return wholeUnits(Math.max(0, Math.min(blocksLendable(totals, this.#policy), spare)), this.#policy);
   }
 
   /**
-   * Number of the current hold: while it lasts, only requests that arrived before the previous hold ended start here.
+   * Number of the current admission hold. During a hold, only requests that waited at the end of the previous one start.
    */
   get hold(): number | undefined {
     return this.#hold?.number;
@@ -128,7 +128,7 @@ export class Creditor {
     return totals;
   }
 
-  /** Blocks of a loan, for checkers; undefined when there is no such loan. */
+  /** Blocks of a loan, for checkers; undefined if there is no such loan. */
   blocksOf(debtor: InstanceIndex, incarnation: number, loan: LoanNumber): ReadonlySet<BlockId> | undefined {
     const known = this.#debtors.get(debtor);
     return known?.incarnation === incarnation ? known.loans.get(loan)?.blocks : undefined;
@@ -142,7 +142,7 @@ export class Creditor {
     return next;
   }
 
-  /** Reclaims loans that were not renewed in time: the debtor crashed, is cut off, or ignored a recall. */
+  /** Reclaims loans that were not renewed in time: the debtor failed, is disconnected, or did not obey a recall. */
   expire(): void {
     if (this.#hold !== undefined && this.#hold.untilUs <= this.#out.nowUs) this.#hold = undefined;
     for (const debtor of this.#debtors.values()) {
@@ -152,7 +152,7 @@ export class Creditor {
     }
   }
 
-  /** The debtor restarted: the blocks of its earlier incarnation are free. */
+  /** The debtor restarted: the blocks of its earlier incarnation become free. */
   restarted(instance: InstanceIndex): void {
     const debtor = this.#debtors.get(instance);
     if (debtor === undefined) return;
@@ -186,7 +186,8 @@ export class Creditor {
     const granted: BlockId[] = [];
     while (granted.length < count) {
       const block = this.#memories[memory].allocate('remote');
-      if (block === undefined) throw new Error(`Cannot lend a block: ${memory} memory has none: of ${count} lendable`);
+      if (block === undefined)
+        throw new Error(`Cannot lend a block: ${memory} memory is full: ${count} blocks were lendable`);
       granted.push(block);
     }
     const loan: Loan = {
@@ -204,7 +205,7 @@ export class Creditor {
     this.#lend(from as InstanceIndex, fromIncarnation, loan);
   }
 
-  /** During a hold, other debtors receive nothing. */
+  /** During a hold, other debtors borrow nothing. */
   #lendableTo(debtor: InstanceIndex, { memory, reserves }: MessageOf<'borrow'>): number {
     if (this.#hold !== undefined && this.#hold.debtor !== debtor) return 0;
     return reserves ? this.#lendableForReservation(memory) : this.lendable(memory);
@@ -249,8 +250,8 @@ export class Creditor {
   }
 
   /**
-   * Takes back the blocks that are still lent; others were returned before. Always acknowledged, so that the debtor
-   * stops resending.
+   * Takes back the blocks that are still lent; others were returned before. Every return is acknowledged, so that the
+   * debtor stops sending it.
    */
   takeBack({ from, fromIncarnation }: Envelope, message: MessageOf<'return'>): void {
     const debtor = this.#debtor(from as InstanceIndex, fromIncarnation, message.closedBelow);
@@ -260,12 +261,12 @@ export class Creditor {
     else if (blocks.length === 0) this.#out.countAnomaly('duplicate', 'return');
     if (loan !== undefined) this.#free(debtor, loan, blocks);
     if (loan?.blocks.size === 0) this.#close(debtor, loan);
-    // Returned before its request arrived: the late request must not be granted.
+    // If the return overtook its request, the late request must not be granted.
     if (message.blocks === undefined && message.loan >= debtor.closedBelow) debtor.closed.add(message.loan);
     this.#out.send(from, fromIncarnation, { kind: 'returned', loan: message.loan, blocks: message.blocks });
   }
 
-  /** Recalls until at least `blocks` blocks of a memory are free or requested back, except committed ones. */
+  /** Recalls at least `blocks` uncommitted blocks of a memory, counting those that are recalled already. */
   recall(memory: Memory, blocks: number, except?: InstanceIndex): void {
     let missing = blocks;
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
@@ -274,7 +275,7 @@ export class Creditor {
         .map((loan) => ({ instance, incarnation: debtor.incarnation, loan })),
     );
     for (const { loan } of loans) missing -= Math.max(0, loan.blocks.size - loan.keep);
-    // The largest loans first, so that few debtors are disturbed.
+    // The largest loans first, so that few debtors are affected.
     loans.sort((a, b) => b.loan.blocks.size - a.loan.blocks.size || a.instance - b.instance);
     for (const { instance, incarnation, loan } of loans) {
       if (missing <= 0) return;
@@ -311,6 +312,7 @@ export class Creditor {
     });
   }
 
+  /** The loan's part of the creditor's steps for remote attention, in thousandths. */
   #bound(loan: Loan): number {
     return remoteAttentionPermille(loan.blocks.size, this.#memories[loan.memory].totals.lent, this.#policy);
   }
@@ -348,7 +350,7 @@ export class Creditor {
           `Creditor broken: ${count} ${memory} blocks in loans, ${blocks.size} of them different, ${lent} lent`,
         );
       if (lent > Math.floor(total * this.#policy.lentShareMax))
-        throw new Error(`Creditor broken: ${lent} ${memory} blocks of ${total} are lent: more than its share`);
+        throw new Error(`Creditor broken: ${lent} ${memory} blocks of ${total} are lent: more than the share`);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Announces the pages of lent blocks to the drivers that read and write them for debtors.
+// Emits which pages debtors may read and write: those of the blocks that are lent to them.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockId } from '../../protocol/ids.ts';
 import type { LendingEffect } from '../../protocol/lending-messages.ts';
@@ -8,18 +8,18 @@ import { lentName } from '../debtor/block-moves.ts';
 
 export class LentPages {
   readonly #cache: BlockCache;
-  readonly #hasHost: boolean;
+  readonly #hasHostPages: boolean;
   readonly #sink: EffectSink;
 
-  /** @param hasHost blocks of host memory have contents */
-  constructor(context: EffectSink & { readonly kvCache: BlockCache }, hasHost: boolean) {
+  /** @param hasHostPages blocks of host memory have pages */
+  constructor(context: EffectSink & { readonly kvCache: BlockCache }, hasHostPages: boolean) {
     this.#cache = context.kvCache;
-    this.#hasHost = hasHost;
+    this.#hasHostPages = hasHostPages;
     this.#sink = context;
   }
 
   granted({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
-    if (memory === 'host' && !this.#hasHost) return;
+    if (memory === 'host' && !this.#hasHostPages) return;
     const { blockPages } = this.#cache;
     const pages = new Int32Array(blocks.length * blockPages);
     for (const [i, block] of blocks.entries()) pages.set(this.#pagesOf(memory, block), i * blockPages);
@@ -27,7 +27,7 @@ export class LentPages {
   }
 
   reclaimed({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'reclaimed' }>): void {
-    if (memory === 'host' && !this.#hasHost) return;
+    if (memory === 'host' && !this.#hasHostPages) return;
     this.#sink.emit({ kind: 'takeBackBlocks', from: debtor, blocks: namesOf(memory, blocks) });
   }
 

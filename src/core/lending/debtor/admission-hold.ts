@@ -1,28 +1,26 @@
-// Which requests are admitted while this creditor makes room for another instance's prompt.
+// Which requests an instance admits while it holds memory for a prompt of another instance.
 
 interface Waiting {
   readonly waiting: readonly { readonly arrival: number }[];
 }
 
-/**
- * A prompt is held back by one hold, never by two: a request that waits when a hold ends is admitted during the next.
- */
+/** A hold never delays a request that an earlier one has delayed: a request that waits when a hold ends is admitted during the next. */
 export class AdmissionHold {
-  /** The last hold seen; `passUpTo`: the last request that waited when the hold before it ended. */
+  /** The current hold; `#admittedUpTo`: the last request that waited when the previous hold ended. */
   #hold: number | undefined;
-  #passUpTo = -1;
+  #admittedUpTo = -1;
 
-  /** @param hold the current hold */
-  look(hold: number | undefined, batch: Waiting | undefined): void {
+  /** @param hold number of the current hold; undefined: none */
+  update(hold: number | undefined, batch: Waiting | undefined): void {
     if (hold === this.#hold) return;
     if (this.#hold !== undefined) {
-      for (const { arrival } of batch?.waiting ?? []) this.#passUpTo = Math.max(this.#passUpTo, arrival);
+      for (const { arrival } of batch?.waiting ?? []) this.#admittedUpTo = Math.max(this.#admittedUpTo, arrival);
     }
     this.#hold = hold;
   }
 
   /** True if a request with this arrival number may start. */
   admits(arrival: number): boolean {
-    return this.#hold === undefined || arrival <= this.#passUpTo;
+    return this.#hold === undefined || arrival <= this.#admittedUpTo;
   }
 }

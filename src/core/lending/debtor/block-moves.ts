@@ -9,7 +9,7 @@ import type {
   SettlementId,
   StepNumber,
 } from '../../protocol/ids.ts';
-import type { BlocksToMove, FilledBlocks } from '../../protocol/lending-effects.ts';
+import type { BorrowerEffect } from '../../protocol/lending-effects.ts';
 import type { Memory } from '../../protocol/lending-report.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
@@ -20,17 +20,17 @@ export function lentName(memory: Memory, block: BlockId): BlockId {
 
 export type Move =
   | MoveOut
-  /** A relocation: old rBlock to new rBlock. */
+  /** From recalled blocks to others: new rBlock by old rBlock. */
   | {
       readonly kind: 'relocate';
       readonly sequence: Sequence;
       readonly places: Map<RBlockId, RBlockId>;
       pending: number;
     }
-  /** Staging for a settlement. */
+  /** To the staging buffer, for a settlement. */
   | { readonly kind: 'stage'; readonly settlement: SettlementId; pending: number };
 
-/** One range of a sequence's table, from block `first` on, on its way to these rBlocks at one creditor. */
+/** One range of a sequence's table, from block `first` on, that moves to these rBlocks at one creditor. */
 export interface MoveOut {
   readonly kind: 'moveOut';
   readonly sequence: Sequence;
@@ -38,7 +38,7 @@ export interface MoveOut {
   readonly rblocks: readonly RBlockId[];
   readonly number: MoveNumber;
   pending: number;
-  /** Blocks that are being sent or have been sent. */
+  /** Blocks that are being copied or have been copied. */
   sent: number;
   /** All of its blocks are computed. */
   complete: boolean;
@@ -51,12 +51,8 @@ export interface BlockLocation {
   readonly at: BlockId | PageRow;
 }
 
-export interface MoveDriver {
-  start(part: BlocksToMove): void;
-  fill(blocks: FilledBlocks): void;
-  stop(move: MoveNumber): void;
-  /** (pages) At home, carried out before anything that follows. */
-  copyHome(from: Int32Array, to: Int32Array): void;
+export interface BorrowerEffectSink {
+  emit(effect: BorrowerEffect): void;
 }
 
 interface PairTransfer {
@@ -68,14 +64,14 @@ interface PairTransfer {
 
 /** A move is complete when all of its parts have arrived; a stopped move never completes. */
 export class BlockMoves {
-  readonly #driver: MoveDriver;
+  readonly #sink: BorrowerEffectSink;
   readonly #parts = new Map<MoveNumber, Move>();
   #next: MoveNumber = 1;
-  /** Blocks on their way out of tables. */
+  /** Blocks that are leaving block tables. */
   leavingBlocks = 0;
 
-  constructor(driver: MoveDriver) {
-    this.#driver = driver;
+  constructor(sink: BorrowerEffectSink) {
+    this.#sink = sink;
   }
 
   get size(): number {
@@ -96,11 +92,11 @@ export class BlockMoves {
     const purpose = move.kind === 'stage' ? 'settle' : 'borrow';
     for (const pair of pairs.values()) {
       this.#parts.set(this.#next, move);
-      this.#driver.start({ move: this.#next++, ...pair, purpose });
+      this.#sink.emit({ kind: 'moveBlocks', move: this.#next++, ...pair, purpose });
     }
   }
 
-  /** Opens a move before its blocks are computed, so that the creditor is ready for them. */
+  /** Starts a move before its blocks are computed, so that the creditor is ready to receive them. */
   open(
     blocks: Pick<MoveOut, 'sequence' | 'first' | 'rblocks'>,
     from: InstanceIndex,
@@ -119,37 +115,51 @@ export class BlockMoves {
     this.#parts.set(move, out);
     this.leavingBlocks += out.rblocks.length;
     const [{ instance: to }] = targets;
-    this.#driver.start({ move, from, to, sources: undefined, targets: targets.map(({ at }) => at), purpose: 'borrow' });
+    this.#sink.emit({
+      ...{ kind: 'moveBlocks', move, from, to, sources: undefined, targets: targets.map(({ at }) => at) },
+      purpose: 'borrow',
+    });
     return out;
   }
 
   /**
-   * @param row page-table row of a block of the sequence @param step the next step @param computed blocks computed now
-   * @param soon blocks computed after that step
+   * Copies the blocks of a move that are computed, or that the next step computes.
+   * @param row page-table row of a block of the sequence
+   * @param step the next step
+   * @param computed blocks of the sequence that are computed now
+   * @param computedNext blocks that are computed after that step
    */
   fill(
     out: MoveOut,
     row: (block: number) => PageRow,
     step: StepNumber | undefined,
     computed: number,
-    soon: number,
+    computedNext: number,
   ): void {
     if (out.complete) return;
     const { first, number: move, rblocks } = out;
     const within = (blocks: number): number => Math.min(rblocks.length, Math.max(0, blocks - first));
     const rows = (from: number, to: number): PageRow[] =>
       Array.from({ length: to - from }, (_, i) => row(first + from + i));
-    const [have, next] = [within(computed), within(soon)];
-    // More was sent than is computed: the step was aborted, and its blocks are sent again.
+    const [have, next] = [within(computed), within(computedNext)];
+    // If more was copied than is computed, the step was aborted: its blocks are copied again.
     const from = Math.min(out.sent, have);
     out.complete = have === rblocks.length;
     if (have > from || out.complete)
-      this.#driver.fill({ move, at: from, sources: rows(from, have), step: undefined, last: out.complete });
-    if (next > have) this.#driver.fill({ move, at: have, sources: rows(have, next), step, last: false });
+      this.#sink.emit({
+        kind: 'fillBlocks',
+        move,
+        at: from,
+        sources: rows(from, have),
+        step: undefined,
+        last: out.complete,
+      });
+    if (next > have)
+      this.#sink.emit({ kind: 'fillBlocks', move, at: have, sources: rows(have, next), step, last: false });
     out.sent = next;
   }
 
-  /** One part has arrived. Returns the move if that completes it. */
+  /** One part has arrived. Returns the move if it is complete. */
   arrived(number: MoveNumber): Move | undefined {
     const move = this.#parts.get(number);
     if (move === undefined) return undefined;
@@ -162,14 +172,14 @@ export class BlockMoves {
     return this.#parts.get(number);
   }
 
-  /** The move is complete and applied, or obsolete: its parts in flight are stopped. */
+  /** The move is applied, or cancelled: its parts in flight are stopped. */
   end(move: Move): void {
     if (move.kind === 'moveOut') this.leavingBlocks -= move.rblocks.length;
     if (move.pending === 0) return;
     for (const [number, other] of this.#parts) {
       if (other !== move) continue;
       this.#parts.delete(number);
-      this.#driver.stop(number);
+      this.#sink.emit({ kind: 'stopMove', move: number });
     }
   }
 }

@@ -1,6 +1,6 @@
 // The most that an instance may borrow, as other instances join and leave; longer requests are refused.
 
-interface ReachConfig {
+interface BorrowLimitConfig {
   readonly borrowableBlocks: number;
   readonly hostBlocks?: number | undefined;
 }
@@ -11,7 +11,7 @@ export class BorrowLimit {
   #blocks: number;
   #hasShrunk = false;
 
-  constructor({ borrowableBlocks, hostBlocks = 0 }: ReachConfig) {
+  constructor({ borrowableBlocks, hostBlocks = 0 }: BorrowLimitConfig) {
     this.#blocks = borrowableBlocks;
     this.#hostBlocks = hostBlocks;
   }
@@ -23,7 +23,7 @@ export class BorrowLimit {
     this.#blocks = blocks;
   }
 
-  /** The limit is lower than it once was. */
+  /** The limit has fallen at least once. */
   get hasShrunk(): boolean {
     return this.#hasShrunk;
   }
@@ -33,7 +33,7 @@ export class BorrowLimit {
   }
 }
 
-/** Blocks that may stay unused because only whole ranges move: the part beyond home memory may end within one. */
+/** Blocks that may stay unused because only whole ranges move: the blocks outside home may end within a range. */
 export function slackBlocks(rangeBlocks: number): number {
   return rangeBlocks - 1;
 }

@@ -8,13 +8,13 @@ export interface BorrowingConfig {
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
   readonly stagingBlocks: number;
-  /** Host memory for KV beyond the prefix cache, for local sequences and debtors; default none. */
+  /** Host memory for blocks of sequences, local ones and those of debtors; default none. */
   readonly hostBlocks?: number | undefined;
-  /** With real contents: the first page of that host memory; blocks follow one another. */
+  /** The first page of that host memory, whose pages are consecutive; undefined: blocks have no contents. */
   readonly hostFirstPage?: number | undefined;
   /**
-   * Prompts that no single instance could hold are handed off too: their receive buffer is reserved before they start.
-   * Not with pipeline prefill.
+   * Prompts that exceed every instance are handed off too: their receive buffer is reserved before they start. Not with
+   * pipeline prefill.
    */
   readonly handsOff?: boolean | undefined;
   /** Blocks that all other instances together may lend, plus those of the instance's own host memory. */
@@ -27,15 +27,15 @@ export interface BorrowingTotals {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
-  /** The part that no sequence holds and that is kept as cache. */
-  readonly keptBlocks: number;
+  /** The part in the remote prefix cache. */
+  readonly remoteCachedBlocks: number;
   /** Blocks of local sequences in the instance's own host memory. */
   readonly ownHostBlocks: number;
   readonly movedBlocks: number;
   /** The part that went to host memory, its own or a creditor's. */
   readonly hostBlocks: number;
   readonly vacatedBlocks: number;
-  readonly homeBlocks: number;
+  readonly settledBlocks: number;
   readonly lostBlocks: number;
   readonly stalls: number;
   readonly stallUs: number;

@@ -1,11 +1,11 @@
-// One loan as its debtor sees it: blocks that are idle, in use, frozen by a settlement, or being returned.
+// The debtor's side of a loan: blocks that are idle, in use, frozen by a settlement, or being returned.
 import type { BlockId, InstanceIndex, LoanNumber, RBlockId } from '../../protocol/ids.ts';
 import type { Memory } from '../../protocol/lending-report.ts';
 
-/** `asked`: requested. `held`: granted, blocks are usable. `closing`: being returned as a whole. */
+/** `asked`: requested. `held`: granted; its blocks are usable. `closing`: returned as a whole, not yet acknowledged. */
 export type DebtState = 'asked' | 'held' | 'closing';
 
-/** Priority of a borrow request: `urgent` before `reserves` before others. */
+/** Priority of a borrow request: `urgent` first, then `reserves`, then others. */
 export interface BorrowPriority {
   readonly reserves: boolean;
   readonly urgent: boolean;
@@ -16,7 +16,7 @@ export class Debt {
   readonly creditor: InstanceIndex;
   readonly creditorIncarnation: number;
   readonly memory: Memory;
-  /** When it was requested: the creditor granted it later than this. */
+  /** When it was requested. The creditor granted it later than this. */
   readonly askedUs: number;
   state: DebtState = 'asked';
   /** The blocks must not be used from this time on. */
@@ -24,19 +24,19 @@ export class Debt {
   /** Share of the creditor's step, in thousandths, for attention over these blocks. */
   remoteAttentionPermille = 0;
   priority: BorrowPriority = { reserves: false, urgent: false };
-  /** Committed to a running prompt: the creditor does not recall it. */
+  /** Committed to a running sequence: the creditor does not recall it. */
   committed = false;
-  /** After a recall: the number of blocks that may stay. */
+  /** After a recall: the number of blocks that the debtor may keep. */
   keep = Number.MAX_SAFE_INTEGER;
   readonly idle: BlockId[] = [];
   readonly used = new Map<BlockId, RBlockId>();
-  /** Frozen by a prepared settlement; undefined: no sequence uses the block (any more). */
+  /** Frozen by a settlement; undefined: no sequence uses the block. */
   readonly frozen = new Map<BlockId, RBlockId | undefined>();
-  /** Until the creditor acknowledges the return. */
+  /** Returned, but not yet acknowledged by the creditor. */
   readonly returning = new Set<BlockId>();
-  /** Blocks that were returning when the last return was sent. */
+  /** Size of `returning` when the last return was sent. */
   returnsSent = 0;
-  /** Blocks in use that the instance was asked to vacate. */
+  /** Blocks in use that the instance has to vacate. */
   readonly vacating = new Set<BlockId>();
 
   constructor(
@@ -62,12 +62,12 @@ export class Debt {
     return this.state === 'held' && this.held === 0 && this.returning.size === 0;
   }
 
-  /** All rBlocks whose only copy lies at this creditor. */
+  /** The rBlocks whose only copy lies in this loan. */
   get rblocks(): readonly RBlockId[] {
     return [...this.used.values(), ...[...this.frozen.values()].filter((rblock) => rblock !== undefined)];
   }
 
-  /** Drops all blocks. */
+  /** Removes all blocks. */
   empty(): void {
     this.idle.length = 0;
     for (const blocks of [this.used, this.frozen, this.vacating]) blocks.clear();
@@ -78,22 +78,22 @@ export class Debt {
     for (const block of this.idle.splice(Math.max(0, this.idle.length - count))) this.returning.add(block);
   }
 
-  /** Returns idle blocks down to `keep`; the result lists the rBlocks that have to be vacated besides. */
+  /** Returns idle blocks until `keep` are left. The result lists the rBlocks that must be vacated as well. */
   applyRecall(): readonly RBlockId[] {
     this.returnIdle(Math.max(0, this.held - this.keep));
-    const asked: RBlockId[] = [];
+    const toVacate: RBlockId[] = [];
     let excess = this.held - this.keep - this.vacating.size;
     for (const [block, rblock] of this.used) {
       if (excess <= 0) break;
       if (this.vacating.has(block)) continue;
       this.vacating.add(block);
-      asked.push(rblock);
+      toVacate.push(rblock);
       excess--;
     }
-    return asked;
+    return toVacate;
   }
 
-  /** The holder frees a block. */
+  /** The sequence frees a block. */
   free(block: BlockId): void {
     if (this.frozen.has(block)) {
       this.frozen.set(block, undefined);
@@ -129,7 +129,7 @@ export class Debt {
   }
 
   /** The settlement was committed: the block is returned to its creditor. Returns the rBlock that it held. */
-  settle(block: BlockId): RBlockId | undefined {
+  returnFrozen(block: BlockId): RBlockId | undefined {
     if (!this.frozen.has(block)) return undefined;
     const rblock = this.frozen.get(block);
     this.frozen.delete(block);

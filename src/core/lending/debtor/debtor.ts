@@ -30,7 +30,7 @@ export class Debtor {
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceIndex, Renewal>();
   /**
-   * Creditors asked during a reservation, with their incarnations: they may hold admission until the reservation ends.
+   * Creditors that were asked for a reservation, with their incarnations. They may hold admission until it ends.
    */
   readonly #askedForReservation = new Map<InstanceIndex, number>();
   /** The next renewals report the end of the reservation. */
@@ -54,7 +54,7 @@ export class Debtor {
   }
 
   /** Idle borrowed blocks. */
-  get inHand(): number {
+  get idleBlocks(): number {
     let blocks = 0;
     for (const debt of this.#debts.values()) blocks += debt.idle.length;
     return blocks;
@@ -80,7 +80,7 @@ export class Debtor {
     return next;
   }
 
-  /** Asks a creditor for blocks; it answers with `lend` or `refuse`. */
+  /** Requests blocks of a creditor, which answers with `lend` or `refuse`. */
   ask(
     creditor: InstanceIndex,
     creditorIncarnation: number,
@@ -109,25 +109,25 @@ export class Debtor {
     });
   }
 
-  /** Returns the whole loan, whatever it holds. */
-  giveUp(debt: Debt): void {
+  /** Returns the whole loan. */
+  returnLoan(debt: Debt): void {
     debt.state = 'closing';
-    // By then a creditor that never answers has reclaimed the loan.
+    // If the creditor does not answer, it has reclaimed the loan by then.
     debt.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
     this.#sendReturn(debt);
   }
 
-  /** The request was refused: nothing has to be returned. */
-  drop(debt: Debt): void {
+  /** The request was refused: there is nothing to return. */
+  forget(debt: Debt): void {
     this.#debts.delete(debt.number);
   }
 
   /** True when the message answers a pending request. */
   lent({ from, fromIncarnation }: Envelope, message: MessageOf<'lend'>): boolean {
-    const debt = this.#of(from, message.loan);
+    const debt = this.#debtOf(from, message.loan);
     if (debt === undefined) {
-      const over = message.loan < this.#nextLoan;
-      this.#out.countAnomaly(over ? 'late' : 'orphan', 'lend');
+      const isOver = message.loan < this.#nextLoan;
+      this.#out.countAnomaly(isOver ? 'late' : 'orphan', 'lend');
       const { loan } = message;
       this.#out.send(from, fromIncarnation, {
         kind: 'return',
@@ -144,7 +144,7 @@ export class Debtor {
     debt.leaseEndUs = debt.askedUs + message.leaseUs - this.#times.leaseGuardUs;
     debt.remoteAttentionPermille = message.remoteAttentionPermille;
     if (debt.leaseEndUs <= this.#out.nowUs) {
-      this.giveUp(debt);
+      this.returnLoan(debt);
       return true;
     }
     debt.state = 'held';
@@ -162,23 +162,23 @@ export class Debtor {
     renewal.ackedStamp = message.stamp;
     for (const stamp of renewal.sentUs.keys()) if (stamp <= message.stamp) renewal.sentUs.delete(stamp);
     for (const { loan, keep, remoteAttentionPermille } of message.loans) {
-      const debt = this.#of(from, loan);
+      const debt = this.#debtOf(from, loan);
       if (debt?.state !== 'held') continue;
       debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
       debt.remoteAttentionPermille = remoteAttentionPermille;
       if (keep < debt.keep && !debt.committed) {
         this.#out.countAnomaly('lost', 'recall');
-        this.#keep(debt, keep);
+        this.#reduceTo(debt, keep);
       }
     }
     for (const loan of message.unknown) {
-      const debt = this.#of(from, loan);
-      if (debt !== undefined) this.#lose(debt);
+      const debt = this.#debtOf(from, loan);
+      if (debt !== undefined) this.#loseLoan(debt);
     }
   }
 
   recalled({ from, fromIncarnation }: Envelope, { loan, keep }: MessageOf<'recall'>): void {
-    const debt = this.#of(from, loan);
+    const debt = this.#debtOf(from, loan);
     if (debt === undefined) {
       this.#out.countAnomaly('orphan', 'recall');
       this.#out.send(from, fromIncarnation, {
@@ -192,11 +192,11 @@ export class Debtor {
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
       this.#out.countAnomaly('late', 'recall');
       debt.keep = Math.min(debt.keep, keep);
-    } else this.#keep(debt, keep);
+    } else this.#reduceTo(debt, keep);
   }
 
   returned({ from }: Envelope, message: MessageOf<'returned'>): void {
-    const debt = this.#of(from, message.loan);
+    const debt = this.#debtOf(from, message.loan);
     const known = message.blocks?.filter((block) => debt?.returning.has(block));
     if (debt === undefined) this.#out.countAnomaly('late', 'returned');
     else if (known === undefined ? debt.state !== 'closing' : known.length === 0)
@@ -214,12 +214,12 @@ export class Debtor {
     const bound = debts.reduce((sum, { remoteAttentionPermille }) => sum + remoteAttentionPermille, 0);
     for (const debt of debts) {
       const within = wholeUnits(blocksWithinBound(debt.held, bound, takenPermille), this.#policy);
-      this.#keep(debt, Math.min(debt.keep, within));
+      this.#reduceTo(debt, Math.min(debt.keep, within));
     }
   }
 
-  /** Commits the held blocks to a prompt that was just admitted, and reports it to creditors at once. */
-  commitHeld(): void {
+  /** Commits the held loans to a prompt that was just admitted. The creditors are notified at once. */
+  commitLoans(): void {
     for (const debt of this.#debts.values()) {
       if (debt.state !== 'held') continue;
       debt.committed = true;
@@ -230,7 +230,7 @@ export class Debtor {
   }
 
   /**
-   * The reserved prompt was admitted or has ended: creditors that hold admission are informed at once. If that message
+   * The reserving prompt was admitted or has ended: creditors that hold admission are notified at once. If that message
    * is lost, their hold times out.
    */
   endReservation(): void {
@@ -239,36 +239,36 @@ export class Debtor {
     this.#renewAtUs = this.#out.nowUs;
   }
 
-  /** No running sequence has committed memory any more. */
-  uncommit(): void {
+  /** The last sequence with committed memory has ended. */
+  releaseCommitment(): void {
     for (const debt of this.#debts.values()) debt.committed = false;
   }
 
-  /** Stops using blocks that creditors may reclaim from now on. */
+  /** Ends the loans that creditors may reclaim from now on. */
   expire(): void {
-    for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#lose(debt);
+    for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#loseLoan(debt);
   }
 
-  /** The blocks are unreachable: they count as lost, and are returned once the creditor is reachable. */
+  /** The creditor is unreachable: its blocks count as lost, and are returned once it is reachable. */
   abandon(creditor: InstanceIndex): void {
     for (const debt of this.#debts.values()) {
       if (debt.creditor !== creditor || debt.state !== 'held') continue;
       this.#loseBlocks(debt);
       debt.empty();
-      this.giveUp(debt);
+      this.returnLoan(debt);
     }
   }
 
   /** The creditor restarted: its earlier memory is gone. */
   restarted(instance: InstanceIndex): void {
-    for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
+    for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#loseLoan(debt);
     this.#renewals.delete(instance);
     this.#askedForReservation.delete(instance);
   }
 
   /**
-   * Takes `count` blocks of one loan: device memory before host memory, committed loans before others, then the latest
-   * lease. Undefined when no loan has that many idle blocks.
+   * Takes `count` idle blocks of one loan: device memory before host memory, committed loans before others, then the
+   * latest lease. Undefined if no loan has that many.
    */
   take(count: number): readonly RBlockId[] | undefined {
     let best: Debt | undefined;
@@ -292,9 +292,9 @@ export class Debtor {
   returnIdle(count: number): void {
     let left = count;
     for (const debt of this.#debts.values()) {
-      const given = Math.min(left, debt.idle.length);
-      debt.returnIdle(given);
-      left -= given;
+      const returned = Math.min(left, debt.idle.length);
+      debt.returnIdle(returned);
+      left -= returned;
     }
   }
 
@@ -313,7 +313,7 @@ export class Debtor {
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
-  /** Informs creditors that were asked and have lent nothing. */
+  /** Notifies the creditors that were asked and have lent nothing. */
   #notifyAsked(creditors: ReadonlyMap<InstanceIndex, unknown>): void {
     for (const [creditor, incarnation] of this.#askedForReservation)
       if (!creditors.has(creditor)) this.#renew(creditor, incarnation, []);
@@ -338,9 +338,9 @@ export class Debtor {
   }
 
   #flushReturns(debt: Debt, due: boolean): void {
-    const { returnsSent: said } = debt;
-    if (debt.returning.size > said || (due && (debt.returning.size > 0 || debt.state === 'closing'))) {
-      if (due && (said > 0 || debt.state === 'closing')) this.#out.countAnomaly('lost', 'return');
+    const { returnsSent } = debt;
+    if (debt.returning.size > returnsSent || (due && (debt.returning.size > 0 || debt.state === 'closing'))) {
+      if (due && (returnsSent > 0 || debt.state === 'closing')) this.#out.countAnomaly('lost', 'return');
       this.#sendReturn(debt);
     }
     debt.returnsSent = debt.returning.size;
@@ -352,28 +352,28 @@ export class Debtor {
     this.#out.send(creditor, creditorIncarnation, { kind: 'return', loan: number, blocks, closedBelow });
   }
 
-  #keep(debt: Debt, keep: number): void {
+  #reduceTo(debt: Debt, keep: number): void {
     debt.keep = keep;
     this.applyRecall(debt);
   }
 
-  /** Asks the holders of recalled blocks to vacate them. */
+  /** Returns recalled blocks that are idle, and has the others vacated. */
   applyRecall(debt: Debt): void {
     const rblocks = debt.applyRecall();
     if (rblocks.length > 0) this.#out.push({ kind: 'vacate', rblocks });
   }
 
-  #lose(debt: Debt): void {
+  #loseLoan(debt: Debt): void {
     this.#loseBlocks(debt);
     this.#debts.delete(debt.number);
   }
 
   #loseBlocks({ rblocks }: Debt): void {
     for (const rblock of rblocks) this.#table.remove(rblock);
-    this.#out.lose(rblocks);
+    this.#out.rblocksLost(rblocks);
   }
 
-  #of(creditor: Party, loan: LoanNumber): Debt | undefined {
+  #debtOf(creditor: Party, loan: LoanNumber): Debt | undefined {
     const debt = this.#debts.get(loan);
     return debt?.creditor === creditor ? debt : undefined;
   }
@@ -405,7 +405,7 @@ export class Debtor {
       if (distinct.size !== debt.held + debt.returning.size)
         throw new Error(`Debtor broken: a block of loan ${debt.number} is held twice`);
     }
-    if (used !== remote) throw new Error(`Debtor broken: ${used} borrowed blocks in use, ${remote} rBlocks there`);
+    if (used !== remote) throw new Error(`Debtor broken: ${used} borrowed blocks in use, ${remote} remote rBlocks`);
   }
 }
 

@@ -1,4 +1,4 @@
-// Arranges loans: asks the gManager for creditors, asks each in turn, then backs off and starts again.
+// Arranges loans: queries the gManager for creditors, requests blocks of each in turn, then backs off and starts again.
 
 import type { ReservationNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Reservation } from '../../protocol/lending-messages.ts';
@@ -11,20 +11,20 @@ import type { Debtor } from './debtor.ts';
 
 type MessageOf<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
-type Stage =
+type State =
   | { readonly kind: 'idle' }
   | { readonly kind: 'querying'; readonly untilUs: number }
   | {
       readonly kind: 'borrowing';
       readonly debt: Debt;
       readonly blocks: number;
-      readonly asks: number;
+      readonly attempts: number;
       readonly untilUs: number;
       readonly others: readonly Candidate[];
     };
 
-/** Retries during which host memory is used before device memory is asked for again. */
-const spentRounds = 10;
+/** After a query that found no device memory: retries during which host memory is used. */
+const exhaustedRounds = 10;
 
 interface HomeMemory {
   /** Available blocks of the instance's own host memory. */
@@ -36,7 +36,7 @@ export class LoanRequests {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #debtor: Debtor;
-  #stage: Stage = { kind: 'idle' };
+  #state: State = { kind: 'idle' };
   #memory: Memory = 'device';
   #blocksForRunning = 0;
   #reservation: Reservation | undefined;
@@ -49,8 +49,8 @@ export class LoanRequests {
   #notBeforeUs = 0;
   #refusals: Refusal[] = [];
   #refusedLoan: number | undefined;
-  /** Until this time no instance is expected to lend device memory: a recent request found none. */
-  #deviceSpentUntilUs = 0;
+  /** Until this time no instance is expected to lend device memory. */
+  #deviceExhaustedUntilUs = 0;
   readonly #home: HomeMemory;
 
   constructor(times: LendingTimes, out: Outbox, debtor: Debtor, home: HomeMemory) {
@@ -60,12 +60,12 @@ export class LoanRequests {
     this.#debtor = debtor;
   }
 
-  /** A pending answer may bring memory for running sequences. */
+  /** A loan for running sequences is being arranged. */
   get isBusy(): boolean {
-    return this.#stage.kind !== 'idle' && this.#blocksForRunning > 0;
+    return this.#state.kind !== 'idle' && this.#blocksForRunning > 0;
   }
 
-  /** The reservation is granted: blocks for the waiting prompt come before all others. */
+  /** The reservation is granted: the waiting prompt's blocks come first. */
   get holdsReservation(): boolean {
     return this.#reservation !== undefined && this.#reservation.number === this.#grantedReservation;
   }
@@ -83,7 +83,7 @@ export class LoanRequests {
 
   /** A recent request found no device memory. */
   get isDeviceExhausted(): boolean {
-    return this.#out.nowUs < this.#deviceSpentUntilUs;
+    return this.#out.nowUs < this.#deviceExhaustedUntilUs;
   }
 
   get isUnsatisfied(): boolean {
@@ -91,39 +91,39 @@ export class LoanRequests {
   }
 
   get nextUs(): number {
-    if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
+    if (this.#state.kind !== 'idle') return this.#state.untilUs;
     return this.#hasDemand ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
   }
 
-  /** Sets the blocks needed now and by the reservation; a request in progress continues. */
+  /** Sets the blocks that are required now and by the reservation. A request in progress continues. */
   setDemand(blocks: number, reservation: Reservation | undefined, urgent: boolean): void {
     this.#urgent = urgent;
     this.#blocksForRunning = blocks;
     this.#reservation = reservation;
-    if (this.#hasDemand && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
+    if (this.#hasDemand && this.#state.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
   }
 
-  /** Time-outs: resends the request, then asks the next creditor. */
+  /** On a time-out, sends the request again, and finally tries the next creditor. */
   tick(): void {
-    const stage = this.#stage;
-    if (stage.kind === 'idle' || this.#out.nowUs < stage.untilUs) return;
-    if (stage.kind === 'querying') {
+    const state = this.#state;
+    if (state.kind === 'idle' || this.#out.nowUs < state.untilUs) return;
+    if (state.kind === 'querying') {
       this.#out.countAnomaly('lost', 'query');
       this.#ask(this.#memory);
       return;
     }
     this.#out.countAnomaly('lost', 'borrow');
-    if (stage.asks < this.#times.attemptsMax) {
-      this.#debtor.resend(stage.debt, stage.blocks);
-      this.#stage = { ...stage, asks: stage.asks + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
+    if (state.attempts < this.#times.attemptsMax) {
+      this.#debtor.resend(state.debt, state.blocks);
+      this.#state = { ...state, attempts: state.attempts + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
       return;
     }
-    this.#debtor.giveUp(stage.debt);
-    this.#tryNext(stage.others, stage.blocks);
+    this.#debtor.returnLoan(state.debt);
+    this.#tryNext(state.others, state.blocks);
   }
 
   candidates(message: MessageOf<'candidates'>): void {
-    if (this.#stage.kind !== 'querying' || message.query !== this.#query) {
+    if (this.#state.kind !== 'querying' || message.query !== this.#query) {
       this.#out.countAnomaly(message.query === this.#answeredQuery ? 'duplicate' : 'late', 'candidates');
       return;
     }
@@ -133,18 +133,18 @@ export class LoanRequests {
     this.#tryNext(message.creditors, this.#blocksMissing);
   }
 
-  /** The creditor's answer was applied. */
+  /** The debtor has applied the creditor's answer. */
   lent(loan: number): void {
-    if (this.#debtor.find(loan)?.memory === 'device') this.#deviceSpentUntilUs = 0;
-    if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
+    if (this.#debtor.find(loan)?.memory === 'device') this.#deviceExhaustedUntilUs = 0;
+    if (this.#state.kind === 'borrowing' && this.#state.debt.number === loan) this.#state = { kind: 'idle' };
   }
 
   refused({ from, fromIncarnation }: Envelope, message: MessageOf<'refuse'>): void {
-    const stage = this.#stage;
+    const stage = this.#state;
     if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
       const debt = this.#debtor.find(message.loan);
-      // Given up before the refusal arrived: nothing has to be returned.
-      if (debt?.state === 'closing') this.#debtor.drop(debt);
+      // Given up before the refusal arrived: there is nothing to return.
+      if (debt?.state === 'closing') this.#debtor.forget(debt);
       this.#out.countAnomaly(this.#refusedLoan === message.loan ? 'duplicate' : 'late', 'refuse');
       return;
     }
@@ -155,19 +155,19 @@ export class LoanRequests {
       memory: message.memory,
       sequence: message.sequence,
     });
-    this.#debtor.drop(stage.debt);
+    this.#debtor.forget(stage.debt);
     this.#tryNext(stage.others, stage.blocks);
   }
 
   /** The creditor restarted: it will not answer. */
   restarted(instance: number): void {
-    const stage = this.#stage;
+    const stage = this.#state;
     if (stage.kind === 'borrowing' && stage.debt.creditor === instance) this.#tryNext(stage.others, stage.blocks);
   }
 
   #ask(memory: Memory): void {
     if (!this.#hasDemand) {
-      this.#stage = { kind: 'idle' };
+      this.#state = { kind: 'idle' };
       return;
     }
     this.#memory = memory;
@@ -181,14 +181,14 @@ export class LoanRequests {
       refusals: this.#refusals,
     } as const;
     this.#out.send('gmanager', undefined, message);
-    this.#stage = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
+    this.#state = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
   }
 
   #tryNext(creditors: readonly Candidate[], blocksMissing: number): void {
     const blocks = Math.min(blocksMissing, this.#blocksMissing);
     if (blocks <= 0) {
       if (this.#hasDemand) this.#backOff();
-      else this.#stage = { kind: 'idle' };
+      else this.#state = { kind: 'idle' };
       return;
     }
     if (creditors.length === 0) {
@@ -201,20 +201,21 @@ export class LoanRequests {
       urgent: this.#urgent && !this.holdsReservation,
     });
     const untilUs = this.#out.nowUs + this.#times.answerUs;
-    this.#stage = { kind: 'borrowing', debt, blocks, asks: 1, untilUs, others };
+    this.#state = { kind: 'borrowing', debt, blocks, attempts: 1, untilUs, others };
   }
 
   #nextMemory(): void {
     const next = memories[memories.indexOf(this.#memory) + 1];
-    // The instance's own host memory then already counts as idle, so the demand comes on top.
+    // While device memory is exhausted, own host memory counts as idle: the demand is what it does not cover.
     const isCounted = this.isDeviceExhausted;
-    if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.retryUs;
+    if (this.#memory === 'device')
+      this.#deviceExhaustedUntilUs = this.#out.nowUs + exhaustedRounds * this.#times.retryUs;
     if (next === undefined || (!isCounted && this.#home.hostBlocks >= this.#blocksMissing)) this.#backOff();
     else this.#ask(next);
   }
 
   #backOff(): void {
-    this.#stage = { kind: 'idle' };
+    this.#state = { kind: 'idle' };
     this.#notBeforeUs = this.#out.nowUs + this.#times.retryUs;
   }
 }

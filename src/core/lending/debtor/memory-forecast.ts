@@ -5,7 +5,6 @@ import type { DemandUpdate, Reservation } from '../../protocol/lending-messages.
 import type { StepShape } from '../../protocol/step-shape.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
 import { committedCount, firstReserving, runningPagesMissing } from '../../scheduler/batching/free-capacity.ts';
-import { DemandReporter } from '../demand-report.ts';
 
 export class MemoryForecast {
   readonly #cache: BlockCache;
@@ -15,7 +14,7 @@ export class MemoryForecast {
   /** Nothing runs, and a prompt waits. */
   isStarved = false;
   /** Counts admissions of prompts that exceed this instance. */
-  #gatherings = 0;
+  #reservationsAdmitted = 0;
 
   /** @param slackBlocks blocks that may stay unused because only whole ranges move */
   constructor(cache: BlockCache, moves: { readonly leavingBlocks: number }, slackBlocks: number) {
@@ -26,32 +25,90 @@ export class MemoryForecast {
 
   /** The plan has admitted these sequences. */
   admitted({ admitted, capacity }: Batcher): void {
-    for (const sequence of admitted) if (capacity.isOverCapacity(sequence)) this.#gatherings++;
+    for (const sequence of admitted) if (capacity.isOverCapacity(sequence)) this.#reservationsAdmitted++;
   }
 
-  /** The current demand; undefined when it has not changed. */
+  /** The current demand; undefined if it has not changed. */
   demand(
     batcher: Batcher,
     { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>,
     predictedUs: number,
   ): DemandUpdate | undefined {
     const { availablePages, blockPages, blockTokens } = this.#cache;
-    const outBlocks = this.#moves.leavingBlocks;
-    const available = Math.floor(availablePages / blockPages);
-    const alone = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
-    this.isStarved = alone;
-    const ahead = Math.ceil(batcher.pagesOutstanding / blockPages) - outBlocks;
-    const promised = Math.ceil(runningPagesMissing(batcher) / blockPages) - outBlocks;
-    const turn = this.#overCapacity(batcher);
-    const counts = { gathered: committedCount(batcher), gatherings: this.#gatherings };
-    const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
+    const { leavingBlocks } = this.#moves;
+    this.isStarved = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
+    const figures = {
+      ...{ rows, decodeRows, isStarved: this.isStarved },
+      availableBlocks: Math.floor(availablePages / blockPages),
+      aheadBlocks: Math.ceil(batcher.pagesOutstanding / blockPages) - leavingBlocks,
+      committedBlocks: Math.ceil(runningPagesMissing(batcher) / blockPages) - leavingBlocks,
+      reservation: this.#reservation(batcher),
+      reservedSequences: committedCount(batcher),
+      reservationsAdmitted: this.#reservationsAdmitted,
+    };
     return this.#reporter.changed(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
   }
 
-  #overCapacity(batcher: Batcher): Reservation | undefined {
-    const overCapacity = firstReserving(batcher);
-    if (overCapacity === undefined) return undefined;
-    const blocks = Math.ceil(overCapacity.pages / this.#cache.blockPages) + this.#slackBlocks;
-    return { number: overCapacity.sequence.arrival, blocks };
+  #reservation(batcher: Batcher): Reservation | undefined {
+    const reserving = firstReserving(batcher);
+    if (reserving === undefined) return undefined;
+    const blocks = Math.ceil(reserving.pages / this.#cache.blockPages) + this.#slackBlocks;
+    return { number: reserving.sequence.arrival, blocks };
   }
+}
+
+export interface DemandFigures {
+  readonly rows: number;
+  readonly decodeRows: number;
+  /** Nothing runs, and a prompt waits. */
+  readonly isStarved: boolean;
+  /** Blocks at home that no sequence holds. */
+  readonly availableBlocks: number;
+  /**
+   * Blocks that sequences will need, less the blocks that are leaving; `committedBlocks`: the part of running
+   * sequences.
+   */
+  readonly aheadBlocks: number;
+  readonly committedBlocks: number;
+  readonly reservation: Reservation | undefined;
+  readonly reservedSequences: number;
+  readonly reservationsAdmitted: number;
+}
+
+/** Reports the demand whenever its figures change. */
+export class DemandReporter {
+  #reported: DemandFigures | undefined;
+
+  /** The update to report; undefined if the figures are those last reported. */
+  changed(figures: DemandFigures, blocksPerSecond: number): DemandUpdate | undefined {
+    if (this.#reported !== undefined && isSame(this.#reported, figures)) return undefined;
+    this.#reported = figures;
+    const { isStarved, availableBlocks, aheadBlocks, committedBlocks, reservation } = figures;
+    return {
+      kind: 'demand',
+      blocksPerSecond: Math.ceil(blocksPerSecond),
+      aheadBlocks,
+      // A prompt that fits at home waits for home memory: borrowed blocks do not admit it.
+      starvedBlocks: isStarved ? Math.max(0, aheadBlocks - availableBlocks) : 0,
+      committedBlocks: Math.max(0, committedBlocks),
+      reservation,
+      reservedSequences: figures.reservedSequences,
+      reservationsAdmitted: figures.reservationsAdmitted,
+    };
+  }
+}
+
+function isSame(a: DemandFigures, b: DemandFigures): boolean {
+  return (
+    a.rows === b.rows &&
+    a.decodeRows === b.decodeRows &&
+    a.isStarved === b.isStarved &&
+    a.availableBlocks === b.availableBlocks &&
+    a.aheadBlocks === b.aheadBlocks &&
+    a.committedBlocks === b.committedBlocks &&
+    a.reservedSequences === b.reservedSequences &&
+    a.reservationsAdmitted === b.reservationsAdmitted &&
+    a.reservation?.number === b.reservation?.number &&
+    a.reservation?.blocks === b.reservation?.blocks
+  );
 }

@@ -1,69 +1,65 @@
-// Moves blocks of sequences: out to borrowed memory, and from recalled memory to another place.
+// Moves blocks of sequences: out to borrowed memory, and from recalled memory to another location.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
-import type { InstanceIndex, MoveNumber, RBlockId, SettlementId, StepNumber } from '../../protocol/ids.ts';
+import type { InstanceIndex, MoveNumber, RBlockId, StepNumber } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RemoteLayout } from '../../scheduler/executor/step-builder.ts';
 import type { RManager } from '../rmanager.ts';
-import { SettlementCopies } from '../settlement/settlement-copies.ts';
+import { type RManagerDriver, SettlementCopies } from '../settlement/settlement-copies.ts';
 import { BlockLocator } from './block-locator.ts';
-import { type BlockLocation, BlockMoves, type Move, type MoveDriver, type MoveOut } from './block-moves.ts';
+import { type BlockLocation, BlockMoves, type BorrowerEffectSink, type Move, type MoveOut } from './block-moves.ts';
 import { type RemoteBlockMap, RemoteBlockRegistry } from './remote-blocks.ts';
-import { remoteLayout } from './remote-layout.ts';
-import { blocksToKeep, RemotePrefixCache, type RemotePrefixMatch } from './remote-prefix-cache.ts';
+import { blocksToCache, type RBlockOwner, RemotePrefixCache, type RemotePrefixMatch } from './remote-prefix-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
-interface Parts {
+/** The parts of a borrower that moves of blocks use. */
+export interface BlockMoverContext extends BorrowerEffectSink, RManagerDriver {
   readonly instance: InstanceIndex;
   readonly rangeBlocks: number;
   readonly cache: BlockCache;
   readonly rmanager: RManager;
-  /** All contents of a settlement are staged, or staging failed. */
-  readonly fetched: (settlement: SettlementId, all: boolean) => void;
   /** How long blocks of ended sequences stay at creditors as cache. */
   readonly remoteCacheUs: number;
 }
 
 /** `applyArrived` applies finished moves: block tables change only between two steps. */
-export class RemoteBlockMover {
+export class RemoteBlockMover implements RBlockOwner {
   readonly registry = new RemoteBlockRegistry();
-  readonly cache: RemotePrefixCache;
-  readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
-  readonly #parts: Parts;
+  readonly prefixCache: RemotePrefixCache;
+  readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, settledBlocks: 0, lostBlocks: 0 };
+  readonly #context: BlockMoverContext;
   readonly #moves: BlockMoves;
   #arrived: Exclude<Move, { kind: 'stage' }>[] = [];
   readonly #staged: StagedBlocks;
   readonly #locator: BlockLocator;
-  /** Copies of settlements. */
-  readonly copies: SettlementCopies;
+  readonly settlementCopies: SettlementCopies;
 
-  constructor(parts: Parts, driver: MoveDriver) {
-    const { extraRows } = parts.cache;
+  constructor(context: BlockMoverContext) {
+    const { extraRows } = context.cache;
     if (extraRows === undefined)
       throw new Error('Cannot borrow: the block cache has no page-table rows for blocks outside block tables');
-    this.#parts = parts;
-    const stagedBlocks = new StagedBlocks(extraRows, driver);
-    const blockMoves = new BlockMoves(driver);
-    const locator = new BlockLocator(parts.instance, extraRows, stagedBlocks, parts.rmanager);
-    const cache = new RemotePrefixCache(parts.rangeBlocks, parts.remoteCacheUs, (rblock) => this.#free(rblock));
+    this.#context = context;
+    const stagedBlocks = new StagedBlocks(extraRows, context);
+    const blockMoves = new BlockMoves(context);
+    const locator = new BlockLocator(context.instance, extraRows, stagedBlocks, context.rmanager);
+    const prefixCache = new RemotePrefixCache(context, this);
     this.#staged = stagedBlocks;
     this.#moves = blockMoves;
     this.#locator = locator;
-    this.cache = cache;
+    this.prefixCache = prefixCache;
     const { registry } = this;
-    this.copies = new SettlementCopies({
-      ...{ registry, blockMoves, locator, stagedBlocks, extraRows, cache },
-      fetched: parts.fetched,
+    this.settlementCopies = new SettlementCopies({
+      ...{ context, registry, blockMoves, locator, stagedBlocks, extraRows, prefixCache },
     });
   }
 
-  /** Blocks on their way out of tables. */
+  /** Blocks that are leaving block tables. */
   get leavingBlocks(): number {
     return this.#moves.leavingBlocks;
   }
 
-  /** Some move frees memory at home, at the latest once no step is in flight. */
-  get makesRoom(): boolean {
+  /** True if a move will free memory at home, at the latest once no step is in flight. */
+  get freesMemory(): boolean {
     return this.registry.leavingBlocks > 0 || this.#arrived.length > 0;
   }
 
@@ -71,91 +67,89 @@ export class RemoteBlockMover {
   arrived(number: MoveNumber): void {
     const move = this.#moves.arrived(number);
     if (move === undefined) return;
-    if (move.kind === 'stage') this.copies.arrived(move);
+    if (move.kind === 'stage') this.settlementCopies.arrived(move);
     else this.#arrived.push(move);
   }
 
   /**
-   * One part will never arrive. Blocks that were leaving are still at home; a sequence whose blocks were relocating is
+   * One part of a move has failed. Blocks that were leaving are still at home; a sequence whose blocks were relocated is
    * recomputed.
    */
   moveBroken(number: MoveNumber): void {
     const move = this.#moves.of(number);
     if (move === undefined) return;
     if (move.kind === 'stage') {
-      this.copies.broken(move);
+      this.settlementCopies.failed(move);
       return;
     }
-    const remote = this.registry.all.get(move.sequence);
+    const remote = this.registry.maps.get(move.sequence);
     if (move.kind === 'moveOut') {
-      if (remote !== undefined) this.#dropFrom(remote, move.rblocks[0]);
+      if (remote !== undefined) this.#cancelMovesFrom(remote, move.rblocks[0]);
       return;
     }
     if (remote !== undefined) remote.broken = true;
-    this.#drop(move);
+    this.#cancelRelocation(move);
   }
 
-  /** No step is in flight. */
+  /** Applies the moves that have arrived. No step is in flight. */
   applyArrived(): void {
-    this.#staged.settle((rblock) => this.#parts.rmanager.find(rblock));
+    this.#staged.applyPlaced((rblock) => this.#context.rmanager.find(rblock));
     if (this.#arrived.length === 0) return;
     const arrived = this.#arrived;
     this.#arrived = [];
-    for (const move of arrived) this.#carryOut(move);
+    for (const move of arrived) this.#apply(move);
   }
 
   /**
-   * The sequence frees its remote blocks.
-   * @param keepsUs the current time, if blocks at creditors may stay as cache
+   * Frees the remote blocks of the sequence.
+   * @param cachesUs the current time, if blocks at creditors may stay as cache
    */
-  release(sequence: Sequence, keepsUs?: number): void {
-    const remote = this.registry.all.get(sequence);
+  release(sequence: Sequence, cachesUs?: number): void {
+    const remote = this.registry.maps.get(sequence);
     if (remote === undefined) return;
-    this.registry.all.delete(sequence);
+    this.registry.maps.delete(sequence);
     for (const out of remote.movesOut) this.#cancelMoveOut(out);
-    const kept = keepsUs === undefined ? [] : blocksToKeep(sequence, remote, this.#parts);
-    for (const move of remote.relocations) this.#drop(move);
-    for (const rblock of kept) this.registry.holders.set(rblock, 'cache');
-    if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.remoteFrom, kept);
-    for (const rblock of remote.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
+    const cached = cachesUs === undefined ? [] : blocksToCache(sequence, remote, this.#context);
+    for (const move of remote.relocations) this.#cancelRelocation(move);
+    for (const rblock of cached) this.registry.holders.set(rblock, 'cache');
+    if (cachesUs !== undefined && cached.length > 0)
+      this.prefixCache.add(cachesUs, sequence.chain, sequence.remoteFrom, cached);
+    for (const rblock of remote.rblocks.keys()) if (!this.prefixCache.has(rblock)) this.freeRBlock(rblock);
   }
 
-  /** A sequence starts with the remote blocks of an ended one; its table holds the blocks before them. */
+  /** The sequence starts with remote blocks of an ended one; its table holds the blocks before them. */
   adopt(sequence: Sequence, match: RemotePrefixMatch): void {
-    const remote = this.registry.open(sequence);
+    const remote = this.registry.openMap(sequence);
     sequence.sharedBlocks = match.firstBlock;
     sequence.remoteFrom = match.firstBlock;
-    for (const rblock of this.cache.take(match)) {
+    for (const rblock of this.prefixCache.take(match)) {
       this.registry.holders.set(rblock, sequence);
       remote.rblocks.set(rblock, sequence.remoteBlocks++);
     }
     sequence.table.groups[0].first = sequence.remoteBlocks;
   }
 
-  /**
-   * The first block behind the remote and leaving ones, from which the next blocks may leave. Remote blocks start at a
-   * whole range.
-   */
+  /** The first block after the remote and leaving ones: the next blocks leave from there. Remote blocks start at a whole range. */
   endOf(sequence: Sequence): number {
-    const { rangeBlocks } = this.#parts;
+    const { rangeBlocks } = this.#context;
     return this.remoteEndOf(sequence) ?? Math.ceil((sequence.sharedBlocks ?? 0) / rangeBlocks) * rangeBlocks;
   }
 
-  /** Undefined: no block is remote or leaving, and any unshared whole range may be the first to leave. */
+  /** The same; undefined if no block is remote or leaving: any whole range that is not shared may leave first. */
   remoteEndOf(sequence: Sequence): number | undefined {
-    const last = this.registry.all.get(sequence)?.movesOut.at(-1);
+    const last = this.registry.maps.get(sequence)?.movesOut.at(-1);
     if (last !== undefined) return last.first + last.rblocks.length;
     return sequence.remoteBlocks > 0 ? sequence.remoteFrom + sequence.remoteBlocks : undefined;
   }
 
   /**
-   * Moves `count` blocks from `first` on, in whole ranges adjacent to the remote ones, to borrowed blocks in hand, as
-   * they are computed. Moves fewer when fewer are in hand; false: none.
+   * Moves `count` blocks from `first` on, in whole ranges adjacent to the remote ones, to idle borrowed blocks, as they
+   * are computed. Moves fewer if fewer are idle; returns false if none.
    */
   moveOut(sequence: Sequence, first: number, count: number): boolean {
-    const { instance, rmanager, rangeBlocks } = this.#parts;
+    const { instance, rmanager, rangeBlocks } = this.#context;
     const movesOut: MoveOut[] = [];
-    // Remote blocks have no gaps: of the blocks before them the last leave first.
+    // Remote blocks are contiguous: of the blocks before them the last leave first.
     const isBefore = first < sequence.remoteFrom;
     for (let moved = 0; moved < count; moved += rangeBlocks) {
       const rblocks = rmanager.takeOutside(rangeBlocks);
@@ -166,15 +160,15 @@ export class RemoteBlockMover {
       movesOut.push(this.#moves.open({ sequence, first: at, rblocks }, instance, targets));
     }
     if (movesOut.length === 0) return false;
-    const remote = this.registry.open(sequence);
+    const remote = this.registry.openMap(sequence);
     remote.movesOut = [...remote.movesOut, ...movesOut];
     return true;
   }
 
-  /** Copies computed blocks now, and blocks that the next step computes layer by layer with it. */
+  /** Copies computed blocks now. Blocks that the next step computes are copied layer by layer as it runs. */
   fill(step: StepNumber | undefined): void {
-    const { blockTokens } = this.#parts.cache;
-    for (const [sequence, { movesOut }] of this.registry.all) {
+    const { blockTokens } = this.#context.cache;
+    for (const [sequence, { movesOut }] of this.registry.maps) {
       const { computed, planned, remoteBlocks, remoteFrom, table } = sequence;
       const { blocks } = table.groups[0];
       const row = (block: number) => blocks.at(remoteBlocks === 0 || block < remoteFrom ? block : block - remoteBlocks);
@@ -184,77 +178,76 @@ export class RemoteBlockMover {
     }
   }
 
-  /** Where the next step finds the blocks outside the table; undefined: there are none. */
+  /** How the next step finds the blocks outside the table; undefined: there are none. */
   layoutOf(sequence: Sequence): RemoteLayout | undefined {
-    const remote = this.registry.all.get(sequence);
+    const remote = this.registry.maps.get(sequence);
     if (remote === undefined || remote.rblocks.size === 0) return undefined;
-    const locator = remote.inOrder.map((rblock) => this.#locator.of(rblock));
-    return remoteLayout(this.#parts.instance, sequence.remoteFrom, locator);
+    return this.#locator.layoutOf(sequence.remoteFrom, remote.inOrder);
   }
 
-  /** The contents of these are gone. */
-  lose(rblocks: readonly RBlockId[]): void {
+  /** The contents of these are lost. */
+  rblocksLost(rblocks: readonly RBlockId[]): void {
     this.counts.lostBlocks += rblocks.length;
-    for (const rblock of rblocks) this.#lose(rblock);
+    for (const rblock of rblocks) this.#loseRBlock(rblock);
   }
 
-  /** Memory at home is free for a settled block. */
+  /** A settled block has memory at home. */
   placed(rblock: RBlockId): void {
-    this.counts.homeBlocks++;
+    this.counts.settledBlocks++;
     this.#staged.placed(rblock);
-    this.registry.of(rblock)?.changed();
+    this.registry.mapOf(rblock)?.changed();
     // Memory at home is for running sequences, not for cache.
-    this.cache.cutAt(rblock);
+    this.prefixCache.truncateAt(rblock);
   }
 
-  #lose(rblock: RBlockId): void {
-    this.cache.cutAt(rblock);
-    const remote = this.registry.of(rblock);
+  #loseRBlock(rblock: RBlockId): void {
+    this.prefixCache.truncateAt(rblock);
+    const remote = this.registry.mapOf(rblock);
     this.registry.holders.delete(rblock);
-    this.#staged.drop(rblock);
+    this.#staged.discard(rblock);
     if (remote === undefined) return;
     remote.changed();
     if (remote.rblocks.delete(rblock)) remote.broken = true;
-    // Its contents are still at home or at their source.
-    this.#dropFrom(remote, rblock);
+    // If it was a target, its contents are still at their source.
+    this.#cancelMovesFrom(remote, rblock);
     for (const move of remote.relocations) {
       if (![...move.places.values()].includes(rblock)) continue;
-      this.#drop(move);
+      this.#cancelRelocation(move);
       remote.broken = true;
     }
   }
 
   /**
-   * Each affected range goes home or to another creditor with idle blocks; a sequence whose range finds no place is
-   * recomputed.
+   * Relocates each range with one of these blocks: home, else to another creditor with idle blocks. If neither has
+   * memory, the sequence is recomputed.
    */
   vacate(rblocks: readonly RBlockId[]): void {
-    const ranges = new Map<Sequence, Set<number>>();
-    for (const rblock of rblocks) this.cache.cutAt(rblock);
-    for (const rblock of rblocks.flatMap((asked) => this.#stopFilling(asked))) {
+    const bySequence = new Map<Sequence, Set<number>>();
+    for (const rblock of rblocks) this.prefixCache.truncateAt(rblock);
+    for (const rblock of rblocks.flatMap((recalled) => this.#stopFilling(recalled))) {
       const sequence = this.registry.holders.get(rblock);
-      const index = this.registry.of(rblock)?.rblocks.get(rblock);
+      const index = this.registry.mapOf(rblock)?.rblocks.get(rblock);
       if (sequence === undefined || sequence === 'cache' || index === undefined) continue;
-      const of = ranges.get(sequence) ?? new Set();
-      ranges.set(sequence, of.add(Math.floor(index / this.#parts.rangeBlocks)));
+      const ranges = bySequence.get(sequence) ?? new Set();
+      bySequence.set(sequence, ranges.add(Math.floor(index / this.#context.rangeBlocks)));
     }
-    for (const [sequence, of] of ranges) this.#vacateRanges(sequence, [...of]);
+    for (const [sequence, ranges] of bySequence) this.#vacateRanges(sequence, [...ranges]);
   }
 
   #vacateRanges(sequence: Sequence, ranges: readonly number[]): void {
-    const remote = this.registry.open(sequence);
+    const remote = this.registry.openMap(sequence);
     if (remote.broken) return;
-    const { rangeBlocks, rmanager } = this.#parts;
+    const { rangeBlocks, rmanager } = this.#context;
     const { inOrder } = remote;
     const places = new Map<RBlockId, RBlockId>();
     const pairs: [BlockLocation, BlockLocation][] = [];
     for (const range of ranges) {
       const leaving = inOrder.slice(range * rangeBlocks, (range + 1) * rangeBlocks);
-      // Part of a committed settlement: it comes home by itself.
+      // Part of a committed settlement, which brings it home.
       if (leaving.some((rblock) => rmanager.find(rblock)?.kind !== 'remote')) continue;
-      const to = this.#placesFor(leaving.length);
-      if (to === undefined) remote.broken = true;
-      for (const [i, after] of (to ?? []).entries()) {
+      const targets = this.#allocateTargets(leaving.length);
+      if (targets === undefined) remote.broken = true;
+      for (const [i, after] of (targets ?? []).entries()) {
         places.set(leaving[i], after);
         pairs.push([this.#locator.of(leaving[i]), this.#locator.of(after)]);
         this.registry.holders.set(after, sequence);
@@ -266,32 +259,30 @@ export class RemoteBlockMover {
     this.#moves.start(move, pairs);
   }
 
-  #placesFor(count: number): readonly RBlockId[] | undefined {
-    const { rmanager, cache } = this.#parts;
+  #allocateTargets(count: number): readonly RBlockId[] | undefined {
+    const { rmanager, cache } = this.#context;
     if (cache.availablePages < count * cache.blockPages) return rmanager.takeOutside(count);
     return Array.from({ length: count }, () => {
       const home = rmanager.takeHome('device');
-      if (home === undefined) throw new Error('Borrower broken: pages that were there cannot be had');
+      if (home === undefined) throw new Error('Borrower broken: an available block cannot be allocated');
       return home;
     });
   }
 
-  /**
-   * Stops copies to that block. Returns the blocks that must leave: the sources of a relocation, else the block itself.
-   */
+  /** Stops copies to the block. Returns the blocks that must leave: the sources of its relocation, else the block itself. */
   #stopFilling(rblock: RBlockId): readonly RBlockId[] {
-    const remote = this.registry.of(rblock);
-    if (remote !== undefined && this.#dropFrom(remote, rblock)) return [];
+    const remote = this.registry.mapOf(rblock);
+    if (remote !== undefined && this.#cancelMovesFrom(remote, rblock)) return [];
     for (const move of remote?.relocations ?? []) {
       if (![...move.places.values()].includes(rblock)) continue;
-      this.#drop(move);
+      this.#cancelRelocation(move);
       return [...move.places.keys()];
     }
     return [rblock];
   }
 
-  /** Cancels moves from this block on: remote blocks have no gaps. False when no move contains it. */
-  #dropFrom(remote: RemoteBlockMap, rblock: RBlockId): boolean {
+  /** Cancels the moves out from this block on, because remote blocks are contiguous. False if no move contains it. */
+  #cancelMovesFrom(remote: RemoteBlockMap, rblock: RBlockId): boolean {
     const from = remote.movesOut.findIndex(({ rblocks }) => rblocks.includes(rblock));
     if (from < 0) return false;
     const dropped = remote.movesOut.slice(from);
@@ -302,15 +293,15 @@ export class RemoteBlockMover {
 
   #cancelMoveOut(out: MoveOut): void {
     this.#moves.end(out);
-    for (const rblock of out.rblocks) this.#free(rblock);
+    for (const rblock of out.rblocks) this.freeRBlock(rblock);
   }
 
-  #carryOut(move: Exclude<Move, { kind: 'stage' }>): void {
+  #apply(move: Exclude<Move, { kind: 'stage' }>): void {
     const { sequence } = move;
-    const remote = this.registry.all.get(sequence);
+    const remote = this.registry.maps.get(sequence);
     if (move.kind === 'moveOut') {
       move.arrived = true;
-      while (remote?.movesOut[0]?.arrived === true) this.#takeOut(remote.movesOut[0], remote);
+      while (remote?.movesOut[0]?.arrived === true) this.#applyMoveOut(remote.movesOut[0], remote);
       return;
     }
     if (remote === undefined || !remote.relocations.has(move)) return;
@@ -320,55 +311,55 @@ export class RemoteBlockMover {
     for (const [before, after] of move.places) {
       const index = remote.rblocks.get(before);
       // The block was lost meanwhile: its sequence is recomputed.
-      if (index === undefined) this.#free(after);
+      if (index === undefined) this.freeRBlock(after);
       else {
         remote.rblocks.delete(before);
-        this.#free(before);
+        this.freeRBlock(before);
         remote.rblocks.set(after, index);
         this.counts.vacatedBlocks++;
       }
     }
   }
 
-  /** Its blocks at home become free. */
-  #takeOut(out: MoveOut, remote: RemoteBlockMap): void {
+  /** The first move out is complete: its blocks at home become free. */
+  #applyMoveOut(out: MoveOut, remote: RemoteBlockMap): void {
     const { sequence, first, rblocks } = out;
     this.#moves.end(out);
     remote.changed();
     remote.movesOut = remote.movesOut.slice(1);
     const { length: count } = rblocks;
     const isBefore = sequence.remoteBlocks === 0 || first < sequence.remoteFrom;
-    this.#parts.cache.detach(sequence.table, isBefore ? first : sequence.remoteFrom, count);
+    this.#context.cache.detach(sequence.table, isBefore ? first : sequence.remoteFrom, count);
     if (isBefore) {
       sequence.remoteFrom = first;
       remote.shift(count);
     }
     for (const [i, rblock] of rblocks.entries()) {
       remote.rblocks.set(rblock, isBefore ? i : sequence.remoteBlocks + i);
-      const place = this.#parts.rmanager.find(rblock);
+      const place = this.#context.rmanager.find(rblock);
       if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
     }
     sequence.remoteBlocks += count;
     this.counts.movedBlocks += count;
   }
 
-  /** Discards the copies of a relocation; the sources stay. */
-  #drop(move: Extract<Move, { kind: 'relocate' }>): void {
+  /** Frees the targets of a relocation; the sources stay. */
+  #cancelRelocation(move: Extract<Move, { kind: 'relocate' }>): void {
     this.#moves.end(move);
-    for (const rblock of move.places.values()) this.#free(rblock);
-    this.registry.all.get(move.sequence)?.relocations.delete(move);
+    for (const rblock of move.places.values()) this.freeRBlock(rblock);
+    this.registry.maps.get(move.sequence)?.relocations.delete(move);
   }
 
   /** Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere. */
   check(): void {
-    this.registry.check(this.#parts.rmanager.table, this.cache.blocks);
+    this.registry.check(this.#context.rmanager.table, this.prefixCache.blocks);
     this.#staged.check();
   }
 
-  /** A lost rBlock is no longer in the table. */
-  #free(rblock: RBlockId): void {
-    this.#staged.drop(rblock);
-    if (this.registry.holders.delete(rblock) && this.#parts.rmanager.find(rblock) !== undefined)
-      this.#parts.rmanager.free(rblock);
+  /** Frees an rBlock. A lost one is no longer in the table of rBlocks. */
+  freeRBlock(rblock: RBlockId): void {
+    this.#staged.discard(rblock);
+    if (this.registry.holders.delete(rblock) && this.#context.rmanager.find(rblock) !== undefined)
+      this.#context.rmanager.free(rblock);
   }
 }

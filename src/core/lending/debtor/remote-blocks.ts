@@ -1,11 +1,13 @@
-// The blocks of sequences that are outside their block tables: at creditors, or back home in single blocks.
+// The blocks of sequences outside their block tables, at creditors or at home, and the attention work of a step over them.
 
 import type { InstanceIndex, RBlockId } from '../../protocol/ids.ts';
+import type { RemoteWork } from '../../protocol/lending-effects.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { RBlockTable } from '../rblock-table.ts';
 import type { Move, MoveOut } from './block-moves.ts';
+import type { Debt } from './debt.ts';
 
-/** Blocks at one instance, and the part in its host memory. */
+/** Blocks at one instance; `hostBlocks`: the part in its host memory. */
 export interface RemoteCounts {
   readonly blocks: number;
   readonly hostBlocks: number;
@@ -15,31 +17,31 @@ export interface RemoteCounts {
 export class RemoteBlockMap {
   /** Each with its position, from 0. A whole range lies at one creditor. */
   readonly rblocks = new Map<RBlockId, number>();
-  /** Table blocks that leave, or will once they are computed, in order. */
+  /** Moves of blocks from the table, in order. Some wait until their blocks are computed. */
   movesOut: readonly MoveOut[] = [];
   readonly relocations = new Set<Extract<Move, { kind: 'relocate' }>>();
-  /** Some blocks were lost, or must leave and find no place: the sequence is recomputed. */
+  /** Some blocks were lost, or were recalled without a place to move to: the sequence is recomputed. */
   broken = false;
-  /** How often a creditor did not answer since the last change. */
+  /** Unanswered queries since the last change. */
   unanswered = 0;
-  #outside: ReadonlyMap<InstanceIndex, RemoteCounts> | undefined;
+  #counts: ReadonlyMap<InstanceIndex, RemoteCounts> | undefined;
 
-  /** Blocks by creditor, and in host memory of the `own` instance. Valid until `changed`. */
+  /** Blocks by creditor; for the `own` instance, those in its host memory. Valid until `changed`. */
   remoteCounts(own: InstanceIndex, table: RBlockTable): ReadonlyMap<InstanceIndex, RemoteCounts> {
-    if (this.#outside !== undefined) return this.#outside;
-    const outside = new Map<InstanceIndex, { blocks: number; hostBlocks: number }>();
+    if (this.#counts !== undefined) return this.#counts;
+    const byInstance = new Map<InstanceIndex, { blocks: number; hostBlocks: number }>();
     for (const rblock of this.rblocks.keys()) {
       const place = table.find(rblock);
       if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device'))
         continue;
       const at = place.kind === 'remote' ? place.instance : own;
-      const counts = outside.get(at) ?? { blocks: 0, hostBlocks: 0 };
-      outside.set(at, counts);
+      const counts = byInstance.get(at) ?? { blocks: 0, hostBlocks: 0 };
+      byInstance.set(at, counts);
       counts.blocks++;
       if (place.memory === 'host') counts.hostBlocks++;
     }
-    this.#outside = outside;
-    return outside;
+    this.#counts = byInstance;
+    return byInstance;
   }
 
   /** In order; lost blocks are missing. */
@@ -47,83 +49,132 @@ export class RemoteBlockMap {
     return [...this.rblocks].sort(([, a], [, b]) => a - b).map(([rblock]) => rblock);
   }
 
-  /** `count` blocks will precede the present ones. */
+  /** Makes place for `count` blocks before the present ones. */
   shift(count: number): void {
     for (const [rblock, index] of this.rblocks) this.rblocks.set(rblock, index + count);
   }
 
   /** Blocks arrived, left or moved. */
   changed(): void {
-    this.#outside = undefined;
+    this.#counts = undefined;
     this.unanswered = 0;
   }
 }
 
-/** `cache`: kept for prompts with the same prefix as an ended sequence. */
+type Writable<T> = { -readonly [K in keyof T]: T[K] };
+
+interface Lending {
+  readonly instance: InstanceIndex;
+  readonly table: RBlockTable;
+  readonly debts: Iterable<Debt>;
+  readonly blockTokens: number;
+}
+
+const noWork = {
+  rows: 0,
+  keyRows: 0,
+  decodeRows: 0,
+  decodeKeys: 0,
+  hostTokens: 0,
+  remoteAttentionPermille: 0,
+};
+
+/** `cache`: the remote prefix cache. */
 export type Holder = Sequence | 'cache';
 
 /** Maps sequences to their remote blocks, and rBlocks to their holders. */
 export class RemoteBlockRegistry {
-  readonly all = new Map<Sequence, RemoteBlockMap>();
+  readonly maps = new Map<Sequence, RemoteBlockMap>();
   /** Holders of rBlocks in use, including rBlocks that are still being filled. */
   readonly holders = new Map<RBlockId, Holder>();
 
-  /** Computed blocks on their way out: their memory becomes free soon. */
+  /** Computed blocks that are leaving: their memory becomes free soon. */
   get leavingBlocks(): number {
     let blocks = 0;
-    for (const { movesOut: outs } of this.all.values())
-      for (const { complete, rblocks } of outs) if (complete) blocks += rblocks.length;
+    for (const { movesOut } of this.maps.values())
+      for (const { complete, rblocks } of movesOut) if (complete) blocks += rblocks.length;
     return blocks;
   }
 
-  open(sequence: Sequence): RemoteBlockMap {
-    const away = this.all.get(sequence) ?? new RemoteBlockMap();
-    this.all.set(sequence, away);
-    return away;
+  openMap(sequence: Sequence): RemoteBlockMap {
+    const remote = this.maps.get(sequence) ?? new RemoteBlockMap();
+    this.maps.set(sequence, remote);
+    return remote;
   }
 
   /** The map of the sequence that holds the rBlock. */
-  of(rblock: RBlockId): RemoteBlockMap | undefined {
+  mapOf(rblock: RBlockId): RemoteBlockMap | undefined {
     const holder = this.holders.get(rblock);
-    return holder === undefined || holder === 'cache' ? undefined : this.all.get(holder);
+    return holder === undefined || holder === 'cache' ? undefined : this.maps.get(holder);
   }
 
   /** True while the rBlock is being filled. */
-  isComing(rblock: RBlockId): boolean {
-    return this.of(rblock)?.rblocks.has(rblock) === false;
+  isFilling(rblock: RBlockId): boolean {
+    return this.mapOf(rblock)?.rblocks.has(rblock) === false;
   }
 
   /**
-   * Throws unless every rBlock has one holder, and every sequence has all of its blocks somewhere.
-   * @param cached blocks that are kept as cache
+   * Attention work of a step by creditor; the instance itself stands for its own host memory. Undefined if no planned
+   * row attends to remote keys.
+   */
+  remoteWork(
+    planned: readonly { readonly sequence: Sequence }[],
+    { instance, table, debts, blockTokens }: Lending,
+  ): readonly RemoteWork[] | undefined {
+    const works = new Map<InstanceIndex, Writable<RemoteWork>>();
+    for (const { sequence } of planned) {
+      for (const [creditor, { blocks, hostBlocks }] of this.maps.get(sequence)?.remoteCounts(instance, table) ?? []) {
+        const work = works.get(creditor) ?? { creditor, ...noWork };
+        works.set(creditor, work);
+        work.hostTokens += hostBlocks * blockTokens;
+        if (creditor === instance) continue;
+        const rows = sequence.planned;
+        work.rows += rows;
+        work.keyRows += rows * blocks * blockTokens;
+        if (rows > 1) continue;
+        work.decodeRows++;
+        work.decodeKeys += blocks * blockTokens;
+      }
+    }
+    if (works.size === 0) return undefined;
+    for (const { creditor, remoteAttentionPermille } of debts) {
+      const work = works.get(creditor);
+      if (work !== undefined) work.remoteAttentionPermille += remoteAttentionPermille;
+    }
+    return [...works.values()].sort((a, b) => a.creditor - b.creditor);
+  }
+
+  /**
+   * Throws unless every rBlock has one holder, and all blocks of every sequence have a location.
+   * @param cached number of blocks in the remote prefix cache
    */
   check(table: RBlockTable, cached: number): void {
     let held = cached;
-    for (const [sequence, { rblocks, movesOut: outs, relocations: over, broken }] of this.all) {
-      checkOuts(sequence, outs);
+    for (const [sequence, { rblocks, movesOut, relocations, broken }] of this.maps) {
+      checkMovesOut(sequence, movesOut);
       held += rblocks.size;
-      for (const out of outs) held += out.rblocks.length;
-      for (const { places } of over) held += places.size;
+      for (const out of movesOut) held += out.rblocks.length;
+      for (const { places } of relocations) held += places.size;
       if (!broken && sequence.remoteBlocks !== rblocks.size)
         throw new Error(
-          `Borrower broken: arrival ${sequence.arrival} has ${rblocks.size} blocks away, counts ${sequence.remoteBlocks}`,
+          `Borrower broken: arrival ${sequence.arrival} has ${rblocks.size} remote blocks, and counts ${sequence.remoteBlocks}`,
         );
     }
     if (held !== this.holders.size || held !== table.size)
       throw new Error(
-        `Borrower broken: ${held} rBlocks held, ${this.holders.size} have a holder, ${table.size} are known`,
+        `Borrower broken: ${held} rBlocks in maps and cache, ${this.holders.size} with a holder, ${table.size} in the table`,
       );
   }
 }
 
-/** Throws unless each leaving range is adjacent to the remote blocks at the time it leaves. */
-function checkOuts({ arrival, remoteFrom, remoteBlocks }: Sequence, outs: readonly MoveOut[]): void {
-  let [from, to] = remoteBlocks > 0 ? [remoteFrom, remoteFrom + remoteBlocks] : [outs[0]?.first, outs[0]?.first];
-  for (const { first, rblocks } of outs) {
+/** Throws unless each range is adjacent to the remote blocks when it leaves. */
+function checkMovesOut({ arrival, remoteFrom, remoteBlocks }: Sequence, movesOut: readonly MoveOut[]): void {
+  let [from, to] =
+    remoteBlocks > 0 ? [remoteFrom, remoteFrom + remoteBlocks] : [movesOut[0]?.first, movesOut[0]?.first];
+  for (const { first, rblocks } of movesOut) {
     const end = first + rblocks.length;
     if (first === to) to = end;
     else if (end === from) from = first;
-    else
-      throw new Error(`Borrower broken: arrival ${arrival} has a gap before or behind its blocks ${first} to ${end}`);
+    else throw new Error(`Borrower broken: arrival ${arrival} has a gap before or after its blocks ${first} to ${end}`);
   }
 }

@@ -1,4 +1,4 @@
-// Remote prefix cache: blocks of ended sequences that stay at creditors, for later prompts with the same prefix.
+// The remote prefix cache: blocks of ended sequences that stay at creditors for later prompts with the same prefix.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { RBlockId } from '../../protocol/ids.ts';
@@ -8,13 +8,13 @@ import type { RManager } from '../rmanager.ts';
 import type { RemoteBlockMap } from './remote-blocks.ts';
 
 interface RemotePrefix {
-  /** Blocks before the remote ones: the prefix is usable while the index at home still has them. */
+  /** Number of blocks before the remote ones. The prefix is usable while the cache at home holds them. */
   readonly firstBlock: number;
   /** (blocks from the start of the sequence, 4 words): digests. */
   readonly words: Uint32Array;
-  /** In order, whole ranges. */
+  /** In order; whole ranges. */
   rblocks: RBlockId[];
-  readonly untilUs: number;
+  readonly expiresUs: number;
 }
 
 /** The remote part of a prompt's prefix. */
@@ -24,19 +24,25 @@ export interface RemotePrefixMatch {
   readonly blocks: number;
 }
 
+export interface RBlockOwner {
+  freeRBlock(rblock: RBlockId): void;
+}
+
 export class RemotePrefixCache {
   readonly #rangeBlocks: number;
-  readonly #keepUs: number;
-  /** Frees a block. */
-  readonly #free: (rblock: RBlockId) => void;
+  readonly #cacheUs: number;
+  readonly #owner: RBlockOwner;
   /** Oldest first. */
   #prefixes: readonly RemotePrefix[] = [];
   readonly #byBlock = new Map<RBlockId, RemotePrefix>();
 
-  constructor(rangeBlocks: number, keepUs: number, free: (rblock: RBlockId) => void) {
+  constructor(
+    { rangeBlocks, remoteCacheUs }: { readonly rangeBlocks: number; readonly remoteCacheUs: number },
+    owner: RBlockOwner,
+  ) {
     this.#rangeBlocks = rangeBlocks;
-    this.#keepUs = keepUs;
-    this.#free = free;
+    this.#cacheUs = remoteCacheUs;
+    this.#owner = owner;
   }
 
   get blocks(): number {
@@ -45,7 +51,7 @@ export class RemotePrefixCache {
 
   /** When the next prefix expires. */
   get nextUs(): number {
-    return this.#prefixes[0]?.untilUs ?? Number.POSITIVE_INFINITY;
+    return this.#prefixes[0]?.expiresUs ?? Number.POSITIVE_INFINITY;
   }
 
   has(rblock: RBlockId): boolean {
@@ -53,15 +59,15 @@ export class RemotePrefixCache {
   }
 
   /**
-   * Keeps the blocks of an ended sequence.
+   * Caches the blocks of an ended sequence.
    * @param rblocks its blocks from `firstBlock` on, in order
    */
-  keep(nowUs: number, { words }: BlockChain, firstBlock: number, rblocks: readonly RBlockId[]): void {
+  add(nowUs: number, { words }: BlockChain, firstBlock: number, rblocks: readonly RBlockId[]): void {
     const prefix = {
       firstBlock,
       words: words.slice(0, (firstBlock + rblocks.length) * digestWords),
       rblocks: [...rblocks],
-      untilUs: nowUs + this.#keepUs,
+      expiresUs: nowUs + this.#cacheUs,
     };
     this.#prefixes = [...this.#prefixes, prefix];
     for (const rblock of rblocks) this.#byBlock.set(rblock, prefix);
@@ -72,16 +78,16 @@ export class RemotePrefixCache {
     let best: RemotePrefixMatch | undefined;
     for (const prefix of this.#prefixes) {
       const { firstBlock } = prefix;
-      const blocks = this.#blocksAlike(prefix, chain, Math.min(blocksMax, chain.blocks));
+      const blocks = this.#matchingBlocks(prefix, chain, Math.min(blocksMax, chain.blocks));
       if (blocks > 0 && firstBlock + blocks > (best === undefined ? 0 : best.firstBlock + best.blocks))
         best = { prefix, firstBlock, blocks };
     }
     return best;
   }
 
-  /** Blocks are chained: if one matches, all before it match. */
-  #blocksAlike({ firstBlock, rblocks, words }: RemotePrefix, chain: BlockChain, most: number): number {
-    const whole = Math.min(rblocks.length, most - firstBlock);
+  /** Digests are chained: if one block matches, all before it match. */
+  #matchingBlocks({ firstBlock, rblocks, words }: RemotePrefix, chain: BlockChain, blocksMax: number): number {
+    const whole = Math.min(rblocks.length, blocksMax - firstBlock);
     for (let blocks = whole - (whole % this.#rangeBlocks); blocks > 0; blocks -= this.#rangeBlocks) {
       const at = (firstBlock + blocks - 1) * digestWords;
       let same = 0;
@@ -91,62 +97,58 @@ export class RemotePrefixCache {
     return 0;
   }
 
-  /** Hands the blocks to a sequence; blocks beyond the match are freed. */
+  /** Removes the matched blocks for a sequence. Blocks after the match are freed. */
   take({ prefix, blocks }: RemotePrefixMatch): readonly RBlockId[] {
-    this.#cutTo(prefix, blocks);
+    this.#truncate(prefix, blocks);
     const { rblocks } = prefix;
     this.#forget(prefix);
     return rblocks;
   }
 
-  /** Drops the prefix from this block's range on. */
-  cutAt(rblock: RBlockId): void {
+  /** Frees the prefix from this block's range on. */
+  truncateAt(rblock: RBlockId): void {
     const prefix = this.#byBlock.get(rblock);
     if (prefix === undefined) return;
     const range = Math.floor(prefix.rblocks.indexOf(rblock) / this.#rangeBlocks);
-    this.#cutTo(prefix, range * this.#rangeBlocks);
+    this.#truncate(prefix, range * this.#rangeBlocks);
   }
 
-  drop({ prefix }: Pick<RemotePrefixMatch, 'prefix'>): void {
-    this.#cutTo(prefix, 0);
-  }
-
-  /** Drops the last range of the oldest prefix other than `except`; false when there is none. */
-  giveUpOldest(except: RemotePrefix | undefined): boolean {
+  /** Frees the last range of the oldest prefix other than `except`; false if there is none. */
+  evictOldest(except: RemotePrefix | undefined): boolean {
     const prefix = this.#prefixes.find((each) => each !== except);
     if (prefix === undefined) return false;
-    this.#cutTo(prefix, prefix.rblocks.length - this.#rangeBlocks);
+    this.#truncate(prefix, prefix.rblocks.length - this.#rangeBlocks);
     return true;
   }
 
-  /** Frees up to `count` blocks for which `isThere` holds, latest ranges first. Returns the number freed. */
-  giveUp(count: number, isThere: (rblock: RBlockId) => boolean): number {
-    let given = 0;
-    while (given < count) {
-      const last = [...this.#byBlock.keys()].findLast(isThere);
+  /** Frees at least `count` blocks that satisfy the predicate, if there are as many, latest ranges first. Returns the number freed. */
+  evict(count: number, isAffected: (rblock: RBlockId) => boolean): number {
+    let freed = 0;
+    while (freed < count) {
+      const last = [...this.#byBlock.keys()].findLast(isAffected);
       if (last === undefined) break;
-      const before = this.#count(isThere);
-      this.cutAt(last);
-      given += before - this.#count(isThere);
+      const before = this.#count(isAffected);
+      this.truncateAt(last);
+      freed += before - this.#count(isAffected);
     }
-    return given;
+    return freed;
   }
 
-  #count(isThere: (rblock: RBlockId) => boolean): number {
+  #count(isAffected: (rblock: RBlockId) => boolean): number {
     let count = 0;
-    for (const rblock of this.#byBlock.keys()) if (isThere(rblock)) count++;
+    for (const rblock of this.#byBlock.keys()) if (isAffected(rblock)) count++;
     return count;
   }
 
-  /** Drops the prefixes that no prompt has used in time. */
+  /** Frees the prefixes that have expired. */
   expire(nowUs: number): void {
-    for (const prefix of this.#prefixes) if (prefix.untilUs <= nowUs) this.#cutTo(prefix, 0);
+    for (const prefix of this.#prefixes) if (prefix.expiresUs <= nowUs) this.#truncate(prefix, 0);
   }
 
-  #cutTo(prefix: RemotePrefix, blocks: number): void {
+  #truncate(prefix: RemotePrefix, blocks: number): void {
     for (const rblock of prefix.rblocks.splice(blocks)) {
       this.#byBlock.delete(rblock);
-      this.#free(rblock);
+      this.#owner.freeRBlock(rblock);
     }
     if (blocks === 0) this.#forget(prefix);
   }
@@ -157,21 +159,16 @@ export class RemotePrefixCache {
   }
 }
 
-interface Lender {
-  readonly rangeBlocks: number;
-  readonly rmanager: Pick<RManager, 'find'>;
-}
-
-/** Whole ranges from the first remote block on that are not moving and lie outside home device memory. */
-export function blocksToKeep(
+/** The blocks of an ended sequence that can be cached: whole ranges from its first remote block on, outside device memory at home. */
+export function blocksToCache(
   { chain, remoteFrom }: Sequence,
-  { broken, relocations: over, inOrder }: RemoteBlockMap,
-  { rangeBlocks, rmanager }: Lender,
+  { broken, relocations, inOrder }: RemoteBlockMap,
+  { rangeBlocks, rmanager }: { readonly rangeBlocks: number; readonly rmanager: Pick<RManager, 'find'> },
 ): readonly RBlockId[] {
-  if (broken || over.size > 0) return [];
-  const most = Math.min(inOrder.length, chain.blocks - remoteFrom);
+  if (broken || relocations.size > 0) return [];
+  const countMax = Math.min(inOrder.length, chain.blocks - remoteFrom);
   let count = 0;
-  while (count < most) {
+  while (count < countMax) {
     const place = rmanager.find(inOrder[count]);
     if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device')) break;
     count++;

@@ -1,5 +1,5 @@
-// Spilling: which blocks leave when home memory runs short. Whole ranges of the sequence with the most of them, after
-// its first blocks where those can stay.
+// Spill: which blocks leave when home memory runs short. Whole ranges of the sequence with the most blocks, after its
+// first blocks if those can stay.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Batcher } from '../../scheduler/batching/batcher.ts';
@@ -11,18 +11,16 @@ interface Home {
     readonly capacity: Pick<Batcher['capacity'], 'isOverCapacity'>;
   };
   readonly cache: BlockCache;
-  readonly blockMoves: RemoteBlockMover;
+  readonly mover: RemoteBlockMover;
   readonly rangeBlocks: number;
   readonly lowWaterBlocks: number;
   /** Idle borrowed blocks. */
-  readonly inHand: number;
+  readonly idleBlocks: number;
 }
 
-/**
- * Starts to move out blocks of one sequence if home memory runs short and borrowed blocks are idle; true when it did.
- */
+/** Starts to move blocks of one sequence out if home memory is short and borrowed blocks are idle. True if it did. */
 export function spill(home: Home): boolean {
-  const { batcher, cache, blockMoves, rangeBlocks, lowWaterBlocks, inHand } = home;
+  const { batcher, cache, mover: blockMoves, rangeBlocks, lowWaterBlocks, idleBlocks: inHand } = home;
   if (inHand === 0) return false;
   const { availablePages, blockPages } = cache;
   const ahead = Math.ceil(batcher.pagesOutstanding / blockPages);
@@ -36,14 +34,13 @@ export function spill(home: Home): boolean {
 }
 
 /**
- * Moves out a sequence's own blocks, computed or to be computed, from a whole range on; the last range stays, since it
- * grows.
- * @param stay number of first blocks that do not leave
+ * Moves exclusive blocks of a sequence out, from a whole range on. The last range stays, because it grows.
+ * @param stay number of first blocks that stay
  */
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
-  const { batcher, rangeBlocks, blockMoves } = home;
+  const { batcher, rangeBlocks, mover: blockMoves } = home;
   const sequences = [...batcher.running]
-    // Blocks shared earlier may be exclusive by now; `disown` checks that next.
+    // Blocks that were shared may be exclusive now; `makePrivate` checks that next.
     .map((sequence) => ({
       sequence,
       blocks: movable(home, sequence, blockMoves.remoteEndOf(sequence) ?? 0, stay(sequence)),
@@ -58,29 +55,29 @@ function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number
   return false;
 }
 
-/** Blocks from `end` on that could leave. */
+/** Number of blocks from `end` on that can leave. */
 function movable(
-  { batcher, cache, blockMoves, rangeBlocks }: Home,
+  { batcher, cache, mover: blockMoves, rangeBlocks }: Home,
   sequence: Sequence,
   end: number,
   stay: number,
 ): number {
-  const { movesOut = [], broken = false } = blockMoves.registry.all.get(sequence) ?? {};
-  // Blocks being received are written in place, and blocks being sent are read in place.
-  const stays = sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
-  if (stays || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
+  const { movesOut = [], broken = false } = blockMoves.registry.maps.get(sequence) ?? {};
+  // Blocks that are being received or sent stay in place.
+  const isInTransfer = sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
+  if (isInTransfer || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
-  // A sequence larger than home gets remote blocks before they are computed.
+  // The blocks of a sequence over capacity may leave before they are computed.
   const goesAhead = batcher.capacity.isOverCapacity(sequence) && computed >= stay;
   // The next step computes the last token: until it ends, runs of equal steps find nothing new.
   const known = goesAhead ? Math.floor((sequence.length - 1) / cache.blockTokens) : computed;
   return known - rangeBlocks - Math.max(stay, end);
 }
 
-/** Moves out the last ranges of the first blocks of a sequence that has remote blocks. */
-function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number): boolean {
+/** Moves out the last ranges before the remote blocks of a sequence. */
+function spillBeginning({ batcher, mover: blockMoves, rangeBlocks }: Home, most: number): boolean {
   for (const sequence of [...batcher.running].sort((a, b) => b.remoteFrom - a.remoteFrom)) {
-    const remote = blockMoves.registry.all.get(sequence);
+    const remote = blockMoves.registry.maps.get(sequence);
     if (sequence.remoteBlocks === 0 || remote === undefined || remote.movesOut.length > 0 || remote.broken) continue;
     batcher.makePrivate(sequence, Math.max(0, sequence.remoteFrom - most));
     const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
@@ -90,17 +87,17 @@ function spillBeginning({ batcher, blockMoves, rangeBlocks }: Home, most: number
   return false;
 }
 
-/** The first blocks stay cached for later prompts: half, or less when little memory would be left to compute in. */
+/** Number of first blocks that stay, cached for later prompts: half, or fewer if little memory would be left to compute in. */
 function stayOf({ batcher, cache, rangeBlocks, lowWaterBlocks }: Home, sequence: Sequence): number {
   if (sequence.remoteBlocks > 0) return sequence.remoteFrom;
   const own = sequence.table.groups[0].blocks.length;
   if (!batcher.capacity.isOverCapacity(sequence)) return wholeRanges(own / 2, rangeBlocks);
-  const room = own + Math.floor(cache.availablePages / cache.blockPages);
-  return wholeRanges(Math.min(room / 2, room - lowWaterBlocks - rangesAtWork * rangeBlocks), rangeBlocks);
+  const capacity = own + Math.floor(cache.availablePages / cache.blockPages);
+  return wholeRanges(Math.min(capacity / 2, capacity - lowWaterBlocks - rangesInUse * rangeBlocks), rangeBlocks);
 }
 
 /** One range that grows, one that is computed and one that leaves. */
-const rangesAtWork = 3;
+const rangesInUse = 3;
 
 function upToRanges(blocks: number, rangeBlocks: number): number {
   return Math.ceil(blocks / rangeBlocks) * rangeBlocks;

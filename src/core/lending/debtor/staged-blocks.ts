@@ -1,45 +1,45 @@
-// Staged blocks: contents on their way home, in the staging buffer until a step may find them at their final place.
+// Contents that settlements bring home, in the staging buffer until the next step may find them in memory at home.
 
 import type { ExtraPageRows } from '../../kvcache/extra-page-rows.ts';
 import type { BlockId, PageRow, RBlockId } from '../../protocol/ids.ts';
 import type { RBlockPlace } from '../rblock-table.ts';
-import type { MoveDriver } from './block-moves.ts';
+import type { BorrowerEffectSink } from './block-moves.ts';
 
 export class StagedBlocks {
-  readonly #outside: ExtraPageRows;
-  readonly #driver: Pick<MoveDriver, 'copyHome'>;
+  readonly #extraRows: ExtraPageRows;
+  readonly #sink: BorrowerEffectSink;
   readonly #rows = new Map<RBlockId, PageRow>();
-  /** Memory at home is assigned, but the contents are not there yet. */
+  /** rBlocks with memory at home whose contents are still in the buffer. */
   #placed: RBlockId[] = [];
-  /** Unused rows that a planned step may still name. */
-  #dropped: PageRow[] = [];
+  /** Discarded rows that the step in flight may still read. */
+  #discarded: PageRow[] = [];
 
-  constructor(outside: ExtraPageRows, driver: Pick<MoveDriver, 'copyHome'>) {
-    this.#outside = outside;
-    this.#driver = driver;
+  constructor(extraRows: ExtraPageRows, sink: BorrowerEffectSink) {
+    this.#extraRows = extraRows;
+    this.#sink = sink;
   }
 
   rowOf(rblock: RBlockId): PageRow | undefined {
     return this.#rows.get(rblock);
   }
 
-  /** A row of the buffer for incoming contents. */
+  /** Allocates a row of the buffer for the contents of the rBlock. */
   add(rblock: RBlockId): PageRow {
-    const row = this.#outside.stage();
+    const row = this.#extraRows.stage();
     this.#rows.set(rblock, row);
     return row;
   }
 
-  /** True if the buffer has room for `blocks` more. */
+  /** True if the buffer has `blocks` free rows. */
   hasRoom(blocks: number): boolean {
-    return this.#outside.free >= blocks;
+    return this.#extraRows.free >= blocks;
   }
 
   /** Discards the staged contents. */
-  drop(rblock: RBlockId): void {
+  discard(rblock: RBlockId): void {
     const row = this.#rows.get(rblock);
     if (row === undefined) return;
-    this.#dropped.push(row);
+    this.#discarded.push(row);
     this.#rows.delete(rblock);
   }
 
@@ -47,30 +47,31 @@ export class StagedBlocks {
     this.#placed.push(rblock);
   }
 
-  /** No step is in flight: from now on staged contents lie at their final place. */
-  settle(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
-    for (const row of this.#dropped.splice(0)) this.#outside.unstage(row);
+  /** Moves the contents of placed rBlocks to their memory at home. No step is in flight. */
+  applyPlaced(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
+    for (const row of this.#discarded.splice(0)) this.#extraRows.unstage(row);
     for (const rblock of this.#placed) {
       const row = this.#rows.get(rblock);
       const place = find(rblock);
       if (row === undefined || place?.kind !== 'home') continue;
       if (place.memory === 'host') this.#toHost(row, place.block);
-      else this.#outside.takeStaged(row, place.block);
+      else this.#extraRows.takeStaged(row, place.block);
       this.#rows.delete(rblock);
     }
     this.#placed = [];
   }
 
   #toHost(row: PageRow, block: BlockId): void {
-    const to = this.#outside.host(block);
-    if (to !== undefined) this.#driver.copyHome(this.#outside.pagesOf(row), this.#outside.pagesOf(to));
-    this.#outside.unstage(row);
+    const to = this.#extraRows.host(block);
+    if (to !== undefined)
+      this.#sink.emit({ kind: 'copyHome', from: this.#extraRows.pagesOf(row), to: this.#extraRows.pagesOf(to) });
+    this.#extraRows.unstage(row);
   }
 
   /** Throws unless the buffer holds exactly these rows. */
   check(): void {
-    const known = this.#rows.size + this.#dropped.length;
-    if (known !== this.#outside.staged)
-      throw new Error(`Borrower broken: ${this.#outside.staged} blocks are staged, ${known} are known`);
+    const expected = this.#rows.size + this.#discarded.length;
+    if (expected !== this.#extraRows.staged)
+      throw new Error(`Borrower broken: ${this.#extraRows.staged} rows are staged, ${expected} are expected`);
   }
 }

@@ -1,11 +1,10 @@
-// Running sequences that cannot grow because memory is full and more is on its way: which, since when, and the total
-// time.
+// Stalls: running sequences that cannot grow until borrowed memory arrives, since when, and their total time.
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
 interface Stall {
   readonly sinceUs: number;
   /** Recorded by the plan in progress. */
-  met: boolean;
+  recorded: boolean;
 }
 
 export class Stalls {
@@ -17,23 +16,23 @@ export class Stalls {
     return this.#stalls.size;
   }
 
-  /** Records a sequence without free memory; true when the stall is new. */
+  /** Records a sequence that has no memory to grow. True if the stall is new. */
   record(nowUs: number, sequence: Sequence): boolean {
     const stall = this.#stalls.get(sequence);
     if (stall === undefined) {
-      this.#stalls.set(sequence, { sinceUs: nowUs, met: true });
+      this.#stalls.set(sequence, { sinceUs: nowUs, recorded: true });
       this.count++;
       return true;
     }
-    stall.met = true;
+    stall.recorded = true;
     return false;
   }
 
-  /** The plan is complete: sequences that it did not record, or gave rows to, have memory again. */
+  /** The plan is complete: stalls that it did not record, or whose sequences have rows, are over. */
   planned(nowUs: number): void {
     for (const [sequence, stall] of this.#stalls) {
-      if (!stall.met || sequence.planned > 0) this.end(nowUs, sequence);
-      stall.met = false;
+      if (!stall.recorded || sequence.planned > 0) this.end(nowUs, sequence);
+      stall.recorded = false;
     }
   }
 

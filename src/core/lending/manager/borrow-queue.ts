@@ -1,4 +1,4 @@
-// The order in which instances reserve memory that no instance has alone: first come, first served.
+// The order in which instances reserve memory for prompts that exceed every instance: first come, first served.
 import type { InstanceIndex, ReservationNumber } from '../../protocol/ids.ts';
 
 interface QueuedReservation {
@@ -7,9 +7,8 @@ interface QueuedReservation {
 }
 
 /**
- * One instance reserves at a time, so no two hold what the other needs. Rebuilt from heartbeats like the ledger: only
- * the order of the waiting
- * instances is lost with the gManager.
+ * One instance reserves at a time, so that no two hold memory that the other waits for. Rebuilt from heartbeats like the
+ * ledger: with the gManager only the order of the waiting instances is lost.
  */
 export class BorrowQueue {
   readonly #queue = new Map<InstanceIndex, QueuedReservation>();
@@ -22,9 +21,7 @@ export class BorrowQueue {
     return this.#queue.get(instance)?.number;
   }
 
-  /**
-   * Records the waiting prompt of an instance, or none (undefined). A different prompt goes to the end of the queue.
-   */
+  /** Records the waiting prompt of an instance; undefined: none. Another prompt than before goes to the end. */
   update(instance: InstanceIndex, incarnation: number, number: ReservationNumber | undefined): void {
     const known = this.#queue.get(instance);
     if (

@@ -1,5 +1,5 @@
-// The global debt ledger (Infinite-LLM, section 5): which instance lends how many blocks to which, rebuilt from the
-// last heartbeats alone.
+// The global debt ledger (Infinite-LLM, section 5): how many blocks each instance lends to which others, from the last
+// heartbeats alone.
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-report.ts';
 
@@ -16,16 +16,16 @@ interface Entry {
   incarnation: number;
   report: LendingReport;
   receivedUs: number;
-  /** Blocks offered to debtors since the last heartbeat, so that competing debtors are sent to other creditors. */
+  /** Blocks offered to debtors since the last heartbeat: competing debtors are sent to other creditors. */
   readonly offered: Map<InstanceIndex, { readonly memory: Memory; readonly blocks: number }>;
-  /** Heartbeat sequence at the last refusal: not offered before a later heartbeat with free blocks. */
+  /** Heartbeat sequence at the last refusal. Nothing is offered before a later heartbeat with lendable blocks. */
   readonly refusedAt: Map<Memory, number>;
 }
 
 /** Largest number of candidates of one query (Infinite-LLM, section 5). */
 const candidatesMax = 3;
 
-/** Loosely consistent: a report was true when it was sent. An instance whose heartbeats stop is forgotten. */
+/** Loosely consistent: each report was correct when it was sent. An instance whose heartbeats stop is forgotten. */
 export class DebtLedger {
   readonly #entries = new Map<InstanceIndex, Entry>();
   /** Distance between two instances in the network topology. */
@@ -70,8 +70,7 @@ export class DebtLedger {
   }
 
   /**
-   * Corrects the view after a refusal. A refusal of an earlier incarnation, or from before the last heartbeat, is
-   * ignored.
+   * Records a refusal. One of an earlier incarnation, or from before the last heartbeat, is ignored.
    */
   refuse({ instance, incarnation, memory, sequence }: Refusal): void {
     const entry = this.#entries.get(instance);
@@ -91,20 +90,20 @@ export class DebtLedger {
   }
 
   /**
-   * Up to three creditors: nearest first, then most free blocks, then lowest index; those that can lend everything,
-   * else those with something.
-   * The first one's blocks count as offered until its next heartbeat; a new query replaces a debtor's offer.
+   * Up to three creditors that can lend everything, else up to three that can lend something: nearest first, then most
+   * lendable blocks, then lowest index. The blocks of the first count as offered until its next heartbeat. A new query
+   * replaces a debtor's offer.
    */
   candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly Candidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
     if (blocks === 0) return [];
-    const able: Candidate[] = [];
+    const candidates: Candidate[] = [];
     for (const [instance, { incarnation }] of this.#entries) {
       const lendable = this.lendable(instance, memory, debtor);
-      if (instance !== debtor && lendable > 0) able.push({ instance, incarnation, blocks: lendable });
+      if (instance !== debtor && lendable > 0) candidates.push({ instance, incarnation, blocks: lendable });
     }
-    const whole = able.filter((candidate) => candidate.blocks >= blocks);
-    const chosen = (whole.length > 0 ? whole : able)
+    const whole = candidates.filter((candidate) => candidate.blocks >= blocks);
+    const chosen = (whole.length > 0 ? whole : candidates)
       .sort(
         (a, b) =>
           this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
@@ -122,8 +121,8 @@ export class DebtLedger {
 
   /**
    * Up to three creditors for a reservation, among those that together could lend all of it later (nearest, then
-   * largest): creditors with free blocks
-   * first, then the others in rotation, so that each of them is told to make room.
+   * largest). Creditors with lendable blocks come first, then the others in rotation, so that each of them recalls its
+   * loans.
    */
   candidatesForReservation(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
@@ -131,21 +130,21 @@ export class DebtLedger {
       .map(([instance, { incarnation }]) => ({
         instance,
         incarnation,
-        inTime: this.#lendableLater(instance, memory, debtor),
+        lendableLater: this.#lendableLater(instance, memory, debtor),
       }))
-      .filter(({ instance, inTime }) => instance !== debtor && inTime > 0)
+      .filter(({ instance, lendableLater }) => instance !== debtor && lendableLater > 0)
       .sort(
         (a, b) =>
           this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
-          b.inTime - a.inTime ||
+          b.lendableLater - a.lendableLater ||
           a.instance - b.instance,
       );
     const ready: Candidate[] = [];
     const others: Candidate[] = [];
     let sum = 0;
-    for (const { instance, incarnation, inTime } of all) {
+    for (const { instance, incarnation, lendableLater } of all) {
       if (sum >= blocks) break;
-      sum += inTime;
+      sum += lendableLater;
       const lendable = this.lendable(instance, memory, debtor);
       (lendable > 0 ? ready : others).push({ instance, incarnation, blocks: lendable });
     }
@@ -161,7 +160,7 @@ export class DebtLedger {
     return report.lendableLater[memory] + Math.max(0, ofOthers);
   }
 
-  /** Blocks of a loan as reported by its creditor, which owns the pages. */
+  /** Blocks lent by one instance to another, as the creditor reports, which owns the pages. */
   lent(creditor: InstanceIndex, debtor: InstanceIndex, memory: Memory): number {
     let blocks = 0;
     for (const loan of this.#entries.get(creditor)?.report.loans ?? []) {
@@ -170,7 +169,7 @@ export class DebtLedger {
     return blocks;
   }
 
-  /** Debts that both sides report, with the smaller figure. Sorted by debtor, then creditor. */
+  /** Debts that both sides report, with the smaller of the two figures. Sorted by debtor, then creditor. */
   edges(memory: Memory): readonly LedgerEdge[] {
     const edges: LedgerEdge[] = [];
     for (const [debtor, { report }] of this.#entries) {

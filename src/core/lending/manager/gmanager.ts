@@ -1,5 +1,5 @@
-// The gManager machine (Infinite-LLM, section 5): keeps the debt ledger from heartbeats, proposes creditors and settles
-// debt cycles.
+// The gManager machine (Infinite-LLM, section 5): keeps the debt ledger, offers creditors to debtors, and settles debt
+// cycles.
 
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../../protocol/lending-messages.ts';
@@ -23,7 +23,7 @@ interface LastQuery {
 /** Starts empty: one heartbeat of each instance rebuilds its state. */
 export class GManager {
   readonly ledger: DebtLedger;
-  readonly reservations = new BorrowQueue();
+  readonly borrowQueue = new BorrowQueue();
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
   readonly #coordinator: SettlementCoordinator;
@@ -45,7 +45,7 @@ export class GManager {
   step(nowUs: number, event: GManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
     const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
-    this.reservations.forget(silent);
+    this.borrowQueue.forget(silent);
     for (let i = 0; i < silent.length; i++) this.#out.countAnomaly('lost', 'heartbeat');
     if (event.kind === 'message') this.#handle(event.envelope);
     this.#coordinator.tick();
@@ -67,7 +67,7 @@ export class GManager {
       case 'heartbeat': {
         const verdict = this.ledger.update(this.#out.nowUs, from, fromIncarnation, message.report);
         if (verdict === 'new' || verdict === 'gap')
-          this.reservations.update(from, fromIncarnation, message.report.reservation);
+          this.borrowQueue.update(from, fromIncarnation, message.report.reservation);
         if (verdict !== 'new') this.#out.countAnomaly(verdict === 'gap' ? 'lost' : verdict, 'heartbeat');
         break;
       }
@@ -91,7 +91,7 @@ export class GManager {
     }
   }
 
-  /** A duplicate query is answered again: its offer is replaced, not added. */
+  /** A duplicate query is answered again, and its offer is replaced. */
   #query(from: InstanceIndex, incarnation: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
     const last = this.#lastQueries.get(from);
     if (last !== undefined && last.incarnation === incarnation && message.query <= last.query) {
@@ -101,11 +101,11 @@ export class GManager {
     this.#lastQueries.set(from, { incarnation, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
     const { query, memory, blocks, reservation, urgent } = message;
-    // Only instances with a heartbeat enter the queue: the silence of others would go unnoticed, and a dead instance
-    // could keep the reservation.
+    // Only instances with a heartbeat enter the queue: the failure of others would not be detected, and a failed
+    // instance would keep the reservation.
     if (reservation !== undefined && this.ledger.incarnation(from) !== undefined)
-      this.reservations.update(from, incarnation, reservation.number);
-    const granted = this.reservations.holder === from ? reservation : undefined;
+      this.borrowQueue.update(from, incarnation, reservation.number);
+    const granted = this.borrowQueue.holder === from ? reservation : undefined;
     const creditors =
       granted !== undefined || (urgent && blocks > 0)
         ? this.ledger.candidatesForReservation(from, memory, granted?.blocks ?? blocks, query)

@@ -1,4 +1,4 @@
-// The gManager's side of settlements (two-phase commit): picks cycles, prepares their members, decides, and resends the
+// The gManager's side of settlements, a two-phase commit: selects cycles, prepares their members, decides, and sends the
 // decision until all have acknowledged it.
 
 import type { InstanceIndex, SettlementId } from '../../protocol/ids.ts';
@@ -29,17 +29,17 @@ interface Settlement {
 
 export interface CoordinatorConfig {
   readonly times: LendingTimes;
-  /** Smallest debt of a cycle that is worth settling. */
+  /** Smallest debt of a cycle that is settled. */
   readonly blocksMin: number;
-  /** Largest number of blocks a member settles at once: the size of the staging buffers. */
+  /** Largest number of blocks that a member settles at once: the size of the staging buffers. */
   readonly blocksMax: number;
   /** A value in [0, 1) that depends on the counter alone. */
   readonly uniform: (counter: number) => number;
 }
 
 /**
- * Presumed abort: an abort need not be stored, and a restarted gManager can answer members in doubt.
- * An instance takes part in one settlement at a time.
+ * Presumed abort: an abort is not stored, so a restarted gManager can answer members in doubt. An instance takes part in
+ * one settlement at a time.
  */
 export class SettlementCoordinator {
   readonly #config: CoordinatorConfig;
@@ -159,7 +159,7 @@ export class SettlementCoordinator {
       this.#abort(running);
       return;
     }
-    // A member that is gone or restarted has nothing left to settle.
+    // A member that has failed or restarted has nothing to settle.
     for (const member of running.members) {
       if (running.stage === 'committed' && this.#ledger.incarnation(member.instance) !== member.incarnation)
         member.answered = true;

@@ -17,7 +17,7 @@ interface Current {
   readonly settlement: SettlementId;
   readonly memory: Memory;
   readonly frozen: readonly { readonly loan: LoanNumber; readonly block: BlockId }[];
-  /** The contents are staged and the vote is yes. */
+  /** The contents are staged, and the member has voted. */
   prepared: boolean;
   askAtUs: number;
 }
@@ -35,10 +35,9 @@ export interface SettlementMemberContext {
 }
 
 /**
- * Borrowed blocks are returned by ordinary returns, and only after their contents are staged: no block ever has two
- * owners, whichever message is lost.
- * Staged contents take the first free block at home and recall lent blocks, so they come home even if another member
- * never receives the commit.
+ * Borrowed blocks are returned by ordinary returns, after their contents are staged: no block has two owners, whichever
+ * message is lost. Staged contents take the first free block at home, and recall lent blocks. So they come home even if
+ * another member does not receive the commit.
  */
 export class SettlementMember {
   readonly #times: LendingTimes;
@@ -46,8 +45,8 @@ export class SettlementMember {
   readonly #parts: SettlementMemberContext;
   /** Capacity of the staging buffer, in blocks. */
   readonly #stagingMax: number;
-  /** Staged contents on their way home, in order, with their time-outs. */
-  readonly #homecoming = new Map<RBlockId, number>();
+  /** Staged contents that wait for memory at home, in order, with their time-outs. */
+  readonly #comingHome = new Map<RBlockId, number>();
   #current: Current | undefined;
   #decided: Decided | undefined;
 
@@ -63,7 +62,7 @@ export class SettlementMember {
   }
 
   get nextUs(): number {
-    const home = this.#homecoming.values().next().value ?? Number.POSITIVE_INFINITY;
+    const home = this.#comingHome.values().next().value ?? Number.POSITIVE_INFINITY;
     return Math.min(home, this.#current?.prepared === true ? this.#current.askAtUs : home);
   }
 
@@ -76,20 +75,20 @@ export class SettlementMember {
       if (same && this.#current?.prepared === true) this.#vote(this.#current);
       return;
     }
-    // The gManager has started a later settlement: the current one was not committed.
+    // A later settlement implies that the current one was not committed.
     if (this.#current !== undefined) this.#abort(this.#current);
     const frozen = this.#freeze(message);
     const current = { settlement, memory: message.memory, frozen, prepared: false, askAtUs: 0 };
     this.#current = current;
     const rblocks = this.#contents(current);
-    if (frozen.length < message.blocks || rblocks.length + this.#homecoming.size > this.#stagingMax) {
+    if (frozen.length < message.blocks || rblocks.length + this.#comingHome.size > this.#stagingMax) {
       this.#decline(current);
-    } else if (rblocks.length === 0) this.fetched(settlement);
-    else this.#out.push({ kind: 'fetch', settlement, rblocks });
+    } else if (rblocks.length === 0) this.staged(settlement);
+    else this.#out.push({ kind: 'stage', settlement, rblocks });
   }
 
   /** The contents are staged. */
-  fetched(settlement: SettlementId): void {
+  staged(settlement: SettlementId): void {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
     current.prepared = true;
@@ -98,7 +97,7 @@ export class SettlementMember {
   }
 
   /** Staging failed: this member cannot settle. */
-  fetchFailed(settlement: SettlementId): void {
+  stagingFailed(settlement: SettlementId): void {
     const current = this.#current;
     if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
     this.#decline(current);
@@ -125,12 +124,12 @@ export class SettlementMember {
     this.#out.countAnomaly(decided ? 'duplicate' : 'late', 'abort');
   }
 
-  /** A gManager with a later epoch commits nothing of an earlier epoch. */
+  /** A gManager commits no settlement of an earlier epoch. */
   newEpoch(epoch: number): void {
     if (this.#current !== undefined && this.#current.settlement.epoch < epoch) this.#abort(this.#current);
   }
 
-  /** Asks for the outcome when in doubt for too long, then brings staged contents home as memory allows. */
+  /** Asks for the outcome if in doubt for too long, then brings staged contents home as memory becomes free. */
   tick(): void {
     const current = this.#current;
     if (current?.prepared === true && this.#out.nowUs >= current.askAtUs) {
@@ -142,9 +141,9 @@ export class SettlementMember {
     this.#bringHome();
   }
 
-  /** The holder frees contents that are still staged. */
+  /** The sequence frees contents that are still staged. */
   forget(rblock: RBlockId): void {
-    this.#homecoming.delete(rblock);
+    this.#comingHome.delete(rblock);
   }
 
   #freeze({ creditor, memory, blocks }: MessageOf<'prepare'>): Current['frozen'] {
@@ -168,10 +167,10 @@ export class SettlementMember {
   #apply(current: Current): void {
     const { settlement, frozen, memory } = current;
     for (const { loan, block } of frozen) {
-      const rblock = this.#parts.debtor.find(loan)?.settle(block);
+      const rblock = this.#parts.debtor.find(loan)?.returnFrozen(block);
       if (rblock === undefined) continue;
       this.#parts.table.move(rblock, { kind: 'staged', memory });
-      this.#homecoming.set(rblock, this.#out.nowUs + this.#times.homeUs);
+      this.#comingHome.set(rblock, this.#out.nowUs + this.#times.homeUs);
     }
     this.#current = undefined;
     this.#decided = { settlement, outcome: 'committed' };
@@ -185,7 +184,7 @@ export class SettlementMember {
 
   #abort(current: Current): void {
     const { settlement, frozen } = current;
-    this.#out.push({ kind: 'cancelFetch', settlement, rblocks: this.#contents(current) });
+    this.#out.push({ kind: 'cancelStaging', settlement, rblocks: this.#contents(current) });
     for (const { loan, block } of frozen) {
       const debt = this.#parts.debtor.find(loan);
       debt?.unfreeze(block);
@@ -198,45 +197,47 @@ export class SettlementMember {
   #bringHome(): void {
     const missing: Record<Memory, number> = { device: 0, host: 0 };
     const lost: RBlockId[] = [];
-    for (const [rblock, untilUs] of this.#homecoming) {
+    for (const [rblock, untilUs] of this.#comingHome) {
       const place = this.#parts.table.find(rblock);
-      if (place?.kind !== 'staged') throw new Error(`Settler broken: rBlock ${rblock} comes home from nowhere`);
+      if (place?.kind !== 'staged')
+        throw new Error(`Settlement broken: rBlock ${rblock} waits for memory at home, but is not staged`);
       const { memory } = place;
       const block = missing[memory] === 0 ? this.#parts.memories[memory].allocate('local') : undefined;
       if (block !== undefined) {
         this.#parts.table.move(rblock, { kind: 'home', memory, block });
-        this.#homecoming.delete(rblock);
+        this.#comingHome.delete(rblock);
         this.#out.push({ kind: 'placed', rblock });
       } else if (this.#out.nowUs >= untilUs) lost.push(rblock);
       else missing[memory]++;
     }
     for (const rblock of lost) {
-      this.#homecoming.delete(rblock);
+      this.#comingHome.delete(rblock);
       this.#parts.table.remove(rblock);
     }
-    this.#out.lose(lost);
+    this.#out.rblocksLost(lost);
     for (const memory of ['device', 'host'] as const) {
       if (missing[memory] > 0) this.#parts.creditor.recall(memory, missing[memory]);
     }
   }
 
-  /** Throws unless staged contents are those on their way home, and frozen blocks belong to the current settlement. */
+  /** Throws unless all staged contents wait for memory, and all frozen blocks belong to the current settlement. */
   check(): void {
     let staged = 0;
     for (const [rblock, { kind }] of this.#parts.table.entries()) {
       if (kind !== 'staged') continue;
       staged++;
-      if (!this.#homecoming.has(rblock)) throw new Error(`Settler broken: rBlock ${rblock} is staged and forgotten`);
+      if (!this.#comingHome.has(rblock))
+        throw new Error(`Settlement broken: rBlock ${rblock} is staged, but does not wait for memory at home`);
     }
-    if (staged !== this.#homecoming.size || staged > this.#stagingMax)
+    if (staged !== this.#comingHome.size || staged > this.#stagingMax)
       throw new Error(
-        `Settler broken: ${staged} rBlocks staged, ${this.#homecoming.size} come home, ${this.#stagingMax} fit`,
+        `Settlement broken: ${staged} rBlocks staged, ${this.#comingHome.size} wait for memory, the buffer has ${this.#stagingMax}`,
       );
     let frozen = 0;
     for (const debt of this.#parts.debtor.debts) frozen += debt.frozen.size;
     if (frozen > (this.#current?.frozen.length ?? 0))
       throw new Error(
-        `Settler broken: ${frozen} blocks are frozen, ${this.#current?.frozen.length ?? 0} by a settlement`,
+        `Settlement broken: ${frozen} blocks are frozen, ${this.#current?.frozen.length ?? 0} by a settlement`,
       );
   }
 }

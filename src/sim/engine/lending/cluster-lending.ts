@@ -298,7 +298,7 @@ export class ClusterLending {
     }
     const { nowUs } = this.queue;
     this.#perform(this.#gmanager.step(nowUs, { kind: 'message', envelope }));
-    this.#progress.checkReservation(nowUs, this.#gmanager.reservations);
+    this.#progress.checkReservation(nowUs, this.#gmanager.borrowQueue);
     this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
   }
 

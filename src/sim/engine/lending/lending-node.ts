@@ -23,7 +23,7 @@ export interface NodeIncarnation {
   readonly memory: InstanceMemory;
   readonly sequences: GrowingSequences;
   /** rBlocks with contents in the staging buffer. */
-  readonly fetched: Set<number>;
+  readonly staged: Set<number>;
 }
 
 export class LendingNode {
@@ -56,7 +56,7 @@ export class LendingNode {
     const rmanager = new RManager({ instance, incarnation: number, memories, policy, times, stagingBlocks });
     const limits = { lowWaterBlocks: policy.lowWaterBlocks, longChance };
     const sequences = new GrowingSequences(memory, rmanager, this.#prng, limits);
-    this.incarnation = { number, rmanager, memory, sequences, fetched: new Set() };
+    this.incarnation = { number, rmanager, memory, sequences, staged: new Set() };
     return this.incarnation;
   }
 
@@ -71,9 +71,9 @@ export class LendingNode {
 
   check(): void {
     if (this.incarnation === undefined) return;
-    const { rmanager, memory, sequences, fetched } = this.incarnation;
+    const { rmanager, memory, sequences, staged } = this.incarnation;
     for (const [rblock, { kind }] of rmanager.table.entries()) {
-      if (kind === 'staged' && !fetched.has(rblock))
+      if (kind === 'staged' && !staged.has(rblock))
         throw new Error(`Lending broken: rBlock ${rblock} left its creditor before its contents were copied`);
     }
     memory.check();

@@ -44,7 +44,7 @@ export type LendingTotal =
   | 'events';
 
 const nothingCommitted: ReadonlyMap<number, number> = new Map();
-const fetchUs = 20_000;
+const stagingUs = 20_000;
 const vacateUs = 50_000;
 
 /** Streams of the seed. Node i draws from stream `nodes + i`. */
@@ -290,11 +290,11 @@ export class LendingWorld implements FaultTarget {
     const { incarnation } = node;
     if (incarnation === undefined) return;
     for (const effect of effects) {
-      if (effect.kind === 'lost') {
+      if (effect.kind === 'rblocksLost') {
         this.totals.lostBlocks += effect.rblocks.length;
         incarnation.sequences.lose(effect.rblocks);
       } else if (effect.kind === 'vacate') this.#vacate(node, incarnation, effect.rblocks);
-      else if (effect.kind === 'fetch') this.#fetch(node, incarnation, effect);
+      else if (effect.kind === 'stage') this.#stage(node, incarnation, effect);
     }
     this.#carryOutCommon(effects);
     this.#wake(node);
@@ -311,16 +311,16 @@ export class LendingWorld implements FaultTarget {
     );
   }
 
-  #fetch(
+  #stage(
     node: LendingNode,
     incarnation: NodeIncarnation,
-    { settlement, rblocks }: Extract<LendingEffect, { kind: 'fetch' }>,
+    { settlement, rblocks }: Extract<LendingEffect, { kind: 'stage' }>,
   ): void {
-    for (const rblock of rblocks) incarnation.fetched.delete(rblock);
-    this.queue.after(fetchUs, () =>
+    for (const rblock of rblocks) incarnation.staged.delete(rblock);
+    this.queue.after(stagingUs, () =>
       this.#whenAwake(node, incarnation, () => {
-        for (const rblock of rblocks) incarnation.fetched.add(rblock);
-        this.#carryOut(node, node.step(this.queue.nowUs, { kind: 'fetched', settlement }));
+        for (const rblock of rblocks) incarnation.staged.add(rblock);
+        this.#carryOut(node, node.step(this.queue.nowUs, { kind: 'staged', settlement }));
       }),
     );
   }
@@ -341,10 +341,10 @@ export class LendingWorld implements FaultTarget {
           this.totals.placedBlocks++;
           break;
         // Contents are not simulated.
-        case 'lost':
+        case 'rblocksLost':
         case 'vacate':
-        case 'fetch':
-        case 'cancelFetch':
+        case 'stage':
+        case 'cancelStaging':
         case 'granted':
         case 'reclaimed':
           break;
