@@ -98,9 +98,7 @@ describe('/v1/contexts', () => {
     ]);
     expect(wrong.at(-1)?.body).toMatchObject({
       error: {
-        message: expect.stringMatching(
-          /^Cannot pin a prefix: it is longer than what may be pinned: \d+ tokens, \d+ may be$/,
-        ),
+        message: expect.stringMatching(/^Cannot pin a prefix: it exceeds the memory for pins: \d+ tokens, \d+ fit$/),
       },
     });
   });

@@ -5,12 +5,15 @@ import { type AdmissionKind, admissionKinds } from '../../src/core/router/admiss
 import type { SloClass } from '../../src/core/router/admission/slo.ts';
 import { cluster, requestOf, run, traces } from './small-cluster.ts';
 
-const handOff = { layerWise: true, receiveTokens: 10_000, rechecks: false };
+const handOff = { layerWise: true, receiveTokens: 10_000, rechecksAdmission: false };
 
 describe('a cluster with admission by SLO', () => {
   const slo = { ttft: { us: 60_000 }, tbt: { us: 9_000 } };
   const admitting = (kind: AdmissionKind, coalesce = true) => ({
-    instances: cluster({ prefill: 2, decode: 1 }, { coalesce, handOff: { ...handOff, rechecks: kind !== 'none' } }),
+    instances: cluster(
+      { prefill: 2, decode: 1 },
+      { coalesce, handOff: { ...handOff, rechecksAdmission: kind !== 'none' } },
+    ),
     admission: { kind, slo, decodeUs: 100_000 },
   });
 
@@ -45,7 +48,10 @@ describe('a cluster with admission by SLO', () => {
       sloClass: i % 2 === 0 ? 'chat' : 'batch',
     }));
     const admission = { kind: 'early', slo: undefined, decodeUs: 100_000, classes } as const;
-    const instances = cluster({ prefill: 2, decode: 1 }, { blocks: 400, handOff: { ...handOff, rechecks: true } });
+    const instances = cluster(
+      { prefill: 2, decode: 1 },
+      { blocks: 400, handOff: { ...handOff, rechecksAdmission: true } },
+    );
     const { outcome } = run(burst, { instances, admission, queueMax: 1_000 });
     const [chat, batch] = ['chat', 'batch'].map((name) => outcome.classes.of(name));
     expect([chat?.requests, batch?.requests]).toEqual([20, 20]);

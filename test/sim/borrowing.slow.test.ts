@@ -175,7 +175,7 @@ describe('borrowing', () => {
       machine: {
         ...machine,
         borrowing: borrowing && { ...borrowing, handsOff: true },
-        handOff: { layerWise: true, receiveTokens: 1500, rechecks: false },
+        handOff: { layerWise: true, receiveTokens: 1500, rechecksAdmission: false },
       },
     }));
     const trace = Array.from({ length: 10 }, (_, i) => requestOf(i, i * 20_000, i % 3 === 0 ? 200 : 800 + 40 * i, 10));

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/core/cost/roofline.ts';
-import { PipelinedPrefill } from '../../src/core/pipeline/pipelined-prefill.ts';
+import { PipelinePredictor } from '../../src/core/pipeline/pipeline-predictor.ts';
 import type { LayerRange, StepShape } from '../../src/core/protocol/step-shape.ts';
 import type { Simulation } from '../../src/sim/engine/simulation.ts';
 import { parseFault } from '../../src/sim/faults/fault-plan.ts';
@@ -91,7 +91,7 @@ describe('the prediction of a group', () => {
       predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
     };
     const stage = (shape: StepShape, { stages }: LayerRange) => steps.predictUs(shape) / stages;
-    const prefill = new PipelinedPrefill({
+    const prefill = new PipelinePredictor({
       ...{ steps: { predictStageUs: stage }, layers: 12, hopUs: () => 100 },
       ...{ chunkTokensMax: 8192, othersUs: 0 },
     });

@@ -33,7 +33,7 @@ export const cost = new RooflineCost({
   kvMemoryShare: 1,
 });
 
-export const handOff = { layerWise: true, receiveTokens: 10_000, rechecks: false };
+export const handOff = { layerWise: true, receiveTokens: 10_000, rechecksAdmission: false };
 
 export const machine: InstanceSpec['machine'] = {
   cost,

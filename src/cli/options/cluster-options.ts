@@ -147,8 +147,8 @@ function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, stand
   return { prefill, decode, mixed, standby };
 }
 
-/** Instances in the order prefill, decode, mixed, standby, store. @param rechecks decode instances refuse received prompts that would miss their SLO @throws UsageError */
-export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
+/** Instances in the order prefill, decode, mixed, standby, store. @param rechecksAdmission decode instances refuse received prompts that would miss their SLO @throws UsageError */
+export function instanceSpecs(options: ClusterOptions, rechecksAdmission: boolean): readonly InstanceSpec[] {
   const counts = countsOf(options);
   const costs = new Map<string, StepCostModel>();
   const instances = instanceRoles.flatMap((role): readonly InstanceSpec[] => {
@@ -156,7 +156,7 @@ export function instanceSpecs(options: ClusterOptions, rechecks: boolean): reado
     const settings = { ...options, ...settingsOf(role, options) };
     const standby = role === 'standby';
     // --cache-blocks does not apply to standby instances, which are larger.
-    const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecks, costs);
+    const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecksAdmission, costs);
     const hardware = hardwareSpec(settings.hardware, options.machines);
     const spec = standby ? ({ role: 'decode', startUs: startUs(settings, hardware) } as const) : { role };
     return Array.from({ length: counts[role] }, () => ({ ...parts, ...spec }));
@@ -207,7 +207,7 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
 /** @param costs cost models by settings; equal instances share one */
 function instanceParts(
   options: ClusterOptions,
-  rechecks: boolean,
+  rechecksAdmission: boolean,
   costs: Map<string, StepCostModel>,
 ): Omit<InstanceSpec, 'role'> {
   const costOptions = { ...options, kv: 'bf16' } as const;
@@ -258,7 +258,7 @@ function instanceParts(
       handOff: {
         layerWise: options.stream,
         receiveTokens,
-        rechecks,
+        rechecksAdmission,
       },
       ...tiers,
     },

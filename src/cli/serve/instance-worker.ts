@@ -88,7 +88,12 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
     ...{ root, hashKey },
-    handOff: { layerWise: settings.sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecks: settings.rechecks },
+    handOff: {
+      layerWise: settings.sendsAtEnd !== true,
+      receiveTokens: 0,
+      receivePages,
+      rechecksAdmission: settings.rechecksAdmission,
+    },
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },

@@ -90,7 +90,7 @@ export function openClusterInstance(
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
     const settings = {
       ...instanceSettings(options, defaultInstance, path, context, 1, {
-        rechecks: options.recheck,
+        rechecksAdmission: options.recheck,
         pinMemory: options.pinMemory,
       }),
       tiers: tierSettings(options, 0, 1),

@@ -82,7 +82,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
         role: own.role,
         settings: {
           ...instanceSettings(options, own, path, context, computing.length, {
-            rechecks: admission.kind !== 'none',
+            rechecksAdmission: admission.kind !== 'none',
             pinMemory,
           }),
           tiers: tierSettings(serving, i, instances.length, own),
@@ -175,7 +175,10 @@ export function instanceSettings(
   model: string,
   context: number,
   instances: number,
-  { rechecks = false, pinMemory = 0 }: { readonly rechecks?: boolean; readonly pinMemory?: number } = {},
+  {
+    rechecksAdmission = false,
+    pinMemory = 0,
+  }: { readonly rechecksAdmission?: boolean; readonly pinMemory?: number } = {},
 ): InstanceSettings {
   return {
     model,
@@ -187,6 +190,6 @@ export function instanceSettings(
     instances,
     pinShare: pinMemory,
     eviction: options.eviction,
-    rechecks,
+    rechecksAdmission,
   };
 }

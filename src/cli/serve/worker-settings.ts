@@ -14,7 +14,7 @@ export interface InstanceSettings {
   /** Instances that share the memory of the machine. */
   readonly instances: number;
   /** Refuses received prompts that would miss their decode SLO. */
-  readonly rechecks: boolean;
+  readonly rechecksAdmission: boolean;
   /** Share of the KV memory for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];

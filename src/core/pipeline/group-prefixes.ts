@@ -1,4 +1,4 @@
-// Prefixes of a prompt that the members of a pipeline group have, and the transfer that gives each member its layers of a longer one.
+// Cached prefixes that the members of a pipeline group share, and the transfer of a longer one to all members.
 
 import type { TransferTimes } from '../cost/transfer-times.ts';
 import type { PrefixMatches } from '../kvcache/events/prefix-index.ts';
@@ -22,7 +22,7 @@ export class GroupPrefixes {
     this.#blockTokens = blockTokens;
   }
 
-  /** The prefix that all members have, and the longest one that an instance could send them. Valid until the next lookup. */
+  /** The prefix that all members have, and the longest one that an instance can send them. Valid until the next lookup. */
   known(nowUs: number): (members: Members) => readonly KnownPrefix[] {
     const transfers = this.#transfers;
     const longest = transfers && longestMatch(this.#matches, { backlogUs: (each) => transfers.backlogUs(nowUs, each) });
@@ -30,14 +30,14 @@ export class GroupPrefixes {
   }
 
   #knownTo(nowUs: number, members: Members, longest: InstanceIndex | undefined): readonly KnownPrefix[] {
-    const { blocks: held } = this.#matches;
-    const common = Math.min(...members.map((i) => held[i]));
+    const { blocks: cached } = this.#matches;
+    const common = Math.min(...members.map((i) => cached[i]));
     const known: KnownPrefix[] = [];
     const commonTokens = common * this.#blockTokens;
     if (common > 0) known.push({ blocks: common, tokens: commonTokens, from: longest, transferUs: 0 });
-    const lacking = longest === undefined ? undefined : members.find((i) => held[i] < held[longest]);
+    const lacking = longest === undefined ? undefined : members.find((i) => cached[i] < cached[longest]);
     if (longest === undefined || lacking === undefined) return known;
-    const blocks = held[longest];
+    const blocks = cached[longest];
     const tokens = (this.#lackedBlocks(members, blocks) * this.#blockTokens) / members.length;
     const transferUs = this.#transfers?.predictUs(nowUs, longest, lacking, tokens) ?? 0;
     return [{ blocks, tokens: blocks * this.#blockTokens, from: longest, transferUs }, ...known];

@@ -1,6 +1,6 @@
-// Decides whether a group of instances computes a prompt as a pipeline, and which one (Mooncake, section 5.1).
+// Selects the pipeline group that computes a prompt, if a group is faster than one instance (Mooncake, section 5.1).
 import type { ClusterView } from '../protocol/cluster-view.ts';
-import { type PipelinedPrefill, type PipelineMembers, type PipelinePlan, planTogether } from './pipelined-prefill.ts';
+import { type PipelineMembers, type PipelinePlan, type PipelinePredictor, planGroup } from './pipeline-predictor.ts';
 import { splitLayers } from './split.ts';
 
 export interface PipelineSettings {
@@ -15,12 +15,13 @@ export interface GroupChoice extends PipelinePlan {
   readonly members: readonly number[];
   /** (members): layers that each one runs; undefined: equal shares. */
   readonly layers: readonly number[] | undefined;
-  /** Until the last member is free, and until the prefix is there. */
+  /** Until the last member is free. */
   readonly queueUs: number;
+  /** Until the last member is free and the prefix has arrived. */
   readonly waitUs: number;
-  /** Prefix that is not computed; undefined: all is computed. */
+  /** The prefix that is not computed; undefined: all is computed. */
   readonly prefix: KnownPrefix | undefined;
-  /** Time that the prefix saves: when it is late by more, computing is faster. */
+  /** Time that the prefix saves: if it is later than that, computing it is faster. */
   readonly savedUs: number;
 }
 
@@ -28,37 +29,37 @@ export interface GroupChoice extends PipelinePlan {
 export interface KnownPrefix {
   readonly tokens: number;
   readonly blocks: number;
-  /** The instance that sends what members lack of it; undefined: none. */
+  /** The instance that sends the blocks that members lack; undefined: none. */
   readonly from: number | undefined;
-  /** Until each member has its layers of it. */
+  /** Until each member has received its layers of it. */
   readonly transferUs: number;
 }
 
 /** Prediction for the best single instance. */
-interface Alone {
+interface SinglePrefill {
   readonly waitUs: number;
   readonly prefillUs: number;
   /** Prompt tokens that it has cached or fetches. */
   readonly cachedTokens: number;
 }
 
-/** The instances that could be members. */
+/** The instances that may be members. */
 export interface GroupView extends ClusterView {
   /** (instances): prefills in progress. */
   readonly pending: ArrayLike<number>;
   /** (kinds): predictions for members of one kind. */
-  readonly prefills: readonly PipelinedPrefill[];
-  /** Prefixes of the prompt that these members have or can fetch. */
+  readonly predictors: readonly PipelinePredictor[];
+  /** Prefixes of the prompt that these members have cached or can fetch. */
   readonly prefixes: (members: readonly number[]) => readonly KnownPrefix[];
 }
 
 /**
- * The members that are free first, of one kind or of any, if their first token comes earlier than that of one instance alone. The time that
- * they work longer in all, because chunks are smaller, counts once for every prompt that waits for them.
+ * The members that are free first, of one kind or of any, if their first token is earlier than that of one instance. Smaller chunks make
+ * members work longer in all: that time counts once for every prompt that waits for them.
  */
 export function chooseGroup(
   tokens: number,
-  { waitUs, prefillUs, cachedTokens }: Alone,
+  { waitUs, prefillUs, cachedTokens }: SinglePrefill,
   view: GroupView,
   { members, tokensOver }: PipelineSettings,
 ): GroupChoice | undefined {
@@ -66,18 +67,18 @@ export function chooseGroup(
   const { queueUs, pending, prefixes } = view;
   let best: GroupChoice | undefined;
   let bestUs = waitUs + prefillUs;
-  for (const team of teams(view, members)) {
-    const lastFreeUs = queueUs[team.members[members - 1]];
-    const others = team.members.reduce((sum, i) => sum + pending[i], 0);
-    const whole = planTogether(team, { tokens, cachedTokens: 0, members, others });
-    for (const prefix of [...prefixes(team.members), undefined]) {
+  for (const candidate of candidates(view, members)) {
+    const lastFreeUs = queueUs[candidate.members[members - 1]];
+    const others = candidate.members.reduce((sum, i) => sum + pending[i], 0);
+    const whole = planGroup(candidate, { tokens, cachedTokens: 0, members, others });
+    for (const prefix of [...prefixes(candidate.members), undefined]) {
       const rest = { tokens, cachedTokens: prefix?.tokens ?? 0, members, others };
-      const plan = prefix === undefined ? whole : planTogether(team, rest);
+      const plan = prefix === undefined ? whole : planGroup(candidate, rest);
       const startsUs = Math.max(lastFreeUs, prefix?.transferUs ?? 0);
       const us = startsUs + plan.prefillUs + others * Math.max(0, plan.workUs - prefillUs / members);
       if (us >= bestUs) continue;
       const savedUs = Math.max(0, whole.prefillUs - plan.prefillUs);
-      const { members: chosen, layers } = team;
+      const { members: chosen, layers } = candidate;
       best = { ...plan, members: chosen, layers, queueUs: lastFreeUs, waitUs: startsUs, prefix, savedUs };
       bestUs = us;
     }
@@ -85,15 +86,15 @@ export function chooseGroup(
   return best;
 }
 
-interface Members extends PipelineMembers {
+interface Candidate extends PipelineMembers {
   readonly members: readonly number[];
 }
 
 /** Of each kind, and of all kinds together, the instances that are free first; among equals, the faster ones. */
-function teams({ up, kind, queueUs, prefills }: GroupView, members: number): readonly Members[] {
+function candidates({ up, kind, queueUs, predictors }: GroupView, members: number): readonly Candidate[] {
   const all: number[] = [];
   for (let i = 0; i < up.length; i++) if (up[i] === 1) all.push(i);
-  const layerUs = prefills.map((prefill) => prefill.layerUs);
+  const layerUs = predictors.map((predictor) => predictor.layerUs);
   const freeFirst = (a: number, b: number) => queueUs[a] - queueUs[b] || layerUs[kind[a]] - layerUs[kind[b]] || a - b;
   const first = (some: readonly number[]) => some.toSorted(freeFirst).slice(0, members);
   const kinds = [...new Set(all.map((i) => kind[i]))].sort((a, b) => a - b);
@@ -102,11 +103,11 @@ function teams({ up, kind, queueUs, prefills }: GroupView, members: number): rea
   if (mixed.some((i) => kind[i] !== kind[mixed[0]])) chosen.push(mixed);
   return chosen.flatMap((some) => {
     if (some.length < members) return [];
-    const own = some.map((i) => prefills[kind[i]]);
+    const own = some.map((i) => predictors[kind[i]]);
     const layers = splitLayers(
       own[0].layers,
       some.map((i) => layerUs[kind[i]]),
     );
-    return [{ members: some, prefills: own, layers }];
+    return [{ members: some, predictors: own, layers }];
   });
 }

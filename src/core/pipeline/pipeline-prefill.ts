@@ -1,4 +1,4 @@
-// Chunked pipeline prefill (Mooncake, section 5.1): prompts of which this instance computes a range of the layers, chunk by chunk.
+// Chunked pipeline prefill (Mooncake, section 5.1): this instance computes a range of the layers of a prompt, chunk by chunk.
 
 import { assertNever } from '../../util/assert-never.ts';
 import { blocksFor } from '../kvcache/layer-groups.ts';
@@ -33,19 +33,19 @@ import { StagePrefixes } from './stage-prefixes.ts';
 
 export interface PipelineConfig {
   /**
-   * True while activations of chunks wait here, because the members after this one have no room for them. The first member then begins no
-   * chunk of the request; a `wake` follows when there is room. Undefined: never.
+   * Backpressure: true while downstream members cannot accept activations. The first member then begins no chunk of the request; a `wake`
+   * follows when they can. Undefined: never.
    */
   readonly isBackpressured?: ((id: RequestId) => boolean) | undefined;
 }
 
-/** Share of the time that prompts which arrived later get while pipelined prompts go first: short ones would wait long. */
+/** Share of the time that later prompts get while pipelined prompts go first: otherwise short ones would wait long. */
 const laterShare = 1 / 2;
 
 /**
- * Member m computes chunk c when member m - 1 has computed it, and member m chunk c - 1. The first member asks the others for memory; when one
- * of them has none, all release theirs and the first computes alone, so that no member waits for memory while it holds some. Every member
- * sends the keys and values of its layers to the instance that decodes. Unanswered requests are repeated with every report.
+ * Member m computes chunk c after chunk c - 1, once member m - 1 has computed chunk c. The first member has the others reserve memory. If one
+ * of them has none, all release theirs and the first computes alone: no member waits for memory while it holds some. Every member sends the
+ * keys and values of its layers to the instance that decodes. Unanswered messages are repeated with every report.
  */
 export class PipelinePrefill<Request extends Identified, S extends RunningRequest>
   extends InstanceComponent<Request, S>
@@ -54,10 +54,10 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   readonly #context: InstanceContext<Request, S>;
   readonly #sender: KvSender<Request, S>;
   readonly #config: PipelineConfig;
-  /** Prompts that are not computed completely, in the order of arrival. */
+  /** Prompts that are not fully computed, in the order of arrival. */
   readonly #stages = new Map<RequestId, PipelineStage<Request, S>>();
   readonly #prefixes: StagePrefixes;
-  /** Time that later prompts are owed, at most that of a step. */
+  /** Time that later prompts are owed: at most that of a step. */
   #laterUs = 0;
   readonly #turnUs: number;
 
@@ -74,7 +74,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     switch (event.kind) {
       case 'activations':
       case 'activationsPending':
-        if (!this.#feed(event)) this.#context.ignore(event, `request ${event.id} waits for none`);
+        if (!this.#receiveActivations(event)) this.#context.ignore(event, `request ${event.id} expects no activations`);
         return 'batch';
       case 'loaded':
         return this.#prefixes.arrived(event.id, event.source, event.to) ? 'cache' : undefined;
@@ -93,7 +93,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   }
 
   #receivePeer(event: Extract<InstanceEvent<Request>, { kind: 'peer' }>, message: PipelineMessage<Request>): void {
-    const why = this.#receive(event.from, message);
+    const why = this.#handleMessage(event.from, message);
     if (why !== undefined) this.#context.ignore(event, why);
   }
 
@@ -135,30 +135,30 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   /** The oldest prompt that has a chunk to compute. */
   get #ready(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
-      if (stage.ready > stage.running.sequence.computed && stage.joining.size === 0 && !this.#isHeld(stage))
+      if (stage.ready > stage.running.sequence.computed && stage.joining.size === 0 && !this.#isBackpressured(stage))
         return stage;
     return undefined;
   }
 
-  /** Backpressure at the first member only: the others make room by computing, so that all progress. */
-  #isHeld({ index, request }: PipelineStage<Request, S>): boolean {
+  /** Only the first member holds back: the others free buffers by computing, so that all progress. */
+  #isBackpressured({ index, request }: PipelineStage<Request, S>): boolean {
     return index === 0 && this.#config.isBackpressured?.(request.id) === true;
   }
 
-  /** The oldest prompt whose next chunk is on its way: a step over it begins and waits. */
+  /** The oldest prompt whose next chunk is in transit: a step over it begins and waits. */
   get #pendingStage(): PipelineStage<Request, S> | undefined {
     for (const stage of this.#stages.values())
       if (stage.announced > stage.running.sequence.computed && stage.index > 0) return stage;
     return undefined;
   }
 
-  /** Steps of the scheduler count when they end, so that a run of equal steps counts as single ones do. */
+  /** Counts the scheduler's steps when they end, so that a run of equal steps counts like single steps. */
   override afterStep({ range }: InFlight<S>, stepUs: ArrayLike<number> | undefined): void {
     if (range !== undefined || stepUs === undefined) return;
     for (let i = 0; i < stepUs.length && this.#laterUs > 0; i++) this.#laterUs = Math.max(0, this.#laterUs - stepUs[i]);
   }
 
-  /** The first member of a group takes its prompts; each begins when those before it have left this member. */
+  /** The first member of a group takes over its prompts, in the order of arrival. */
   override takeOver(request: Request, { group }: Submission<Request>): boolean {
     if (group === undefined) return false;
     this.#add(request, group, 0);
@@ -181,12 +181,12 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     return stage;
   }
 
-  /** Allocates blocks for a share of the layers; false when there is no room. */
+  /** Allocates blocks for a share of the layers; false when pages are short. */
   #begin(stage: PipelineStage<Request, S>): boolean {
     const { request, running, group } = stage;
     const range = rangeOf(stage);
     const { blockTokens, cost } = this.#context.config;
-    // Pages are whole: what a layer has of the last block takes as much as of any other.
+    // Pages are whole: the last block of a layer takes as much memory as any other.
     const whole = blocksFor(running.sequence.promptLength, blockTokens) * blockTokens;
     const tokens = Math.ceil(whole * cost.layerShare(range));
     this.#prefixes.touch(stage);
@@ -198,14 +198,14 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     return true;
   }
 
-  /** Prompts that begin here get memory at all members in the order of arrival; one that finds none waits for those before it. */
+  /** Prompts that begin here reserve memory at all members in the order of arrival; one that gets none waits for those before it. */
   #beginNext(): void {
     let leads = false;
     for (const stage of [...this.#stages.values()]) {
       if (stage.index > 0) continue;
       if (stage.began) leads = true;
       else if (this.#begin(stage)) {
-        this.#enlistAll(stage);
+        this.#startJoining(stage);
         leads = true;
       } else if (leads) return;
       else this.#computeAlone(stage);
@@ -218,21 +218,21 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     this.#context.schedule(stage.request, { decodeAt, decodeIncarnation });
   }
 
-  #enlistAll(stage: PipelineStage<Request, S>): void {
+  #startJoining(stage: PipelineStage<Request, S>): void {
     for (const member of stage.group.members) stage.joining.add(member);
-    this.#enlist(stage);
+    this.#sendJoins(stage);
     this.#prefixes.fetch(stage);
   }
 
-  /** @returns how many members were asked */
-  #enlist({ request, group, joining }: PipelineStage<Request, S>): number {
-    let asked = 0;
+  /** Sends `joinPipeline` to the members that have not joined. @returns how many */
+  #sendJoins({ request, group, joining }: PipelineStage<Request, S>): number {
+    let sent = 0;
     for (const [index, member] of group.members.entries()) {
       if (index === 0 || !joining.has(member)) continue;
       this.#send(member, { kind: 'joinPipeline', id: request.id, request, group, index });
-      asked++;
+      sent++;
     }
-    return asked;
+    return sent;
   }
 
   prefixReady(stage: PipelineStage<Request, S>, tokens: number): void {
@@ -242,7 +242,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     else this.#send(first, { kind: 'joinedPipeline', id: stage.request.id, cachedTokens: tokens });
   }
 
-  /** A member has memory. Once all have some, the prompt is computed behind the prefix that all of them have. False when that was known. */
+  /** A member has memory. Once all have, the prompt is computed behind the prefix that all of them have. False when it had joined before. */
   #joined(stage: PipelineStage<Request, S>, member: InstanceIndex, tokens: number): boolean {
     const { joining, running } = stage;
     if (!joining.delete(member)) return false;
@@ -255,12 +255,12 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
 
   override resend(): void {
     let repeated = 0;
-    for (const stage of this.#stages.values()) repeated += this.#enlist(stage);
+    for (const stage of this.#stages.values()) repeated += this.#sendJoins(stage);
     this.#context.config.messageCounts?.count('lost', 'joinPipeline', repeated);
   }
 
   /** Returns why the message changed nothing. */
-  #receive(from: InstanceIndex, message: PipelineMessage<Request>): string | undefined {
+  #handleMessage(from: InstanceIndex, message: PipelineMessage<Request>): string | undefined {
     const { id } = message;
     const stage = this.#stages.get(id);
     switch (message.kind) {
@@ -269,9 +269,9 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
       case 'joinedPipeline':
         return stage !== undefined && this.#joined(stage, from, message.cachedTokens)
           ? undefined
-          : `request ${id} does not wait for that`;
+          : `request ${id} does not wait for instance ${from}`;
       case 'declinePipeline':
-        if (stage?.joining.has(from) !== true) return `request ${id} does not wait for that`;
+        if (stage?.joining.has(from) !== true) return `request ${id} does not wait for instance ${from}`;
         for (const member of stage.group.members.slice(1))
           if (member !== from) this.#send(member, { kind: 'leavePipeline', id });
         this.#computeAlone(stage);
@@ -279,7 +279,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
         return undefined;
       case 'leavePipeline':
         if (stage === undefined) {
-          this.#context.requests.bar(id);
+          this.#context.requests.markLeft(id);
           return `request ${id} is not here`;
         }
         this.#leave(id, stage);
@@ -295,7 +295,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   ): string | undefined {
     const { requests } = this.#context;
     if (requests.has(id)) {
-      // A repeated request is answered alike, once the prefix is here.
+      // A repeated message is answered like the first one, once the prefix is here.
       const stage = this.#stages.get(id);
       if (stage === undefined || stage.cachedTokens !== undefined)
         this.#send(from, { kind: 'joinedPipeline', id, cachedTokens: stage?.cachedTokens ?? 0 });
@@ -307,22 +307,24 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
       return undefined;
     }
     if (stage !== undefined) this.#leave(id, stage);
-    requests.bar(id);
+    requests.markLeft(id);
     this.#send(from, { kind: 'declinePipeline', id });
     return undefined;
   }
 
-  /** Before anything was computed. */
+  /** The stage ends before anything was computed. */
   #leave(id: RequestId, { running }: PipelineStage<Request, S>): void {
     this.#stages.delete(id);
-    this.#prefixes.drop(id);
+    this.#prefixes.cancel(id);
     this.#sender.cancel(id);
     this.#context.requests.close(id);
     this.#context.requests.remove(running, false);
   }
 
-  /** A chunk is here, or the member before computes it. False when no stage waits for it. */
-  #feed(event: { readonly kind: 'activations' | 'activationsPending'; readonly id: RequestId } & Activations): boolean {
+  /** A chunk has arrived, or the previous member computes it. False when no stage waits for it. */
+  #receiveActivations(
+    event: { readonly kind: 'activations' | 'activationsPending'; readonly id: RequestId } & Activations,
+  ): boolean {
     const stage = this.#stages.get(event.id);
     return (
       stage !== undefined &&
@@ -360,12 +362,12 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   /** The chunk in flight is computed: its activations go to the next member, or the first token to the instance that decodes. */
   commit({ requests: [running], startedUs }: InFlight<S>, result: unknown, stepUs: ArrayLike<number>): void {
     const { executor, totals } = this.#context;
-    totals.ran(stepUs);
+    totals.stepsRan(stepUs);
     const { id, sequence } = running;
     const stage = this.#stages.get(id);
     if (stage === undefined) return;
     if (executor.isUnanswered(result, 0)) {
-      // The chunk that the step waited for did not come: the next step waits until it is here.
+      // The chunk that the step waited for did not arrive: the next step begins once it is here.
       stage.announced = stage.ready;
       return;
     }
@@ -385,7 +387,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
   #complete(running: S, result: unknown, run: StepRun, last: boolean): void {
     const { executor, totals } = this.#context;
     const { id, relay } = running;
-    this.#drop(id);
+    this.#endStage(id);
     const events: GenerationEvent[] = [];
     const reason = last ? executor.commit(running, result, firstRow, run, (_, event) => events.push(event)) : undefined;
     if (last) totals.generated++;
@@ -399,13 +401,13 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     return this.#stages.has(id);
   }
 
-  override drop(id: RequestId): boolean {
-    this.#drop(id);
+  override releaseRequest(id: RequestId): boolean {
+    this.#endStage(id);
     return false;
   }
 
-  #drop(id: RequestId): void {
-    this.#prefixes.drop(id);
+  #endStage(id: RequestId): void {
+    this.#prefixes.cancel(id);
     if (this.#stages.delete(id)) this.#beginNext();
   }
 
@@ -426,7 +428,7 @@ export class PipelinePrefill<Request extends Identified, S extends RunningReques
     this.#context.emit({ kind: 'send', to, message });
   }
 
-  /** Throws unless no stage has computed more than arrived. */
+  /** Throws if a stage has computed more than arrived. */
   override check(): void {
     for (const [id, { running, ready, announced }] of this.#stages) {
       const { computed, planned, promptLength } = running.sequence;

@@ -13,16 +13,17 @@ export interface PipelineStage<Request, S> {
   readonly index: number;
   /** Leading tokens whose activations are here. */
   ready: number;
-  /** Leading tokens whose activations are here or on their way: a step over them waits. */
+  /** Leading tokens whose activations are here or in transit: a step over them waits. */
   announced: number;
   /** Chunks that arrived out of order: first token to end. */
   readonly chunks: Map<number, number>;
   /** Its blocks are allocated. */
   began: boolean;
-  /** Leading tokens whose keys and values of these layers are cached; undefined: they are on their way. */
+  /** Leading tokens whose keys and values of these layers are cached; undefined: they are in transit. */
   cachedTokens: number | undefined;
-  /** At the first member: members that have not joined, itself included, and the prefix that all others have. */
+  /** At the first member: members that have not joined, itself included. */
   readonly joining: Set<InstanceIndex>;
+  /** At the first member: the prefix that all joined members have. */
   commonTokens: number;
 }
 
@@ -34,7 +35,7 @@ export function startBehind(stage: PipelineStage<unknown, RunningRequest>, token
   stage.ready = tokens;
 }
 
-/** The activations of a chunk are here; chunks may arrive out of order. False: the stage does not need them. */
+/** The activations of a chunk have arrived, possibly out of order. False: the stage does not need them. */
 export function receiveChunk(
   stage: PipelineStage<unknown, RunningRequest>,
   { from, tokens, cachedTokens }: Activations,
@@ -46,7 +47,7 @@ export function receiveChunk(
   return true;
 }
 
-/** The member before computes the chunk now. False: the chunk is here, is not needed, or an earlier one is missing. */
+/** The previous member computes the chunk now. False: the chunk is here, is not needed, or an earlier one is missing. */
 export function announceChunk(
   stage: PipelineStage<unknown, RunningRequest>,
   { from, tokens, cachedTokens }: Activations,
@@ -68,7 +69,7 @@ export function advanceTo(stage: PipelineStage<unknown, RunningRequest>, tokens:
   }
 }
 
-/** The first chunk that is announced or received says where computation starts. */
+/** The first chunk that is announced or received determines where computation starts. */
 function startOnce(stage: PipelineStage<unknown, RunningRequest>, cachedTokens: number): void {
   if (stage.ready === 0 && stage.announced === 0 && stage.chunks.size === 0) startBehind(stage, cachedTokens);
 }

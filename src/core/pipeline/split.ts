@@ -1,11 +1,11 @@
-// Splits the layers between members of different speed.
+// Splits the layers of the model between members of different speed.
 
-/** Speeds are rounded to this many steps per factor of two, because learned times vary by as much. */
+/** Speeds are rounded to this many steps per factor of two: learned times vary by about one step. */
 const stepsPerDoubling = 6;
 
 /**
- * (members): whole layers, at least one, such that the slowest member ends earliest; among equals, the first members get the remainder.
- * Undefined: all members are equally fast.
+ * (members): whole layers, at least one each, such that the last member to end ends earliest; among equals, the first members get the
+ * remainder. Undefined: all members are equally fast.
  * @param layerUs (members) time of one layer
  */
 export function splitLayers(layers: number, layerUs: readonly number[]): readonly number[] | undefined {

@@ -10,28 +10,28 @@ import type { Identified, InstanceContext } from '../scheduler/component.ts';
 import type { RunningRequest } from '../scheduler/executor/executor.ts';
 import { type PipelineStage, rangeOf } from './pipeline-stage.ts';
 
-interface Awaited {
+interface AwaitedPrefix {
   readonly source: InstanceIndex;
-  /** Blocks that are here. */
+  /** Blocks that this instance has cached. */
   readonly own: number;
-  /** What has not arrived by then is computed. */
+  /** Blocks that have not arrived by then are computed. */
   readonly untilUs: number;
   readonly stage: Stage;
 }
 
 type Stage = PipelineStage<unknown, RunningRequest>;
 
-/** Takes the prefix of a stage, once it is here or will not come. */
+/** Receives the prefix of a stage once it has arrived, or will not. */
 interface PrefixTarget {
   prefixReady(stage: Stage, tokens: number): void;
 }
 
-/** Prefixes are received in the blocks that the stage has allocated for its layers. Cached blocks are copied there, so that none of the cache is pinned. */
+/** Prefixes are received in the blocks that the stage has allocated for its layers. Cached blocks are copied there, so that no cached block is pinned. */
 export class StagePrefixes {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #target: PrefixTarget;
-  readonly #awaited = new Map<RequestId, Awaited>();
+  readonly #awaited = new Map<RequestId, AwaitedPrefix>();
 
   constructor(context: InstanceContext<Identified, RunningRequest>, target: PrefixTarget) {
     this.#cache = context.kvCache;
@@ -57,7 +57,7 @@ export class StagePrefixes {
     if (blocks > 0) touchPrefix(this.#cache, chain, blocks);
   }
 
-  /** Gets the prefix of a stage. `prefixReady` is called immediately, or when the rest has arrived or will not. */
+  /** Obtains the prefix of a stage. `prefixReady` is called immediately, or when the rest has arrived or will not. */
   fetch(stage: Stage): void {
     const { running, group, index } = stage;
     const { chain, blocks } = this.#prefixOf(stage);
@@ -108,18 +108,18 @@ export class StagePrefixes {
     return true;
   }
 
-  /** Stages whose patience has ended continue with what is here. */
+  /** Stages whose patience has ended continue with their own blocks. */
   advance(nowUs: number): void {
     if (this.#awaited.size === 0) return;
     for (const [id, { own, untilUs, stage }] of [...this.#awaited]) {
       if (untilUs > nowUs) continue;
-      this.drop(id);
+      this.cancel(id);
       this.#target.prefixReady(stage, own * this.#cache.blockTokens);
     }
   }
 
-  /** The stage does not need its prefix any more. */
-  drop(id: RequestId): void {
+  /** The stage no longer needs its prefix. */
+  cancel(id: RequestId): void {
     const awaited = this.#awaited.get(id);
     if (awaited === undefined) return;
     this.#awaited.delete(id);

@@ -21,88 +21,88 @@ export interface Identified {
 
 export type Submission<Request> = Extract<InstanceEvent<Request, never>, { kind: 'submit' }>;
 
-/** Where a request continues, or what it starts behind. */
+/** The instance where a request continues, and the prefix that it fetches first. */
 export type Continuation = Pick<Submission<never>, 'decodeAt' | 'decodeIncarnation' | 'prefix'>;
 
-/** Why a request leaves: its client cancelled it, its output ended or it failed, or another instance continues it. */
+/** Why a request leaves the instance: its client cancelled it, its output ended, it failed, or another instance continues it. */
 export type LeaveReason = 'cancelled' | 'finished' | 'failed' | 'handedOff';
 
-/** What every component may use of its instance. Fields that later parts fill in are not read in constructors: `scheduler`, `requests`, `executor`. */
+/** What every component may use of its instance. Constructors do not read `scheduler`, `requests` and `executor`, which are set later. */
 export interface InstanceContext<Request extends Identified, S extends RunningRequest> extends EffectSink<Request> {
   readonly config: InstanceConfig;
   readonly nowUs: number;
   readonly kvCache: BlockCache;
   readonly scheduler: Batcher;
   readonly requests: RequestTable<S>;
-  /** Its plans go to the driver as they are. */
+  /** Its plans go to the driver unchanged. */
   readonly executor: Executor<Request, S, never, unknown>;
   readonly totals: InstanceTotals;
-  /** The step that runs. */
+  /** The step in flight. */
   readonly flight: InFlight<S> | undefined;
-  /** Tokens of the longest request that fits here, in memory elsewhere, or at an instance that continues it. */
+  /** Tokens of the longest request that fits here, in borrowed memory, or at an instance that continues it. */
   readonly capacityTokens: number;
 
-  /** The request's client receives the event, and conductors the KV events up to it. */
+  /** Sends the event to the request's client, and all earlier KV events to the conductors. */
   notify(id: RequestId, event: GenerationEvent): void;
-  /** The conductor receives the effect, and the KV events up to it. */
+  /** Sends the effect to the conductor, and all earlier KV events. */
   announce(effect: Extract<InstanceEffect<never, never>, { kind: 'prefilled' | 'released' }>): void;
   /** Logs and counts an event that changed nothing. */
   ignore(event: InstanceEvent<Request, unknown>, why: string): void;
 
-  /** A request as the scheduler sees it; not scheduled yet. */
+  /** Creates a request for the scheduler; it is not scheduled yet. */
   create(request: Request): S;
   /** The same for a prompt computed elsewhere. @param whole all of its layers were computed at one instance */
   resume(request: Request, events: readonly GenerationEvent[], whole: boolean): S;
-  /** Schedules the request: it waits for its turn. */
+  /** Schedules the request: it joins the waiting list. */
   schedule(request: Request, continuation: Continuation): void;
   /** The prompt's computation begins. */
   begin(running: S): void;
-  /** Its client cancelled the request. */
+  /** The client has cancelled the request. */
   cancel(id: RequestId): void;
-  /** Another instance has the request, or its stream there is broken. */
+  /** Another instance has the request, or the stream to that instance is broken. */
   handedOff(running: S): void;
   /** Its decode instance declined the request, which exceeds the receive buffers there. */
   handOffDeclined(running: S): void;
   /** The request ends after these events. */
   finish(running: S, events: readonly GenerationEvent[], reason: 'stop' | 'length'): void;
-  /** The request's logits are not finite. */
+  /** Fails the request: its logits are not finite. */
   failRows(running: S): void;
-  /** Memory elsewhere is gone: fails waiting requests that exceed what is left. */
+  /** Borrowed memory is lost: fails waiting requests that exceed the capacity that is left. */
   failTooLong(): void;
 
-  /** The step that runs cannot succeed any more. */
+  /** Aborts the step in flight: it can no longer succeed. */
   abortStep(): void;
-  /** The run of steps that was launched ends after its first step. */
+  /** Ends the step run that was just launched after its first step. */
   limitToOneStep(): void;
 }
 
-/** What the next step contains besides the rows that the scheduler planned. */
+/** The next step, to which components contribute besides the rows that the scheduler planned. */
 export interface StepDraft<S> {
   readonly requests: readonly S[];
   /** Undefined: the step runs all layers. */
   readonly range: LayerRange | undefined;
-  /** Equal steps that may follow one another. */
+  /** Maximum number of equal steps in the run. */
   stepsMax: number;
-  /** Attention over keys that lie elsewhere. */
+  /** Attention over remote blocks. */
   remote: readonly RemoteWork[] | undefined;
-  /** The step waits for blocks that are on their way: its time says nothing about the next step. */
+  /** The step waits for blocks in transit: its time does not predict the next step. */
   awaitsBlocks: boolean;
 }
 
 /**
- * What a component did with an event. `batch`: the next step may differ. `cache`: only cached blocks changed, so a run of equal steps
- * continues. `shared`: the event concerns other components as well. Undefined: it is no event of the component.
+ * How a component handled an event. `batch`: the next step may differ. `cache`: only cached blocks changed, so a step run continues.
+ * `shared`: other components handle the event as well. Undefined: the component does not handle it.
  */
 export type Handled = 'batch' | 'cache' | 'shared' | undefined;
 
 /** One concern of an instance. Hooks are called in the order of registration and never re-entered; a component overrides those that it needs. */
 export abstract class InstanceComponent<Request extends Identified, S extends RunningRequest> {
-  /** Memory beyond the instance's own; one component of an instance has some. */
+  /** Memory beyond the instance's own, of at most one component. */
   get overflow(): OverflowMemory | undefined {
     return undefined;
   }
 
-  /** Tokens that its memory elsewhere adds to the longest request. */
+  /** Tokens that borrowed memory adds to the longest request. */
   get extraTokens(): number {
     return 0;
   }
@@ -117,36 +117,36 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
     return Number.POSITIVE_INFINITY;
   }
 
-  /** Receives an event; the first component that handles it ends the search, unless it is shared. */
+  /** Handles an event. Components are called in order until one handles it and does not share it. */
   handle(_event: InstanceEvent<Request, unknown>): Handled {
     return undefined;
   }
 
-  /** After every event, and again once the next step is planned: starts, holds or gives up what waits. */
+  /** Called after every event, and again once the next step is planned: starts or cancels waiting work. */
   advance(): void {}
 
-  /** A report is due: repeats messages that have not been answered. */
+  /** A report is due: repeats unanswered messages. */
   resend(): void {}
 
-  /** Takes over a submitted request; false: the scheduler gets it. */
+  /** Takes over a submitted request; false: the scheduler schedules it. */
   takeOver(_request: Request, _submission: Submission<Request>): boolean {
     return false;
   }
 
-  /** A request is about to wait for its turn. */
+  /** A request is about to join the waiting list. */
   accepted(_running: S, _request: Request, _continuation: Continuation): void {}
 
   /** A request starts: its blocks are allocated. */
   started(_running: S): void {}
 
-  /** All of the prompt is computed, and cached here. */
+  /** The prompt is computed and cached here. */
   computed(_running: S): void {}
 
-  /** A row of the step that ended ran behind blocks that were on their way, or that lie elsewhere. @param arrived false: nothing of the row was computed */
+  /** A request of the step that ended waited for blocks in transit or for remote blocks. @param arrived false: nothing of it was computed */
   awaitedRows(_running: S, _arrived: boolean): void {}
 
-  /** A request leaves and still has its blocks: releases what the component holds for it. @param running undefined: the scheduler does not know it. @returns true if the component expected it */
-  drop(_id: RequestId, _running: S | undefined, _reason: LeaveReason): boolean {
+  /** A request leaves and still has its blocks: releases everything that the component holds for it. @param running undefined: it is not scheduled here @returns true if the component expected it */
+  releaseRequest(_id: RequestId, _running: S | undefined, _reason: LeaveReason): boolean {
     return false;
   }
 
@@ -156,23 +156,23 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
   /** No step is in flight: block tables may change. */
   beforeStep(): void {}
 
-  /** No step is in flight: schedules requests that came from elsewhere. */
+  /** No step is in flight: schedules requests received from other instances. */
   admit(): void {}
 
-  /** True while work of the component waits for the next step to end: that step is a short one. */
+  /** True while work of the component waits for the end of the next step: that step is kept short. */
   get awaitsStep(): boolean {
     return false;
   }
 
-  /** A step of its own. @param urgent it goes before the scheduler's; else it runs because the scheduler has none */
+  /** Plans a step of the component. @param urgent the step precedes the scheduler's; else the scheduler has none */
   ownStep(_urgent: boolean): PlannedStep<S> | undefined {
     return undefined;
   }
 
-  /** Adds rows or waits to the step that is about to be launched. The scheduler's may be empty. */
+  /** Adds rows or waits to the step that is about to be launched. The scheduler may have planned no rows. */
   contribute(_step: StepDraft<S>): void {}
 
-  /** The step is launched; undefined: none is, for want of work or memory. */
+  /** The step is launched; undefined: there is no step, because work or memory is missing. */
   launched(_flight: InFlight<S> | undefined): void {}
 
   /** A step has ended, and its results are committed. @param stepUs undefined: nothing of it counts */
@@ -183,7 +183,7 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
     return [];
   }
 
-  /** True while prompts wait here for events, so that every event ends a run of steps. */
+  /** True while prompts of the component wait for events: every event then ends a step run. */
   get hasWaiting(): boolean {
     return false;
   }
@@ -198,7 +198,7 @@ export abstract class InstanceComponent<Request extends Identified, S extends Ru
     return 0;
   }
 
-  /** Figures that it adds to the instance's snapshot. */
+  /** Fields that it adds to the instance's snapshot. */
   snapshot(): Partial<InstanceSnapshot> {
     return {};
   }

@@ -1,4 +1,4 @@
-// The reports of an instance to conductors: when one is due, and what it says of each request.
+// Builds the reports of an instance to conductors, and decides when one is due.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -8,8 +8,8 @@ import type { RunningRequest } from './executor/executor.ts';
 type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
 
 /**
- * Reports are sent immediately, however long a step takes. Tokens are counted where a step ends, so that a run of equal steps reports the
- * same as single steps: a report says how many there were at the end of the step after the report before.
+ * A report is sent when it is due, even while a step runs. Tokens are counted between steps, so that a step run reports the same as single
+ * steps: a report has the count at the end of the first step after the previous report.
  */
 export class HeartbeatReporter<S extends RunningRequest> {
   readonly #incarnation: number;
@@ -47,7 +47,7 @@ export class HeartbeatReporter<S extends RunningRequest> {
     };
   }
 
-  /** No step runs: counts the tokens for the next report. Another instance reports those of requests with a relay. */
+  /** No step runs: counts the tokens for the next report. Requests with a relay are counted by the instance that decodes them. */
   count(live: Iterable<S>): void {
     if (!this.#counting) return;
     this.#counting = false;

@@ -1,4 +1,4 @@
-// Traffic between the pool, host memory and SSD: what each step loads and stores, and what SSD is to write.
+// Traffic between the pool, host memory and SSD: the tokens that each step loads and stores, and the writes to SSD.
 
 import type { BlockCache } from '../kvcache/block-cache.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
@@ -9,9 +9,9 @@ import type { EffectSink } from './step-in-flight.ts';
 export class HostTraffic {
   readonly #scheduler: Batcher;
   readonly #cache: BlockCache;
-  /** Tokens of prefixes whose keys and values the step planned last loads. */
+  /** Tokens of cached prefixes that the last planned step loads. */
   loadTokens = 0;
-  /** Tokens that it computes and that are copied to host memory, because their blocks have names. */
+  /** Tokens that it computes and that are copied to host memory, because their blocks have digests. */
   storeTokens = 0;
 
   constructor(scheduler: Batcher, cache: BlockCache) {
@@ -19,7 +19,7 @@ export class HostTraffic {
     this.#cache = cache;
   }
 
-  /** Starts the loads of blocks that were taken from host memory. */
+  /** Starts the queued loads of blocks from host memory. */
   flush(): void {
     this.#cache.flushLoads();
   }
@@ -42,13 +42,13 @@ export class HostTraffic {
     const { rows, decodeRows } = this.#scheduler.shape;
     if (rows === decodeRows) return this;
     for (const { computed, planned, chain } of sequences) {
-      const named = chain.blocks * blockTokens;
-      if (computed < named) this.storeTokens += Math.min(computed + planned, named) - computed;
+      const hashed = chain.blocks * blockTokens;
+      if (computed < hashed) this.storeTokens += Math.min(computed + planned, hashed) - computed;
     }
     return this;
   }
 
-  /** Emits what host memory has had no room for since the last call. */
+  /** Emits the writes of blocks that were evicted from host memory since the last call. */
   writeSsd(sink: EffectSink): void {
     const writes = this.#cache.lower?.takeSsdWrites();
     if (writes === undefined || writes.count === 0) return;
@@ -60,4 +60,5 @@ export class HostTraffic {
   }
 }
 
-export const nothingMoved = { loadTokens: 0, storeTokens: 0 };
+/** Of a step without traffic. */
+export const noTraffic = { loadTokens: 0, storeTokens: 0 };

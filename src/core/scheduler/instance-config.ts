@@ -1,4 +1,4 @@
-// What every instance is configured with; components have configurations of their own.
+// Configuration of every instance; components have configurations of their own.
 
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockCacheConfig, TiersConfig } from '../kvcache/block-cache.ts';
@@ -17,7 +17,7 @@ export interface InstanceConfig
   readonly blockTokens: number;
   readonly eviction: EvictionKind;
   readonly limits: BatchLimits;
-  /** Predicts the time of steps, and may learn from those that ran. */
+  /** Predicts the time of steps, and may learn from steps that ran. */
   readonly cost: StepPredictor;
   /** Maximum number of requests accepted and not ended. */
   readonly queueMax: number;
@@ -25,7 +25,7 @@ export interface InstanceConfig
   readonly tiers?: Omit<TiersConfig, 'mover'> | undefined;
   /** Share of the pages that pinned prefixes may hold; the longest request is shorter by as much. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
-  /** A store: it has no pages but those of its tiers, and publishes every change of its cache immediately. */
+  /** The instance is a store: it has no pages but those of its tiers, and publishes every change of its cache immediately. */
   readonly isStore?: boolean | undefined;
   /** Interval of the reports to conductors; undefined: no reports. */
   readonly reportUs?: number | undefined;

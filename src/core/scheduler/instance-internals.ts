@@ -1,4 +1,4 @@
-// An instance as its own parts use it: the context of its components, and the components.
+// The context that the parts of an instance share: that of its components, and the components.
 
 import type { Identified, InstanceComponent, InstanceContext } from './component.ts';
 import type { RunningRequest } from './executor/executor.ts';
@@ -11,6 +11,6 @@ export interface InstanceInternals<Request extends Identified, S extends Running
   readonly components: readonly InstanceComponent<Request, S>[];
   readonly steps: StepInFlight<S>;
   readonly hostTraffic: HostTraffic;
-  /** As `capacityTokens`, without instances that continue requests. */
+  /** Like `capacityTokens`, without instances that continue requests. */
   readonly ownCapacityTokens: number;
 }

@@ -1,7 +1,7 @@
 // The state that the parts and the components of an instance share.
 
 import { wideZero } from '../../util/wide-zero.ts';
-import type { BlockCache } from '../kvcache/block-cache.ts';
+import { BlockCache } from '../kvcache/block-cache.ts';
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -10,17 +10,16 @@ import { Batcher } from './batching/batcher.ts';
 import type { Continuation, Identified, InstanceComponent } from './component.ts';
 import type { Executor, RunningRequest } from './executor/executor.ts';
 import { HostTraffic } from './host-traffic.ts';
-import { createCache } from './instance-cache.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceInternals } from './instance-internals.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { RequestLifecycle } from './request-lifecycle.ts';
 import { RequestTable } from './request-table.ts';
-import { type InFlight, StepInFlight } from './step-in-flight.ts';
+import { type EffectSink, type InFlight, StepInFlight } from './step-in-flight.ts';
 import { StepLauncher } from './step-launcher.ts';
 import { StepResults } from './step-results.ts';
 
-/** Plans go from the executor to the driver as they are. */
+/** Plans go from the executor to the driver unchanged. */
 export type AnyExecutor<Request, S extends RunningRequest> = Executor<Request, S, never, unknown>;
 
 export class InstanceState<Request extends Identified, S extends RunningRequest>
@@ -38,7 +37,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   readonly lifecycle: RequestLifecycle<Request, S>;
   readonly results: StepResults<Request, S>;
   readonly launcher: StepLauncher<Request, S>;
-  /** Clients or conductors receive something: the KV events go with it. */
+  /** A client or conductor receives an event: the KV events are sent with it. */
   isReporting = false;
   #effects: InstanceEffect<never, Request>[] = [];
   #nowUs: number = wideZero;
@@ -67,7 +66,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
     this.#effects = [];
     this.isReporting = false;
     this.#nowUs = nowUs;
-    this.totals.held(nowUs, this.kvCache.usedPages);
+    this.totals.addPageTime(nowUs, this.kvCache.usedPages);
   }
 
   get effects(): readonly InstanceEffect<never, Request>[] {
@@ -116,7 +115,7 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   }
 
   create(request: Request): S {
-    return this.executor.serve(request, this.#arrivals++);
+    return this.executor.create(request, this.#arrivals++);
   }
 
   resume(request: Request, events: readonly GenerationEvent[], whole: boolean): S {
@@ -164,4 +163,15 @@ export class InstanceState<Request extends Identified, S extends RunningRequest>
   limitToOneStep(): void {
     this.steps.limitToOneStep();
   }
+}
+
+/** Where blocks have contents, the decisions of the cache become effects. */
+function createCache(config: InstanceConfig, sink: EffectSink): BlockCache {
+  const { tiers, contents } = config;
+  const mover = contents && {
+    copy: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'copyPages', from, to }),
+    load: (from: Int32Array, to: Int32Array) => sink.emit({ kind: 'loadPages', from, to }),
+    erase: (slot: number) => sink.emit({ kind: 'eraseSsd', slot }),
+  };
+  return new BlockCache({ ...config, tiers: tiers && { ...tiers, mover } });
 }

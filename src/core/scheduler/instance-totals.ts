@@ -1,4 +1,4 @@
-// Totals of an instance, for metrics.
+// Totals of an instance for metrics.
 
 import { wideZero } from '../../util/wide-zero.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
@@ -14,18 +14,18 @@ export class InstanceTotals {
   #steps = 0;
   #stepUs: number = wideZero;
   #usedPageUs: number = wideZero;
-  #heldUntilUs: number = wideZero;
+  #pagesCountedUs: number = wideZero;
 
-  /** Steps ran, each with its time. */
-  ran(stepUs: ArrayLike<number>): void {
+  /** Counts steps that ran. @param stepUs (steps): time of each */
+  stepsRan(stepUs: ArrayLike<number>): void {
     for (let i = 0; i < stepUs.length; i++) this.#stepUs += stepUs[i];
     this.#steps += stepUs.length;
   }
 
-  /** So many pages have been in use until now. */
-  held(nowUs: number, usedPages: number): void {
-    this.#usedPageUs += usedPages * (nowUs - this.#heldUntilUs);
-    this.#heldUntilUs = nowUs;
+  /** Integrates page use: so many pages have been in use until now. */
+  addPageTime(nowUs: number, usedPages: number): void {
+    this.#usedPageUs += usedPages * (nowUs - this.#pagesCountedUs);
+    this.#pagesCountedUs = nowUs;
   }
 
   snapshot(

@@ -1,4 +1,4 @@
-// The instance machine: schedules requests over its KV memory, plans steps, and turns their results into events. All else is done by its components.
+// The instance machine: schedules requests over its KV memory, plans steps, and turns their results into events. Its components do the rest.
 
 import { assertNever } from '../../util/assert-never.ts';
 import type { BlockCache } from '../kvcache/block-cache.ts';
@@ -17,8 +17,8 @@ import type { RequestTable } from './request-table.ts';
 import type { ReadyStep } from './step-launcher.ts';
 
 /**
- * At most one step, or one run of equal steps, is in flight. It counts when its result is committed; an aborted step is planned again without
- * cancelled requests. Late, doubled and unknown events change nothing and are answered with `ignored`.
+ * At most one step, or one step run, is in flight. It counts when its result is committed; an aborted step is planned again without cancelled
+ * requests. Late, doubled and unknown events change nothing and are answered with `ignored`.
  */
 export class Instance<
   Request extends Identified,
@@ -27,14 +27,14 @@ export class Instance<
   Result,
   Parts extends { readonly [Name in keyof Parts]: InstanceComponent<Request, S> | undefined },
 > {
-  /** By their names, in the order in which their hooks are called. */
+  /** By name, in the order in which their hooks are called. */
   readonly components: Parts;
   readonly #state: InstanceState<Request, S>;
   readonly #publisher: KvEventPublisher;
   readonly #heartbeat: HeartbeatReporter<S>;
 
   /**
-   * @param register creates the components; their constructors get the context
+   * @param register creates the components from the context
    * @param createExecutor called with the pools of the layer groups, once the components exist
    */
   constructor(
@@ -57,7 +57,7 @@ export class Instance<
     this.#heartbeat = new HeartbeatReporter(config.incarnation, config.reportUs);
   }
 
-  /** `nowUs` never decreases. The effects are to be carried out in order. */
+  /** Handles an event. `nowUs` never decreases. The driver carries the effects out in order. */
   step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan, Request>[] {
     this.#state.enter(nowUs);
     const handled = this.#receive(event);
@@ -73,7 +73,7 @@ export class Instance<
     return this.#state.effects;
   }
 
-  /** Components come first; an event that none of them takes is the instance's own. */
+  /** Components handle events first; the instance handles the others. */
   #receive(event: InstanceEvent<Request, Result>): Handled {
     for (const component of this.#state.components) {
       const handled = component.handle(event);
@@ -139,7 +139,7 @@ export class Instance<
     let stepUs: ArrayLike<number> | undefined;
     if (event.kind === 'stepDone') {
       stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      // The time of a step that waited for blocks says nothing about the next.
+      // The time of a step that waited for blocks does not predict the next.
       if (flight.range === undefined && !flight.awaitsBlocks) config.cost.observe(flight.shape, stepUs);
       flight.owner.commit(flight, event.result, stepUs);
     } else if (event.kind === 'stepFailed') this.#state.emit(results.failAll(flight, event.message));
@@ -155,7 +155,7 @@ export class Instance<
     for (const component of this.#state.components) component.resend();
   }
 
-  /** Between two steps: block tables change, and requests from elsewhere are scheduled. */
+  /** Between two steps: block tables change, and requests from other instances are scheduled. */
   #admit(): void {
     const { components, requests } = this.#state;
     this.#heartbeat.count(requests.live);
@@ -172,14 +172,14 @@ export class Instance<
     else this.#state.launcher.launch(step);
   }
 
-  /** The run of steps in flight ends if the event may change the next step: a plan depends on memory elsewhere and on every request that waits. */
+  /** Ends the step run in flight if the event may change the next step: a plan depends on borrowed memory and on every waiting request. */
   #endStepRun(handled: Handled): void {
     const { components, scheduler, steps } = this.#state;
     const depends = components.some((component) => component.overflow !== undefined || component.hasWaiting);
     if (depends || scheduler.waiting.length > 0 || handled !== 'cache') steps.yieldTo(scheduler.waiting[0]);
   }
 
-  /** What clients and conductors receive besides: writes to SSD, KV events, and a report where one is due. */
+  /** Emits SSD writes, KV events, and a report if one is due. */
   #report(isDue: boolean): void {
     const { hostTraffic, config, requests, components, isReporting } = this.#state;
     hostTraffic.writeSsd(this.#state);
@@ -194,22 +194,22 @@ export class Instance<
     return this.#state.requests;
   }
 
-  /** Tokens of the longest request that it accepts: in its pages, in borrowed memory, or continued elsewhere. Infinite where every layer has a window. */
+  /** Tokens of the longest request that it accepts: in its pages, in borrowed memory, or continued at another instance. Infinite if every layer has a window. */
   get capacityTokens(): number {
     return this.#state.capacityTokens;
   }
 
-  /** Requests that have rows in the step that runs. */
+  /** Requests with rows in the step in flight. */
   get inFlight(): readonly S[] {
     return this.#state.flight?.requests ?? [];
   }
 
-  /** (layer groups): pages of the blocks of each group; shared with the reader. */
+  /** (layer groups): pages of the blocks of each group. Readers must not change them. */
   get pools(): readonly BlockPool[] {
     return poolsOf(this.#state.kvCache);
   }
 
-  /** For checkers: the blocks of its cache in all tiers. */
+  /** For checkers: the cached blocks in all tiers. */
   get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'pinned'> {
     return this.#state.kvCache;
   }

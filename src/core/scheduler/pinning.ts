@@ -1,4 +1,4 @@
-// The pins of an instance: prefixes that clients keep in its cache for a time, computed first where they are missing.
+// The pins of an instance: prefixes that clients keep in its cache for a time. Missing prefixes are computed first.
 
 import { Pins } from '../kvcache/pins.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
@@ -14,11 +14,11 @@ interface Computing<S> {
   readonly ttlUs: number;
 }
 
-/** A repeated order renews its pin. A prefix that is unpinned while it is computed is not computed further. */
+/** A repeated order renews its pin. Unpinning a prefix while it is computed cancels the computation. */
 export class Pinning<Request extends Identified, S extends RunningRequest> extends InstanceComponent<Request, S> {
   readonly #context: InstanceContext<Request, S>;
   readonly #pins: Pins;
-  /** By the requests that compute them. */
+  /** Prefixes in computation, by the requests that compute them. */
   readonly #computing = new Map<RequestId, Computing<S>>();
   /** Prompt tokens that requests found in pinned blocks. */
   hitTokens = 0;
@@ -56,7 +56,7 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
       this.#report(id, { kind: 'pinned', tokens: 0, untilUs: Math.max(untilUs, nowUs + ttlUs) });
       return;
     }
-    for (const { id: known } of this.#computing.values()) if (known === id) return;
+    for (const { id: pin } of this.#computing.values()) if (pin === id) return;
     const running = this.#context.create(request);
     const { chain, promptLength } = running.sequence;
     const blocks = Math.min(chain.blocks, Math.floor(promptLength / this.#context.kvCache.blockTokens));
@@ -73,18 +73,22 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
     this.#context.requests.addInternal(running);
   }
 
-  /** Undefined: there is room, and it is reserved. */
+  /** Undefined: memory is free, and is reserved. */
   #refusal(id: PinId, blocks: number, tokens: number): PinState | undefined {
     const { blockTokens } = this.#context.kvCache;
-    if (blocks === 0) return refused('length', `it is shorter than a block: ${tokens} tokens, ${blockTokens} are one`);
+    if (blocks === 0)
+      return refused('length', `it is shorter than a block: ${tokens} tokens, a block has ${blockTokens}`);
     const fit = this.#context.capacityTokens;
     if (tokens + 1 > fit) return refused('length', `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`);
     if (this.#pins.reserve(id, blocks)) return undefined;
     const { held, max } = this.#pins.blocks;
-    if (max === 0) return refused('length', 'no memory is set aside for that: --pin-memory says how much');
+    if (max === 0) return refused('length', 'no memory is reserved for pins: set --pin-memory');
     if (blocks > max)
-      return refused('length', `it is longer than what may be pinned: ${tokens} tokens, ${max * blockTokens} may be`);
-    return refused('memory', `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`);
+      return refused('length', `it exceeds the memory for pins: ${tokens} tokens, ${max * blockTokens} fit`);
+    return refused(
+      'memory',
+      `the memory for pins is full: ${held} blocks are pinned, ${blocks} more are requested, ${max} fit`,
+    );
   }
 
   #hold(nowUs: number, { id, running, ttlUs }: Computing<S>): void {
@@ -108,10 +112,10 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
   }
 
   #unpin(id: PinId): boolean {
-    for (const [name, { id: known }] of this.#computing) {
-      if (known !== id) continue;
-      this.#context.cancel(name);
-      this.#computing.delete(name);
+    for (const [request, { id: pin }] of this.#computing) {
+      if (pin !== id) continue;
+      this.#context.cancel(request);
+      this.#computing.delete(request);
     }
     if (!this.#pins.release(id)) return false;
     this.#report(id, { kind: 'unpinned' });
@@ -134,12 +138,12 @@ export class Pinning<Request extends Identified, S extends RunningRequest> exten
     this.#context.emit({ kind: 'pinUpdated', id, state });
   }
 
-  /** Throws unless every prefix that is computed has a live request. */
+  /** Throws unless every prefix in computation has a live request. */
   override check(): void {
     this.#pins.check();
-    for (const [name, { id }] of this.#computing)
-      if (!this.#context.requests.has(name) || this.#pins.untilUs(id) !== undefined)
-        throw new Error(`Pinning broken: no request computes ${name} for pin ${id}`);
+    for (const [request, { id }] of this.#computing)
+      if (!this.#context.requests.has(request) || this.#pins.untilUs(id) !== undefined)
+        throw new Error(`Pinning broken: request ${request} does not compute pin ${id}`);
   }
 }
 

@@ -1,4 +1,4 @@
-// The life of a request at an instance: submitted or refused, scheduled, begun, then cancelled, ended, or handed off to another instance.
+// The lifecycle of a request at an instance: submitted or refused, scheduled, begun, then cancelled, ended, or handed off to another instance.
 
 import type { InstanceEvent } from '../protocol/events.ts';
 import type { RequestId } from '../protocol/ids.ts';
@@ -23,7 +23,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const { requests, config } = this.#instance;
     const isKnown = requests.has(request.id) || requests.hasLeft(request.id);
     if (isKnown || (incarnation !== undefined && incarnation !== config.incarnation)) {
-      const why = isKnown ? 'was here before' : `is meant for incarnation ${incarnation}`;
+      const why = isKnown ? 'is already known' : `is meant for incarnation ${incarnation}`;
       this.#instance.ignore(event, `request ${request.id} ${why}`);
       return;
     }
@@ -36,9 +36,9 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
 
   #refusal({ request, decodeAt }: Submission<Request>) {
     const { requests, config, executor, nowUs, capacityTokens, ownCapacityTokens } = this.#instance;
-    const whole = executor.size(request);
-    const size = decodeAt === undefined ? whole : promptOf(whole);
-    // Another instance can continue what begins here, if the prompt and one more token fit here.
+    const full = executor.size(request);
+    const size = decodeAt === undefined ? full : promptOf(full);
+    // Another instance can continue the request if the prompt and one more token fit here.
     const beginsHere = size.promptTokens < ownCapacityTokens;
     const tooLong = contextTooLong(size, beginsHere ? capacityTokens : ownCapacityTokens);
     if (tooLong !== undefined || requests.size < config.queueMax) return tooLong;
@@ -51,7 +51,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     this.#instance.requests.add(running);
   }
 
-  /** Starts a request that the scheduler has admitted; one that was preempted has started before. */
+  /** Starts a request that the scheduler has admitted, unless it has started before a preemption. */
   start(running: S): void {
     if (running.started) return;
     running.started = true;
@@ -61,7 +61,7 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
       return;
     }
     for (const component of this.#instance.components) component.started(running);
-    if (received.length > 0) this.#instance.executor.joined(running, this.#instance.nowUs);
+    if (received.length > 0) this.#instance.executor.firstTokenDelivered(running, this.#instance.nowUs);
     else this.#instance.emit({ kind: 'migrated', id: running.id });
     for (const event of received) this.#instance.notify(running.id, event);
   }
@@ -82,10 +82,10 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     const { requests, steps, nowUs } = this.#instance;
     const { id } = event;
     const running = requests.get(id);
-    const wasExpected = this.#drop(id, running, 'cancelled');
+    const wasExpected = this.#release(id, running, 'cancelled');
     if (running === undefined) {
       if (!wasExpected) this.#instance.ignore(event, `request ${id} is not live`);
-      requests.bar(id);
+      requests.markLeft(id);
       return;
     }
     requests.close(id);
@@ -93,13 +93,13 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     if (!steps.cancelRows(nowUs, running)) requests.remove(running, false);
   }
 
-  /** Another instance has the request, or its stream there is broken. */
+  /** Another instance has the request, or the stream to that instance is broken. */
   handedOff(running: S): void {
     this.#close(running);
     this.#leave(running);
   }
 
-  /** Its decode instance could never hold the request. */
+  /** The request exceeds the receive buffers of its decode instance. */
   handOffDeclined(running: S): void {
     this.#close(running);
     this.#instance.notify(running.id, promptExceedsReceiveBuffer(running.sequence.promptLength));
@@ -107,11 +107,11 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
   }
 
   #close(running: S): void {
-    this.#drop(running.id, running, 'handedOff');
+    this.#release(running.id, running, 'handedOff');
     this.#instance.requests.close(running.id);
   }
 
-  /** Releases its blocks, after the step in flight if that has rows of it. */
+  /** Frees its blocks: after the step in flight if the request has rows in it. */
   #leave(running: S): void {
     if (running.sequence.planned > 0) running.cancelled = true;
     else this.#instance.requests.remove(running, false);
@@ -122,31 +122,32 @@ export class RequestLifecycle<Request extends Identified, S extends RunningReque
     this.#end(running, { kind: 'finished', reason }, false);
   }
 
-  /** @param forget its blocks leave the cache */
+  /** Fails the request: its blocks leave the cache. */
   fail(running: S, message: string): void {
     if (running.cancelled) this.#instance.requests.remove(running, true);
     else this.#end(running, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
   }
 
-  /** With `forget` the blocks of the request leave the cache. */
+  /** Ends the request with this event. @param forget its blocks leave the cache */
   #end(running: S, event: GenerationEvent, forget: boolean): void {
     const { requests, nowUs, components } = this.#instance;
     const { id } = running;
     this.#throughput.ended(nowUs);
-    this.#drop(id, running, event.kind === 'finished' ? 'finished' : 'failed');
+    this.#release(id, running, event.kind === 'finished' ? 'finished' : 'failed');
     requests.close(id);
     this.#instance.notify(id, event);
     requests.remove(running, forget);
     for (const component of components) component.ended(id, event);
   }
 
-  #drop(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
+  #release(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     let wasExpected = false;
-    for (const component of this.#instance.components) if (component.drop(id, running, reason)) wasExpected = true;
+    for (const component of this.#instance.components)
+      if (component.releaseRequest(id, running, reason)) wasExpected = true;
     return wasExpected;
   }
 
-  /** Memory elsewhere is gone: fails waiting requests that exceed what is left. */
+  /** Borrowed memory is lost: fails waiting requests that exceed the capacity that is left. */
   failTooLong(): void {
     const { requests, capacityTokens } = this.#instance;
     for (const running of requests.waitingBeyond(capacityTokens)) {

@@ -1,4 +1,4 @@
-// The requests at an instance: those that report to clients, and every sequence that the scheduler holds for them.
+// The requests at an instance, and the sequences that the scheduler holds for them.
 
 import type { RequestId } from '../protocol/ids.ts';
 import type { Batcher } from './batching/batcher.ts';
@@ -13,7 +13,7 @@ export class RequestTable<S extends RunningRequest> {
   readonly #live = new Map<RequestId, S>();
   /** Every sequence that the scheduler holds: those of live requests, and of cancelled ones whose rows are in flight. */
   readonly #bySequence = new Map<Sequence, S>();
-  /** Computed for the instance itself: no client receives their events. */
+  /** Requests computed for the instance itself: no client receives their events. */
   readonly #internal = new Set<RequestId>();
   readonly #left = new RecentIds();
   /** (sequencesMax): running requests, by the slots of their sequences. */
@@ -28,7 +28,7 @@ export class RequestTable<S extends RunningRequest> {
     return this.#live.size;
   }
 
-  /** Of the prompts that the scheduler computes or could begin with, the first in rank, without batch jobs. */
+  /** The prompt of the highest rank that the scheduler computes or could start; no batch job. */
   get firstPrefill(): Sequence | undefined {
     return this.#scheduler.firstPrefill;
   }
@@ -47,7 +47,7 @@ export class RequestTable<S extends RunningRequest> {
     return this.#internal.size === 0 ? this.live : [...this.live].filter(({ id }) => !this.#internal.has(id));
   }
 
-  /** Requests that wait to start, or to start again, and may become longer than so many tokens. */
+  /** Requests that wait to start or to resume, and may become longer than so many tokens. */
   waitingBeyond(tokens: number): readonly S[] {
     return [...this.live].filter(({ sequence }) => sequence.state === 'waiting' && sequence.lengthMax > tokens);
   }
@@ -57,18 +57,18 @@ export class RequestTable<S extends RunningRequest> {
     for (const { id, sequence } of this.#bySequence.values()) yield { id, sequence };
   }
 
-  /** True for a request that was here, or that `bar` has named. */
+  /** True for a request that has left, or was marked so. */
   hasLeft(id: RequestId): boolean {
     return this.#left.has(id);
   }
 
-  /** What a message is that changed nothing, by its request. */
+  /** Classifies an ignored message by its request. */
   anomalyOf(id: RequestId): 'duplicate' | 'late' | 'orphan' {
     return this.#live.has(id) ? 'duplicate' : this.#left.has(id) ? 'late' : 'orphan';
   }
 
-  /** A later submission of the request is ignored. */
-  bar(id: RequestId): void {
+  /** Marks a request as left: its submission is ignored if it arrives later. */
+  markLeft(id: RequestId): void {
     this.#left.add(id);
   }
 
@@ -104,7 +104,7 @@ export class RequestTable<S extends RunningRequest> {
     this.allocate(running, 0);
   }
 
-  /** Allocates blocks for `tokens` tokens of a parked request; false, and none, when there is no room. */
+  /** Allocates blocks for `tokens` tokens of a parked request; false, with none allocated, if pages are short. */
   allocate({ sequence }: S, tokens: number): boolean {
     return this.#scheduler.allocateParked(sequence, tokens);
   }
@@ -115,14 +115,14 @@ export class RequestTable<S extends RunningRequest> {
     this.#left.add(id);
   }
 
-  /** Frees the blocks of the request; with `forget` they leave the cache. A second call does nothing. */
+  /** Frees the blocks of the request. A second call does nothing. @param forget they leave the cache */
   remove(running: S, forget: boolean): void {
     if (!this.#bySequence.delete(running.sequence)) return;
     this.#internal.delete(running.id);
     this.#scheduler.remove(running.sequence, forget);
   }
 
-  /** A step has ended: rows of an aborted one are planned again, and cancelled requests leave. */
+  /** A step has ended: clears the planned rows, and removes cancelled requests. */
   stepEnded(requests: readonly S[]): void {
     for (const running of requests) {
       running.sequence.planned = 0;
@@ -130,7 +130,7 @@ export class RequestTable<S extends RunningRequest> {
     }
   }
 
-  /** The sequence has a slot. */
+  /** Records the request of a sequence that got a slot. */
   admit(sequence: Sequence): S {
     const running = this.#bySequence.get(sequence);
     if (running === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
@@ -146,7 +146,7 @@ export class RequestTable<S extends RunningRequest> {
   }
 
   /** The requests of running sequences, in their order. */
-  of(sequences: readonly Sequence[]): readonly S[] {
+  requestsOf(sequences: readonly Sequence[]): readonly S[] {
     const requests = new Array<S>(sequences.length);
     for (let i = 0; i < sequences.length; i++) requests[i] = this.#bySlot[sequences[i].slot];
     return requests;
@@ -154,29 +154,29 @@ export class RequestTable<S extends RunningRequest> {
 
   /**
    * Throws unless every request is in exactly one state, and a step runs while any request waits.
-   * @param moving blocks or memory are on their way: requests may wait for them
-   * @param parked prompts that keep blocks and wait for no step of the scheduler
+   * @param isMoving blocks or memory are in transit: requests may wait for them
+   * @param parkedCount prompts that keep blocks and wait for no step of the scheduler
    */
-  check(flight: InFlight<S> | undefined, moving: boolean, parked: number): void {
-    const { waiting, running, parked: held } = this.#scheduler;
-    if (held.size !== parked)
-      throw new Error(`Instance broken: ${held.size} prompts are parked, ${parked} are handed off or pipelined`);
-    const all = [...waiting, ...running, ...held];
+  check(flight: InFlight<S> | undefined, isMoving: boolean, parkedCount: number): void {
+    const { waiting, running, parked } = this.#scheduler;
+    if (parked.size !== parkedCount)
+      throw new Error(`Instance broken: ${parked.size} prompts are parked, ${parkedCount} are handed off or pipelined`);
+    const all = [...waiting, ...running, ...parked];
     if (all.length !== this.#bySequence.size || !all.every((sequence) => this.#bySequence.has(sequence)))
       throw new Error(`Instance broken: ${this.#bySequence.size} requests, ${all.length} sequences`);
-    const flying = new Set(flight?.requests);
+    const inFlight = new Set(flight?.requests);
     let cancelled = 0;
     for (const each of this.#bySequence.values()) {
       const { id } = each;
       cancelled += Number(each.cancelled);
-      if (each.cancelled ? !flying.has(each) : this.#live.get(id) !== each)
+      if (each.cancelled ? !inFlight.has(each) : this.#live.get(id) !== each)
         throw new Error(`Instance broken: request ${id} is in no state`);
-      if (each.sequence.planned > 0 !== flying.has(each))
+      if (each.sequence.planned > 0 !== inFlight.has(each))
         throw new Error(`Instance broken: request ${id} has rows in no step`);
     }
     if (this.#live.size + cancelled !== this.#bySequence.size)
-      throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#bySequence.size} held`);
-    if (flight === undefined && all.length > 0 && held.size === 0 && !moving)
+      throw new Error(`Instance broken: ${this.#live.size} requests are live, ${this.#bySequence.size} have sequences`);
+    if (flight === undefined && all.length > 0 && parked.size === 0 && !isMoving)
       throw new Error(`Instance broken: ${all.length} requests wait and nothing runs`);
   }
 }

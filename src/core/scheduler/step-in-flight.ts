@@ -1,4 +1,4 @@
-// The step that an instance has in flight, and when it is worth an abort.
+// The step that an instance has in flight, and the decision to abort it.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { InstanceEvent } from '../protocol/events.ts';
@@ -8,7 +8,7 @@ import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import type { Sequence } from './batching/sequence.ts';
 import type { RunningRequest } from './executor/executor.ts';
 
-/** Takes the effects of a machine, in the order in which they are carried out. */
+/** Collects the effects of a machine, in the order in which they are carried out. */
 export interface EffectSink<Request = never> {
   emit(effect: InstanceEffect<never, Request>): void;
 }
@@ -24,11 +24,11 @@ export interface PlannedStep<S> {
   readonly predictedUs: number;
   readonly shape: StepShape;
   readonly requests: readonly S[];
-  /** Equal steps that may follow one another before the next decision. */
+  /** Maximum number of equal steps in the run. */
   readonly stepsMax: number;
-  /** All of its rows are those of batch jobs. */
+  /** All rows are those of batch jobs. */
   readonly background: boolean;
-  /** Layers of a chunk that a pipeline of instances computes; undefined: the step runs all layers. */
+  /** The layers of a chunk of pipeline prefill; undefined: the step runs all layers. */
   readonly range: LayerRange | undefined;
   readonly activationsOut?: RunStep<never>['activationsOut'];
 }
@@ -36,13 +36,13 @@ export interface PlannedStep<S> {
 export interface InFlight<S> extends PlannedStep<S> {
   readonly step: StepNumber;
   readonly startedUs: number;
-  /** Attention over keys that lie elsewhere. */
+  /** Attention over remote blocks. */
   readonly remote: readonly RemoteWork[] | undefined;
-  /** Rows wait for blocks that are on their way. */
+  /** Rows wait for blocks in transit. */
   readonly awaitsBlocks: boolean;
-  /** The run ends with the step that runs. */
+  /** The run ends with its current step. */
   ending: boolean;
-  /** The abort of that step was requested. */
+  /** Its abort was requested. */
   aborting: boolean;
   /** The abort was requested in favour of interactive requests. */
   yielding: boolean;
@@ -51,11 +51,11 @@ export interface InFlight<S> extends PlannedStep<S> {
 /** A decode row is worth an abort only if its step would run for longer than this. */
 const abortDecodeUsMin = 100_000;
 
-/** Longer steps do not run several at once: the last of them could be worth an abort. */
+/** Longer steps run one at a time: each may be worth an abort. */
 const runStepUsMax = 0.9 * abortDecodeUsMin;
 
-/** The step as it is launched. Copied field by field: a spread takes as long as the rest of planning. */
-function begun<S>(
+/** The step as it is launched. Fields are copied one by one: a spread takes as long as the rest of planning. */
+function inFlightOf<S>(
   planned: PlannedStep<S>,
   step: StepNumber,
   nowUs: number,
@@ -113,12 +113,12 @@ export function runStep<Plan>(
 
 type StepEnded = Extract<InstanceEvent<never, unknown>, { readonly step: StepNumber }>;
 
-/** The step, or run of equal steps, that is in flight: at most one at a time. */
+/** At most one step, or one step run, is in flight. */
 export class StepInFlight<S extends RunningRequest> {
   readonly #sink: EffectSink;
   #flight: InFlight<S> | undefined;
   #launched: StepNumber = 0;
-  /** The step before was lost to an abort for cancelled requests. */
+  /** The last step was lost to an abort for cancelled requests. */
   #abortedLast = false;
 
   constructor(sink: EffectSink) {
@@ -130,11 +130,11 @@ export class StepInFlight<S extends RunningRequest> {
   }
 
   launch(planned: PlannedStep<S>, nowUs: number, waits: Pick<InFlight<S>, 'remote' | 'awaitsBlocks'>): InFlight<S> {
-    this.#flight = begun(planned, ++this.#launched, nowUs, waits);
+    this.#flight = inFlightOf(planned, ++this.#launched, nowUs, waits);
     return this.#flight;
   }
 
-  /** The step that has ended; a string says why the event is ignored. */
+  /** The step that has ended; a string: why the event is ignored. */
   ended({ kind, step }: StepEnded): InFlight<S> | string {
     const flight = this.#flight;
     if (flight?.step !== step) {
@@ -152,7 +152,7 @@ export class StepInFlight<S extends RunningRequest> {
     this.#sink.emit({ kind: 'abortStep', step: this.#flight.step });
   }
 
-  /** A request was cancelled: its rows are not needed. False when it has none in the step. */
+  /** A request was cancelled: aborts the step if that saves enough. False when the request has no rows in it. */
   cancelRows(nowUs: number, running: S): boolean {
     const flight = this.#flight;
     if (flight === undefined || running.sequence.planned === 0) return false;
@@ -160,7 +160,7 @@ export class StepInFlight<S extends RunningRequest> {
     return true;
   }
 
-  /** An event may change the next step: a run of steps ends, and batch jobs yield to `waiting`, the first request that waits. */
+  /** An event may change the next step: ends the step run. A step of batch jobs is aborted if `waiting`, the first waiting request, is interactive. */
   yieldTo(waiting: Sequence | undefined): void {
     const flight = this.#flight;
     if (flight === undefined) return;
@@ -173,7 +173,7 @@ export class StepInFlight<S extends RunningRequest> {
     this.#sink.emit({ kind: yields ? 'abortStep' : 'endStepRun', step: flight.step });
   }
 
-  /** The next step may differ already: the run has one step. */
+  /** Ends the step run that was just launched after its first step. */
   limitToOneStep(): void {
     if (this.#flight === undefined || this.#flight.stepsMax === 1) return;
     this.#flight.ending = true;
@@ -181,7 +181,7 @@ export class StepInFlight<S extends RunningRequest> {
   }
 }
 
-/** Never twice in a row at the expense of other requests: they must progress. */
+/** Requests that are not cancelled lose no two steps in a row, so that they progress. */
 function worthAborting<S extends RunningRequest>(
   nowUs: number,
   flight: InFlight<S>,
@@ -194,7 +194,7 @@ function worthAborting<S extends RunningRequest>(
   return running.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
 }
 
-/** True when the step was lost to an abort for cancelled requests. Of a run, the step that was aborted is lost; the others count. */
+/** True if the step was lost to an abort for cancelled requests. In a step run only the aborted step is lost; earlier ones count. */
 function wasAborted({ aborting, yielding, stepsMax }: InFlight<unknown>, ended: string): boolean {
   return aborting && !yielding && (ended === 'stepAborted' || stepsMax > 1);
 }

@@ -2,7 +2,7 @@
 
 import type { Identified, StepDraft } from './component.ts';
 import type { RunningRequest } from './executor/executor.ts';
-import { nothingMoved } from './host-traffic.ts';
+import { noTraffic } from './host-traffic.ts';
 import type { InstanceInternals } from './instance-internals.ts';
 import type { RequestLifecycle } from './request-lifecycle.ts';
 import { type PlannedStep, runStep, type StepOwner, shapeOf } from './step-in-flight.ts';
@@ -11,14 +11,14 @@ import { type PlannedStep, runStep, type StepOwner, shapeOf } from './step-in-fl
 export interface ReadyStep<S> {
   readonly planned: PlannedStep<S>;
   readonly draft: StepDraft<S>;
-  readonly traffic: typeof nothingMoved;
+  readonly traffic: typeof noTraffic;
 }
 
 export class StepLauncher<Request extends Identified, S extends RunningRequest> {
   readonly #instance: InstanceInternals<Request, S>;
   readonly #lifecycle: RequestLifecycle<Request, S>;
   readonly #results: StepOwner<S>;
-  /** Admitted, and not loaded to the end. */
+  /** Admitted, and not fully loaded. */
   readonly #loading = new Set<S>();
 
   constructor(instance: InstanceInternals<Request, S>, lifecycle: RequestLifecycle<Request, S>, results: StepOwner<S>) {
@@ -37,7 +37,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
     const sequences = scheduler.plan(isAwaited);
     for (const sequence of scheduler.admitted) this.#admit(requests.admit(sequence));
     if (this.#loading.size > 0) this.#startLoaded();
-    const draft = this.#draft(requests.of(sequences), undefined, Number.POSITIVE_INFINITY);
+    const draft = this.#draft(requests.requestsOf(sequences), undefined, Number.POSITIVE_INFINITY);
     if (sequences.length === 0) return this.#ownStep(false);
     const shape = shapeOf(scheduler.shape);
     const predictedUs = Math.round(config.cost.predictUs(shape));
@@ -55,7 +55,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
       const planned = component.ownStep(urgent);
       if (planned === undefined) continue;
       const draft = this.#draft(planned.requests, planned.range, planned.stepsMax);
-      return { planned, draft, traffic: nothingMoved };
+      return { planned, draft, traffic: noTraffic };
     }
     return undefined;
   }
@@ -66,7 +66,7 @@ export class StepLauncher<Request extends Identified, S extends RunningRequest> 
     return draft;
   }
 
-  /** Decode rows alone run up to `stepsMax` equal steps, unless a request could end or a component needs a decision before. */
+  /** Decode rows alone run up to `stepsMax` equal steps, unless a request may end or a component requires a decision before. */
   #stepsMax({ requests, stepsMax }: StepDraft<S>): number {
     const { scheduler, executor } = this.#instance;
     let most = stepsMax === 1 ? 1 : Math.min(stepsMax, scheduler.steadySteps());

@@ -1,4 +1,4 @@
-// Commits what a step of the scheduler computed, request by request: sequences grow, clients receive events, prompts are handed off.
+// Commits the results of a scheduler step, request by request: sequences grow, clients receive events, prompts are handed off.
 
 import type { InstanceEffect } from '../protocol/effects.ts';
 import type { GenerationEvent } from '../protocol/ports.ts';
@@ -22,7 +22,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
 
   commit(flight: InFlight<S>, result: unknown, stepUs: ArrayLike<number>): void {
     const { executor, totals } = this.#instance;
-    totals.ran(stepUs);
+    totals.stepsRan(stepUs);
     const run = { startedUs: flight.startedUs, stepUs };
     const rows = this.#rows;
     rows.row = 0;
@@ -45,7 +45,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     else this.#commitRows(running, result, run);
   }
 
-  /** The prompt of a request that another instance decodes is computed: its client receives the first token there, unless that is the last. */
+  /** The prompt of a request that another instance decodes is computed: that instance delivers the first token, unless it is the last. */
   #commitPrompt(running: S, result: unknown, run: StepRun): void {
     const { executor, scheduler, totals, components } = this.#instance;
     const { sequence, id, relay } = running;
@@ -68,7 +68,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     const { executor, scheduler, totals, components } = this.#instance;
     const { sequence, relay } = running;
     const { computed, promptLength } = sequence;
-    // In a run of several steps every row decodes.
+    // In a step run every row decodes.
     if (run.stepUs.length > 1) sequence.planned = run.stepUs.length;
     const end = computed + sequence.planned;
     totals.computedPrompt += Math.max(0, Math.min(promptLength, end) - computed);
@@ -81,7 +81,7 @@ export class StepResults<Request extends Identified, S extends RunningRequest> i
     if (reason !== undefined) this.#lifecycle.finish(running, relay?.held ?? noEvents, reason);
   }
 
-  /** The logits of the request are not finite: what it computed leaves the cache. */
+  /** The logits of the request are not finite: its blocks leave the cache. */
   failRows(running: S): void {
     const position = running.sequence.computed + running.sequence.planned;
     this.#lifecycle.fail(running, `Cannot generate: the model's logits are not finite: after ${position} tokens`);

@@ -2,7 +2,7 @@
 
 import { retryAfterMsMax, retryAfterMsMin } from '../protocol/refusals.ts';
 
-/** Ends of requests that the rate is taken over. */
+/** Number of last ends over which the rate is taken. */
 const samples = 64;
 
 export class Throughput {
@@ -15,10 +15,10 @@ export class Throughput {
 
   /** Time in which half of `backlog` requests end at the observed rate: 1 s to 60 s, and 1 s before two requests have ended. */
   retryAfterMs(nowUs: number, backlog: number): number {
-    const known = Math.min(samples, this.#count);
-    if (known < 2) return retryAfterMsMin;
+    const count = Math.min(samples, this.#count);
+    if (count < 2) return retryAfterMsMin;
     const oldestUs = this.#endedUs[this.#count > samples ? this.#count % samples : 0];
-    const usPerRequest = (nowUs - oldestUs) / known;
+    const usPerRequest = (nowUs - oldestUs) / count;
     return Math.round(Math.min(retryAfterMsMax, Math.max(retryAfterMsMin, (usPerRequest * backlog) / 2 / 1_000)));
   }
 }

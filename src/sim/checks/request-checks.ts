@@ -165,7 +165,7 @@ export class RequestChecks {
     for (const [i, instance] of instances.entries()) {
       const { requests, cached, components } = instance;
       const { sender, receiver } = components.handOff;
-      const { moving } = components.prefixes;
+      const { inProgress: moving } = components.prefixes;
       // Pins outlast requests; the instance itself checks their pages.
       const used = cached.pinned.size > 0 ? 0 : instance.snapshot().pages.used;
       const left = requests.size + receiver.size + sender.size + moving;

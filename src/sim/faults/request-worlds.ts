@@ -56,12 +56,12 @@ function planOf(seed: number, prng: Prng): FaultPlan {
   return { seed, times, faults: all.filter(() => prng.chance(0.7)) };
 }
 
-function instancesOf(prng: Prng, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
+function instancesOf(prng: Prng, rechecksAdmission: boolean, tokensMax: number): readonly InstanceSpec[] {
   const nic = { bytesPerSecond: 10 ** prng.integer(6, 9), us: prng.integer(10, 2_000) };
   const machine = {
     ...({ cost, blockTokens, eviction: 'lru', coalesce: prng.chance(0.8), blocks: prng.integer(20, 40) } as const),
     limits: { tokensMax, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-    handOff: { layerWise: prng.chance(0.7), receiveTokens: prng.integer(160, 600), rechecks },
+    handOff: { layerWise: prng.chance(0.7), receiveTokens: prng.integer(160, 600), rechecksAdmission },
     ...(prng.chance(0.3) && { tiers: { hostBlocks: prng.integer(10, 60), ssdBlocks: 0 } }),
   };
   const of = (role: InstanceSpec['role'], count: number): InstanceSpec[] =>

@@ -116,7 +116,7 @@ test('an instance without KV events ignores requests for a snapshot', () => {
 });
 
 test('KV events of a prompt that is handed off precede its `prefilled`', () => {
-  const handOff = { layerWise: true, receiveTokens: 0, rechecks: false };
+  const handOff = { layerWise: true, receiveTokens: 0, rechecksAdmission: false };
   const instance = createLengthInstance({
     ...{ cost, blockTokens, limits, handOff, blocks: 20, eviction: 'lru', coalesce: true, queueMax: 9 },
   });

@@ -17,7 +17,7 @@ import { counterUniform } from '../../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
 import { baseConfig, limits } from '../router/world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
-import { PrefixWires } from '../transfer/prefix-wires.ts';
+import { PrefixWires } from '../transfer/fake-prefix-driver.ts';
 import type { Copying, Parcel } from './borrow-copies.ts';
 
 const groups = [{ layers: 2, window: undefined }] as const;

@@ -236,13 +236,13 @@ describe('cancel, abort, failure', () => {
     world.deliver({ kind: 'stepAborted', step: 4 });
     world.submit(one, request('unknown', promptOf(2, 20)));
     expect(world.ignored).toEqual([
-      'Ignored submit: request a was here before',
+      'Ignored submit: request a is already known',
       'Ignored cancel: request unknown is not live',
       'Ignored stepAborted: step 77 is not in flight: step 1 is',
       'Ignored stepFailed: step 1 is not in flight: step 2 is',
       'Ignored stepAborted: step 4 is not in flight: none is',
-      'Ignored submit: request a was here before',
-      'Ignored submit: request unknown was here before',
+      'Ignored submit: request a is already known',
+      'Ignored submit: request unknown is already known',
     ]);
     expectComplete(world, one);
   });

@@ -96,7 +96,7 @@ describe('a pinned prefix', () => {
         {
           kind: 'refused',
           why: 'memory',
-          message: 'Cannot pin a prefix: too much is pinned: 4 blocks and 2 more, 5 may be',
+          message: 'Cannot pin a prefix: the memory for pins is full: 4 blocks are pinned, 2 more are requested, 5 fit',
         },
       ],
       [
@@ -104,7 +104,7 @@ describe('a pinned prefix', () => {
         {
           kind: 'refused',
           why: 'length',
-          message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, 32 are one',
+          message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, a block has 32',
         },
       ],
       [
@@ -112,7 +112,7 @@ describe('a pinned prefix', () => {
         {
           kind: 'refused',
           why: 'length',
-          message: 'Cannot pin a prefix: it is longer than what may be pinned: 200 tokens, 160 may be',
+          message: 'Cannot pin a prefix: it exceeds the memory for pins: 200 tokens, 160 fit',
         },
       ],
     ]);
@@ -123,7 +123,7 @@ describe('a pinned prefix', () => {
   it('is refused with the name of the setting where pins may hold nothing', () => {
     const w = new World({ pages: 40 });
     w.deliver(pinOf('a'));
-    const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
+    const message = 'Cannot pin a prefix: no memory is reserved for pins: set --pin-memory';
     expect(w.pins).toEqual([['a', { kind: 'refused', why: 'length', message }]]);
   });
 });

@@ -44,7 +44,7 @@ export class HandOffWorld {
   constructor(layerWise: boolean, receiveTokens: number, prefills = 2, tellsAhead = true) {
     this.#prefills = prefills;
     this.#tellsAhead = tellsAhead;
-    const handOff = { layerWise, receiveTokens, rechecks: false };
+    const handOff = { layerWise, receiveTokens, rechecksAdmission: false };
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
     this.instances = Array.from({ length: prefills + 2 }, (_, i) =>

@@ -17,7 +17,7 @@ class Small {
   readonly instance = createLengthInstance({
     ...{ cost, blockTokens, blocks, eviction: 'lru', coalesce: false, queueMax: 10, reportUs },
     limits: { tokensMax: 256, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 1e6, stepUsPrefill: 1e6 },
-    handOff: { layerWise: true, receiveTokens: 0, rechecks: false },
+    handOff: { layerWise: true, receiveTokens: 0, rechecksAdmission: false },
     migration: { mark: 1, capacityTokens: 2 * blocks * blockTokens },
   });
   #nowUs = 0;

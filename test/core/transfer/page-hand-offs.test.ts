@@ -59,7 +59,12 @@ class PageWorld {
     this.instances = Array.from({ length: members }, (_, i) =>
       createTokenInstance({
         ...{ ...baseConfig, groups, pages },
-        handOff: { layerWise: true, receiveTokens: 0, receivePages: decodes(i) ? receivePages : 0, rechecks: false },
+        handOff: {
+          layerWise: true,
+          receiveTokens: 0,
+          receivePages: decodes(i) ? receivePages : 0,
+          rechecksAdmission: false,
+        },
       }),
     );
     this.engines = this.instances.map(() => new FakeEngine(pages + receivePages, groups));

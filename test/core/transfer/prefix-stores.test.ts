@@ -54,34 +54,34 @@ describe('a store', () => {
   it('fetches the blocks that it lacks of an offer once, and keeps them', () => {
     const { cache, moves, asked, came, handle, receive } = world(64);
     expect(receive(1, offer(1, 4))).toBeUndefined();
-    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.1', from: 0, blocks: 4 }]);
+    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.1', from: 0, blocks: 4 }]);
     // Another instance has more of it: the rest is fetched after the first blocks have arrived.
     expect(receive(2, offer(1, 6))).toBeUndefined();
     expect(asked()).toEqual([]);
-    expect(came('take 3.1', 4)).toBeUndefined();
-    expect(asked()).toEqual([{ to: 2, kind: 'fetch', name: 'take 3.2', from: 4, blocks: 6 }]);
-    expect(came('take 3.2', 6)).toMatch('does not wait for it');
-    expect(handle({ kind: 'loaded', id: 'take 3.2', source: 2, to: 6 })).toBeUndefined();
+    expect(came('fetch 3.1', 4)).toBeUndefined();
+    expect(asked()).toEqual([{ to: 2, kind: 'fetch', name: 'fetch 3.2', from: 4, blocks: 6 }]);
+    expect(came('fetch 3.2', 6)).toMatch('does not wait for it');
+    expect(handle({ kind: 'loaded', id: 'fetch 3.2', source: 2, to: 6 })).toBeUndefined();
     expect(receive(1, offer(1, 6))).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(6);
-    expect(moves.kept).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
+    expect(moves.storeSnapshot).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
     expect(receive(5, { kind: 'fetch', id: 'x', chain: chainOf(1, 6), from: 2 })).toBeUndefined();
     expect(handle({ kind: 'prefixSent', id: 'x', to: 5 })).toBeUndefined();
-    expect(moves.kept?.sentBlocks).toBe(4);
+    expect(moves.storeSnapshot?.sentBlocks).toBe(4);
   });
 
   it('keeps the blocks that arrived of a fetch whose sender fails, or has no more', () => {
     const { cache, moves, asked, came, receive } = world(64);
     receive(1, offer(1, 6));
     asked();
-    expect(came('take 3.1', 2)).toBeUndefined();
+    expect(came('fetch 3.1', 2)).toBeUndefined();
     expect(asked()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(2);
     receive(1, offer(1, 6));
-    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.2', from: 2, blocks: 6 }]);
-    expect(receive(1, { kind: 'prefixMissing', id: 'take 3.2' })).toBeUndefined();
-    expect(moves.moving).toBe(0);
+    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.2', from: 2, blocks: 6 }]);
+    expect(receive(1, { kind: 'prefixMissing', id: 'fetch 3.2' })).toBeUndefined();
+    expect(moves.inProgress).toBe(0);
     expect(cache.lower?.host.arriving).toBe(0);
   });
 
@@ -91,11 +91,11 @@ describe('a store', () => {
     asked();
     clock.nowUs = moves.nextUs;
     expect(clock.nowUs).toBe(10_000_000);
-    expect(asked()).toEqual([{ to: 1, kind: 'cancelPrefix', name: 'take 3.1' }]);
+    expect(asked()).toEqual([{ to: 1, kind: 'cancelPrefix', name: 'fetch 3.1' }]);
     receive(1, offer(1, 4));
     expect(asked()).toHaveLength(1);
     expect(moves.nextUs - clock.nowUs).toBe(20_000_000);
-    expect(moves.kept?.declinedOffers).toBe(1);
+    expect(moves.storeSnapshot?.declinedOffers).toBe(1);
   });
 
   it('fetches a long prefix in parts, as much of it as there is room for', () => {
@@ -110,7 +110,7 @@ describe('a store', () => {
     }
     expect(parts).toBeGreaterThanOrEqual(8);
     expect(cache.lower?.host.held).toBe(16);
-    expect(moves.moving).toBe(0);
+    expect(moves.inProgress).toBe(0);
   });
 
   it('limits the fetches at once, and the offers that wait', () => {
@@ -121,7 +121,7 @@ describe('a store', () => {
     expect(first).toHaveLength(4);
     came(first[0]?.name ?? '', 2);
     expect(asked()).toHaveLength(1);
-    expect(moves.kept?.declinedOffers).toBe(1);
+    expect(moves.storeSnapshot?.declinedOffers).toBe(1);
   });
 });
 

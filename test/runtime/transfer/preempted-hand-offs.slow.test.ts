@@ -67,7 +67,7 @@ function sending(create: (engine: Engine) => Messenger) {
   const machine = createTokenInstance({
     ...{ ...baseConfig, groups, limits: { ...limits, tokensMax: 48, logitRowsMax: 32, sequencesMax: 4 } },
     pages: blocks * groups.reduce((sum, { layers }) => sum + layers, 0),
-    handOff: { layerWise: true, receiveTokens: 0, receivePages: 0, rechecks: false },
+    handOff: { layerWise: true, receiveTokens: 0, receivePages: 0, rechecksAdmission: false },
   });
   const abort = new Int32Array(new SharedArrayBuffer(4));
   let next: { readonly step: number; readonly plan: Step } | undefined;

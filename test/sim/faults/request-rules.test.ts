@@ -43,7 +43,7 @@ const withSlo: World = { trace, changes: { admission: { kind: 'early', slo, deco
 const rechecked: World = {
   trace,
   changes: {
-    instances: cluster({ prefill: 1, decode: 1 }, { handOff: { ...handOff, rechecks: true } }),
+    instances: cluster({ prefill: 1, decode: 1 }, { handOff: { ...handOff, rechecksAdmission: true } }),
     admission: { kind: 'stage', slo: { ...slo, ttft: { us: 9e6 } }, decodeUs: 1e6 },
   },
 };

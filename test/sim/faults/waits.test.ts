@@ -17,7 +17,7 @@ it('finds a cycle whose members all wait for members of it', () => {
 });
 
 it('names prompts that wait for receive buffers, and finds no cycle among them', () => {
-  const handOff = { layerWise: false, receiveTokens: 110, rechecks: false };
+  const handOff = { layerWise: false, receiveTokens: 110, rechecksAdmission: false };
   const instances = cluster({ prefill: 2, decode: 1 }, { handOff, blocks: 16 });
   const seen = new Set<string>();
   const simulation: Simulation = new Simulation({

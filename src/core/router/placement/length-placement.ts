@@ -6,7 +6,7 @@ import { ChunkedPrefill, type PrefillPredictor } from '../../cost/prefill.ts';
 import type { StepCostModel } from '../../cost/roofline.ts';
 import type { TransferEnd } from '../../cost/transfer-times.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
-import { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
+import { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
 import { awaitedUs, type BatchLimits, backgroundLimits } from '../../scheduler/batching/step-budget.ts';
 import type { LengthRequest } from '../../scheduler/executor/length-request.ts';
 import type { BatchJobsConfig } from '../conductor-config.ts';
@@ -79,11 +79,11 @@ export function lengthPlacement(
 function groupPrefills(
   instances: readonly { readonly machine: Pick<Machine, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
   linkBytesPerSecond = Number.POSITIVE_INFINITY,
-): readonly PipelinedPrefill[] {
+): readonly PipelinePredictor[] {
   return instances.map(({ machine: { cost, limits }, nic }) => {
     const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
     const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
-    return new PipelinedPrefill({
+    return new PipelinePredictor({
       ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
       ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
     });

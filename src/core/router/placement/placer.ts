@@ -7,7 +7,7 @@ import type { TransferConfig } from '../../cost/transfer-times.ts';
 import { type BatchVerdict, PrefixIndex, PrefixMatches } from '../../kvcache/events/prefix-index.ts';
 import { chooseGroup, type GroupChoice, type PipelineSettings } from '../../pipeline/group.ts';
 import { GroupPrefixes } from '../../pipeline/group-prefixes.ts';
-import type { PipelinedPrefill } from '../../pipeline/pipelined-prefill.ts';
+import type { PipelinePredictor } from '../../pipeline/pipeline-predictor.ts';
 import type { GroupPrefix, PrefixFetch } from '../../protocol/events.ts';
 import type { InstanceIndex } from '../../protocol/ids.ts';
 import type { BlockChain, KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
@@ -40,7 +40,7 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   /** Maximum number of rows of a step that starts before its prefix has arrived. Undefined: steps wait for the whole prefix. */
   readonly aheadRows?: number | undefined;
   /** Pipeline groups for long prompts; `prefills` (instances): predicts them, one for equal instances. Undefined: no groups. */
-  readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinedPrefill[] }) | undefined;
+  readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinePredictor[] }) | undefined;
   /** Initial size of the prefix index, in blocks. */
   readonly blocks: number;
   /** Evicted blocks that the index remembers. */
@@ -68,7 +68,7 @@ export class Placer<Request> {
   readonly #costs: PredictedCosts;
   readonly #groupPrefixes: GroupPrefixes | undefined;
   /** (kinds) */
-  readonly #groupPrefills: readonly PipelinedPrefill[];
+  readonly #groupPrefills: readonly PipelinePredictor[];
   readonly #view: {
     readonly up: Uint8Array;
     readonly requests: Int32Array;
@@ -156,7 +156,7 @@ export class Placer<Request> {
     const cachedTokens = (decision.localBlocks + decision.fetchedBlocks) * blockTokens;
     const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
     const up = this.#view.up.with(decodeAt, 0);
-    const view = { ...this.#view, up, pending: this.#queues.pending, prefills: this.#groupPrefills, prefixes };
+    const view = { ...this.#view, up, pending: this.#queues.pending, predictors: this.#groupPrefills, prefixes };
     const choice = chooseGroup(promptTokens, { ...decision, cachedTokens }, view, pipeline);
     if (choice === undefined) return undefined;
     const { prefix, savedUs } = choice;

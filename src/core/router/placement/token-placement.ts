@@ -4,7 +4,7 @@ import { pageTokens } from '../../../util/step.ts';
 import type { PrefillPredictor } from '../../cost/prefill.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
 import type { PipelineSettings } from '../../pipeline/group.ts';
-import { PipelinedPrefill, type PipelineTimes } from '../../pipeline/pipelined-prefill.ts';
+import { PipelinePredictor, type PipelineTimes } from '../../pipeline/pipeline-predictor.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
@@ -87,12 +87,12 @@ export class TokenPlacement implements PromptModel<GenerationRequest> {
   }
 
   /** (instances): one for instances that share learned prefill times. */
-  #groupPrefills({ layers }: TokenPipeline): readonly PipelinedPrefill[] {
+  #groupPrefills({ layers }: TokenPipeline): readonly PipelinePredictor[] {
     const { tokensMax, stepUsPrefill } = batchLimits;
     return this.#observer.times.map((times) => {
       const predictStageUs: StageTimes = ({ rows }, range) =>
         (times.prefillUs(rows, 0) * layersOf(layers, range)) / layers;
-      return new PipelinedPrefill({
+      return new PipelinePredictor({
         ...{ steps: { predictStageUs }, layers, hopUs: () => hopUs },
         ...{ chunkTokensMax: tokensMax, chunkTokensMin: stageTokensMin, othersUs: stepUsPrefill },
       });

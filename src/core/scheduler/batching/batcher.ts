@@ -1,4 +1,4 @@
-// Continuous batching: which sequences wait, which run, and with which blocks.
+// Continuous batching: decides which sequences wait, which run, and with which blocks.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
@@ -16,8 +16,8 @@ import { WaitingList } from './waiting-list.ts';
 
 /**
  * When pages run out, the sequence of the lowest rank is preempted and recomputed later. The first in rank always
- * progresses, so there is no livelock. A waiting prompt waits for its next block while a sequence that outranks it
- * computes that block. Nothing changes before `commit`: an aborted step is simply planned again.
+ * progresses, so that there is no livelock. A waiting prompt waits for its next block while a sequence that outranks it
+ * computes that block. Nothing changes before `commit`: an aborted step is planned again.
  */
 export class Batcher {
   readonly #cache: BlockCache;
@@ -133,8 +133,8 @@ export class Batcher {
   }
 
   /**
-   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param
-   * awaited work of other components waits for the end of the step
+   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call.
+   * @param awaited work of other components waits for the end of the step
    */
   plan(awaited = false): readonly Sequence[] {
     while (this.#admitted.length > 0) this.#admitted.pop();
@@ -159,7 +159,7 @@ export class Batcher {
     this.#cache.releaseBehindWindow(sequence.table, sequence.computed);
   }
 
-  /** Its first `tokens` tokens are computed. */
+  /** The first `tokens` tokens of the sequence are computed. */
   #advance(sequence: Sequence, tokens: number): void {
     const from = Math.floor(sequence.computed / this.#blockTokens);
     sequence.computed = tokens;
@@ -181,7 +181,7 @@ export class Batcher {
 
   /**
    * Pages that running sequences still require for their known tokens, with those of the first waiting sequence that
-   * memory blocks.
+   * lacks memory alone.
    */
   get pagesOutstanding(): number {
     const next = this.#planner.blockedByMemory;
@@ -192,8 +192,8 @@ export class Batcher {
   }
 
   /**
-   * Stops sharing the sequence's blocks behind its first `stay`, which shall move: from `sharedBlocks` on, they and the
-   * blocks it still computes are private.
+   * Stops sharing the sequence's blocks after its first `stay`, so that they can move: from `sharedBlocks` on, they and the
+   * blocks that it still computes are private.
    */
   makePrivate(sequence: Sequence, stay: number): void {
     this.#prefixes.makePrivate(sequence, stay);
@@ -232,7 +232,7 @@ export class Batcher {
     return true;
   }
 
-  /** Number of blocks that it does not compute. */
+  /** Takes its cached, arriving or remote prefix. Returns the number of blocks that it does not compute. */
   #takePrefix(sequence: Sequence): number {
     const { arriving, chain, table, known } = sequence;
     arriving?.share(table);
@@ -244,8 +244,8 @@ export class Batcher {
   }
 
   /**
-   * The prefix that it runs behind has arrived: its blocks from `from` on become shareable. Not while a running step
-   * contains it.
+   * The prefix that the sequence started ahead of has arrived: its blocks from `from` on become shareable. Not while a
+   * running step contains it.
    */
   arrived(sequence: Sequence, from: number): void {
     const { arriving, chain, table } = sequence;
@@ -254,7 +254,7 @@ export class Batcher {
       sequence.pagesChanged(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
   }
 
-  /** All its tokens had space when it was admitted. */
+  /** Loads the received KV at once: all of its tokens fitted when it was admitted. */
   #loadReceived(sequence: Sequence): void {
     const { chain, table, receivedTokens } = sequence;
     if (!this.#cache.adopt(table, receivedTokens, sequence.receivedPages)) return;
@@ -263,11 +263,11 @@ export class Batcher {
     this.#cache.commit(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
   }
 
-  /** Loads the received KV of a sequence over capacity as its earlier blocks move out; false while some is left. */
+  /** Loads the received KV of a sequence over capacity while its earlier blocks move to creditors; false while some is left. */
   #loadReceivedPart(sequence: Sequence): boolean {
     const { table, receivedTokens, computed, receivedPages } = sequence;
     if (!this.capacity.isOverCapacity(sequence)) {
-      // It is computed from its tokens.
+      // The sequence is recomputed from its tokens.
       sequence.receivedTokens = 0;
       return true;
     }
@@ -279,8 +279,8 @@ export class Batcher {
   }
 
   /**
-   * Allocates blocks for the sequence's first `tokens` tokens and preempts the lowest ranks for them. Stops short when
-   * the sequence is the lowest itself.
+   * Allocates blocks for the sequence's first `tokens` tokens and preempts the lowest ranks for them. Stops when the
+   * sequence has the lowest rank itself.
    */
   #allocate(sequence: Sequence, tokens: number): void {
     while (this.#cache.missing(sequence.table, tokens) > 0) {

@@ -1,4 +1,4 @@
-// Which sequence is computing which full block, so that requests that start together compute a shared prefix once.
+// Block claims: which sequence computes which full block, so that requests that start together compute a shared prefix once.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import { outranks, type Sequence } from './sequence.ts';
@@ -9,7 +9,7 @@ import { outranks, type Sequence } from './sequence.ts';
  */
 export class BlockClaims {
   readonly #table = new DigestTable();
-  /** Owners by slot. */
+  /** Claiming sequences by slot. */
   readonly #owners: (Sequence | undefined)[];
   readonly #freeSlots: number[];
   readonly #blockTokens: number;
@@ -66,8 +66,8 @@ export class BlockClaims {
   }
 
   /**
-   * The last of the sequence's blocks `from..to` that sequences which outrank it compute, without a gap: the block to
-   * wait for. Waiting only for higher ranks cannot form a cycle, and a low priority never delays a high one.
+   * The last of the sequence's blocks `from..to` that higher ranks compute without a gap: the block to wait for. Waiting
+   * only for higher ranks cannot form a cycle, and a low priority never delays a high one.
    */
   lastAwaited(sequence: Sequence, from: number, to: number): number | undefined {
     let last: number | undefined;

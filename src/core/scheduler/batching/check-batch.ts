@@ -11,7 +11,7 @@ interface Batch {
   readonly parked: ReadonlySet<Sequence>;
 }
 
-/** Throws unless all of them hold. */
+/** Throws unless all invariants hold. */
 export function checkBatch(batch: Batch): void {
   const { cache, claims, running, waiting } = batch;
   cache.check();

@@ -1,4 +1,4 @@
-// Whether there are slots and pages for one more sequence, and which sequences exceed the capacity of the instance.
+// Free capacity: whether slots and pages suffice for one more sequence, and which sequences exceed the instance.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Growth } from '../../kvcache/group-cache.ts';
 import type { OverflowMemory } from './overflow-memory.ts';
@@ -45,7 +45,7 @@ export class FreeCapacity {
   }
 
   #canSpareFor(sequence: Sequence | undefined, required: number, running: readonly Sequence[]): boolean {
-    // One block each for the next growth of the running sequences, so that a new one is not preempted at once.
+    // A block for the next growth of each running sequence, up to a sixteenth of the pool: a new sequence is not preempted at once.
     const { pages, blockPages } = this.#cache;
     const others = sequence?.background === true ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
@@ -58,8 +58,8 @@ export class FreeCapacity {
   }
 
   /**
-   * True if the pages of this instance cannot hold the sequence. Its maximum memory is then reserved before it starts,
-   * here or on other instances. A sequence that fits waits for local memory, which is faster.
+   * True if the pages of this instance cannot hold the sequence at its maximum length. Its maximum memory is then reserved
+   * before it starts, here or on other instances. A sequence that fits waits for local memory, which is faster.
    */
   isOverCapacity({ lengthMax }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#cache;
@@ -80,8 +80,8 @@ export class FreeCapacity {
   }
 
   /**
-   * Parks a sequence with blocks for `tokens` tokens; false, with none allocated, if the running sequences cannot spare
-   * them.
+   * Parks a sequence with blocks for `tokens` tokens. False if the running sequences cannot spare them: then no block is
+   * allocated.
    */
   allocateParked(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
@@ -106,7 +106,7 @@ export class FreeCapacity {
   /** Pages that would become unavailable if the sequence started. */
   pagesRequired(sequence: Sequence): number {
     const { arriving } = sequence;
-    // The blocks of the arriving prefix are allocated already.
+    // The blocks of the arriving prefix are already allocated.
     if (arriving !== undefined)
       return (
         (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages

@@ -1,4 +1,4 @@
-// Memory of other instances, as a batcher sees it: blocks that move there free local pages.
+// Memory of other instances that a batcher can use: blocks that move there free local pages.
 import type { Sequence } from './sequence.ts';
 
 /** `pending`: local pages are being freed; `none`: only preemption can free pages. */
@@ -18,8 +18,8 @@ export interface OverflowMemory {
   /** Pages that may stay unused for a sequence over capacity, because only whole ranges of blocks move. */
   readonly slackPages: number;
   /**
-   * True if the sequence may be admitted when it fits: not while memory is reserved for others, and a sequence over
-   * capacity only in its turn.
+   * True if the sequence may be admitted when it fits: not while memory is reserved for other sequences, and a sequence
+   * over capacity only in its turn.
    */
   admits(sequence: Sequence): boolean;
   /** The sequence lacks a block, and no cached block can be evicted. */

@@ -1,4 +1,4 @@
-// Sequences in order of rank.
+// A list of sequences in order of rank.
 import { outranks, type Sequence } from './sequence.ts';
 
 /** A sorted array: with hundreds of entries, moving its tail is cheaper than a tree. */

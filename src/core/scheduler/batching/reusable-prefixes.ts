@@ -1,9 +1,9 @@
-// Which part of its prefix a waiting sequence finds in the cache, now or soon.
+// The part of its prefix that a waiting sequence finds in the cache, now or once other sequences have computed it.
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { BlockClaims } from './block-claims.ts';
 import type { Sequence } from './sequence.ts';
 
-/** How many sequences behind a long prompt are searched for short ones. */
+/** Number of sequences after a long prompt that are searched for short ones. */
 export const lookAhead = 32;
 
 export class ReusablePrefixes {
@@ -26,8 +26,8 @@ export class ReusablePrefixes {
   }
 
   /**
-   * Stops sharing the blocks that the sequence computes from now on, and the blocks behind its first `stay` that only
-   * it references. Sets `sharedBlocks` to the first such block.
+   * Stops sharing the blocks that the sequence computes from now on, and the blocks after its first `stay` that only it
+   * references. Sets `sharedBlocks` to the first such block.
    */
   makePrivate(sequence: Sequence, stay: number): void {
     const { sharedBlocks, table, computed } = sequence;
@@ -36,7 +36,7 @@ export class ReusablePrefixes {
     if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.makePrivate(table, end, stay);
   }
 
-  /** The sequence releases its blocks: its local blocks from the start become shareable again. */
+  /** The sequence releases its blocks: its leading local blocks become shareable again. */
   makeShareable({ sharedBlocks, remoteBlocks, remoteFrom, chain, table, computed }: Sequence): void {
     if (sharedBlocks === undefined) return;
     const end = remoteBlocks > 0 ? remoteFrom : Math.floor(computed / this.#cache.blockTokens);

@@ -1,4 +1,4 @@
-// The rows that each step computes.
+// Plans the rows that each step computes.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
@@ -54,13 +54,14 @@ export class RowPlanner {
   #admitting = true;
   /** A sequence was preempted or offloaded in this plan, so it admitted none; the next plan may. */
   #preempted = false;
+  /** From here on only prefills that fit as a whole are planned. */
   #wholeOnly = false;
   /** A batch job waits for memory of the batch jobs' share. */
   #backgroundWaits = false;
 
   constructor(
     { cache, limits, cost, overflow, capacity, prefixes, running, waiting }: RowPlannerContext,
-    seats: BlockAllocator,
+    allocator: BlockAllocator,
   ) {
     this.#cache = cache;
     this.#blockTokens = cache.blockTokens;
@@ -71,7 +72,7 @@ export class RowPlanner {
     this.#prefixes = prefixes;
     this.#running = running;
     this.#waiting = waiting;
-    this.#allocator = seats;
+    this.#allocator = allocator;
   }
 
   /** Shape of the last plan, until the next. */
@@ -80,8 +81,8 @@ export class RowPlanner {
   }
 
   /**
-   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param
-   * awaited work of other components waits for the end of the step
+   * Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call.
+   * @param awaited work of other components waits for the end of the step
    */
   plan(awaited = false): readonly Sequence[] {
     this.#budget.reset();
@@ -96,12 +97,12 @@ export class RowPlanner {
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
-    // One by one: setting a length frees memory that the next plan requires again.
+    // One by one: setting the length frees memory that the next plan requires again.
     while (this.#planned.length > planned) this.#planned.pop();
     return this.#planned;
   }
 
-  /** The first waiting sequence, if the last plan admitted it not for lack of memory. */
+  /** The first waiting sequence, if the last plan did not admit it because memory was short. */
   get blockedByMemory(): Sequence | undefined {
     return this.#admitting ? undefined : this.#firstAdmissible;
   }
@@ -112,7 +113,7 @@ export class RowPlanner {
     this.#admitting = false;
   }
 
-  /** The sequence is preempted: its rows leave this plan. */
+  /** The sequence is preempted: removes its rows from this plan. */
   unplan(sequence: Sequence): void {
     if (sequence.planned > 0) this.#budget.untake(sequence);
   }
@@ -137,14 +138,14 @@ export class RowPlanner {
     return steps;
   }
 
-  /** True if a sequence waits that was not held back for lack of memory. */
+  /** True if a sequence waits for another reason than memory. */
   get #mayAdmit(): boolean {
     const first = this.#firstAdmissible;
     if (first === undefined || this.#preempted) return first !== undefined;
     return this.#admitting && !(first.background && this.#backgroundWaits);
   }
 
-  /** For batch jobs that decode alone: as long as all of them stay within their time. */
+  /** For a step of decoding batch jobs alone: how many steps stay within their time. */
   #steadyBackground(): number {
     return this.#running.items[0]?.background === true ? this.#budget.steadyBackground() : 1;
   }
@@ -192,15 +193,15 @@ export class RowPlanner {
     }
   }
 
-  /** Batch jobs are last. */
+  /** Undefined at the first batch job: batch jobs are last. */
   #nextWaiting(index: number): Sequence | undefined {
     const sequence = this.#waiting.items[index];
     return sequence?.background === true ? undefined : sequence;
   }
 
   /**
-   * Plans batch jobs in order of rank, running ones first: one row or one chunk each, as far as time, rows and memory
-   * are left.
+   * Plans batch jobs in order of rank, running ones first: one row or one chunk each, within the time, rows and memory
+   * that are left.
    */
   #planBackground(): void {
     this.#budget.beginBackground(this.#background);
@@ -215,8 +216,8 @@ export class RowPlanner {
         i++;
         continue;
       }
-      const held = backgroundPages(this.#cache, running);
-      const fits = held === 0 || held + this.#capacity.pagesRequired(sequence) <= pagesMax;
+      const usedPages = backgroundPages(this.#cache, running);
+      const fits = usedPages === 0 || usedPages + this.#capacity.pagesRequired(sequence) <= pagesMax;
       this.#backgroundWaits = !(this.#admitting && fits && this.#allocator.admit(sequence));
       if (this.#backgroundWaits) return;
       this.#planJob(sequence);
@@ -239,7 +240,7 @@ export class RowPlanner {
     if (sequence.loadPending && !this.#allocator.load(sequence)) return;
     const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
     let rows = this.#budget.rowsFor(sequence, first);
-    // Prompt scoring lacks rows with logits, not rows that others could use.
+    // Prompt scoring is short of rows with logits, not of rows that others could use.
     const scorable = this.#budget.scorableRows(sequence);
     if (rows < sequence.remaining) {
       if (this.#wholeOnly) return;

@@ -1,4 +1,4 @@
-// A request as the batcher sees it: its tokens, its blocks, and how many of them are computed.
+// The batcher's view of a request: its tokens, its blocks, and how many of them are computed.
 import { KnownPrefix } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
@@ -34,10 +34,10 @@ export interface SequenceSpec {
   readonly scoresPrompt: boolean;
 }
 
-/** Blocks in transit that a sequence may start behind. */
+/** Blocks in transit: a sequence may start ahead of them. */
 export interface ArrivingPrefix {
   readonly blocks: number;
-  /** Predicted time until the last block arrives: a step that starts behind them alone takes at least as long. */
+  /** Predicted time until the last block arrives: a step of this sequence alone takes at least as long. */
   readonly arrivalUs: number;
   /** Appends all of them to an empty table, with a reference to each. */
   share(table: BlockTable): void;
@@ -97,10 +97,10 @@ export class Sequence {
   awaitsDecodeMemory = false;
   /** Blocks of its prefix are in transit: it is not admitted while it waits. */
   loading = false;
-  /** It may start behind these blocks. While it runs: they have not arrived yet. */
+  /** Blocks in transit that the sequence may start ahead of; while it runs, they have not arrived. */
   arriving: ArrivingPrefix | undefined;
   /**
-   * Its blocks before this one may be shared; undefined: all may. The others are not in the index, so that they can
+   * Its blocks before this one may be shared; undefined: all may. The others are not in the cache index, so that they can
    * move.
    */
   sharedBlocks: number | undefined;
@@ -109,7 +109,7 @@ export class Sequence {
   remoteFrom = 0;
   /** Its blocks before this one have been offered to a store. */
   offeredBlocks = 0;
-  /** Index of a block that another sequence is computing, while it waits for the block. */
+  /** Index of the block that it waits for while another sequence computes it. */
   waitsForBlock: number | undefined;
 
   constructor(spec: SequenceSpec) {

@@ -1,4 +1,4 @@
-// What a step may still contain: rows, rows with logits, and predicted time.
+// The step budget: the rows, rows with logits and predicted time that a step may still contain.
 import type { StepPredictor, StepShape } from '../../protocol/step-shape.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -6,7 +6,7 @@ import type { Sequence } from './sequence.ts';
 export interface BackgroundLimits {
   /** Maximum share of all pages that batch jobs hold together; a single one may hold more. */
   readonly memoryShare: number;
-  /** Predicted time of a step of batch jobs alone: an online request waits no longer than that. */
+  /** Maximum predicted time of a step of batch jobs alone, and thus the wait of an online request. */
   readonly stepUs: number;
   /** Share of a step's predicted time that rows of batch jobs may add to it. */
   readonly timeShare: number;
@@ -21,7 +21,7 @@ export interface BatchLimits {
   readonly logitRowsMax: number;
   /** Maximum number of running sequences; at least a block below `tokensMax`. */
   readonly sequencesMax: number;
-  /** Predicted time of a step, with and without decode rows beside the prefill. */
+  /** Maximum predicted time of a step, with and without decode rows beside the prefill. */
   readonly stepUsDecoding: number;
   readonly stepUsPrefill: number;
   /** Limits of batch jobs. */
@@ -91,8 +91,8 @@ export class StepBudget {
   }
 
   /**
-   * All decode rows are planned: sets the time that prefill may fill. @param awaited work of other components waits for
-   * the end of the step
+   * All decode rows are planned: sets the time that prefill may fill.
+   * @param awaited work of other components waits for the end of the step
    */
   endDecode(awaited = false): void {
     const { stepUsDecoding, stepUsPrefill } = this.#limits;

@@ -6,15 +6,15 @@ import type { RequestSize } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Sequence } from '../batching/sequence.ts';
 
-/** Receives the events of a request, in place of its client, while its prompt is computed for another instance. */
+/** Receives the events of a request in place of its client, while its prompt is computed for another instance. */
 export interface OutputRelay {
   /** The prompt's computation begins. */
   begin(): void;
-  /** An event that the client receives from the other instance. */
+  /** Holds an event, which the client receives from the other instance. */
   hold(event: GenerationEvent): void;
   /** The events that were held. */
   readonly held: readonly GenerationEvent[];
-  /** The prompt is computed: these events follow the ones held. */
+  /** The prompt is computed: these events follow the held ones. */
   complete(events: readonly GenerationEvent[]): void;
 }
 
@@ -25,16 +25,16 @@ export interface RunningRequest {
   /** Its TBT objective; Infinity: none. */
   readonly tbtUsMax: number;
   started: boolean;
-  /** It has no further events, but rows in the step that runs. */
+  /** It has no further events, but rows in the step in flight. */
   cancelled: boolean;
-  /** Tokens of output that its client has received, as the next report says. */
+  /** Output tokens that its client has received, for the next report. */
   reportedOutputs: number;
-  /** Of a prompt computed elsewhere: what its client receives when it starts here. Empty: it has decoded before. */
+  /** For a prompt computed elsewhere: the events that its client receives when it starts here. Empty: it has decoded before. */
   received: readonly GenerationEvent[] | undefined;
   relay: OutputRelay | undefined;
 }
 
-/** Steps that ran: several only with the same rows, each one token further. */
+/** A step that ran, or a step run: steps with the same rows, each one token further. */
 export interface StepRun {
   readonly startedUs: number;
   /** (steps): time of each step. */
@@ -58,23 +58,23 @@ export type Emit = (id: RequestId, event: GenerationEvent) => void;
 export interface Executor<Request, S extends RunningRequest, Plan, Result> {
   size(request: Request): RequestSize;
   /** @param arrival unique and increasing */
-  serve(request: Request, arrival: number): S;
-  /** A request whose prompt, and the first token in `held` (none: it has decoded before), were computed elsewhere. @param whole several instances computed its layers: none of them has all blocks */
-  resume(request: Request, arrival: number, held: readonly GenerationEvent[], whole: boolean): S;
+  create(request: Request, arrival: number): S;
+  /** A request whose prompt and first token were computed elsewhere. @param firstEvents contain that token; none: the request has decoded before @param whole several instances computed its layers: none of them has all blocks */
+  resume(request: Request, arrival: number, firstEvents: readonly GenerationEvent[], whole: boolean): S;
   /** The request that it was created from. */
   requestOf(running: S): Request;
-  /** A resumed request starts: its client receives the first token now. */
-  joined(running: S, nowUs: number): void;
+  /** A resumed request starts: its first token is delivered to the client now. */
+  firstTokenDelivered(running: S, nowUs: number): void;
   /** TBT objective of a request; Infinity: none. */
   tbtUsMax(request: Request): number;
   /** The plan of sequences with planned rows, in the order of their results. @param range the layers of one sequence, whose blocks hold these layers alone */
   plan(requests: readonly S[], range?: LayerRange): Plan;
-  /** True if blocks or a creditor's answer were missing for the request at this place of the plan: then nothing of it was computed. */
+  /** True if blocks or a creditor's answer were missing for the request at this place of the plan, so that nothing of it was computed. */
   isUnanswered(result: Result, place: number): boolean;
   /** True if the logits of any of these rows are not finite. */
   failed(result: Result, rows: ResultRows): boolean;
-  /** Applies the results of a run to a request, whose sequence is committed. Returns why it ends; undefined: it continues. */
+  /** Applies the results of a run to a request whose sequence is committed. Returns why it ends; undefined: it continues. */
   commit(running: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
-  /** Tokens that a request can grow by before it may end: 1 where that depends on the tokens. */
+  /** Tokens by which a request can grow before it may end: 1 if its end depends on the tokens. */
   growthMax(running: S): number;
 }

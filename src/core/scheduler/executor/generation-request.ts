@@ -1,4 +1,4 @@
-// A request at an instance with an engine: its tokens, and the state of its sampling and of its end.
+// A request at an instance with an engine: its tokens, and the state of sampling and stop conditions.
 
 import { Int32List } from '../../../util/int32-list.ts';
 import type { RequestId } from '../../protocol/ids.ts';
@@ -77,10 +77,10 @@ export class RunningGeneration implements RunningRequest {
     this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
     this.seen = hasPenalties(sampling) ? new SeenTokens(request.prompt) : undefined;
     this.#stops = new Set(request.stopTokenIds);
-    if (request.resumed !== undefined) this.#goOnFrom(request.resumed);
+    if (request.resumed !== undefined) this.#resumeFrom(request.resumed);
   }
 
-  #goOnFrom({ tokens, scored }: ResumedFrom): void {
+  #resumeFrom({ tokens, scored }: ResumedFrom): void {
     for (const token of tokens) this.append(token);
     this.content.digest(this.content.length);
     this.sequence.scored = scored;

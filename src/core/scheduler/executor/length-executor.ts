@@ -1,4 +1,4 @@
-// The executor of a simulated instance: requests are lengths and block names.
+// The executor of a simulated instance: requests are lengths and block digests.
 
 import type { RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
@@ -11,13 +11,13 @@ import type { GrowingChain, LengthRequest } from './length-request.ts';
 class LengthContent implements SequenceContent {
   readonly request: LengthRequest;
   readonly chain: BlockChain;
-  /** Undefined: output blocks have no names to share. */
+  /** Undefined: output blocks have no digests to share. */
   readonly #growing: GrowingChain | undefined;
 
-  /** @param named all blocks are computed here, and the output blocks have names */
-  constructor(request: LengthRequest, chain: BlockChain, named: boolean) {
+  /** @param sharesOutput all blocks are computed here, and the output blocks have digests */
+  constructor(request: LengthRequest, chain: BlockChain, sharesOutput: boolean) {
     this.request = request;
-    this.#growing = named ? request.growingChain() : undefined;
+    this.#growing = sharesOutput ? request.growingChain() : undefined;
     this.chain = this.#growing ?? chain;
   }
 
@@ -42,12 +42,12 @@ export class RunningLengths implements RunningRequest {
   relay: RunningRequest['relay'];
 
   constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
-    const named = request.trace.outputBlocks !== undefined && chain === request.chain;
+    const sharesOutput = request.trace.outputBlocks !== undefined && chain === request.chain;
     this.id = request.id;
     this.request = request;
     this.tbtUsMax = request.slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     this.sequence = new Sequence({
-      content: new LengthContent(request, chain, named),
+      content: new LengthContent(request, chain, sharesOutput),
       promptLength: request.trace.inputTokens,
       lengthMax: request.inputTokens + request.outputTokens,
       groups: 1,
@@ -61,11 +61,11 @@ export class RunningLengths implements RunningRequest {
   }
 }
 
-/** Places of requests whose blocks did not arrive; a step has no other results than its times. */
+/** Places in the plan of requests whose blocks did not arrive. A step has no other result than its time. */
 export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
 
 export class LengthExecutor implements Executor<LengthRequest, RunningLengths, undefined, LengthResult> {
-  /** Equal steps run at once: the trace says when a request ends. */
+  /** Equal steps run at once: the trace determines when a request ends. */
   readonly #coalesce: boolean;
   readonly #reportsAll: boolean;
 
@@ -78,15 +78,15 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     return size;
   }
 
-  serve(request: LengthRequest, arrival: number): RunningLengths {
+  create(request: LengthRequest, arrival: number): RunningLengths {
     return new RunningLengths(request, arrival, request.chain);
   }
 
-  /** Prefixes are cached where prompts are computed: received blocks have no names, unless no other instance has all of them. */
+  /** Prefixes are cached where prompts are computed: received blocks have no digests, unless no other instance has all of them. */
   resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): RunningLengths {
     const running = new RunningLengths(request, arrival, whole ? request.chain : noBlocks);
     running.sequence.receivedTokens = request.inputTokens + request.outputs - 1;
-    // Its own blocks are no cache hit: they were received.
+    // Received blocks are no cache hit.
     running.sequence.cachedTokens = 0;
     return running;
   }
@@ -95,8 +95,8 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
     return request;
   }
 
-  joined({ request }: RunningLengths, nowUs: number): void {
-    request.joinedAt(nowUs);
+  firstTokenDelivered({ request }: RunningLengths, nowUs: number): void {
+    request.deliveredAt(nowUs);
   }
 
   tbtUsMax({ slo }: LengthRequest): number {
@@ -133,12 +133,12 @@ export class LengthExecutor implements Executor<LengthRequest, RunningLengths, u
   }
 
   growthMax({ request }: RunningLengths): number {
-    // The first token is reported when it is computed: no further step runs at once with it.
+    // The first token is reported when it is computed: its step is no part of a step run.
     return this.#coalesce && request.reported ? request.outputTokens - request.outputs : 1;
   }
 }
 
 const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 
-/** Stands for the first token, which has no value here. */
+/** Stands for the first token: simulated tokens have no values. */
 const anyToken = new Int32Array(1);

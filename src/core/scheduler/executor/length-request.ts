@@ -1,4 +1,4 @@
-// A request of a simulated cluster: lengths and block names in place of tokens.
+// A request of a simulated cluster: lengths and block digests in place of tokens.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { Float64Pool } from '../../../util/float64-pool.ts';
@@ -29,7 +29,7 @@ export class LengthRequest {
   slo: Slo | undefined;
   /** Prediction of the conductor at admission. */
   predicted: Prediction | undefined;
-  /** The first `outputs - 1`: gaps between tokens. */
+  /** Gaps between tokens: the first `outputs - 1` entries. */
   gapUs: Float64Array = noGaps;
   readonly #pool: Float64Pool;
 
@@ -39,7 +39,7 @@ export class LengthRequest {
   resumed = 0;
   readonly #blockTokens: number;
 
-  /** @param pool its array of gaps is taken from there with the first token, and returned by `release` */
+  /** @param pool provides the array of gaps with the first token; `release` returns it */
   constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id: RequestId = String(trace.index)) {
     this.id = id;
     this.#blockTokens = blockTokens;
@@ -50,7 +50,7 @@ export class LengthRequest {
     this.#pool = pool;
   }
 
-  /** Each step of the run produced a token. */
+  /** Records the tokens of a run: one for each step. */
   grow({ startedUs, stepUs }: StepRun): void {
     const { outputs } = this;
     if (outputs === 0 && this.outputTokens > 1) this.gapUs = this.#pool.take(this.outputTokens - 1);
@@ -68,14 +68,14 @@ export class LengthRequest {
     this.outputs = outputs + steps;
   }
 
-  /** Its gaps are not needed any more. */
+  /** Returns the array of gaps to the pool. */
   release(): void {
     if (this.gapUs !== noGaps) this.#pool.release(this.gapUs);
     this.gapUs = noGaps;
   }
 
-  /** Its newest token, computed elsewhere, is delivered at `atUs`. */
-  joinedAt(atUs: number): void {
+  /** The newest token, which another instance computed, is delivered at `atUs`. */
+  deliveredAt(atUs: number): void {
     if (this.outputs === 1) this.firstTokenUs = atUs;
     else this.gapUs[this.outputs - 2] += atUs - this.lastTokenUs;
     this.lastTokenUs = atUs;
@@ -83,7 +83,7 @@ export class LengthRequest {
 
   /** The chain of a sequence that computes the request. */
   growingChain(): GrowingChain {
-    return new GrowingChain(this.chain, this.trace.outputBlocks ?? noNames, this.#blockTokens);
+    return new GrowingChain(this.chain, this.trace.outputBlocks ?? noBlocks, this.#blockTokens);
   }
 
   get size(): RequestSize {
@@ -118,25 +118,25 @@ function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number
   return { blocks: full, words };
 }
 
-const noNames = new Int32Array(0);
+const noBlocks = new Int32Array(0);
 
-/** The blocks of a prompt, then the full blocks of its output that have names. */
+/** The blocks of a prompt, then the full blocks of its output that have digests. */
 export class GrowingChain implements BlockChain {
   blocks: number;
   readonly words: Uint32Array;
-  readonly #named: number;
+  readonly #blocksMax: number;
   readonly #blockTokens: number;
 
   constructor({ blocks, words }: BlockChain, outputs: Int32Array, blockTokens: number) {
     this.blocks = blocks;
-    this.#named = blocks + outputs.length;
+    this.#blocksMax = blocks + outputs.length;
     this.#blockTokens = blockTokens;
-    this.words = new Uint32Array(this.#named * digestWords);
+    this.words = new Uint32Array(this.#blocksMax * digestWords);
     this.words.set(words);
     for (let i = 0; i < outputs.length; i++) this.words[(blocks + i) * digestWords] = scramble(outputs[i]);
   }
 
   grow(length: number): void {
-    this.blocks = Math.max(this.blocks, Math.min(this.#named, Math.floor(length / this.#blockTokens)));
+    this.blocks = Math.max(this.blocks, Math.min(this.#blocksMax, Math.floor(length / this.#blockTokens)));
   }
 }

@@ -42,7 +42,7 @@ interface RemoteBlocks {
 
 /** Where a step finds the blocks of a sequence that lie outside its block table. */
 export interface RemoteLayout {
-  /** The first block outside the table; those in the table come before it and behind the last of these. */
+  /** The first block outside the table. Blocks in the table come before it, and after the last one outside. */
   readonly firstBlock: number;
   /** Rows of the page table; `away` for a block at a creditor. */
   readonly rows: Int32Array;
@@ -60,7 +60,7 @@ export interface BorrowedKeys {
 /** The block lists of one layer group. */
 class GroupLists {
   readonly #pool: BlockPool;
-  /** Of a step that runs a range of layers: the pages of its one sequence. */
+  /** In a step that runs a range of layers: the pages of its one sequence. */
   #pages: Int32Array | undefined;
   readonly #blocks = new Int32List(256);
   readonly #blockStart: Int32Array;
@@ -93,7 +93,7 @@ class GroupLists {
   }
 
   /** Lists all blocks before block `end`, some of which lie outside the table. */
-  addSpread(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: RemoteLayout): void {
+  addWithRemote(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: RemoteLayout): void {
     this.#blockStart[index] = this.#blocks.length;
     this.#firstBlock[index] = 0;
     this.#blocks.append(held.blocks.raw, 0, firstBlock);
@@ -162,7 +162,7 @@ export class StepBuilder {
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].addStage(sequence.table.groups[g], end, range);
     else if (layout === undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
-    else this.#addSpread(index, sequence, end, layout);
+    else this.#addWithRemote(index, sequence, end, layout);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
@@ -178,8 +178,8 @@ export class StepBuilder {
   }
 
   /** Models that borrow have one layer group. */
-  #addSpread(index: number, { table }: Sequence, end: number, layout: RemoteLayout): void {
-    this.#groups[0].addSpread(index, table.groups[0], end, layout);
+  #addWithRemote(index: number, { table }: Sequence, end: number, layout: RemoteLayout): void {
+    this.#groups[0].addWithRemote(index, table.groups[0], end, layout);
     for (const { creditor, firstBlock, blocks } of layout.remote) {
       const server = this.#borrowed?.serverOf(creditor);
       if (server === undefined) throw new Error(`Cannot build a step: instance ${creditor} serves no remote attention`);

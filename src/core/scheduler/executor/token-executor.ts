@@ -1,13 +1,12 @@
-// The executor of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
+// The executor of an instance with an engine: plans engine steps from token ids, and turns results into tokens and log-probabilities.
 
-import type { LayerGroup, Step, StepResult } from '../../../util/step.ts';
+import { type LayerGroup, type Step, type StepResult, topLogprobsMax } from '../../../util/step.ts';
 import { type BlockRoot, rootDigest } from '../../kvcache/block-hash.ts';
-import type { GenerationEvent, GenerationRequest } from '../../protocol/ports.ts';
+import type { GenerationEvent, GenerationRequest, TokenLogprobs } from '../../protocol/ports.ts';
 import { type RequestSize, sizeOf } from '../../protocol/request-size.ts';
 import type { LayerRange } from '../../protocol/step-shape.ts';
 import type { Emit, Executor, ResultRows, StepRun } from './executor.ts';
 import { RunningGeneration } from './generation-request.ts';
-import { logprobsOf } from './logprobs.ts';
 import type { StepBuilder } from './step-builder.ts';
 
 export interface TokenExecutorConfig {
@@ -30,14 +29,14 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return sizeOf(request);
   }
 
-  serve(request: GenerationRequest, arrival: number): RunningGeneration {
+  create(request: GenerationRequest, arrival: number): RunningGeneration {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
     return new RunningGeneration(request, root, arrival, this.#config.groups.length);
   }
 
-  resume(request: GenerationRequest, arrival: number, held: readonly GenerationEvent[]): RunningGeneration {
-    const running = this.serve(request, arrival);
-    for (const event of held) {
+  resume(request: GenerationRequest, arrival: number, firstEvents: readonly GenerationEvent[]): RunningGeneration {
+    const running = this.create(request, arrival);
+    for (const event of firstEvents) {
       if (event.kind === 'tokens') for (const token of event.tokens) running.append(token);
     }
     const { sequence } = running;
@@ -51,7 +50,7 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
     return request;
   }
 
-  joined(): void {}
+  firstTokenDelivered(): void {}
 
   tbtUsMax({ tbtUsMax = Number.POSITIVE_INFINITY }: GenerationRequest): number {
     return tbtUsMax;
@@ -94,4 +93,16 @@ export class TokenExecutor implements Executor<GenerationRequest, RunningGenerat
   growthMax(): number {
     return 1;
   }
+}
+
+/** The log-probabilities of rows `from..from+count`, copied, with `width` alternatives each. */
+function logprobsOf(result: StepResult, from: number, count: number, width: number): TokenLogprobs {
+  const topTokens = new Int32Array(count * width);
+  const topLogprobs = new Float32Array(count * width);
+  for (let i = 0; i < count; i++) {
+    const at = (from + i) * topLogprobsMax;
+    topTokens.set(result.topTokens.subarray(at, at + width), i * width);
+    topLogprobs.set(result.topLogprobs.subarray(at, at + width), i * width);
+  }
+  return { logprobs: result.logprobs.slice(from, from + count), width, topTokens, topLogprobs };
 }

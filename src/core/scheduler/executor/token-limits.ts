@@ -2,7 +2,7 @@
 
 import { backgroundLimits } from '../batching/step-budget.ts';
 
-/** More rows gain nothing, because kernels work in much smaller tiles. */
+/** More rows are no faster: kernels work in much smaller tiles. */
 const tokensMax = 1024;
 const sequencesMax = 128;
 
@@ -11,7 +11,7 @@ export const batchLimits = {
   sequencesMax,
   /** More than the running sequences, for rows that score prompts. */
   logitRowsMax: sequencesMax + 64,
-  /** Predicted time of a step: shorter where prefill would delay the tokens of decoding requests. */
+  /** Maximum predicted time of a step: shorter if prefill would delay the tokens of decoding requests. */
   stepUsDecoding: 50_000,
   stepUsPrefill: 100_000,
   background: backgroundLimits,

@@ -1,4 +1,4 @@
-// Admission check on the decode instance: whether the decoding batch keeps its TBT and its memory with one more request (Mooncake, section 6).
+// Admission check on the decode instance: whether the batch keeps its TBT objective and fits in memory with one more request (Mooncake, section 6).
 
 import { type Refusal, refusal, retryAfterMsMin } from '../../protocol/refusals.ts';
 import { decodeShape, type StepPredictor } from '../../protocol/step-shape.ts';
@@ -18,7 +18,7 @@ export class DecodeCheck<Request extends Identified, S extends RunningRequest> {
     this.#growth.observe(sequence.length - sequence.promptLength);
   }
 
-  /** The refusal of a request with which the batch would decode too slowly, or not fit; undefined: the request may join. */
+  /** The refusal of a request with which the batch would decode too slowly, or not fit; undefined: it is admitted. */
   refusal(request: Request, capacityTokens: number): Refusal | undefined {
     const { scheduler, requests, executor, config } = this.#context;
     const sequences = [...scheduler.running, ...scheduler.waiting].filter(({ background }) => !background);
@@ -33,15 +33,15 @@ export class DecodeCheck<Request extends Identified, S extends RunningRequest> {
   }
 }
 
-/** Output lengths that the running mean covers. */
+/** Number of output lengths in the running mean. */
 const rememberedMax = 256;
 /**
- * A batch of n requests with outputs of mean length m loses one request every m / n steps, and grows by n tokens in each of them: by m
- * tokens in all. Few batches wait three times as long.
+ * In a batch of n requests with outputs of mean length m, one ends every m / n steps, and each step adds n tokens: m tokens until one ends. The
+ * batch rarely grows by more than three times as much.
  */
 const means = 3;
 
-/** Tokens by which a decoding batch grows before one of its requests leaves. */
+/** Tokens by which a decoding batch grows before one of its requests ends. */
 class DecodeGrowth {
   #mean = 0;
   #known = 0;
@@ -61,7 +61,7 @@ class DecodeGrowth {
 interface DecodeBatch {
   /** Tokens of each sequence. */
   readonly lengths: readonly number[];
-  /** Tokens by which all of them together grow before one leaves. */
+  /** Tokens by which all of them together grow before one ends. */
   readonly growthTokens: number;
   readonly capacityTokens: number;
   readonly blockTokens: number;

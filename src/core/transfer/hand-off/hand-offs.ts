@@ -21,14 +21,14 @@ import { KvSender } from './kv-sender.ts';
 import { HostReceiveMemory, PageReceiveMemory } from './receive-memory.ts';
 
 export interface HandOffConfig {
-  /** Keys and values leave layer by layer while the rest is computed; else when all is. */
+  /** Keys and values are sent layer by layer while the rest is computed; else once the prompt is computed. */
   readonly layerWise: boolean;
-  /** Tokens of host memory that receives prompts. What is cached there gives way. */
+  /** Tokens of host memory for receive buffers. Blocks cached there are evicted for them. */
   readonly receiveTokens: number;
-  /** Pages of the pool that receive prompts instead, so that loading copies nothing. */
+  /** Pages of the pool for receive buffers instead, so that loading copies nothing. */
   readonly receivePages?: number;
-  /** A received prompt is refused where its decode would be late, or would not fit. */
-  readonly rechecks: boolean;
+  /** The decode instance refuses a received prompt whose decode would be late, or would not fit. */
+  readonly rechecksAdmission: boolean;
   /** Prompts start only once they have memory at their receivers. */
   readonly reservesFirst?: boolean | undefined;
 }
@@ -39,7 +39,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
   readonly #context: InstanceContext<Request, S>;
   readonly #check: DecodeCheck<Request, S> | undefined;
 
-  /** @param config undefined: there is no other instance */
+  /** @param config undefined: prompts are not handed off */
   constructor(context: InstanceContext<Request, S>, config: HandOffConfig | undefined) {
     super();
     const { kvCache } = context;
@@ -50,7 +50,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
         ? new HostReceiveMemory(kvCache, config?.receiveTokens ?? 0)
         : new PageReceiveMemory(context, kvCache);
     this.receiver = new KvReceiver(context, memory);
-    this.#check = config?.rechecks === true ? new DecodeCheck(context) : undefined;
+    this.#check = config?.rechecksAdmission === true ? new DecodeCheck(context) : undefined;
   }
 
   override handle(event: InstanceEvent<Request, unknown>): Handled {
@@ -124,19 +124,19 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     if (to !== undefined) this.sender.add(request, running, { to, incarnation });
   }
 
-  /** A received prompt is in its blocks: the receive buffer is free. */
+  /** A received prompt is loaded into its blocks: its receive buffer is freed. */
   override started({ id, received }: S): void {
     if (received !== undefined) this.receiver.freeBuffer(id);
   }
 
-  override drop(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
+  override releaseRequest(id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     this.sender.cancel(id);
     if (reason === 'finished' && running !== undefined) this.#check?.ended(running);
     const waits = running?.received !== undefined && !running.started;
     return (reason === 'cancelled' || waits) && this.receiver.freeBuffer(id);
   }
 
-  /** Schedules received prompts; those are refused that would be late. */
+  /** Schedules received prompts, and refuses those that would decode late. */
   override admit(): void {
     if (this.receiver.size === 0) return;
     const { requests, capacityTokens } = this.#context;
@@ -153,7 +153,7 @@ export class HandOffs<Request extends Identified, S extends RunningRequest> exte
     }
   }
 
-  /** While prompts leave, no run of equal steps: each step is streamed by itself. */
+  /** While prompts are sent, steps run one at a time: each is streamed by itself. */
   override contribute(step: StepDraft<S>): void {
     if (this.sender.size > 0) step.stepsMax = 1;
   }

@@ -136,7 +136,7 @@ export class KvSender<Request, S extends RunningRequest> {
   }
 
   /** Hands off a request that has decoded here: it is parked, and all of it is sent. */
-  move(request: Request, running: S, target: DecodeTarget): void {
+  migrate(request: Request, running: S, target: DecodeTarget): void {
     const prompt = this.#add(request, running, target);
     running.sequence.awaitsDecodeMemory = false;
     this.request(prompt);

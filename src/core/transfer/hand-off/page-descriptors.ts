@@ -1,4 +1,4 @@
-// Pages that a stream of a hand-off sends, and their places in the receive buffer.
+// The pages that a stream of a hand-off sends, and their places in the receive buffer.
 
 import type { LayerGroup } from '../../../util/step.ts';
 import { pageTokens } from '../../../util/step.ts';
@@ -27,9 +27,9 @@ export interface PageShape {
 }
 
 /**
- * (descriptors, 3): layer in the order of computation, page of the sender, place in the receive buffer. Layer after layer, in whole pages,
- * those included that fill later. Of groups with a window only the blocks that the first output token attends to. Layers of a range are
- * numbered from its first.
+ * (descriptors, 3): layer in the order of computation, page of the sender, place in the receive buffer. Layer by layer, in whole pages,
+ * including pages that are filled later. Groups with a window send only the blocks that the first output token attends to. Layers of a range
+ * are numbered from its first.
  */
 export function pageDescriptorsOf(
   { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
@@ -37,7 +37,7 @@ export function pageDescriptorsOf(
   pools: readonly PageTable[],
 ): Int32Array {
   const layout = new ReceiveLayout(groups, promptTokens, pageTokens);
-  // A page that is full, or the last of the prompt, is not sent again.
+  // A full page, or the last one of the prompt, is not sent again.
   const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
   const descriptors: number[] = [];
   if (range !== undefined) {
@@ -58,7 +58,7 @@ export function pageDescriptorsOf(
   return Int32Array.from(descriptors);
 }
 
-/** Of those pages the ones that are not full: they may be written while they are sent, and are then sent again. */
+/** Those of the pages that are not full: they may be written while they are sent, and are then sent again. */
 export function fillingPages(
   stream: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
   shape: PageShape,

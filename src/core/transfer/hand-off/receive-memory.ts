@@ -6,9 +6,9 @@ import type { RequestId } from '../../protocol/ids.ts';
 import type { EffectSink } from '../../scheduler/step-in-flight.ts';
 
 export interface ReceiveMemory {
-  /** True when so many tokens fit while the memory is empty. */
+  /** True if so many tokens fit into the empty memory. */
   fits(tokens: number): boolean;
-  /** False when there is no room now. */
+  /** False when memory is short now. */
   allocate(id: RequestId, tokens: number): boolean;
   /** @param tokens as when it was allocated */
   free(id: RequestId, tokens: number): void;
@@ -18,7 +18,7 @@ export interface ReceiveMemory {
   check(tokens: number): void;
 }
 
-/** Host memory of its own: prompts are copied when they are loaded. Cached blocks of the host tier give way to them. */
+/** Host memory: prompts are copied when they are loaded. Cached blocks of the host tier are evicted for them. */
 export class HostReceiveMemory implements ReceiveMemory {
   readonly #cache: BlockCache;
   readonly #capacityTokens: number;
@@ -61,7 +61,7 @@ export class HostReceiveMemory implements ReceiveMemory {
   }
 }
 
-/** Pages of the pool, set aside: block tables adopt them without a copy. The driver opens them to the sender, and closes them. */
+/** Reserved pages of the pool: block tables adopt them without a copy. The driver opens and closes them to the sender. */
 export class PageReceiveMemory implements ReceiveMemory {
   readonly #sink: EffectSink;
   readonly #cache: BlockCache;

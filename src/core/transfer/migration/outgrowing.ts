@@ -1,10 +1,10 @@
-// Selects the sequences that continue at a bigger instance: they may outgrow the memory here, and fill enough of it.
+// Selects the sequences that migrate to a bigger instance: those that may outgrow the memory here and already fill much of it.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 
 export interface MigrationPolicy {
-  /** Share of the memory that a sequence fills when a bigger instance is requested; 1: when it has no room to grow. */
+  /** Share of the memory that a sequence fills when a bigger instance is requested; 1: only when it cannot grow. */
   readonly mark: number;
 }
 

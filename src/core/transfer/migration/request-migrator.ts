@@ -23,14 +23,14 @@ export interface MigrationConfig extends MigrationPolicy {
 export interface MigrationTotals {
   readonly moved: number;
   readonly movedTokens: number;
-  /** Sequences that could not grow or were being moved, and for how long in all. */
+  /** Sequences that could not grow or were being moved, and the time of that in all. */
   readonly stalls: number;
   readonly stallUs: number;
 }
 
 /**
- * A sequence that has no room to grow and may outgrow the memory here waits for a bigger instance, and takes no blocks from others. When that
- * instance is known, the sequence stops between two steps, and all of its keys and values are copied.
+ * A sequence that cannot grow and may outgrow the memory here waits for a bigger instance, and preempts no other sequence. When that instance
+ * is known, the sequence stops between two steps, and all of its keys and values are copied.
  */
 export class RequestMigrator<Request extends Identified, S extends RunningRequest>
   extends InstanceComponent<Request, S>
@@ -44,9 +44,9 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
   readonly #config: MigrationConfig;
   /** Sequences for which a bigger instance is requested. */
   readonly #requested = new Set<Sequence>();
-  /** Bigger instances that are known, until the next step is planned. */
+  /** The bigger instances of requests, until the next step is planned. */
   readonly #granted = new Map<RequestId, DecodeTarget>();
-  /** Sequences without rows, and since when. */
+  /** When each stalled sequence was stalled. */
   readonly #stalledUs = new Map<Sequence, number>();
   readonly #totals = { moved: 0, movedTokens: 0, stalls: 0, stallUs: 0 };
 
@@ -93,13 +93,13 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
     return 0;
   }
 
-  /** The sequence has ended, or is preempted and requests again when it has grown. */
+  /** The sequence has ended, or is preempted and requests an instance again when it has grown. */
   release(sequence: Sequence): void {
     this.#requested.delete(sequence);
     this.#resume(sequence);
   }
 
-  /** The bigger instance is known; of a sequence that has ended or was preempted, nothing follows. */
+  /** The bigger instance is known. For a sequence that has ended or was preempted, nothing follows. */
   override handle(event: InstanceEvent<Request, unknown>): Handled {
     if (event.kind !== 'migrate') return undefined;
     this.#granted.set(event.id, { to: event.to, incarnation: event.incarnation });
@@ -118,12 +118,12 @@ export class RequestMigrator<Request extends Identified, S extends RunningReques
       this.#requested.delete(sequence);
       this.#totals.moved++;
       this.#totals.movedTokens += sequence.computed;
-      this.#sender.move(executor.requestOf(running), running, target);
+      this.#sender.migrate(executor.requestOf(running), running, target);
     }
     this.#granted.clear();
   }
 
-  /** Sequences with a row have room again; those that fill more than the mark request a bigger instance. */
+  /** Sequences with a row can grow again; those that fill more than the mark request a bigger instance. */
   override contribute({ range }: StepDraft<S>): void {
     if (range !== undefined) return;
     const { scheduler, kvCache } = this.#context;

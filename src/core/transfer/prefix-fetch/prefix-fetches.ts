@@ -1,4 +1,4 @@
-// Prefix fetch: cached prefixes that come from other instances or from SSD, leave for other instances, or are kept by a store (Mooncake, section 6).
+// Prefix fetch: cached prefixes are loaded from other instances or SSD, sent to other instances, and kept by stores (Mooncake, section 6).
 
 import { assertNever } from '../../../util/assert-never.ts';
 import { digestWords } from '../../../util/blake2s.ts';
@@ -24,18 +24,18 @@ import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
 import { PrefixStore } from './prefix-stores.ts';
 
-type MoveEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'stores' }>;
+type TransferEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'stores' }>;
 
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
 
 export interface PrefixFetchConfig {
-  /** Requests may start while their prefixes are on their way, layer by layer: steps wait for what `awaitedBlocks` lists. */
+  /** Requests may start while their prefixes arrive layer by layer: steps wait for the blocks that `awaitedBlocks` lists. */
   readonly aheadOfUse?: boolean | undefined;
-  /** Predicted time to read so many blocks of SSD. Undefined: none. */
+  /** Predicted time to read so many blocks of SSD. Undefined: no time. */
   readonly ssdReadUs?: ((blocks: number) => number) | undefined;
-  /** Stores that keep what this instance computes, until a `stores` event names others. */
+  /** Stores that get offers of computed prefixes, until a `stores` event names others. */
   readonly stores?: readonly Store[] | undefined;
-  /** A store: it fetches what other instances offer. */
+  /** The instance is a store: it fetches the prefixes that other instances offer. */
   readonly isStore?: boolean | undefined;
 }
 
@@ -44,7 +44,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   readonly sends: PrefixSends;
   readonly offers: PrefixOffers;
   /** Undefined: the instance is no store. */
-  readonly takes: PrefixStore | undefined;
+  readonly store: PrefixStore | undefined;
   readonly #context: InstanceContext<Request, S>;
   readonly #config: PrefixFetchConfig;
   readonly #stagings: PrefixStagings;
@@ -59,7 +59,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     this.offers = new PrefixOffers(context, this.sends, config.stores ?? []);
     this.#stagings = new PrefixStagings(context, this.sends);
     this.loads = new PrefixLoads(context, this, config.aheadOfUse === true);
-    this.takes = config.isStore === true ? new PrefixStore(context, this) : undefined;
+    this.store = config.isStore === true ? new PrefixStore(context, this) : undefined;
   }
 
   get #hasContents(): boolean {
@@ -78,7 +78,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     }
     if (event.kind !== 'arriving' && event.kind !== 'loaded' && event.kind !== 'prefixSent' && event.kind !== 'stores')
       return undefined;
-    this.#ignoreIf(event, this.#follow(event));
+    this.#ignoreIf(event, this.#handleTransfer(event));
     return event.kind === 'stores' ? 'batch' : 'cache';
   }
 
@@ -87,18 +87,18 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   }
 
   /** Returns why the event changed nothing. */
-  #follow(event: MoveEvent): string | undefined {
+  #handleTransfer(event: TransferEvent): string | undefined {
     switch (event.kind) {
       case 'loaded':
         if (event.source === 'ssd' && this.#stagings.read(event.id, event.to, event.bad)) return undefined;
-        if (event.source === 'ssd') this.#readOfSsd(event.id, event.bad);
+        if (event.source === 'ssd') this.#endSsdRead(event.id, event.bad);
         return this.#arrive(event.id, event.source, event.to);
       case 'arriving':
         return this.loads.announce(event.id, event.source, event.to)
           ? undefined
           : `request ${event.id} does not wait for it`;
       case 'prefixSent':
-        this.offers.left(this.#context.nowUs, event.to, event.id, this.sends.blocksOf(event.to, event.id));
+        this.offers.fetchEnded(this.#context.nowUs, event.to, event.id, this.sends.blocksOf(event.to, event.id));
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
       case 'stores':
         this.offers.stores = event.stores;
@@ -108,7 +108,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     }
   }
 
-  #readOfSsd(id: RequestId, bad?: SlotId): void {
+  #endSsdRead(id: RequestId, bad?: SlotId): void {
     const blocks = this.#ssdReads.get(id);
     this.#ssdReads.delete(id);
     if (blocks !== undefined) this.#lower?.ssdReadEnded(blocks, bad);
@@ -121,39 +121,39 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
     switch (message.kind) {
       case 'fetch':
         if (this.#stagings.begin(from, id, message)) return undefined;
-        if (!this.sends.send(from, id, message)) return `request ${id} is being served`;
-        if (this.sends.blocksOf(from, id) > 0) this.offers.asked(nowUs, from, id);
+        if (!this.sends.send(from, id, message)) return `request ${id} is being sent`;
+        if (this.sends.blocksOf(from, id) > 0) this.offers.fetchStarted(nowUs, from, id);
         return undefined;
       case 'prefixMissing':
         return this.#arrive(id, from, 0);
       case 'cancelPrefix':
-        this.offers.left(nowUs, from, id, 0);
+        this.offers.fetchEnded(nowUs, from, id, 0);
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
       case 'offer':
-        return this.takes === undefined ? 'this instance is no store' : this.takes.offered(from, message.chain);
+        return this.store === undefined ? 'this instance is no store' : this.store.offered(from, message.chain);
       default:
         return assertNever(message);
     }
   }
 
-  /** Blocks before `to` are here. Returns why that changed nothing. */
+  /** Blocks before `to` have arrived. Returns why the event changed nothing. */
   #arrive(id: RequestId, source: LoadSource, to: number): string | undefined {
     if (this.loads.arrive(id, source, to)) return undefined;
-    if (source !== 'ssd' && this.takes?.arrive(id, source, to) === true) return undefined;
+    if (source !== 'ssd' && this.store?.arrive(id, source, to) === true) return undefined;
     return `request ${id} does not wait for it`;
   }
 
   override advance(): void {
     const { nowUs, scheduler } = this.#context;
     this.loads.advance(nowUs, scheduler.waiting);
-    this.takes?.advance(nowUs);
+    this.store?.advance(nowUs);
   }
 
-  /** SSD may have more of the prompt, and another instance has where `prefix` says so. */
+  /** SSD may have more of the prompt, and so has the instance that `prefix` names. */
   override accepted(running: S, _request: Request, { prefix }: Continuation): void {
-    if (prefix !== undefined) this.loads.want(running, [{ source: prefix.from, to: prefix.blocks }], prefix);
-    else if (this.#lower?.ssd !== undefined) this.loads.want(running, [], { patienceUs: Number.POSITIVE_INFINITY });
+    if (prefix !== undefined) this.loads.register(running, [{ source: prefix.from, to: prefix.blocks }], prefix);
+    else if (this.#lower?.ssd !== undefined) this.loads.register(running, [], { patienceUs: Number.POSITIVE_INFINITY });
   }
 
   override started(running: S): void {
@@ -165,12 +165,12 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   }
 
   override awaitedRows(running: S, arrived: boolean): void {
-    if (running.sequence.arriving !== undefined) this.loads.ran(running, arrived);
+    if (running.sequence.arriving !== undefined) this.loads.stepRan(running, arrived);
   }
 
-  override drop(_id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
+  override releaseRequest(_id: RequestId, running: S | undefined, reason: LeaveReason): boolean {
     if (running === undefined) return false;
-    this.loads.drop(running);
+    this.loads.cancel(running);
     if (reason === 'finished') this.offers.offer(running);
     return false;
   }
@@ -180,14 +180,14 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
       step.awaitsBlocks ||= step.requests.some(({ sequence }) => sequence.arriving !== undefined);
   }
 
-  /** What the step that begins now has to wait for. */
+  /** The blocks that the step waits for that begins now. */
   awaitedBlocks(nowUs: number): readonly AwaitedBlocks[] {
     return this.loads.awaited(nowUs, this.#context.flight?.requests ?? []);
   }
 
-  /** Prefixes that come or leave. */
-  get moving(): number {
-    return this.loads.size + this.sends.size + (this.takes?.size ?? 0);
+  /** Number of loads, sends and fetches of a store in progress. */
+  get inProgress(): number {
+    return this.loads.size + this.sends.size + (this.store?.size ?? 0);
   }
 
   override get pending(): number {
@@ -195,23 +195,23 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
   }
 
   override get nextUs(): number {
-    return Math.min(this.loads.nextUs, this.takes?.nextUs ?? Number.POSITIVE_INFINITY);
+    return Math.min(this.loads.nextUs, this.store?.nextUs ?? Number.POSITIVE_INFINITY);
   }
 
   /** Undefined: the instance is no store. */
-  get kept(): StoreSnapshot | undefined {
-    const { takes, sends } = this;
-    return takes && { takenBlocks: takes.blocks, declinedOffers: takes.declined, sentBlocks: sends.blocks };
+  get storeSnapshot(): StoreSnapshot | undefined {
+    const { store, sends } = this;
+    return store && { takenBlocks: store.blocks, declinedOffers: store.declined, sentBlocks: sends.blocks };
   }
 
   override snapshot(): Partial<InstanceSnapshot> {
-    const store = this.kept;
+    const store = this.storeSnapshot;
     return store === undefined ? {} : { store };
   }
 
   override check(): void {
     this.loads.check();
-    this.takes?.check();
+    this.store?.check();
   }
 
   fetch({ id, sequence }: S, { source, from, to }: LoadPart, buffer: PrefixReceiveBuffer): void {
@@ -243,7 +243,7 @@ export class PrefixFetches<Request extends Identified, S extends RunningRequest>
       return;
     }
     if (this.#lower?.moves !== undefined) this.#context.emit({ kind: 'stopRead', id });
-    this.#readOfSsd(id);
+    this.#endSsdRead(id);
   }
 
   cancelFrom(id: RequestId, source: InstanceIndex): void {

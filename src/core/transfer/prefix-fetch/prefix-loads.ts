@@ -1,4 +1,4 @@
-// Prefixes that waiting requests load: which blocks of their prompts arrive, and from where.
+// Prefixes that waiting requests load from other instances or from SSD.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
@@ -14,16 +14,16 @@ import type { RequestId } from '../../protocol/ids.ts';
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
-import { EarlyStart } from './early-start.ts';
+import { AheadOfUse } from './ahead-of-use.ts';
 
-/** A source has the chain's blocks before `to`, as far as known. */
-export interface PrefixOffer {
+/** A source that has the chain's blocks before `to`, as far as known. */
+export interface PrefixHolder {
   readonly source: LoadSource;
   readonly to: number;
 }
 
 /** Blocks `from..to` of a chain, loaded from one source. */
-export interface LoadPart extends PrefixOffer {
+export interface LoadPart extends PrefixHolder {
   readonly from: number;
 }
 
@@ -32,15 +32,16 @@ export interface AwaitedBlocks {
   /** Position of the request in the step's plan. */
   readonly place: number;
   readonly id: RequestId;
-  /** Where the blocks come from; undefined: they do not arrive. */
+  /** The sources of the blocks; undefined: the blocks will not arrive. */
   readonly sources: readonly LoadSource[] | undefined;
+  /** Maximum wait. */
   readonly withinUs: number;
 }
 
 interface Part extends LoadPart {
   /** The source has begun to send, and has the blocks before this one. */
   announcedTo: number | undefined;
-  /** Blocks before this one are here; undefined until the source has finished. */
+  /** Blocks before this one have arrived; undefined until the source has finished. */
   arrivedTo: number | undefined;
 }
 
@@ -48,21 +49,21 @@ interface Load<S> {
   readonly running: S;
   /** Receive buffer of the blocks. */
   readonly buffer: PrefixReceiveBuffer;
-  /** Blocks that are here. */
-  here: number;
+  /** Number of leading blocks that are cached. */
+  cachedTo: number;
   /** In the order of their blocks. */
   parts: Part[];
-  /** What has not arrived by then is computed. */
+  /** Blocks that have not arrived by then are computed. */
   readonly untilUs: number;
-  /** When all blocks are predicted to be here. */
+  /** Predicted arrival of the last block. */
   readonly arrivesUs: number;
-  /** Its request may start before all blocks are here. */
-  readonly early: PoolReceiveBuffer | undefined;
-  /** Its request has started, and the blocks will not arrive, or are not needed any more. */
-  useless: boolean;
+  /** The receive buffer, if it is in the pool: the request may start ahead of use. */
+  readonly inPool: PoolReceiveBuffer | undefined;
+  /** The request has started, and the blocks will not arrive or are no longer needed. */
+  isAbandoned: boolean;
 }
 
-/** Predicted and maximum time of a load. */
+/** Maximum and predicted time of a load. */
 type Patience = Pick<PrefixFetch, 'patienceUs' | 'transferUs'>;
 
 /** Fetches blocks from their sources. */
@@ -77,34 +78,34 @@ interface PrefixSources<S> {
 /** A waiting request, and the sources that have more of its prompt. */
 interface PendingLoad<S> {
   readonly running: S;
-  readonly offers: readonly PrefixOffer[];
+  readonly holders: readonly PrefixHolder[];
   readonly patience: Patience;
 }
 
-/** Number of waiting requests that may load: blocks that arrive long before their turn would be evicted again. */
-const ahead = 4;
+/** Number of first waiting requests that may load: blocks that arrive too early would be evicted again. */
+const loadingMax = 4;
 
 /**
  * Blocks that the first waiting requests lack are loaded while others compute; a request is not admitted while it loads. Loaded blocks are
- * cached and reported like any others, and the request finds them when it starts. Blocks that one request loads are not loaded by another.
- * With an early start, a request is admitted while its blocks arrive in the pool: its step waits for them, and they are cached when it has
- * run. If they do not arrive, the request is computed without them.
+ * cached and reported like computed ones, and the request finds them in the cache when it starts. A block is loaded for one request at a time.
+ * Ahead of use, a request is admitted while its blocks arrive in the pool: its step waits for them, and they are cached when it has run. If
+ * they do not arrive, the request computes them.
  */
 export class PrefixLoads<S extends RunningRequest> {
   readonly #cache: BlockCache;
   readonly #context: InstanceContext<Identified, S>;
   readonly #sources: PrefixSources<S>;
-  /** Undefined: requests start only when all blocks are here. */
-  readonly #start: EarlyStart | undefined;
+  /** Undefined: requests start only when all blocks have arrived. */
+  readonly #aheadOfUse: AheadOfUse | undefined;
   readonly #pending = new Map<Sequence, PendingLoad<S>>();
   readonly #loads = new Map<RequestId, Load<S>>();
 
-  /** @param aheadOfUse requests may start before all blocks are here */
+  /** @param aheadOfUse requests may start before all blocks have arrived */
   constructor(context: InstanceContext<Identified, S>, sources: PrefixSources<S>, aheadOfUse: boolean) {
     this.#cache = context.kvCache;
     this.#context = context;
     this.#sources = sources;
-    this.#start = aheadOfUse ? new EarlyStart(context) : undefined;
+    this.#aheadOfUse = aheadOfUse ? new AheadOfUse(context) : undefined;
   }
 
   /** Requests that load. */
@@ -112,91 +113,92 @@ export class PrefixLoads<S extends RunningRequest> {
     return this.#loads.size;
   }
 
-  /** Near its turn, the request loads what the offers have beyond the local prefix. @param offers in the order of their ends @param patience from the start of the load on */
-  want(running: S, offers: readonly PrefixOffer[], patience: Patience): void {
-    this.#pending.set(running.sequence, { running, offers, patience });
+  /** Registers a waiting request: near its turn it loads the blocks of the holders that are not cached here. @param holders in the order of their ends @param patience from the start of the load on */
+  register(running: S, holders: readonly PrefixHolder[], patience: Patience): void {
+    this.#pending.set(running.sequence, { running, holders, patience });
   }
 
   /** When the patience for a load ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
     if (this.#loads.size > 0)
-      for (const { untilUs, useless } of this.#loads.values()) if (!useless) nextUs = Math.min(nextUs, untilUs);
+      for (const { untilUs, isAbandoned } of this.#loads.values()) if (!isAbandoned) nextUs = Math.min(nextUs, untilUs);
     return nextUs;
   }
 
-  /** Gives up loads that take too long, and starts those of the first waiting requests, as far as there is room. */
+  /** Cancels loads that take too long, and starts those of the first waiting requests, as far as memory allows. */
   advance(nowUs: number, waiting: readonly Sequence[]): void {
     if (this.#pending.size + this.#loads.size === 0) return;
-    for (const load of [...this.#loads.values()]) this.#look(nowUs, load);
+    for (const load of [...this.#loads.values()]) this.#advanceLoad(nowUs, load);
     if (this.#pending.size === 0) return;
-    for (let i = 0; i < waiting.length && i < ahead; i++) {
+    for (let i = 0; i < waiting.length && i < loadingMax; i++) {
       const pending = this.#pending.get(waiting[i]);
       if (pending !== undefined) this.#begin(nowUs, pending, i === 0);
     }
   }
 
-  #look(nowUs: number, load: Load<S>): void {
+  #advanceLoad(nowUs: number, load: Load<S>): void {
     const { running, untilUs } = load;
     const { sequence } = running;
     if (hasStarted(load)) {
-      load.useless ||= untilUs <= nowUs;
-      // The running step says whether the blocks arrived.
+      load.isAbandoned ||= untilUs <= nowUs;
+      // The result of a running step shows whether the blocks arrived.
       if (sequence.planned === 0) this.#resolve(load);
-    } else if (load.useless || untilUs <= nowUs) this.#giveUp(load);
-    else this.#offer(nowUs, load);
+    } else if (load.isAbandoned || untilUs <= nowUs) this.#abandon(load);
+    else this.#decideStart(nowUs, load);
   }
 
   /** Decides whether the request may start now. */
-  #offer(nowUs: number, load: Load<S>): void {
-    const { running, early, arrivesUs } = load;
+  #decideStart(nowUs: number, load: Load<S>): void {
+    const { running, inPool, arrivesUs } = load;
     const { sequence } = running;
     const blocks = announced(load);
     const leftUs = Math.max(0, arrivesUs - nowUs);
-    const may = early !== undefined && blocks !== undefined && this.#start?.may(sequence, blocks, leftUs) === true;
+    const may =
+      inPool !== undefined && blocks !== undefined && this.#aheadOfUse?.mayStart(sequence, blocks, leftUs) === true;
     sequence.loading = !may;
-    sequence.arriving = may ? { blocks, arrivalUs: leftUs, share: (table) => early.share(blocks, table) } : undefined;
+    sequence.arriving = may ? { blocks, arrivalUs: leftUs, share: (table) => inPool.share(blocks, table) } : undefined;
   }
 
-  #begin(nowUs: number, { running, offers, patience }: PendingLoad<S>, isFirst: boolean): void {
+  #begin(nowUs: number, { running, holders, patience }: PendingLoad<S>, isFirst: boolean): void {
     const { sequence } = running;
     const { chain } = sequence;
     const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
     const own = localPrefix(this.#cache, chain, blocksMax);
     const onSsd = this.#cache.lower?.inHostOrOnSsd(chain, own, blocksMax) ?? own;
-    const parts = partsBeyond(own, [{ source: 'ssd', to: onSsd }, ...offers], blocksMax);
-    sequence.loading = parts.length > 0 && this.#isUnderWay(chain.words, own);
+    const parts = partsBeyond(own, [{ source: 'ssd', to: onSsd }, ...holders], blocksMax);
+    sequence.loading = parts.length > 0 && this.#isLoading(chain.words, own);
     if (sequence.loading) return;
     if (parts.length === 0) {
       this.#pending.delete(sequence);
       return;
     }
     const end = parts[parts.length - 1].to;
-    const lands = this.#start !== undefined && (isFirst || this.#cache.lower === undefined);
-    const early = lands
+    const isAheadOfUse = this.#aheadOfUse !== undefined && (isFirst || this.#cache.lower === undefined);
+    const inPool = isAheadOfUse
       ? receiveInPool(this.#cache, chain, { local: own, onSsd, to: end }, this.#context.scheduler)
       : undefined;
-    const buffer = early ?? receivePrefix(this.#cache, chain, own, end, this.#context.scheduler);
+    const buffer = inPool ?? receivePrefix(this.#cache, chain, own, end, this.#context.scheduler);
     if (buffer === undefined) return;
     this.#pending.delete(sequence);
     const { patienceUs, transferUs = 0 } = patience;
     const times = { untilUs: nowUs + patienceUs, arrivesUs: nowUs + Math.max(transferUs, this.#readUs(parts)) };
-    const load = { running, buffer, here: own, parts, ...times, early, useless: false };
+    const load = { running, buffer, cachedTo: own, parts, ...times, inPool, isAbandoned: false };
     this.#loads.set(running.id, load);
     for (const part of parts) this.#sources.fetch(running, part, buffer);
-    // Reads of SSD begin without an `arriving` event.
-    this.#offer(nowUs, load);
+    // SSD reads begin without an `arriving` event.
+    this.#decideStart(nowUs, load);
   }
 
   #readUs([first]: readonly Part[]): number {
     return first.source === 'ssd' ? this.#sources.ssdReadUs(first.to - first.from) : 0;
   }
 
-  #isUnderWay(words: Uint32Array, block: number): boolean {
+  #isLoading(words: Uint32Array, block: number): boolean {
     const at = block * digestWords;
-    for (const { running, here, parts } of this.#loads.values()) {
+    for (const { running, cachedTo, parts } of this.#loads.values()) {
       const other = running.sequence.chain.words;
-      if (block < here || block >= parts[parts.length - 1].to) continue;
+      if (block < cachedTo || block >= parts[parts.length - 1].to) continue;
       let same = true;
       for (let i = 0; i < digestWords; i++) same &&= other[at + i] === words[at + i];
       if (same) return true;
@@ -211,14 +213,14 @@ export class PrefixLoads<S extends RunningRequest> {
     return part !== undefined;
   }
 
-  /** A source has finished: the chain's blocks before `to` are here, if those before its part are. False when it was not expected. */
+  /** A source has finished: its part of the chain has arrived up to `to`. False when it was not expected. */
   arrive(id: RequestId, source: LoadSource, to: number): boolean {
     const load = this.#loads.get(id);
     const part = this.#expected(load, source);
     if (load === undefined || part === undefined) return false;
     part.arrivedTo = Math.max(part.from, Math.min(to, part.to));
-    if (!hasStarted(load)) this.#take(load);
-    else if (part.arrivedTo < Math.min(part.to, load.running.sequence.arriving?.blocks ?? 0)) load.useless = true;
+    if (!hasStarted(load)) this.#cacheArrived(load);
+    else if (part.arrivedTo < Math.min(part.to, load.running.sequence.arriving?.blocks ?? 0)) load.isAbandoned = true;
     return true;
   }
 
@@ -226,13 +228,8 @@ export class PrefixLoads<S extends RunningRequest> {
     return load?.parts.find((part) => part.source === source && part.arrivedTo === undefined);
   }
 
-  /** The source has failed: what it has not sent will not arrive. */
-  lost(source: LoadSource): void {
-    for (const { running } of [...this.#loads.values()]) this.arrive(running.id, source, 0);
-  }
-
-  /** Commits blocks up to the first gap. Blocks behind a gap are useless. */
-  #take(load: Load<S>): void {
+  /** Caches arrived blocks up to the first gap. Blocks behind a gap are not used. */
+  #cacheArrived(load: Load<S>): void {
     const { parts } = load;
     while (parts.length > 0 && parts[0].arrivedTo !== undefined) {
       const { source, to, arrivedTo } = parts[0];
@@ -245,77 +242,79 @@ export class PrefixLoads<S extends RunningRequest> {
   }
 
   #fill(load: Load<S>, source: LoadSource, to: number): void {
-    if (to <= load.here) return;
-    load.buffer.fill(load.here, to, source === 'ssd' ? source : 'instance');
-    load.here = to;
+    if (to <= load.cachedTo) return;
+    load.buffer.fill(load.cachedTo, to, source === 'ssd' ? source : 'instance');
+    load.cachedTo = to;
   }
 
-  /** Blocks that the requests of a starting step wait for. */
+  /** Blocks that the starting step waits for. */
   awaited(nowUs: number, requests: readonly S[]): readonly AwaitedBlocks[] {
-    if (this.#loads.size === 0 || this.#start === undefined) return nothing;
+    if (this.#loads.size === 0 || this.#aheadOfUse === undefined) return nothing;
     return requests.flatMap(({ id, sequence: { arriving } }, place): readonly AwaitedBlocks[] => {
       const load = this.#loads.get(id);
       if (arriving === undefined) return [];
-      if (load === undefined || load.useless) return [{ place, id, sources: undefined, withinUs: 0 }];
-      const coming = load.parts.filter(({ from, arrivedTo }) => from < arriving.blocks && arrivedTo === undefined);
+      if (load === undefined || load.isAbandoned) return [{ place, id, sources: undefined, withinUs: 0 }];
+      const missing = load.parts.filter(({ from, arrivedTo }) => from < arriving.blocks && arrivedTo === undefined);
       const [arrivesUs, patienceUs] = [load.arrivesUs, load.untilUs].map((us) => Math.max(0, us - nowUs));
-      const withinUs = this.#start?.withinUs(requests.length, arrivesUs, patienceUs) ?? patienceUs;
-      return [{ place, id, sources: coming.map(({ source }) => source), withinUs }];
+      const withinUs = this.#aheadOfUse?.waitUsMax(requests.length, arrivesUs, patienceUs) ?? patienceUs;
+      return [{ place, id, sources: missing.map(({ source }) => source), withinUs }];
     });
   }
 
-  /** A step ran the request behind blocks on their way. @param answered all of them arrived */
-  ran(running: S, answered: boolean): void {
+  /** A step ran the request ahead of use. @param arrived all of its blocks arrived */
+  stepRan(running: S, arrived: boolean): void {
     const load = this.#loads.get(running.id);
     if (load === undefined)
-      throw new Error(`Prefix loads broken: request ${running.id} runs behind blocks that no source sends`);
-    if (answered) this.#settle(load);
-    else this.#giveUp(load);
+      throw new Error(`Prefix loads broken: request ${running.id} has started ahead of blocks that no source sends`);
+    if (arrived) this.#complete(load);
+    else this.#abandon(load);
   }
 
   /** Between two steps: the blocks have arrived, or never will. */
   #resolve(load: Load<S>): void {
     const { blocks = 0 } = load.running.sequence.arriving ?? {};
-    const here = load.parts.every(({ from, to, arrivedTo = 0 }) => Math.min(to, blocks) <= Math.max(from, arrivedTo));
-    if (load.useless) this.#giveUp(load);
-    else if (here) this.#settle(load);
+    const isComplete = load.parts.every(
+      ({ from, to, arrivedTo = 0 }) => Math.min(to, blocks) <= Math.max(from, arrivedTo),
+    );
+    if (load.isAbandoned) this.#abandon(load);
+    else if (isComplete) this.#complete(load);
   }
 
-  /** All blocks that the request runs behind are here. */
-  #settle(load: Load<S>): void {
-    const { running, parts, here } = load;
+  /** All blocks that the request started ahead of have arrived. */
+  #complete(load: Load<S>): void {
+    const { running, parts, cachedTo } = load;
     const blocks = running.sequence.arriving?.blocks ?? 0;
     for (const { source, to } of parts) this.#fill(load, source, Math.min(to, blocks));
-    this.#context.scheduler.arrived(running.sequence, here);
+    this.#context.scheduler.arrived(running.sequence, cachedTo);
     this.#stop(load);
     this.#close(load);
   }
 
-  /** The missing blocks are computed. */
-  #giveUp(load: Load<S>): void {
+  /** The missing blocks are computed instead. */
+  #abandon(load: Load<S>): void {
     this.#stop(load);
     const started = hasStarted(load);
     this.#close(load);
     if (started) this.#context.scheduler.recompute(load.running.sequence);
   }
 
-  /** The request starts: with the blocks that are here, or behind those on their way. */
+  /** The request starts: with the blocks that have arrived, or ahead of use. */
   started(running: S): void {
-    if (running.sequence.arriving === undefined) this.drop(running);
+    if (running.sequence.arriving === undefined) this.cancel(running);
   }
 
-  /** The load ends: the request starts with the blocks that are here, or has left. */
-  drop({ id, sequence }: S): void {
+  /** The load ends: the request starts with the blocks that have arrived, or has left. */
+  cancel({ id, sequence }: S): void {
     this.#pending.delete(sequence);
     const load = this.#loads.get(id);
     if (load === undefined) return;
     this.#stop(load);
     // A step reads the blocks: they stay until it has ended.
-    if (hasStarted(load) && sequence.planned > 0) load.useless = true;
+    if (hasStarted(load) && sequence.planned > 0) load.isAbandoned = true;
     else this.#close(load);
   }
 
-  /** Cancels what is still read or sent. */
+  /** Cancels the parts that have not arrived. */
   #stop(load: Load<S>): void {
     for (const part of load.parts) if (part.arrivedTo === undefined) this.#sources.cancel(load.running, part);
     for (const part of load.parts) part.arrivedTo ??= 0;
@@ -328,16 +327,16 @@ export class PrefixLoads<S extends RunningRequest> {
     buffer.close();
   }
 
-  /** Throws unless every load has a buffer for its blocks, and a request that waits or runs behind them. */
+  /** Throws unless every load has a buffer for its blocks, and a request that waits for them or has started ahead of use. */
   check(): void {
     for (const load of this.#loads.values()) {
-      const { running, buffer, here, parts } = load;
+      const { running, buffer, cachedTo, parts } = load;
       const to = parts.at(-1)?.to ?? 0;
       const { state, loading, arriving } = running.sequence;
-      const waits = state === 'waiting' && loading !== (arriving !== undefined) && here < to;
+      const waits = state === 'waiting' && loading !== (arriving !== undefined) && cachedTo < to;
       if (!(waits || hasStarted(load)) || buffer.blocks !== to)
         throw new Error(
-          `Prefix loads broken: request ${running.id} has ${here} of ${to} blocks, room for ${buffer.blocks}`,
+          `Prefix loads broken: request ${running.id} has ${cachedTo} of ${to} blocks, and a buffer up to ${buffer.blocks}`,
         );
     }
     for (const [{ state, arrival }] of this.#pending)
@@ -347,30 +346,30 @@ export class PrefixLoads<S extends RunningRequest> {
 
 const nothing: readonly AwaitedBlocks[] = [];
 
-/** The request runs behind blocks on their way. */
+/** The request has started ahead of use. */
 function hasStarted<S extends RunningRequest>({ running: { sequence } }: Load<S>): boolean {
   return sequence.state === 'running' && sequence.arriving !== undefined;
 }
 
 /** End of the blocks that all sources have begun to send; undefined: a source has not begun, or there are none. */
-function announced<S>({ here, parts }: Load<S>): number | undefined {
-  let end = here;
+function announced<S>({ cachedTo, parts }: Load<S>): number | undefined {
+  let end = cachedTo;
   for (const { to, announcedTo } of parts) {
     if (announcedTo === undefined) return undefined;
     end = Math.max(end, Math.min(to, announcedTo));
     if (announcedTo < to) break;
   }
-  return end > here ? end : undefined;
+  return end > cachedTo ? end : undefined;
 }
 
-/** The part of each offer beyond those before it. */
-function partsBeyond(own: number, offers: readonly PrefixOffer[], blocksMax: number): Part[] {
+/** The part of each holder beyond those before it. */
+function partsBeyond(own: number, holders: readonly PrefixHolder[], blocksMax: number): Part[] {
   const parts: Part[] = [];
   let from = own;
-  for (const offer of offers) {
-    const to = Math.min(offer.to, blocksMax);
+  for (const holder of holders) {
+    const to = Math.min(holder.to, blocksMax);
     if (to <= from) continue;
-    parts.push({ source: offer.source, from, to, announcedTo: undefined, arrivedTo: undefined });
+    parts.push({ source: holder.source, from, to, announcedTo: undefined, arrivedTo: undefined });
     from = to;
   }
   return parts;

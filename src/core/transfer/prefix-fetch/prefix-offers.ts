@@ -11,8 +11,8 @@ import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 import type { PrefixSends } from './prefix-sends.ts';
 import { ReplicationWorth } from './replication-worth.ts';
 
-/** While so many prefixes are being sent, nothing is offered, so that computation is not delayed. */
-const leavingMax = 4;
+/** While so many prefixes are being sent, nothing is offered, so that sends do not delay computation. */
+const sendsMax = 4;
 
 /**
  * A prefix is offered when its prompt is computed, so that it survives its instance, and when its request ends, with the blocks of its output.
@@ -23,8 +23,8 @@ export class PrefixOffers {
   readonly #sends: Pick<PrefixSends, 'size'>;
   readonly #worth = new ReplicationWorth();
   #stores: readonly Store[] = [];
-  /** When a store has fetched a prefix, by store and name. */
-  readonly #asked = new Map<string, number>();
+  /** Start of each fetch by a store, by store and id. */
+  readonly #fetchStartUs = new Map<string, number>();
 
   constructor(
     context: InstanceContext<Identified, RunningRequest>,
@@ -43,7 +43,7 @@ export class PrefixOffers {
 
   /** Offers the computed blocks of the request, which are cached here. */
   offer({ id, sequence }: RunningRequest): void {
-    if (this.#stores.length === 0 || this.#sends.size >= leavingMax) return;
+    if (this.#stores.length === 0 || this.#sends.size >= sendsMax) return;
     const blocks = computedBlocks(sequence, this.#context.config.blockTokens);
     if (blocks <= sequence.offeredBlocks || !this.#worth.isWorth(blocks, this.#computeUs(blocks))) return;
     sequence.offeredBlocks = blocks;
@@ -62,23 +62,23 @@ export class PrefixOffers {
     });
   }
 
-  /** A store fetches a prefix that it was offered, or an instance one for a request. */
-  asked(nowUs: number, to: InstanceIndex, name: RequestId): void {
-    if (this.#stores.some(({ instance }) => instance === to)) this.#asked.set(keyOf(to, name), nowUs);
+  /** A fetch of a cached prefix has started; only fetches by stores are timed. */
+  fetchStarted(nowUs: number, to: InstanceIndex, id: RequestId): void {
+    if (this.#stores.some(({ instance }) => instance === to)) this.#fetchStartUs.set(keyOf(to, id), nowUs);
   }
 
-  /** So many blocks have been sent, or none. */
-  left(nowUs: number, to: InstanceIndex, name: RequestId, blocks: number): void {
-    const key = keyOf(to, name);
-    const askedUs = this.#asked.get(key);
-    if (askedUs === undefined) return;
-    this.#asked.delete(key);
-    this.#worth.copied(blocks, nowUs - askedUs);
+  /** A fetch has ended. @param blocks number of blocks sent */
+  fetchEnded(nowUs: number, to: InstanceIndex, id: RequestId, blocks: number): void {
+    const key = keyOf(to, id);
+    const startUs = this.#fetchStartUs.get(key);
+    if (startUs === undefined) return;
+    this.#fetchStartUs.delete(key);
+    this.#worth.copied(blocks, nowUs - startUs);
   }
 }
 
-function keyOf(to: InstanceIndex, name: RequestId): string {
-  return `${to} ${name}`;
+function keyOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
 }
 
 /** Full blocks whose digests are known. */
@@ -88,6 +88,6 @@ function computedBlocks({ computed, chain }: Sequence, blockTokens: number): num
 
 /** Rendezvous hashing by the first block: few prefixes change stores when a store joins or leaves. */
 function storeOf(stores: readonly Store[], { words }: BlockChain): InstanceIndex {
-  const lotOf = ({ key }: Store): number => scramble(scramble(key) ^ words[0]) >>> 0;
-  return stores.reduce((best, store) => (lotOf(store) > lotOf(best) ? store : best)).instance;
+  const weightOf = ({ key }: Store): number => scramble(scramble(key) ^ words[0]) >>> 0;
+  return stores.reduce((best, store) => (weightOf(store) > weightOf(best) ? store : best)).instance;
 }

@@ -1,4 +1,4 @@
-// Prefixes that are sent to other instances: their blocks are pinned until they have been sent.
+// Prefixes that are being sent to other instances: their blocks are pinned until they have been sent.
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
@@ -10,14 +10,14 @@ import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
 /** The blocks of a chain from `from` on, of some layers or all. */
-export interface PrefixOrder {
+export interface PrefixSlice {
   readonly chain: BlockChain;
   readonly from: number;
   readonly range?: LayerRange | undefined;
 }
 
 interface Sending {
-  readonly held: PinnedPrefix;
+  readonly pinned: PinnedPrefix;
   readonly blocks: number;
 }
 
@@ -41,17 +41,18 @@ export class PrefixSends {
   }
 
   /** Sends a prefix. False when it is being sent already. */
-  send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
+  send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixSlice): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
-    const held = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#context.scheduler) : undefined;
-    if (held === undefined) {
+    const pinned = this.#has(range) ? pinPrefix(this.#cache, chain, from, this.#context.scheduler) : undefined;
+    if (pinned === undefined) {
       this.#context.emit({ kind: 'send', to, message: { kind: 'prefixMissing', id } });
       return true;
     }
-    const { blocks } = held;
-    this.#sending.set(key, { held, blocks: blocks - from });
-    const pages = this.#context.config.contents !== undefined ? { pages: this.#ofRange(held.pages(from), range) } : {};
+    const { blocks } = pinned;
+    this.#sending.set(key, { pinned, blocks: blocks - from });
+    const pages =
+      this.#context.config.contents !== undefined ? { pages: this.#ofRange(pinned.pages(from), range) } : {};
     const tokens = (blocks - from) * this.#cache.blockTokens;
     this.#context.emit({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
     return true;
@@ -87,11 +88,11 @@ export class PrefixSends {
     if (sending === undefined) return false;
     this.#sending.delete(key);
     this.blocks += sending.blocks;
-    sending.held.close();
+    sending.pinned.close();
     return true;
   }
 
-  /** The receiver does not need it any more. False when it was not being sent. */
+  /** The receiver no longer needs it. False when it was not being sent. */
   stop(to: InstanceIndex, id: RequestId): boolean {
     const blocks = this.blocksOf(to, id);
     if (!this.sent(to, id)) return false;

@@ -1,4 +1,4 @@
-// Prefixes that a store fetches from the instances that offer them, as far as it lacks them.
+// The prefixes that a store fetches from the instances that offer them, as far as it lacks them.
 
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockCache } from '../../kvcache/block-cache.ts';
@@ -12,12 +12,12 @@ import type { LoadPart } from './prefix-loads.ts';
 interface Offer {
   readonly from: InstanceIndex;
   readonly chain: BlockChain;
-  /** Blocks that have been fetched of it: if they are evicted, there is no room for all of it. */
-  readonly taken: number;
+  /** Number of leading blocks fetched before: if they are evicted meanwhile, memory is too short for the prefix. */
+  readonly fetched: number;
 }
 
 /** Blocks `own..to` of the chain are being fetched. */
-interface Take extends Offer {
+interface Fetch extends Offer {
   readonly buffer: PrefixReceiveBuffer;
   readonly own: number;
   readonly to: number;
@@ -25,11 +25,11 @@ interface Take extends Offer {
 }
 
 /** Maximum number of fetches at once, and of waiting offers. */
-const takesMax = 4;
+const fetchesMax = 4;
 const offersMax = 64;
 /** Maximum blocks of one fetch, and its share of host memory; the rest of a longer prefix follows. */
-const takeBlocksMax = 32;
-const takeShare = 1 / 8;
+const fetchBlocksMax = 32;
+const fetchShare = 1 / 8;
 /** Patience from the start of a fetch on. After a fetch that took longer, the patience doubles, up to the maximum. */
 const patienceUsMin = 10_000_000;
 const patienceUsMax = 120_000_000;
@@ -38,12 +38,12 @@ const patienceUsMax = 120_000_000;
 interface PeerSources {
   /** Answered by `arrive`. */
   fetchFrom(
-    name: RequestId,
+    id: RequestId,
     chain: BlockChain,
     part: LoadPart & { source: InstanceIndex },
     buffer: PrefixReceiveBuffer,
   ): void;
-  cancelFrom(name: RequestId, source: InstanceIndex): void;
+  cancelFrom(id: RequestId, source: InstanceIndex): void;
 }
 
 export class PrefixStore {
@@ -51,11 +51,12 @@ export class PrefixStore {
   readonly #context: InstanceContext<Identified, RunningRequest>;
   readonly #sources: PeerSources;
   #offers: Offer[] = [];
-  readonly #takes = new Map<RequestId, Take>();
-  #names = 0;
+  readonly #fetches = new Map<RequestId, Fetch>();
+  #fetchNumber = 0;
   #patienceUs = patienceUsMin;
-  /** Blocks fetched, and offers declined for want of room or time. */
+  /** Blocks fetched. */
   blocks = 0;
+  /** Offers declined because memory or time was short. */
   declined = 0;
 
   constructor(context: InstanceContext<Identified, RunningRequest>, sources: PeerSources) {
@@ -66,91 +67,93 @@ export class PrefixStore {
 
   /** Prefixes that are being fetched. */
   get size(): number {
-    return this.#takes.size;
+    return this.#fetches.size;
   }
 
   /** When the patience for a fetch ends. */
   get nextUs(): number {
     let nextUs = Number.POSITIVE_INFINITY;
-    for (const { untilUs } of this.#takes.values()) nextUs = Math.min(nextUs, untilUs);
+    for (const { untilUs } of this.#fetches.values()) nextUs = Math.min(nextUs, untilUs);
     return nextUs;
   }
 
   /** Returns why the offer is ignored. */
   offered(from: InstanceIndex, { blocks, words }: BlockChain): string | undefined {
     const { lower } = this.#cache;
-    if (lower === undefined) return 'there is no memory for what others have';
+    if (lower === undefined) return 'the store has no memory below the pool';
     // The offer shows that the prefix is in use.
     lower.touch({ blocks, words }, blocks);
     if (this.#offers.length >= offersMax) {
       this.declined++;
       return `${offersMax} offers wait`;
     }
-    this.#offers.push({ from, chain: { blocks, words }, taken: 0 });
+    this.#offers.push({ from, chain: { blocks, words }, fetched: 0 });
     return undefined;
   }
 
-  /** Gives up fetches that take too long, and starts those of waiting offers, as far as there is room. */
+  /** Cancels fetches that take too long, and starts those of waiting offers, as far as memory allows. */
   advance(nowUs: number): void {
-    if (this.#takes.size > 0)
-      for (const [name, take] of [...this.#takes]) if (take.untilUs <= nowUs) this.#giveUp(name, take);
+    if (this.#fetches.size > 0)
+      for (const [id, fetch] of [...this.#fetches]) if (fetch.untilUs <= nowUs) this.#abandon(id, fetch);
     if (this.#offers.length > 0)
-      this.#offers = this.#offers.filter((offer) => this.#takes.size >= takesMax || !this.#begin(nowUs, offer));
+      this.#offers = this.#offers.filter((offer) => this.#fetches.size >= fetchesMax || !this.#begin(nowUs, offer));
   }
 
-  /** False: another fetch brings its first block. */
-  #begin(nowUs: number, { from, chain, taken }: Offer): boolean {
+  /** False: another fetch is loading its first missing block. */
+  #begin(nowUs: number, { from, chain, fetched }: Offer): boolean {
     const { lower } = this.#cache;
     const own = lower?.inHostOrOnSsd(chain, 0, chain.blocks) ?? chain.blocks;
-    if (lower === undefined || own >= chain.blocks || own < taken) return true;
+    if (lower === undefined || own >= chain.blocks || own < fetched) return true;
     if (lower.host.contains(chain.words, own * digestWords)) return false;
-    const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
+    const most = Math.min(fetchBlocksMax, Math.max(1, Math.floor(lower.host.capacity * fetchShare)));
     const to = Math.min(chain.blocks, own + most);
     const buffer = receivePrefix(this.#cache, chain, own, to, this.#context.scheduler);
     if (buffer === undefined) {
       this.declined++;
       return true;
     }
-    // Request ids have no blanks. The incarnation tells takes apart from those of the store before it restarted.
-    const name = `take ${this.#context.config.incarnation ?? 0}.${++this.#names}`;
-    this.#takes.set(name, { from, chain, taken, buffer, own, to, untilUs: nowUs + this.#patienceUs });
-    this.#sources.fetchFrom(name, chain, { source: from, from: own, to }, buffer);
+    // Request ids have no blanks. The incarnation distinguishes fetches from those before a restart of the store.
+    const id = `fetch ${this.#context.config.incarnation ?? 0}.${++this.#fetchNumber}`;
+    this.#fetches.set(id, { from, chain, fetched, buffer, own, to, untilUs: nowUs + this.#patienceUs });
+    this.#sources.fetchFrom(id, chain, { source: from, from: own, to }, buffer);
     return true;
   }
 
   /** The fetch has ended, with the blocks before `to`. False when it was not expected. */
-  arrive(name: RequestId, source: InstanceIndex, to: number): boolean {
-    const take = this.#takes.get(name);
-    if (take === undefined || take.from !== source) return false;
-    const arrivedTo = Math.min(to, take.to);
-    if (arrivedTo > take.own) {
-      take.buffer.fill(take.own, arrivedTo, 'instance');
-      this.blocks += arrivedTo - take.own;
+  arrive(id: RequestId, source: InstanceIndex, to: number): boolean {
+    const fetch = this.#fetches.get(id);
+    if (fetch === undefined || fetch.from !== source) return false;
+    const arrivedTo = Math.min(to, fetch.to);
+    if (arrivedTo > fetch.own) {
+      fetch.buffer.fill(fetch.own, arrivedTo, 'instance');
+      this.blocks += arrivedTo - fetch.own;
     }
-    this.#close(name, take);
-    if (arrivedTo < take.to) return true;
+    this.#close(id, fetch);
+    if (arrivedTo < fetch.to) return true;
     this.#patienceUs = Math.max(patienceUsMin, this.#patienceUs / 2);
-    if (take.to < take.chain.blocks) this.#offers.unshift({ from: take.from, chain: take.chain, taken: take.to });
+    if (fetch.to < fetch.chain.blocks)
+      this.#offers.unshift({ from: fetch.from, chain: fetch.chain, fetched: fetch.to });
     return true;
   }
 
-  #giveUp(name: RequestId, take: Take): void {
-    this.#sources.cancelFrom(name, take.from);
-    this.#close(name, take);
+  #abandon(id: RequestId, fetch: Fetch): void {
+    this.#sources.cancelFrom(id, fetch.from);
+    this.#close(id, fetch);
     this.declined++;
     this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
   }
 
-  #close(name: RequestId, { buffer }: Take): void {
-    this.#takes.delete(name);
+  #close(id: RequestId, { buffer }: Fetch): void {
+    this.#fetches.delete(id);
     buffer.close();
   }
 
   /** Throws unless every fetch has a buffer for its blocks. */
   check(): void {
-    if (this.#takes.size > takesMax) throw new Error(`Store broken: ${this.#takes.size} prefixes come at once`);
-    for (const [name, { buffer, own, to }] of this.#takes)
+    if (this.#fetches.size > fetchesMax)
+      throw new Error(`Store broken: ${this.#fetches.size} prefixes are fetched at once`);
+    for (const [id, { buffer, own, to }] of this.#fetches)
       if (buffer.blocks !== to || own >= to)
-        throw new Error(`Store broken: ${name} has ${own} of ${to} blocks, room for ${buffer.blocks}`);
+        throw new Error(`Store broken: ${id} has ${own} of ${to} blocks, and a buffer up to ${buffer.blocks}`);
   }
 }

@@ -1,9 +1,9 @@
-// Decides whether a prefix is worth copying to a store: computing it again must take longer than fetching it.
+// Decides whether a prefix is worth copying to a store: recomputing it must take longer than fetching it.
 
 /** Weight of the newest copy in the mean. */
 const newShare = 1 / 4;
-/** One in so many prefixes that are not worth it is copied all the same, because times learned under load may change. */
-const anyhowEach = 16;
+/** One in so many prefixes that are not worth it is copied in any case: times learned under load may change. */
+const probeEach = 16;
 
 /** A fetch takes about as long as the copy to the store took. Before the first copy, every prefix is worth it. */
 export class ReplicationWorth {
@@ -14,10 +14,10 @@ export class ReplicationWorth {
   isWorth(blocks: number, computeUs: number): boolean {
     if (this.#usPerBlock === undefined || this.#usPerBlock * blocks < computeUs) return true;
     this.#refused++;
-    return this.#refused % anyhowEach === 0;
+    return this.#refused % probeEach === 0;
   }
 
-  /** So many blocks have been copied in this time, waiting included. */
+  /** Learns from a copy: so many blocks in this time, waiting included. */
   copied(blocks: number, us: number): void {
     if (blocks === 0) return;
     const usPerBlock = us / blocks;

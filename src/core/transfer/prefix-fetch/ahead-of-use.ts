@@ -1,13 +1,13 @@
-// Whether a request may start while its prefix is still on its way: a step that waits for it delays every request in it.
+// Whether a request starts ahead of use, while its prefix is in transit: a step that waits for blocks delays all of its requests.
 
 import type { Sequence } from '../../scheduler/batching/sequence.ts';
 import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
-/** A step waits this much longer than predicted, before the other requests in it matter more. */
+/** A step with other requests waits at most this much longer than twice the prediction. */
 const graceUs = 100_000;
 
-export class EarlyStart {
+export class AheadOfUse {
   readonly #context: InstanceContext<Identified, RunningRequest>;
 
   constructor(context: InstanceContext<Identified, RunningRequest>) {
@@ -15,10 +15,10 @@ export class EarlyStart {
   }
 
   /**
-   * True immediately for a request that is alone. Beside others, once its first chunk takes as long as the rest of its prefix: each layer then
-   * arrives no later than the chunk needs it.
+   * A request that is alone starts immediately. Beside others it starts once its first chunk takes as long as the rest of its prefix: each
+   * layer then arrives before the chunk needs it.
    */
-  may(sequence: Sequence, blocks: number, arrivesUs: number): boolean {
+  mayStart(sequence: Sequence, blocks: number, arrivesUs: number): boolean {
     const { scheduler, config } = this.#context;
     const { running, waiting } = scheduler;
     const isAlone = running.length === 0 && waiting.every((other) => other === sequence || other.loading);
@@ -30,8 +30,8 @@ export class EarlyStart {
     return arrivesUs <= Math.min(chunkUs, config.limits.stepUsPrefill);
   }
 
-  /** How long a step of so many requests waits for blocks that are predicted to arrive in `arrivesUs`, and are given up in `patienceUs`. */
-  withinUs(requests: number, arrivesUs: number, patienceUs: number): number {
+  /** Maximum time that a step of so many requests waits for blocks that are predicted to arrive in `arrivesUs`. @param patienceUs time until they are computed instead */
+  waitUsMax(requests: number, arrivesUs: number, patienceUs: number): number {
     return requests === 1 ? patienceUs : Math.min(patienceUs, 2 * arrivesUs + graceUs);
   }
 }

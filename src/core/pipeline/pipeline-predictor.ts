@@ -1,4 +1,4 @@
-// Predicts the time of a pipelined prefill (Mooncake, section 5.1).
+// Predicts the time of a prefill by a pipeline group (Mooncake, section 5.1).
 
 import { type LayerRange, rangeAt, type StepPredictor } from '../protocol/step-shape.ts';
 
@@ -16,7 +16,7 @@ export interface PipelinePlan {
 /** A prompt for a group. */
 export interface GroupPrompt {
   readonly tokens: number;
-  /** Leading tokens that all members have cached. */
+  /** Leading tokens that all members have cached or receive. */
   readonly cachedTokens: number;
   readonly members: number;
   /** Other prefills that wait at the members. */
@@ -26,26 +26,26 @@ export interface GroupPrompt {
 /** Members with their layers. */
 export interface PipelineMembers {
   /** (members) */
-  readonly prefills: readonly PipelinedPrefill[];
-  /** (members): how many layers each runs; undefined: as many. */
+  readonly predictors: readonly PipelinePredictor[];
+  /** (members): number of layers of each; undefined: equal shares. */
   readonly layers: readonly number[] | undefined;
 }
 
 /** Times of the steps of a range of layers, and of the transfers between members. */
 export interface PipelineTimes {
   readonly steps: Pick<StepPredictor, 'predictStageUs'>;
-  /** Of the model. */
+  /** Layers of the model. */
   readonly layers: number;
   readonly chunkTokensMax: number;
-  /** Until the activations of a chunk are at the next member. */
+  /** Until the next member has the activations of a chunk. */
   readonly hopUs: (tokens: number) => number;
-  /** Time of another step that the first chunk waits for at a member. */
+  /** Time of a step of other requests that the first chunk waits for at a member. */
   readonly othersUs: number;
   readonly chunkTokensMin?: number;
 }
 
 /** Predictions for instances of one kind. */
-export class PipelinedPrefill {
+export class PipelinePredictor {
   readonly #times: PipelineTimes;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
 
@@ -53,7 +53,7 @@ export class PipelinedPrefill {
     this.#times = times;
   }
 
-  /** Of the model. */
+  /** Layers of the model. */
   get layers(): number {
     return this.#times.layers;
   }
@@ -67,27 +67,27 @@ export class PipelinedPrefill {
 
   /** For members of this kind alone. */
   plan(prompt: GroupPrompt): PipelinePlan {
-    return planTogether({ prefills: Array.from({ length: prompt.members }, () => this), layers: undefined }, prompt);
+    return planGroup({ predictors: Array.from({ length: prompt.members }, () => this), layers: undefined }, prompt);
   }
 
-  /** Tries chunks of half the size each time. Smaller chunks end earlier, but are more work, for which others wait. */
-  planFor(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
+  /** Halves the chunk each time. Smaller chunks end earlier, but are more work, which delays other prompts. */
+  planFor(group: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
     const { chunkTokensMax, chunkTokensMin = chunkTokensMinDefault } = this.#times;
-    const ranges = rangesOf(team);
+    const ranges = rangesOf(group);
     let best: PipelinePlan | undefined;
     const costUs = ({ prefillUs, workUs }: PipelinePlan) => prefillUs + prompt.others * workUs;
     for (let chunk = chunkTokensMax; best === undefined || chunk >= chunkTokensMin; chunk = Math.floor(chunk / 2)) {
-      const plan = this.#with(chunk, prompt, team.prefills, ranges);
+      const plan = this.#planWith(chunk, prompt, group.predictors, ranges);
       if (best === undefined || costUs(plan) < costUs(best)) best = plan;
     }
     return best;
   }
 
   /** A member begins a chunk when it has computed the one before, and when the member before it has computed this one. */
-  #with(
+  #planWith(
     chunkTokens: number,
     { tokens, cachedTokens, others }: GroupPrompt,
-    prefills: readonly PipelinedPrefill[],
+    predictors: readonly PipelinePredictor[],
     ranges: readonly LayerRange[],
   ): PipelinePlan {
     const shape = this.#shape;
@@ -100,11 +100,11 @@ export class PipelinedPrefill {
       shape.rows = rows;
       shape.keyRows = rows * from + (rows * (rows + 1)) / 2;
       shape.logitRows = Number(from + rows === tokens);
-      const comesAfterUs = hopUs(rows) + (from === cachedTokens && others > 0 ? othersUs : 0);
+      const arrivalUs = hopUs(rows) + (from === cachedTokens && others > 0 ? othersUs : 0);
       for (let index = 0; index < members; index++) {
-        const us = prefills[index].#times.steps.predictStageUs(shape, ranges[index]);
-        const comesUs = index === 0 ? 0 : endsUs[index - 1] + comesAfterUs;
-        endsUs[index] = Math.max(endsUs[index], comesUs) + us;
+        const us = predictors[index].#times.steps.predictStageUs(shape, ranges[index]);
+        const arrivesUs = index === 0 ? 0 : endsUs[index - 1] + arrivalUs;
+        endsUs[index] = Math.max(endsUs[index], arrivesUs) + us;
         workUs[index] = workUs[index] + us;
       }
     }
@@ -112,11 +112,11 @@ export class PipelinedPrefill {
   }
 }
 
-/** The first member gives the maximum chunk and the transfer times. */
-export function planTogether(team: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
-  return team.prefills[0].planFor(team, prompt);
+/** The maximum chunk and the transfer times are those of the first member. */
+export function planGroup(group: PipelineMembers, prompt: GroupPrompt): PipelinePlan {
+  return group.predictors[0].planFor(group, prompt);
 }
 
-function rangesOf({ prefills: { length: stages }, layers }: PipelineMembers): readonly LayerRange[] {
+function rangesOf({ predictors: { length: stages }, layers }: PipelineMembers): readonly LayerRange[] {
   return Array.from({ length: stages }, (_, index) => rangeAt(index, stages, layers));
 }
