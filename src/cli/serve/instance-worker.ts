@@ -5,6 +5,7 @@ import { createTokenInstance } from '../../core/instance/token-instance.ts';
 import { pagesFor } from '../../core/kvcache/layer-groups.ts';
 import type { RequestId } from '../../core/protocol/ids.ts';
 import { batchLimits } from '../../core/scheduler/executor/token-limits.ts';
+import type { HandOffConfig } from '../../core/transfer/hand-off/hand-offs.ts';
 import { Engine } from '../../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
 import type { LayerSpan } from '../../graph/pipeline-stage.ts';
@@ -88,12 +89,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadEndpoint)
     queueMax: Number.MAX_SAFE_INTEGER,
     // Block ids cannot be forged without the key.
     ...{ root, hashKey },
-    handOff: {
-      layerWise: settings.sendsAtEnd !== true,
-      receiveTokens: 0,
-      receivePages,
-      rechecksAdmission: settings.rechecksAdmission,
-    },
+    handOff: handOffOf(settings, receivePages),
     incarnation: data.incarnation,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ aheadOfUse: aheadOfUse(settings, backend), ssdReadUs: tiers?.live.readUs },
@@ -138,6 +134,10 @@ function createPipeline(
       ? createTransfer()
       : undefined;
   return new PipelineRunner(sliced, () => opened ?? createTransfer());
+}
+
+function handOffOf({ sendsAtEnd, rechecksAdmission }: InstanceSettings, receivePages: number): HandOffConfig {
+  return { layerWise: sendsAtEnd !== true, receiveTokens: 0, receivePages, rechecksAdmission };
 }
 
 /** Pages of the reference backend belong to its thread. */

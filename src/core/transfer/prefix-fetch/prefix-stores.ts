@@ -94,7 +94,7 @@ export class PrefixStore {
   /** Cancels fetches that take too long, and starts those of waiting offers, as far as memory allows. */
   advance(nowUs: number): void {
     if (this.#fetches.size > 0)
-      for (const [id, fetch] of [...this.#fetches]) if (fetch.untilUs <= nowUs) this.#abandon(id, fetch);
+      for (const [id, current] of [...this.#fetches]) if (current.untilUs <= nowUs) this.#abandon(id, current);
     if (this.#offers.length > 0)
       this.#offers = this.#offers.filter((offer) => this.#fetches.size >= fetchesMax || !this.#begin(nowUs, offer));
   }
@@ -121,24 +121,24 @@ export class PrefixStore {
 
   /** The fetch has ended, with the blocks before `to`. False when it was not expected. */
   arrive(id: RequestId, source: InstanceIndex, to: number): boolean {
-    const fetch = this.#fetches.get(id);
-    if (fetch === undefined || fetch.from !== source) return false;
-    const arrivedTo = Math.min(to, fetch.to);
-    if (arrivedTo > fetch.own) {
-      fetch.buffer.fill(fetch.own, arrivedTo, 'instance');
-      this.blocks += arrivedTo - fetch.own;
+    const current = this.#fetches.get(id);
+    if (current === undefined || current.from !== source) return false;
+    const arrivedTo = Math.min(to, current.to);
+    if (arrivedTo > current.own) {
+      current.buffer.fill(current.own, arrivedTo, 'instance');
+      this.blocks += arrivedTo - current.own;
     }
-    this.#close(id, fetch);
-    if (arrivedTo < fetch.to) return true;
+    this.#close(id, current);
+    if (arrivedTo < current.to) return true;
     this.#patienceUs = Math.max(patienceUsMin, this.#patienceUs / 2);
-    if (fetch.to < fetch.chain.blocks)
-      this.#offers.unshift({ from: fetch.from, chain: fetch.chain, fetched: fetch.to });
+    if (current.to < current.chain.blocks)
+      this.#offers.unshift({ from: current.from, chain: current.chain, fetched: current.to });
     return true;
   }
 
-  #abandon(id: RequestId, fetch: Fetch): void {
-    this.#sources.cancelFrom(id, fetch.from);
-    this.#close(id, fetch);
+  #abandon(id: RequestId, current: Fetch): void {
+    this.#sources.cancelFrom(id, current.from);
+    this.#close(id, current);
     this.declined++;
     this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
   }
