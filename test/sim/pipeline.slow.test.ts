@@ -11,7 +11,7 @@ import { counterUniform } from '../../src/util/counter-random.ts';
 import { blockTokens, cluster, config, cost, machine, requestOf, run, traces } from './small-cluster.ts';
 
 const pipeline = { members: 2, tokensOver: 140 };
-/** Steps are short beside the prompts. */
+/** A prompt takes many steps. */
 const limits = { ...machine.limits, tokensMax: 32, stepUsDecoding: 5_000 };
 const instances = cluster({ prefill: 2, decode: 1 });
 
@@ -169,7 +169,7 @@ describe('members that compute at different speeds', () => {
   });
 });
 
-describe('groups beside prompts of their members', () => {
+describe('groups whose members also compute other prompts', () => {
   const instances = cluster({ prefill: 4, decode: 2 }, { blocks: 200, limits });
   const group = { members: 2, tokensOver: 90 };
 

@@ -1,4 +1,4 @@
-// The instances as the router sees them: role, capacity, load, and whether each is up.
+// The router's record of the instances: role, capacity, load, and whether each is up.
 
 import type { InstanceIndex } from '../protocol/ids.ts';
 import type { InstanceRole } from '../protocol/instance-report.ts';

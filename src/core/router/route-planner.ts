@@ -109,7 +109,7 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 
   /**
-   * (instances): 1 where the prompt may be computed; undefined: on every instance. The output has to fit beside the prompt, unless an
+   * (instances): 1 where the prompt may be computed; undefined: on every instance. The output has to fit with the prompt, unless an
    * instance that holds both decodes it. Without decode instances, mixed instances do both.
    */
   #mayCompute(size: RequestSize, holdsAll: Uint8Array | undefined): Uint8Array | undefined {

@@ -113,8 +113,8 @@ export class BorrowWaits {
     for (const [key, { debtor, creditor, incarnation }] of this.#waits) {
       const loan = Number(key.split(' ')[2]);
       const current = nodes[debtor].incarnation;
-      const asks = current?.number === incarnation && current.rmanager.debtor.find(loan)?.state === 'asked';
-      if (asks) waits.set(debtor, creditor);
+      const isWaiting = current?.number === incarnation && current.rmanager.debtor.find(loan)?.state === 'asked';
+      if (isWaiting) waits.set(debtor, creditor);
       else this.#waits.delete(key);
     }
     for (const start of waits.keys()) {

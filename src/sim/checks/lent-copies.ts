@@ -62,7 +62,7 @@ function borrowed({ components }: LengthInstance, creditor: InstanceIndex, at: n
   return { creditor, at, held: undefined };
 }
 
-/** True if the debtor still holds the block and the creditor lends it. A settlement may freeze it meanwhile. */
+/** True if the debtor still holds the block and the creditor lends it. A settlement may have frozen it since. */
 function isHeld(
   { creditor, held }: Borrowed,
   debtor: InstanceIndex,

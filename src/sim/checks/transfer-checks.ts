@@ -82,7 +82,7 @@ export class TransferChecks {
       return;
     }
     const owner = ownerOf(instance, table);
-    // When a request moves in the middle of its output, its last token has no keys yet.
+    // A request that migrates during its decode has no keys of its last token.
     const blocksEnd = Math.min(Math.ceil(end / this.#blockTokens), table.length);
     for (let block = Math.floor(from / this.#blockTokens); block < blocksEnd; block++) {
       const upTo = Math.min(end, (block + 1) * this.#blockTokens);

@@ -95,7 +95,7 @@ export class MessageDelivery {
     return true;
   }
 
-  /** The instance's step has ended: events that arrived meanwhile come first. */
+  /** The instance's step has ended: delivers the deferred events before its end. */
   deliverDeferred(index: InstanceIndex): void {
     for (const event of this.#deferred[index].splice(0)) this.#host.deliverToInstance(index, event);
   }

@@ -110,7 +110,7 @@ export interface SimulationConfig {
   readonly stepListener?: StepListener | undefined;
 }
 
-/** The cluster as each of its parts sees it; a part's own host interface states what it uses besides. */
+/** What every part of the cluster uses of it. The host interface of a part adds what that part alone uses. */
 export interface ClusterHost {
   readonly config: SimulationConfig;
   readonly queue: EventQueue;

@@ -95,7 +95,7 @@ export function requestWorld(seed: number): RequestWorld {
   const prng = new Prng(seed, streams.base);
   const admission = prng.chance(0.3) ? admissionKinds[prng.integer(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
-  // Groups are faster only where steps are short beside prompts.
+  // Groups are faster only where prompts take many steps.
   const groups = new Prng(seed, streams.groups);
   const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
@@ -268,7 +268,7 @@ function withLending({ config, trace }: RequestWorld, prng: Prng): RequestWorld 
   return { config: { ...config, instances, lending, faults }, trace: longer };
 }
 
-/** Extends a prompt by blocks of its own. */
+/** Extends a prompt by blocks that no other prompt has. */
 function withLength(request: TraceRequest, inputTokens: number, blockTokens: number): TraceRequest {
   const { blocks, index } = request;
   const shared = Math.max(0, blocks.length - 2);

@@ -1,4 +1,4 @@
-// A production trace: the effect of cache-aware placement, and of groups for long prompts.
+// A production trace: its state hash, the effect of cache-aware placement, and of groups for long prompts.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -43,5 +43,13 @@ it.skipIf(!existsSync(trace))(
     expect(together.ttftMs.p99).toBeLessThan(0.9 * alone.ttftMs.p99);
     // Their blocks are not lost as cache.
     expect(together.hitRatioBlocks).toBeGreaterThan(0.95 * alone.hitRatioBlocks);
+  },
+);
+
+it.skipIf(!existsSync(trace))(
+  'the whole trace has a fixed state hash: no decision and no time of its run changes unnoticed (needs ../shared/traces)',
+  () => {
+    const { requests, stateHash } = simulate(12_031);
+    expect([requests, stateHash]).toEqual([12_031, '847280a9cd50e654']);
   },
 );

@@ -82,7 +82,7 @@ export function lengthAdmission(
   };
 }
 
-/** The limits that every decode instance keeps: one chunk beside as many sequences as it runs. */
+/** The limits that every decode instance meets: one chunk in a step with the maximum number of sequences. */
 function inlineLimits(
   inlineTokens: number | undefined,
   instances: readonly PredictedInstance[],

@@ -24,7 +24,7 @@ interface Machine {
 
 /** Initial size of the prefix index, in blocks: a small table is fast, and it grows. */
 const indexedBlocks = 2 ** 15;
-/** Evicted blocks that the index remembers, to tell an evicted block from one that was never seen. */
+/** Number of evicted blocks that the index remembers, to distinguish evicted blocks from those never seen. */
 const rememberedBlocks = 1_000_000;
 
 /** Batch jobs may fill the smallest share of memory that any instance grants them. */

@@ -169,7 +169,7 @@ export class Placer<Request> {
     return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
   }
 
-  /** The up instances, as the last `choose` saw them. */
+  /** The up instances, with the values that the last `choose` used. */
   candidates(promptTokens: number): readonly PlacementCandidate[] {
     const { up, requests, queueUs, kind } = this.#view;
     const candidates: PlacementCandidate[] = [];

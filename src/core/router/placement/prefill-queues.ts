@@ -6,9 +6,9 @@ const priorUs = 1e6;
 const decay = 0.95;
 
 /**
- * The work of an instance is the predicted time of its prefills that have not ended. Decode steps beside them, waits for memory and wrong
- * predictions show in the time from the end of one prefill to the end of the next: the ratio of this time to the prediction, over recent
- * prefills, scales the work that is left.
+ * The work of an instance is the predicted time of its prefills that have not ended. The time from the end of one prefill to the end of the
+ * next also contains decode steps, waits for memory and prediction errors. The ratio of this time to the prediction, over recent prefills,
+ * scales the remaining work.
  */
 export class PrefillQueues {
   readonly #workUs: Float64Array;
@@ -54,8 +54,8 @@ export class PrefillQueues {
   }
 
   /**
-   * The share of a group member has ended. Members wait for one another, so that its time is not observable: it counts as predicted, next to
-   * the prefill that ends on this instance after it.
+   * The share of a group member has ended. Its own time is not observable, since members wait for one another. It counts as predicted, and
+   * not in the time of the next prefill that ends on this instance.
    */
   endShare(instance: number, predictedUs: number): void {
     this.#sinceUs[instance] += predictedUs;

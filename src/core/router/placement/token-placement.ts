@@ -17,7 +17,7 @@ import { PrefillObserver } from './prefill-observer.ts';
 
 /** Initial size of the prefix index, in blocks: it grows. */
 const blocks = 4_096;
-/** Evicted blocks that the index remembers, to tell an evicted block from one that was never seen. */
+/** Number of evicted blocks that the index remembers, to distinguish evicted blocks from those never seen. */
 const rememberedBlocks = 65_536;
 /** From one member of a group to the next: a message, and rows in shared memory. */
 const hopUs = 1_000;
