@@ -35,7 +35,7 @@ const lone: Served = {
 it('ends steps when clients have their tokens: a late one makes the next one shorter', () => {
   const { steps, admitUs, deliveryUs } = measure([[], record], [lone]);
   // The first chunk gives no token: it ends the usual 50 us late.
-  expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
+  expect(steps.map(({ observedUs }) => observedUs)).toEqual([950, 1000, 1030, 970, 1000]);
   expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
   expect(admitUs).toEqual([300]);
   expect(deliveryUs).toBe(50);
@@ -63,7 +63,7 @@ it('joins graded steps with rehearsals, which give the ratios and the delay of t
         us: slow * (2000 + 9600 * n + 8 * n * keys),
         beside: true,
       })),
-    ].map((step) => ({ ...step, seenUs: step.us }));
+    ].map((step) => ({ ...step, observedUs: step.us }));
   const one = (slow: number, admitUs: readonly number[], deliveryUs: number) => ({
     steps: steps(slow),
     admitUs,

@@ -31,9 +31,13 @@ export function measure(records: readonly (readonly RecordedStep[])[], served: r
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
     const tokensUs = tokensAt(i, served);
-    const seenUs = clientStepUs(record, tokensUs);
+    const observedUs = clientStepUs(record, tokensUs);
     late.push(...deliveryDelaysUs(record, tokensUs).filter((us) => us !== undefined));
-    return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
+    return withGaps(record).map((step, k) => ({
+      ...step,
+      observedUs: observedUs[k],
+      beside: isBeside(record[k], others),
+    }));
   });
   const admitUs = served.flatMap((one) => admitUsOf(one, records[one.placed?.instance ?? 0]) ?? []);
   return { steps, admitUs, deliveryUs: median(late) };

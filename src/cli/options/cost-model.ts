@@ -1,7 +1,7 @@
 // The cost model of an instance from hardware, model, precision, parallel sizes and measured tables.
 
 import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
-import { RooflineCost, type StepCostModel, statedEfficiency } from '../../core/cost/roofline.ts';
+import { assumedEfficiency, RooflineCost, type StepCostModel } from '../../core/cost/roofline.ts';
 import { fittedOverheads, prepareKernels, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
 import { readMeasuredTables } from '../simulate/measured-tables.ts';
 import { UsageError } from '../usage-error.ts';
@@ -49,7 +49,7 @@ export function spanOf({ hardware, tp, pp }: CostOptions, devices: number): Span
 export function createCostModel(options: CostOptions): StepCostModel {
   const { device, machine, shape } = instanceShape(options);
   if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
-  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: statedEfficiency }));
+  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: assumedEfficiency }));
 }
 
 /** @throws UsageError if a kernel of the model was not measured, or the devices cannot hold its weights */

@@ -2,7 +2,7 @@
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { HostLink } from '../../core/cost/host-link.ts';
-import { statedEfficiency } from '../../core/cost/roofline.ts';
+import { assumedEfficiency } from '../../core/cost/roofline.ts';
 import { groups } from '../terminal/help.ts';
 import { UsageError } from '../usage-error.ts';
 import { numeric } from './schema-parts.ts';
@@ -73,7 +73,7 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const ssdCapacity = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
   if (ssdBlocks > ssdCapacity)
     throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdCapacity}`);
-  const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
+  const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * assumedEfficiency.link;
   const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
   const hostMemory = lentBlocks === 0 ? undefined : lent;
   if (hostBlocks === 0) return { receiveTokens, hostMemory, tiers: undefined, ssd: undefined };

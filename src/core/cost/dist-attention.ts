@@ -1,5 +1,5 @@
-// Cost of a step that attends to keys on other instances (DistAttention, Infinite-LLM section 4), and what it costs
-// those instances.
+// Cost of a step that attends to keys on other instances (DistAttention, Infinite-LLM section 4), and the cost at those
+// instances.
 
 import type { StepShape } from '../protocol/step-shape.ts';
 import type { StepCostModel } from './roofline.ts';
@@ -48,12 +48,12 @@ export function remoteAttentionUs(cost: StepCostModel, { rows, keyRows, decodeRo
 export function partialsUs(
   link: QueryLink,
   sentRows: number,
-  guestWorkUs: number,
+  creditorUs: number,
   sharePermille: number,
   hostReadUs = 0,
 ): number {
   const wayUs = link.layers * 2 * link.oneWayUs + (sentRows * link.rowBytes) / link.bytesPerUs;
-  return wayUs + Math.max(hostReadUs, (guestWorkUs * 1000) / Math.max(1, sharePermille));
+  return wayUs + Math.max(hostReadUs, (creditorUs * 1000) / Math.max(1, sharePermille));
 }
 
 /** All creditors work in parallel with the local attention: the longer time counts. */

@@ -16,8 +16,8 @@ export interface HostLinkShape {
 
 /**
  * Mooncake, section 5.2: a layer is loaded while earlier ones compute, and stored while later ones compute; the step
- * ends when all are stored. Equal layers pass the three stages like any pipeline: one layer through each stage, and the
- * others at the pace of the slowest.
+ * ends when all are stored. The three stages form a pipeline of equal layers: the time of one layer in each stage, and
+ * of the others in the slowest stage.
  */
 export class HostLink {
   readonly kvBytesPerToken: number;

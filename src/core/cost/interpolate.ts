@@ -1,5 +1,5 @@
-// Interpolation of measured points by straight lines, with sums and products only, so that every machine computes the
-// same bits.
+// Interpolation of measured points by straight lines, with sums and products only, so that results are bit-identical
+// on every machine.
 
 /** Index i of the segment xs[i]..xs[i+1] for x: the last segment behind the end, the first one before the start. */
 function segmentOf(xs: Float64Array, x: number): number {

@@ -54,8 +54,8 @@ export class GemmTimes {
 }
 
 /**
- * Measured times without outliers that an engine would avoid: it could pad a step to a larger size that is faster, or
- * split it into several smaller ones.
+ * Measured times without outliers. An engine avoids them: it pads a step to a larger size that is faster, or splits it
+ * into several smaller ones.
  * @param ms rising
  */
 export function plausible(ms: readonly number[], us: readonly number[]): number[] {
@@ -100,14 +100,14 @@ export class AttentionTimes {
 
 /** The measured heads that make up `heads` over `kvHeads`, rounded up, with the fewest calls. */
 function measuredHeads(table: AttentionTable, heads: number, kvHeads: number) {
-  const known = new Map<number, Set<number>>();
+  const measured = new Map<number, Set<number>>();
   for (let i = 0; i < table.us.length; i++) {
-    const of = known.get(table.kvHeads[i]) ?? new Set<number>();
-    known.set(table.kvHeads[i], of.add(table.heads[i]));
+    const heads = measured.get(table.kvHeads[i]) ?? new Set<number>();
+    measured.set(table.kvHeads[i], heads.add(table.heads[i]));
   }
   for (let calls = 1; calls <= kvHeads; calls++) {
     if (kvHeads % calls !== 0) continue;
-    const enough = [...(known.get(kvHeads / calls) ?? [])].filter((measured) => measured * calls >= heads);
+    const enough = [...(measured.get(kvHeads / calls) ?? [])].filter((each) => each * calls >= heads);
     if (enough.length > 0) return { heads: Math.min(...enough), kvHeads: kvHeads / calls, calls };
   }
   return undefined;

@@ -5,7 +5,7 @@ import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shap
 import type { StepCostModel } from './roofline.ts';
 
 /**
- * Microseconds: of any step, for each row, each key that a row attends to, each decoding sequence, and each row of
+ * Microseconds of a step, and of each row, each key that a row attends to, each decoding sequence, and each row with
  * logits.
  */
 export interface LinearTimes {
@@ -66,8 +66,8 @@ export class LinearCost implements StepCostModel {
 }
 
 /**
- * Least squares of relative errors, so that a decode step weighs as much as a chunk. Coefficients are not negative: a
- * negative one is left out, one at a time, and so is one that depends linearly on those before it.
+ * Least squares of relative errors, so that a decode step weighs as much as a chunk. Coefficients are not negative:
+ * negative ones are removed one at a time, and so are those that depend linearly on others before them.
  * @param required coefficients to fit; the others are 0
  * @throws RangeError without steps
  */

@@ -1,13 +1,13 @@
-// Steps as a machine ran them: times fitted to decode steps and to steps with prompts, and the deviations of real steps
-// from them.
+// A cost model from measured steps: fitted times of decode steps and of steps with prompts, and the deviations of real
+// steps from them.
 import { counterUniform } from '../../util/counter-random.ts';
 import type { LayerRange, StepShape } from '../protocol/step-shape.ts';
 import { fitLinearCost, type KvSizes, LinearCost, type LinearTimes, type TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
 
 export interface MeasuredStep extends TimedStep {
-  /** Duration that clients observe: almost nothing if the step before was late. */
-  readonly seenUs: number;
+  /** Duration that clients observe: near zero if the report of the step before was late. */
+  readonly observedUs: number;
   /** True if another instance computed on the machine most of the time. */
   readonly beside: boolean;
 }
@@ -28,7 +28,7 @@ export interface ObservedSteps {
   readonly pauseUs: Float64Array;
 }
 
-/** Processes that share a core take about this many times as long; a longer step has paused. */
+/** Slow-down of two processes that share a core; a step with a larger ratio has paused. */
 const ratioMax = 2;
 
 /** Kernels for few rows differ from kernels for many, so each kind has its own times. */
@@ -39,8 +39,8 @@ export interface MeasuredSteps {
   readonly prompt: MeasuredKind;
 }
 
-/** Slow steps come in sequence: this many consecutive deviations are drawn together. */
-const stretch = 16;
+/** Slow steps occur in sequence: this number of consecutive deviations is drawn together. */
+const stretchSteps = 16;
 
 /**
  * @param graded steps of many shapes, to fit times
@@ -48,26 +48,28 @@ const stretch = 16;
  * @throws RangeError without steps of a kind
  */
 export function measureSteps(graded: readonly MeasuredStep[], typical: readonly MeasuredStep[]): MeasuredSteps {
-  const of = (wanted: boolean, names?: readonly (keyof LinearTimes)[]): MeasuredKind => {
-    const [shapes, load] = [graded, typical].map((steps) => steps.filter(({ shape }) => isDecode(shape) === wanted));
+  const kind = (decodes: boolean, names?: readonly (keyof LinearTimes)[]): MeasuredKind => {
+    const [shapes, load] = [graded, typical].map((steps) => steps.filter(({ shape }) => isDecode(shape) === decodes));
     const times = fitLinearCost([...shapes, ...load], names);
     return { times, ...ratiosOf(load.length > 0 ? load : shapes, times) };
   };
   // In a decode step, decode rows and rows with logits are proportional to rows.
-  return { decode: of(true, ['stepUs', 'rowUs', 'keyUs']), prompt: of(false) };
+  return { decode: kind(true, ['stepUs', 'rowUs', 'keyUs']), prompt: kind(false) };
 }
 
 function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<MeasuredKind, 'alone' | 'beside'> {
   const fitted = new LinearCost(times, noSizes);
-  const seen = (beside: boolean): ObservedSteps => {
+  const observed = (beside: boolean): ObservedSteps => {
     const chosen = steps.filter((step) => step.beside === beside);
-    const ratios = Float64Array.from(chosen, ({ shape, seenUs }) => Math.min(ratioMax, seenUs / fitted.stepUs(shape)));
-    const pauseUs = Float64Array.from(chosen, ({ shape, seenUs }) =>
+    const ratios = Float64Array.from(chosen, ({ shape, observedUs: seenUs }) =>
+      Math.min(ratioMax, seenUs / fitted.stepUs(shape)),
+    );
+    const pauseUs = Float64Array.from(chosen, ({ shape, observedUs: seenUs }) =>
       Math.max(0, seenUs - ratioMax * fitted.stepUs(shape)),
     );
     return { ratios, pauseUs };
   };
-  return { alone: seen(false), beside: seen(true) };
+  return { alone: observed(false), beside: observed(true) };
 }
 
 const noSizes: KvSizes = { layers: 1, kvBytesPerToken: 0, kvCapacityTokens: 0, activationBytesPerToken: 0 };
@@ -143,21 +145,24 @@ function kindOf({ times, alone, beside }: MeasuredKind, sizes: KvSizes, [seed, s
 }
 
 class DrawnSteps {
-  readonly #seen: ObservedSteps;
-  readonly #places: MovingBlocks;
+  readonly #observed: ObservedSteps;
+  readonly #positions: MovingBlocks;
 
-  constructor(seen: ObservedSteps, seed: number, stream: number) {
-    this.#seen = seen;
-    this.#places = new MovingBlocks(seen.ratios.length, seed, stream);
+  constructor(observed: ObservedSteps, seed: number, stream: number) {
+    this.#observed = observed;
+    this.#positions = new MovingBlocks(observed.ratios.length, seed, stream);
   }
 
   next(): { readonly ratio: number; readonly pauseUs: number } {
-    const place = this.#places.next();
-    return { ratio: this.#seen.ratios[place], pauseUs: this.#seen.pauseUs[place] };
+    const position = this.#positions.next();
+    return { ratio: this.#observed.ratios[position], pauseUs: this.#observed.pauseUs[position] };
   }
 }
 
-/** Positions in a series, in stretches. A pure function of (length, seed, stream, number of draws). */
+/**
+ * Positions in a series, in stretches of consecutive ones (moving-block bootstrap). A pure function of (length, seed,
+ * stream, number of draws).
+ */
 export class MovingBlocks {
   readonly #length: number;
   readonly #seed: number;
@@ -173,8 +178,8 @@ export class MovingBlocks {
 
   next(): number {
     const length = this.#length;
-    if (this.#drawn % stretch === 0) {
-      this.#at = Math.floor(counterUniform(this.#seed, this.#stream, this.#drawn / stretch) * length);
+    if (this.#drawn % stretchSteps === 0) {
+      this.#at = Math.floor(counterUniform(this.#seed, this.#stream, this.#drawn / stretchSteps) * length);
     }
     this.#drawn++;
     const place = this.#at;

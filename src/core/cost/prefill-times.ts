@@ -1,16 +1,19 @@
 // Prefill times, learned from the latest prefills.
 import type { PrefillPredictor } from './prefill.ts';
 
-/** A guess until the first prefill has ended. */
+/** Initial value, until the first prefill has ended. */
 const usPerTokenGuess = 200;
 /** Weight of the latest prefill. */
-const newest = 0.2;
-/** Fixed cost of a prompt, in tokens: few rows cost as much as many, and messages take time. */
+const newestWeight = 0.2;
+/**
+ * Fixed cost of a prompt, in tokens: a step with few rows takes nearly as long as one with many, and messages take
+ * time.
+ */
 const fixedTokens = 32;
 
 /**
- * Time from a prompt's start to its first token, proportional to the tokens computed. An instance without own
- * measurements uses the mean of the others.
+ * Time from a prompt's start to its first token, proportional to the tokens computed. An instance without
+ * measurements of its own uses the mean of the others.
  */
 export class PrefillTimes implements PrefillPredictor {
   readonly #all: readonly PrefillTimes[];
@@ -35,7 +38,7 @@ export class PrefillTimes implements PrefillPredictor {
 
   observe(computedTokens: number, us: number): void {
     this.#usPerToken ??= this.#mean();
-    this.#usPerToken += newest * (us / workOf(computedTokens) - this.#usPerToken);
+    this.#usPerToken += newestWeight * (us / workOf(computedTokens) - this.#usPerToken);
   }
 
   /** Discards the measurements: another instance has taken its place. */

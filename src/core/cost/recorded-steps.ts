@@ -11,12 +11,12 @@ export interface RecordedStep extends TimedStep {
 
 /** Maximum gap between two steps of a busy instance. */
 const gapUsMax = 2000;
-/** A step that starts later than its record ends sooner, to catch up; by at most this share of its time. */
+/** A step that starts later than its record is shortened to catch up, by at most this share of its time. */
 const catchUpMax = 1 / 2;
 
 /**
  * A step with the rows of a recorded one ends when that one ended. Other steps take the model's time, scaled by the
- * deviation of the step recorded at that time. Two runs that diverge for a while thus stay together.
+ * deviation of the step recorded at that time. Thus two runs that diverge for a while converge again.
  */
 export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements StepCostModel {
   readonly layers: number;
@@ -26,8 +26,9 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   readonly #model: StepCostModel;
   readonly #nowUs: () => number;
   readonly #steps: readonly Step[];
-  readonly #ran: Uint8Array;
-  /** Earlier steps ended long ago. */
+  /** (steps): 1: the step has matched. */
+  readonly #matched: Uint8Array;
+  /** Index of the first step that may still match. */
   #from = 0;
   /** Number of steps that matched a recorded one. */
   matched = 0;
@@ -40,7 +41,7 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   /** @param steps in order, without overlap */
   constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number) {
     this.#steps = steps;
-    this.#ran = new Uint8Array(steps.length);
+    this.#matched = new Uint8Array(steps.length);
     this.#nowUs = nowUs;
     this.#model = model;
     this.layers = model.layers;
@@ -55,17 +56,17 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     this.latest = undefined;
     this.beganUs = nowUs;
     while (this.#from < this.#steps.length && isOver(this.#steps[this.#from], nowUs)) this.#from++;
-    let then: RecordedStep | undefined;
+    let current: RecordedStep | undefined;
     for (let i = this.#from; i < this.#steps.length && isNear(this.#steps[i], nowUs); i++) {
-      if (then === undefined || this.#steps[i].startedUs <= nowUs) then = this.#steps[i];
-      if (this.#ran[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
-      this.#ran[i] = 1;
+      if (current === undefined || this.#steps[i].startedUs <= nowUs) current = this.#steps[i];
+      if (this.#matched[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
+      this.#matched[i] = 1;
       this.matched++;
       this.latest = this.#steps[i];
       const { startedUs, us } = this.#steps[i];
       return Math.max(1, Math.round(Math.max(us * catchUpMax, startedUs + us - nowUs)));
     }
-    return then === undefined ? this.#model.stepUs(shape) : this.#scaled(then, shape, nowUs);
+    return current === undefined ? this.#model.stepUs(shape) : this.#scaled(current, shape, nowUs);
   }
 
   stageUs(shape: StepShape, range: LayerRange): number {
@@ -76,7 +77,7 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** A pause of the recorded step is added whatever the rows, and ends when it ended. */
+  /** A pause of the recorded step is added independent of the rows, and ends when that pause ended. */
   #scaled({ shape: recorded, startedUs, us }: RecordedStep, shape: StepShape, nowUs: number): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
     const scaled = (here * us) / there;
@@ -86,12 +87,12 @@ export class RecordedSteps<Step extends RecordedStep = RecordedStep> implements 
   }
 }
 
-/** It ended too long ago to match a step that starts now. */
+/** The step ended too long ago to match a step that starts now. */
 function isOver({ startedUs, us }: RecordedStep, nowUs: number): boolean {
   return startedUs + 2 * us + gapUsMax < nowUs;
 }
 
-/** It has started, or starts soon. */
+/** The step has started, or starts soon. */
 function isNear({ startedUs, us }: RecordedStep, nowUs: number): boolean {
   return startedUs <= nowUs + us + gapUsMax;
 }

@@ -5,8 +5,8 @@ import { type LayerRange, layersOf, type StepShape } from '../protocol/step-shap
 import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
 import type { Efficiency, InstanceShape } from './shapes.ts';
 
-/** Assumptions, not fits; used where no measured table exists. */
-export const statedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
+/** Assumed, not fitted: used where no measured table exists. */
+export const assumedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
 
 /** Predicts the steps of one instance in integer microseconds. */
 export interface StepCostModel {

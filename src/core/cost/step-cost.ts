@@ -14,8 +14,8 @@ const prior = Float64Array.of(2_000, 60_000, 40_000, 2_000, 6_000);
 const noise = 0.1;
 /** Share of the prior's uncertainty that every step adds, so that the fit follows a changing machine load. */
 const drift = 0.01;
-/** Larger errors count as this many standard deviations: a pause of the machine does not ruin the fit. */
-const surpriseMax = 4;
+/** Errors are limited to this number of standard deviations: a pause of the machine does not ruin the fit. */
+const errorDeviationsMax = 4;
 const stepUsMin = 100;
 
 /**
@@ -78,7 +78,7 @@ export class StepCost implements StepPredictor {
     const scale = 1 / Math.max(stepUsMin, us);
     this.#describe(shape, scale);
     const variance = this.#multiplyCovariance() + noise * noise;
-    const bound = surpriseMax * Math.sqrt(variance);
+    const bound = errorDeviationsMax * Math.sqrt(variance);
     const error = Math.min(bound, Math.max(-bound, us * scale - this.#dot()));
     this.#update(error, variance);
     this.#observed++;
@@ -86,7 +86,8 @@ export class StepCost implements StepPredictor {
 
   /**
    * Prefill rows of one sequence, the first at `position`, that fit into `budgetUs` on top of `shape`: the largest n
-   * with n (row + key (position + 1)) + key n (n - 1) / 2 within the rest; infinite while rows seem free.
+   * with n (row + key (position + 1)) + key n (n - 1) / 2 within the rest; infinite if rows are predicted to take no
+   * time.
    */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
     const left = budgetUs - this.predictUs(shape);
@@ -155,7 +156,7 @@ export class StepCost implements StepPredictor {
   }
 }
 
-/** The guess may be wrong by a factor of several. */
+/** The initial guess may be wrong by a factor of several. */
 function priorVariance(i: number): number {
   return (3 * prior[i]) ** 2;
 }

@@ -22,7 +22,7 @@ export interface StepOverheads {
   readonly decodeFactor: number;
   readonly prefillFactor: number;
   /**
-   * The same for all-reduces: small ones are fused with the following norm, large ones run on newer kernels than
+   * The same for all-reduces: small ones are fused with the following norm, large ones run on newer kernels than those
    * measured.
    */
   readonly decodeReduceFactor: number;
@@ -138,9 +138,9 @@ export class TableCost implements StepCostModel {
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
     const { rows, keyRows, decodeRows, decodeKeys } = shape;
     const wide = { rows, keyRows, decodeRows, decodeKeys, logitRows: shape.logitRows + 1 };
-    const fits = (more: number): boolean => {
-      wide.rows = rows + more;
-      wide.keyRows = keyRows + more * position + keyRowsOf(more);
+    const fits = (prefillRows: number): boolean => {
+      wide.rows = rows + prefillRows;
+      wide.keyRows = keyRows + prefillRows * position + keyRowsOf(prefillRows);
       return this.stepUs(wide) <= budgetUs;
     };
     if (fits(rowsMax)) return Number.POSITIVE_INFINITY;

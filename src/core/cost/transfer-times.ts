@@ -16,7 +16,7 @@ export interface TransferConfig {
 
 /**
  * A transfer is assumed to occupy the NICs of both ends, one after another, from the time of its request: no completion
- * report is necessary. The sender's backlog of Mooncake's `EstimateKVCacheTransferTime`.
+ * report is necessary. Mooncake's `EstimateKVCacheTransferTime` counts the sender's backlog in the same way.
  */
 export class TransferTimes {
   readonly #config: TransferConfig;
@@ -35,11 +35,11 @@ export class TransferTimes {
     const { ends, linkBytesPerSecond = Number.POSITIVE_INFINITY, bytesPerToken } = this.#config;
     const backlogUs = Math.max(0, this.#sendsUntilUs[from] - nowUs, this.#receivesUntilUs[to] - nowUs);
     const bytesPerSecond = Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond, linkBytesPerSecond);
-    return backlogUs + this.askUs(from, to) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
+    return backlogUs + this.roundTripUs(from, to) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
   }
 
   /** Microseconds of a request and its answer. */
-  askUs(from: number, to: number): number {
+  roundTripUs(from: number, to: number): number {
     const { ends } = this.#config;
     return 2 * Math.max(ends[from].us, ends[to].us);
   }

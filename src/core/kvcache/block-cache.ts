@@ -66,7 +66,7 @@ export class BlockCache {
   readonly extraRows: ExtraPageRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
-  /** The group that stands for the prefixes that the cache reports. */
+  /** The group whose blocks the cache reports. */
   readonly #reported: GroupCache;
   readonly #queue: EvictionQueue;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
@@ -96,10 +96,10 @@ export class BlockCache {
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     this.#queue = new EvictionQueue(ends[groups.length], eviction);
-    const spareRows =
-      stagingBlocks === undefined ? 0 : ExtraPageRows.rows(ends[groups.length], stagingBlocks, hostRows);
+    const extraRows =
+      stagingBlocks === undefined ? 0 : ExtraPageRows.rowCount(ends[groups.length], stagingBlocks, hostRows);
     this.groups = groups.map(
-      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], spareRows),
+      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], extraRows),
     );
     if (stagingBlocks !== undefined) this.extraRows = this.#createExtraRows(stagingBlocks, receivePages, hostRows);
     this.#reported = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
@@ -121,7 +121,7 @@ export class BlockCache {
   }
 
   /** Blocks that the table lacks to hold `tokens` tokens. */
-  missing(table: BlockTable, tokens: number): number {
+  blocksMissing(table: BlockTable, tokens: number): number {
     return Math.max(0, blocksFor(tokens, this.blockTokens) - table.length);
   }
 
@@ -181,15 +181,15 @@ export class BlockCache {
   }
 
   /**
-   * Blocks of the longest reusable prefix of the chain, at most `blocksMax`. References nothing: valid until the next
-   * allocation. A caller that asks repeatedly about one chain passes `last`, which makes the answer cheap.
+   * Blocks of the longest reusable prefix of the chain, at most `blocksMax`. Adds no reference: valid until the next
+   * allocation. A caller with repeated lookups of one chain passes the same `last`, which makes them cheap.
    */
-  match(chain: BlockChain, blocksMax: number, last = new KnownPrefix()): number {
-    const asked = Math.min(blocksMax, chain.blocks);
+  match(chain: BlockChain, blocksMax: number, last = new LastMatch()): number {
+    const limit = Math.min(blocksMax, chain.blocks);
     let changes = 0;
     for (let g = 0; g < this.groups.length; g++) changes += this.groups[g].changes;
-    if (last.changes === changes && last.asked === asked) return last.blocks;
-    let blocks = asked;
+    if (last.changes === changes && last.blocksMax === limit) return last.blocks;
+    let blocks = limit;
     for (let g = 0; g < this.#whole.length; g++) blocks = this.#whole[g].indexedPrefix(chain, blocks, last.blocks);
     // A prefix cut for one window may end outside the blocks of another.
     let before: number;
@@ -198,19 +198,20 @@ export class BlockCache {
       for (let g = 0; g < this.#windowed.length; g++) blocks = this.#windowed[g].coveredTo(chain, blocks);
     } while (blocks < before);
     last.changes = changes;
-    last.asked = asked;
+    last.blocksMax = limit;
     last.blocks = blocks;
     return blocks;
   }
 
   /**
-   * Pages that become unavailable if a sequence starts, reuses what it can of its first `blocksMax` blocks, and grows.
+   * Pages that become unavailable if a sequence starts, reuses what is cached of its first `blocksMax` blocks, and
+   * grows.
    */
-  pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: KnownPrefix): number {
+  pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
     let pages = 0;
     for (const group of this.groups) {
-      const first = group.firstSeen(shared * this.blockTokens);
+      const first = group.firstAttended(shared * this.blockTokens);
       // Sharing a block that is referenced already costs no page.
       const used = group.usedOf(chain, first, shared);
       pages += group.layers * group.heldMax(first + used, growth);
@@ -238,12 +239,12 @@ export class BlockCache {
    * Appends the reusable prefix of the chain's first `blocksMax` blocks to an empty table, with a reference to each
    * block. Returns the number of blocks.
    */
-  share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: KnownPrefix): number {
+  share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: LastMatch): number {
     const shared = this.match(chain, blocksMax, last);
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
-      held.first = this.groups[g].firstSeen(shared * this.blockTokens);
+      held.first = this.groups[g].firstAttended(shared * this.blockTokens);
       this.groups[g].share(chain, held.first, shared, held);
     }
     return shared;
@@ -251,14 +252,14 @@ export class BlockCache {
 
   /**
    * Appends the local prefix of the chain's first `blocksMax` blocks to an empty table: blocks of device memory first,
-   * then blocks loaded from host memory while the device has free pages. Host memory keeps the blocks it loads until
+   * then blocks loaded from host memory while the device has free pages. Host memory keeps these blocks until
    * `lower.readEnded`. Blocks loaded for a `resumed` sequence do not count as hits. Returns the number of blocks.
    */
   loadPrefix(
     chain: BlockChain,
     blocksMax: number,
     table: BlockTable,
-    { known, resumed }: { readonly known: KnownPrefix; readonly resumed: boolean },
+    { known, resumed }: { readonly known: LastMatch; readonly resumed: boolean },
   ): number {
     const { lower } = this;
     const from = this.share(chain, blocksMax, table, known);
@@ -280,7 +281,7 @@ export class BlockCache {
     if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
     lower.read(chain, from, to, resumed);
     const own = lower.moves && Int32Array.from({ length: to - from }, (_, i) => table.groups[0].blocks.at(from + i));
-    this.commit(chain, from, to, table);
+    this.cacheBlocks(chain, from, to, table);
     // An equal block that was indexed before already has the contents.
     for (const [i, block] of own?.entries() ?? [])
       if (table.groups[0].blocks.at(from + i) === block) lower.load(chain, from + i, block);
@@ -302,12 +303,12 @@ export class BlockCache {
   }
 
   /**
-   * Appends blocks until the table holds `tokens` tokens, and releases blocks behind a window immediately. Blocks
-   * exchange their pages for the received ones. False, with nothing changed, when pages are short.
+   * Appends blocks until the table holds `tokens` tokens, and releases blocks behind a window immediately. The pages of
+   * the blocks are exchanged for the received ones. False, with nothing changed, when pages are short.
    */
   adopt(table: BlockTable, tokens: number, received: ReceivedPrompt | undefined): boolean {
     if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
-    while (this.missing(table, tokens) > 0) {
+    while (this.blocksMissing(table, tokens) > 0) {
       if (!this.allocate(table)) throw new Error('Block cache broken: available pages cannot be allocated');
       if (received !== undefined) this.takeReceived(table, table.length - 1, received);
       this.releaseBehindWindow(table, Math.min(tokens, table.length * this.blockTokens));
@@ -333,12 +334,12 @@ export class BlockCache {
    * computed it at the same time, the table takes that block and frees its own: equal digests mean equal bits. Returns
    * the first index where the table changed; infinite if none.
    */
-  commit(chain: BlockChain, from: number, to: number, table: BlockTable): number {
+  cacheBlocks(chain: BlockChain, from: number, to: number, table: BlockTable): number {
     this.#queue.tick();
     this.lower?.tick();
     let swapped = Number.POSITIVE_INFINITY;
     for (let g = 0; g < this.groups.length; g++)
-      swapped = Math.min(swapped, this.groups[g].commit(chain, from, to, table.groups[g]));
+      swapped = Math.min(swapped, this.groups[g].cacheBlocks(chain, from, to, table.groups[g]));
     return swapped;
   }
 
@@ -348,7 +349,7 @@ export class BlockCache {
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
-      const gone = this.groups[g].firstSeen(position) - held.first;
+      const gone = this.groups[g].firstAttended(position) - held.first;
       if (gone <= 0) continue;
       for (let i = 0; i < gone; i++) this.groups[g].release(held.blocks.at(i));
       held.blocks.shift(gone);
@@ -370,7 +371,7 @@ export class BlockCache {
   }
 
   /**
-   * Takes the table's last blocks out of the index so that no other sequence can share them and they may move. Returns
+   * Removes the table's last blocks from the index, so that no other sequence can share them and they may move. Returns
    * the first private block in `stay..end`. The table must hold every block before `end`.
    */
   makePrivate(table: BlockTable, end: number, stay: number): number {
@@ -404,7 +405,7 @@ export class BlockCache {
     const group = this.groups[g];
     const block = id - group.offset;
     if (group.window === undefined) {
-      for (const other of this.#windowed) if (group.evictBeside(block, other)) this.#evicted++;
+      for (const other of this.#windowed) if (group.evictSameDigest(block, other)) this.#evicted++;
     }
     group.drop(block);
     this.#evicted++;
@@ -416,7 +417,7 @@ export class BlockCache {
     const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
     this.receivePages.check(owners);
-    for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
+    for (const group of this.#windowed) for (const whole of this.#whole) group.checkSameDigests(whole);
     this.#lending?.check(owners);
     this.extraRows?.check(owners);
     this.lower?.check();
@@ -430,11 +431,11 @@ export class BlockCache {
   }
 }
 
-/** The last answer of a block cache about one chain: exact until the cache changes, and a good guess after that. */
-export class KnownPrefix {
-  /** `BlockCache.changes` at the time of the answer. */
+/** The result of the last `match` of one chain: exact until the cache changes, and a good first guess after that. */
+export class LastMatch {
+  /** Sum of `changes` over the layer groups at that time. */
   changes = -1;
-  /** Blocks asked for, and the answer. */
-  asked = 0;
+  /** Limit of the lookup, and its result. */
+  blocksMax = 0;
   blocks = 0;
 }

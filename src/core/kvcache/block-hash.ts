@@ -1,10 +1,10 @@
-// The identity of a block: a 128-bit digest chained from everything besides its own tokens that its keys and values
-// depend on.
+// The identity of a block: a 128-bit digest of its tokens, chained from everything else that its keys and values depend
+// on.
 import { blake2s128, digestWords } from '../../util/blake2s.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 
-/** Everything but tokens that decides the bits of a block. Caches that differ in any of it share no blocks. */
+/** Everything except tokens that determines the bits of a block. Caches that differ in one field share no blocks. */
 export interface BlockRoot {
   /** Identifies the weights: a digest of the model's files or headers. */
   readonly modelFingerprint: string;
@@ -18,7 +18,7 @@ export interface BlockRoot {
 /** Increased when the layout or the arithmetic of blocks changes. */
 const version = 2;
 
-/** Hashes code units, not UTF-8 bytes: equally unambiguous, and it requires no encoder. */
+/** Code units, not UTF-8 bytes: equally unambiguous, without an encoder. */
 function words(text: string): number[] {
   return [text.length, ...Array.from({ length: text.length }, (_, i) => text.charCodeAt(i))];
 }

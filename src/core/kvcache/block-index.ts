@@ -1,9 +1,9 @@
-// Which block of a layer group has which digest of a chain, and back.
+// The digest index of one layer group: from digest to block, and back.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
 import type { BlockId } from '../protocol/ids.ts';
 
-/** Has no reference counts and no prefixes. */
+/** A map without reference counts; it does not link a block to its prefix. */
 export class BlockIndex {
   readonly #table: DigestTable;
   /** (blocks, 4 words): digests of the indexed blocks. */

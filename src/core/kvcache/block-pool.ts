@@ -10,7 +10,7 @@ const isCached = 1;
 const isUsed = 2;
 const stateNames: readonly BlockState[] = ['free', 'cached', 'used'];
 
-/** An rBlock is the same tokens of all layers of the group, one page for each layer (Infinite-LLM, section 4). */
+/** An rBlock has the same tokens in all layers of the group, one page for each layer (Infinite-LLM, section 4). */
 export class BlockPool {
   readonly layers: number;
   readonly total: number;
@@ -27,14 +27,14 @@ export class BlockPool {
   #cached = 0;
 
   /**
-   * Has rows for as many blocks as the pages could ever hold. @param extraRows rows behind the pool's own, for blocks
-   * outside the pool
+   * Has rows for as many blocks as all pages can hold. @param extraRows rows behind the pool's own, for blocks outside
+   * the pool
    */
-  constructor(pages: PagePool, layers: number, spareRows = 0) {
+  constructor(pages: PagePool, layers: number, extraRows = 0) {
     const blocks = Math.floor(pages.total / layers);
     this.layers = layers;
     this.total = blocks;
-    this.pageTable = new Int32Array((blocks + spareRows) * layers);
+    this.pageTable = new Int32Array((blocks + extraRows) * layers);
     this.#pages = pages;
     this.#state = new Uint8Array(blocks);
     this.#refs = new Int32Array(blocks);

@@ -22,7 +22,7 @@ function difference(values: Float64Array, a: BlockId, b: BlockId): number {
   return values[a] - values[b];
 }
 
-/** A function of its own: code for one kind of array is faster than code for two. */
+/** Separate from `difference`: code for one kind of array is faster than code for two. */
 function deeper({ depth }: BlockUse, a: BlockId, b: BlockId): number {
   return depth[b] - depth[a];
 }
@@ -102,7 +102,7 @@ export class EvictionQueue<Id extends number = BlockId> implements HeapOrder {
 
   /**
    * A sequence releases the block, which must not be in the queue: its last use is now, and its use count stays. With
-   * `cold`, a block that no other sequence has used counts as never used.
+   * `cold`, a block used by one sequence only counts as never used.
    */
   release(block: Id, cold: boolean): void {
     const unused = cold && (this.#use.uses[block] as number) <= 1;

@@ -24,7 +24,7 @@ export class ExtraPageRows {
   readonly #hostBlocks: number;
 
   /** Number of page-table rows with those of the cache. */
-  static rows(blocks: number, stagingBlocks: number, host: HostRows | undefined): number {
+  static rowCount(blocks: number, stagingBlocks: number, host: HostRows | undefined): number {
     return blocks + stagingBlocks + (host?.blocks ?? 0);
   }
 
@@ -52,7 +52,7 @@ export class ExtraPageRows {
   }
 
   /** The row of a block in host memory; undefined where steps do not read host memory. */
-  host(block: BlockId): PageRow | undefined {
+  hostRow(block: BlockId): PageRow | undefined {
     return block < this.#hostBlocks ? this.#firstStaged + this.#staged.length + block : undefined;
   }
 
@@ -63,7 +63,7 @@ export class ExtraPageRows {
   }
 
   /** The row of a local block, valid while the block is allocated. */
-  local(block: BlockId): PageRow {
+  localRow(block: BlockId): PageRow {
     const { layers, total, pageTable } = this.#pool;
     const row = total + block;
     pageTable.set(this.#lending.pageTable.subarray(block * layers, (block + 1) * layers), row * layers);

@@ -8,7 +8,7 @@ import { BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
 import type { BlockListener } from './events/kv-event-log.ts';
 import type { EvictionQueue } from './eviction.ts';
-import { blocksFor, blocksSeenMax, firstBlockSeen } from './layer-groups.ts';
+import { blocksAttendedMax, blocksFor, firstBlockAttended } from './layer-groups.ts';
 import type { PagePool } from './page-pool.ts';
 
 /** How far a sequence will grow: its maximum number of blocks depends on it. */
@@ -45,12 +45,12 @@ export class GroupCache {
     pages: PagePool,
     queue: EvictionQueue,
     offset: number,
-    spareRows = 0,
+    extraRows = 0,
   ) {
     this.#blockTokens = blockTokens;
     this.layers = layers;
     this.window = window;
-    this.pool = new BlockPool(pages, layers, spareRows);
+    this.pool = new BlockPool(pages, layers, extraRows);
     this.offset = offset;
     this.end = offset + this.pool.total;
     this.#queue = queue;
@@ -76,8 +76,8 @@ export class GroupCache {
   }
 
   /** Index of the first block that a row at `position` attends to. */
-  firstSeen(position: number): number {
-    return firstBlockSeen(this.window, position, this.#blockTokens);
+  firstAttended(position: number): number {
+    return firstBlockAttended(this.window, position, this.#blockTokens);
   }
 
   /** True if the block of the digest at `words[at..at+4]` is indexed. */
@@ -109,14 +109,17 @@ export class GroupCache {
   /** The longest prefix of at most `blocks` blocks after which every block that the next row attends to is indexed. */
   coveredTo(chain: BlockChain, blocks: number): number {
     let end = blocks;
-    for (let i = end - 1; i >= this.firstSeen(end * this.#blockTokens); i--)
+    for (let i = end - 1; i >= this.firstAttended(end * this.#blockTokens); i--)
       if (this.find(chain, i) === undefined) end = i;
     return end;
   }
 
   /** Maximum number of blocks that a growing sequence holds at once, without its `first` ones behind the window. */
   heldMax(first: number, { tokens, rows }: Growth): number {
-    return Math.min(blocksFor(tokens, this.#blockTokens) - first, blocksSeenMax(this.window, rows, this.#blockTokens));
+    return Math.min(
+      blocksFor(tokens, this.#blockTokens) - first,
+      blocksAttendedMax(this.window, rows, this.#blockTokens),
+    );
   }
 
   /** Blocks among the chain's `from..to`, all indexed, that sequences reference. */
@@ -158,7 +161,7 @@ export class GroupCache {
    * Indexes the blocks `from..to` that the sequence holds, now computed. Where an equal block is indexed already, the
    * sequence takes that one and frees its own. Returns the first index where it did; infinite if none.
    */
-  commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): number {
+  cacheBlocks(chain: BlockChain, from: number, to: number, held: HeldBlocks): number {
     let swapped = Number.POSITIVE_INFINITY;
     for (let i = Math.max(from, held.first); i < to; i++) {
       const own = held.blocks.at(i - held.first);
@@ -193,12 +196,12 @@ export class GroupCache {
   }
 
   /** Drops the block of `other` that has the digest of an indexed block of this group, if it may be evicted now. */
-  evictBeside(block: BlockId, other: GroupCache): boolean {
+  evictSameDigest(block: BlockId, other: GroupCache): boolean {
     return other.evict(this.#index.digests, block * digestWords);
   }
 
   /**
-   * Takes the sequence's blocks `stay..end` out of the index, from the end, while they have no other reference and no
+   * Removes the sequence's blocks `stay..end` from the index, from the end, while they have no other reference and no
    * indexed successor. Returns the first block that is not indexed any more. The sequence must hold every block from
    * the start.
    */
@@ -271,7 +274,7 @@ export class GroupCache {
   }
 
   /** Throws unless `other` has an indexed block for every digest that is indexed here. */
-  checkBeside(other: GroupCache): void {
+  checkSameDigests(other: GroupCache): void {
     for (let block = 0; block < this.pool.total; block++) {
       if (!this.#index.has(block)) continue;
       if (other.#index.find(this.#index.digests, block * digestWords) === undefined)
@@ -283,7 +286,6 @@ export class GroupCache {
 }
 
 /** Parents and numbers of children, by block. The parent of every indexed block is indexed; first blocks have none. */
-
 export class PrefixTree {
   /** (blocks): id of the parent plus one; 0: a first block, or not indexed. */
   readonly #parent: Int32Array;
@@ -332,6 +334,9 @@ export class PrefixTree {
         throw new Error(`Prefix tree broken: block ${block} at depth ${depth(block)} has no parent above it`);
     }
     const wrong = children.findIndex((count, block) => count !== this.#children[block]);
-    if (wrong >= 0) throw new Error(`Prefix tree broken: ${children[wrong]} children of block ${wrong} are known`);
+    if (wrong >= 0)
+      throw new Error(
+        `Prefix tree broken: ${children[wrong]} children of block ${wrong}, ${this.#children[wrong]} are counted`,
+      );
   }
 }

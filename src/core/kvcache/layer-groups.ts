@@ -6,8 +6,8 @@ export function blocksFor(tokens: number, blockTokens: number): number {
   return Math.ceil(tokens / blockTokens);
 }
 
-/** Index of the first block that a row at `position` attends to, and so any later row. */
-export function firstBlockSeen(window: number | undefined, position: number, blockTokens: number): number {
+/** Index of the first block that a row at `position` attends to; no later row attends to an earlier block. */
+export function firstBlockAttended(window: number | undefined, position: number, blockTokens: number): number {
   return window === undefined ? 0 : Math.floor(Math.max(0, position - window + 1) / blockTokens);
 }
 
@@ -15,7 +15,7 @@ export function firstBlockSeen(window: number | undefined, position: number, blo
  * Maximum number of blocks that `rows` rows of one step attend to, wherever they start: those of window + rows - 1
  * positions.
  */
-export function blocksSeenMax(window: number | undefined, rows: number, blockTokens: number): number {
+export function blocksAttendedMax(window: number | undefined, rows: number, blockTokens: number): number {
   return window === undefined ? Number.POSITIVE_INFINITY : Math.ceil((window + rows - 2) / blockTokens) + 1;
 }
 
@@ -27,7 +27,7 @@ export function blockPages(groups: readonly LayerGroup[]): number {
 /** Maximum number of pages of a sequence of `tokens` tokens that is computed in chunks of a block. */
 export function pagesFor(groups: readonly LayerGroup[], tokens: number, blockTokens: number): number {
   const blocks = blocksFor(tokens, blockTokens);
-  const held = (window: number | undefined) => Math.min(blocks, blocksSeenMax(window, 1, blockTokens));
+  const held = (window: number | undefined) => Math.min(blocks, blocksAttendedMax(window, 1, blockTokens));
   return groups.reduce((sum, { layers, window }) => sum + layers * held(window), 0);
 }
 

@@ -18,7 +18,7 @@ export interface PageSource {
 
 export type BlockOwner = 'local' | 'remote';
 
-/** Local and remote callers use one API. The creditor's rule, not this class, refuses remote callers. */
+/** Local and remote callers use one interface. Limits for remote callers are the creditor's task, not enforced here. */
 export class LendingMemory {
   readonly #source: PageSource;
   readonly #pool: BlockPool;
@@ -32,7 +32,7 @@ export class LendingMemory {
   }
 
   /** Memory with a page pool of its own. */
-  static alone(blocks: number, blockPages: number): LendingMemory {
+  static standalone(blocks: number, blockPages: number): LendingMemory {
     const pages = new PagePool(blocks * blockPages);
     return new LendingMemory({
       pages,
@@ -104,7 +104,7 @@ export class LendingMemory {
   }
 
   /** Throws unless free + used + lent pages are all pages: for memory with a page pool of its own. */
-  checkAlone(): void {
+  checkStandalone(): void {
     this.#source.pages.check();
     this.check();
     const { free, total } = this.#source.pages;

@@ -10,7 +10,7 @@ const entryWords = 4;
 const nextAt = 0;
 const previousAt = 1;
 const depthAt = 2;
-/** When it was last added. */
+/** Tick of the last `add`. */
 const tickAt = 3;
 
 /**

@@ -1,4 +1,4 @@
-// Pinned prefixes: blocks that stay in memory until a deadline, whatever else requires the memory.
+// Pinned prefixes: blocks that stay in memory until a deadline, even if other blocks require the memory.
 import type { PinId } from '../protocol/ids.ts';
 import type { BlockChain } from '../protocol/kv-events.ts';
 import type { BlockCache } from './block-cache.ts';
@@ -63,7 +63,7 @@ export class Pins {
   fill(id: PinId, chain: BlockChain, untilUs: number): number {
     const pin = this.#pins.get(id);
     if (pin === undefined || pin.table !== undefined)
-      throw new Error(`Cannot hold a pin: no memory is reserved for ${id}`);
+      throw new Error(`Cannot fill a pin: no memory is reserved for ${id}`);
     const table = new BlockTable(this.#cache.groups.length, pin.blocks);
     const blocks = this.#cache.share(chain, pin.blocks, table);
     this.#cache.pinned.add(table);
@@ -74,20 +74,20 @@ export class Pins {
     return blocks;
   }
 
-  /** When it expires; undefined if it is not held. */
+  /** When the pin expires; undefined if it holds no blocks. */
   untilUs(id: PinId): number | undefined {
     const pin = this.#pins.get(id);
     return pin?.table === undefined ? undefined : pin.untilUs;
   }
 
-  /** Moves its deadline. */
+  /** Moves the deadline of the pin. */
   extend(id: PinId, untilUs: number): void {
     const pin = this.#pins.get(id);
     if (pin !== undefined) pin.untilUs = untilUs;
     this.#findNext();
   }
 
-  /** Its blocks become ordinary cache, or its reservation ends. False for an unknown pin. */
+  /** The blocks of the pin become ordinary cache, or its reservation ends. False for an unknown pin. */
   release(id: PinId): boolean {
     const pin = this.#pins.get(id);
     if (pin === undefined) return false;
@@ -104,9 +104,9 @@ export class Pins {
   /** Releases expired pins. */
   expire(nowUs: number): readonly PinId[] {
     if (this.#nextUs > nowUs) return [];
-    const passed = [...this.#pins].filter(([, { table, untilUs }]) => table !== undefined && untilUs <= nowUs);
-    for (const [id] of passed) this.release(id);
-    return passed.map(([id]) => id);
+    const expired = [...this.#pins].filter(([, { table, untilUs }]) => table !== undefined && untilUs <= nowUs);
+    for (const [id] of expired) this.release(id);
+    return expired.map(([id]) => id);
   }
 
   /** Blocks among the table's first `blocks` that pins reference. */

@@ -15,13 +15,13 @@ export interface PageReserve {
 
 /** A receive buffer for blocks of a chain. */
 export interface PrefixReceiveBuffer extends SsdReadTarget {
-  /** The chain's blocks before this one are local already, or have a place in the buffer. */
+  /** The chain's blocks before this one are local already, or have a slot in the buffer. */
   readonly blocks: number;
   /** (to - from, layers): pages that receive the contents of blocks `from..to`; for models with one layer group. */
   pages(from: number, to: number): Int32Array;
   /** Blocks `from..to` have arrived: they are cached from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
-  /** Releases the buffer; places that were not filled become free. */
+  /** Releases the buffer; unfilled slots become free. */
   close(): void;
 }
 
@@ -78,8 +78,8 @@ export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number
 }
 
 /**
- * Opens a receive buffer: in host memory if there is any, since waiting blocks then take no device memory. Undefined
- * without free memory. @param local number of local blocks
+ * Opens a receive buffer: in host memory if the instance has that tier, so that incoming blocks take no device memory.
+ * Undefined without free memory. @param local number of local blocks
  */
 export function receivePrefix(
   cache: BlockCache,
@@ -92,13 +92,14 @@ export function receivePrefix(
   return DeviceReceiveBuffer.open(cache, chain, local, to, reserve);
 }
 
-/** Host memory may already hold one in so many of the blocks that are read from SSD into device memory. */
-const heldEach = 4;
+/** Maximum share of the blocks read from SSD into device memory that host memory already holds. */
+const hostShareMax = 1 / 4;
 
 /**
  * Opens a receive buffer in device memory, even if only host memory holds the blocks before it. Undefined without free
- * memory, or if host memory holds many of the blocks to be read from SSD. @param local number of local blocks @param onSsd
- * SSD is read for those before this one
+ * memory, or if host memory holds many of the blocks to be read from SSD.
+ * @param local number of local blocks
+ * @param onSsd SSD provides the blocks from `local` to this one
  */
 export function receiveInPool(
   cache: BlockCache,
@@ -108,13 +109,13 @@ export function receiveInPool(
 ): PoolReceiveBuffer | undefined {
   const [group, other] = cache.groups;
   if (other !== undefined || group.window !== undefined) return undefined;
-  let held = 0;
+  let inHost = 0;
   for (let i = local; i < onSsd; i++) {
     const at = i * digestWords;
     if (cache.lower?.ssd?.find(chain.words, at) === undefined) return undefined;
-    if (cache.lower.host.find(chain.words, at) !== undefined) held++;
+    if (cache.lower.host.find(chain.words, at) !== undefined) inHost++;
   }
-  if (held * heldEach > onSsd - local) return undefined;
+  if (inHost > hostShareMax * (onSsd - local)) return undefined;
   return DeviceReceiveBuffer.open(cache, chain, local, to, reserve);
 }
 
@@ -201,11 +202,11 @@ class DeviceReceiveBuffer implements PoolReceiveBuffer {
   }
 
   fill(from: number, to: number, origin: BlockOrigin): void {
-    // A sequence that asks for the prefix before the next step finds it.
+    // A lookup before the next step finds the prefix.
     if (this.#readHost()) this.#cache.flushLoads();
     this.#cache.lower?.countPoolArrivals(to - from, origin);
     this.#cache.releaseBehindWindow(this.#table, to * this.#cache.blockTokens);
-    this.#cache.commit(this.#chain, from, to, this.#table);
+    this.#cache.cacheBlocks(this.#chain, from, to, this.#table);
   }
 
   close(): void {
@@ -216,7 +217,7 @@ class DeviceReceiveBuffer implements PoolReceiveBuffer {
   }
 }
 
-/** Slots of host memory that wait for their contents. */
+/** Slots of host memory whose contents are in transit. */
 class HostReceiveBuffer implements PrefixReceiveBuffer {
   readonly blocks: number;
   readonly inPool = false;
@@ -254,7 +255,7 @@ class HostReceiveBuffer implements PrefixReceiveBuffer {
 
   pages(from: number, to: number): Int32Array {
     const required = this.#slots.slice(from - this.#from, to - this.#from);
-    // Unrequired contents go to a slot behind the capacity, which nothing reads.
+    // Contents without a slot go to one behind the capacity, which nothing reads.
     return this.#lower.pagesIn(required.map((slot) => slot ?? this.#lower.host.capacity));
   }
 

@@ -2,7 +2,7 @@
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockPool } from './block-pool.ts';
 import type { BlockTable } from './block-table.ts';
-import { blocksFor, firstBlockSeen } from './layer-groups.ts';
+import { blocksFor, firstBlockAttended } from './layer-groups.ts';
 
 /**
  * The pages of a prompt in the order that sender and receiver share: by group, then block, then layer. A group with a
@@ -19,7 +19,7 @@ export class ReceiveLayout {
     this.end = blocksFor(promptTokens, blockTokens);
     let base = 0;
     this.#groups = groups.map(({ layers, window }) => {
-      const first = firstBlockSeen(window, promptTokens, blockTokens);
+      const first = firstBlockAttended(window, promptTokens, blockTokens);
       const group = { layers, first, base };
       base += layers * (this.end - first);
       return group;

@@ -4,9 +4,6 @@
 import { type LayerRange, type LayerSpan, layersBetween } from '../protocol/step-shape.ts';
 import type { HeldBlocks } from './block-table.ts';
 
-/** The layers of a range: its first, and the first behind it. */
-export const stageLayers = layersBetween;
-
 /** (blocks, to - from). @param pages (blocks, layers) */
 export function pagesOfRange(pages: Int32Array, layers: number, { from, to }: LayerSpan): Int32Array {
   const width = to - from;
@@ -25,14 +22,14 @@ interface PageTable {
 
 /** The stage holds fewer blocks than the prompt has: every page of a block serves a layer of the range. */
 export class StagePages {
-  /** The first layer of the range, and the first behind it. */
+  /** The layers of the range: `from..to`. */
   readonly from: number;
   readonly to: number;
   readonly #held: HeldBlocks;
   readonly #pool: PageTable;
 
   constructor(held: HeldBlocks, pool: PageTable, range: LayerRange) {
-    const { from, to } = stageLayers(pool.layers, range);
+    const { from, to } = layersBetween(pool.layers, range);
     this.from = from;
     this.to = to;
     this.#held = held;

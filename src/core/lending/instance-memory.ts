@@ -20,7 +20,7 @@ export class InstanceMemory {
 
   constructor(device: BlockCacheConfig, hostBlocks: number) {
     this.cache = new BlockCache(device);
-    this.host = LendingMemory.alone(hostBlocks, this.cache.blockPages);
+    this.host = LendingMemory.standalone(hostBlocks, this.cache.blockPages);
     this.lending = { device: this.cache.lending, host: this.host };
   }
 
@@ -36,7 +36,7 @@ export class InstanceMemory {
     const blocks = table.length;
     const words = new Uint32Array(blocks * digestWords);
     for (let i = 0; i < blocks; i++) words[i * digestWords] = ++this.#digests;
-    this.cache.commit({ blocks, words }, 0, blocks, table);
+    this.cache.cacheBlocks({ blocks, words }, 0, blocks, table);
     this.cache.release(table);
   }
 
@@ -45,6 +45,6 @@ export class InstanceMemory {
    */
   check(): void {
     this.cache.check();
-    this.host.checkAlone();
+    this.host.checkStandalone();
   }
 }

@@ -1,4 +1,5 @@
-// The cluster agreement: what all processes must share, which is the model, its number formats, the block hash key and the page token.
+// The cluster agreement: what all processes must share, which is the model, its number formats, the block hash key and
+// the page token.
 
 import { type BlockRoot, rootDigest } from '../kvcache/block-hash.ts';
 
@@ -11,7 +12,10 @@ export interface Agreement {
   readonly root: BlockRoot | undefined;
   /** Authenticates page transfers between instances; undefined until one has joined. */
   readonly pages: PagesSecret | undefined;
-  /** The record was lost and restored by a member: other records of the same store were lost too, and may not be restored yet. */
+  /**
+   * The record was lost and restored by a member: other records of the same store were lost too, and may not be
+   * restored yet.
+   */
   readonly again?: boolean | undefined;
 }
 
@@ -43,12 +47,13 @@ export type JoinDecision =
   | { readonly kind: 'write'; readonly agreement: Agreement }
   /** The record differs, or may be lost: decide again once it is known whether other processes are alive. */
   | { readonly kind: 'discover' }
-  /** The record is lost while others are alive: they have to restore it. */
+  /** The record is lost while others are alive: they restore it. */
   | { readonly kind: 'wait' }
   | { readonly kind: 'refused'; readonly why: string };
 
 /**
- * Decides for a process that joins: the first process, or one without any live peer, sets the agreement, and every other one must match it.
+ * Decides for a process that joins: the first process, or one without any live peer, sets the agreement, and every
+ * other one must match it.
  * @param stored the record; undefined: none
  * @param others other processes are alive; undefined: unknown
  */
@@ -85,7 +90,7 @@ export type ReconcileDecision =
   | { readonly kind: 'differs'; readonly why: string };
 
 /**
- * Decides for a member about a record that may be lost, or restored by a process that had less of it.
+ * Decides for a member about a record that may be lost, or restored by a process with fewer fields.
  * @param held the agreement of the member
  */
 export function reconcile(stored: Agreement | undefined, held: Agreement): ReconcileDecision {

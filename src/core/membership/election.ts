@@ -1,4 +1,5 @@
-// Leader election by lease and compare-and-set: one record names the leader, and each process judges the lease by its own clock.
+// Leader election by lease and compare-and-set: one record names the leader, and each process judges the lease by its
+// own clock.
 
 import { assertNever } from '../../util/assert-never.ts';
 
@@ -22,7 +23,10 @@ export interface ElectionTimes {
 export interface ElectionStart {
   /** The record may have been lost: there may be a leader that no record names. */
   readonly recordLost: boolean;
-  /** Time of a clock that all processes share when `nowUs` is 0, in milliseconds: without a known epoch, one after this time is unused. */
+  /**
+   * Time of a clock that all processes share when `nowUs` is 0, in milliseconds: without a known epoch, one after this
+   * time is unused.
+   */
   readonly originMs: number;
 }
 
@@ -42,7 +46,10 @@ export type ElectionEvent =
   | { readonly kind: 'written'; readonly revision: number | undefined }
   /** The last request failed or timed out; a write may have succeeded. */
   | { readonly kind: 'unanswered' }
-  /** This process ends and resigns, so that the others need not wait for the lease. It is done once no request is pending. */
+  /**
+   * This process ends and resigns, so that the others need not wait for the lease. It is done once no request is
+   * pending.
+   */
   | { readonly kind: 'resign' };
 
 export type ElectionEffect =
@@ -58,9 +65,10 @@ interface Observed extends StoredRecord {
 }
 
 /**
- * The leader counts its lease from when it *sent* the renewal, the others from when they first *read* it: a leader has stopped before the
- * next one starts, and no clocks are compared. One request is pending at a time. The record may be lost with its store: the leader writes it
- * again, and the others wait for the duration of a lease, which an unrecorded leader may hold.
+ * The leader counts its lease from when it *sent* the renewal, the others from when they first *read* it: a leader has
+ * stopped before the next one starts, and no clocks are compared. One request is pending at a time. The record may be
+ * lost with its store: the leader writes it again, and the others wait for the duration of a lease, which an unrecorded
+ * leader may hold.
  */
 export class Election {
   readonly #name: string;
@@ -96,7 +104,10 @@ export class Election {
     this.#times = times;
   }
 
-  /** The epoch of this process while it is the leader. Check before every action of the leader: the process may have been suspended. */
+  /**
+   * The epoch of this process while it is the leader. Check before every action of the leader: the process may have
+   * been suspended.
+   */
   epochAt(nowUs: number): number | undefined {
     return this.#lease !== undefined && nowUs < this.#lease.untilUs ? this.#lease.epoch : undefined;
   }
@@ -238,7 +249,7 @@ export class Election {
     this.#lease = undefined;
   }
 
-  /** Removes the own name from the record. A pending write may still store it: its response is awaited first. */
+  /** Removes this process from the record. A pending write may still store it: its response is awaited first. */
   #releaseRecord(nowUs: number): void {
     if (this.#pending !== undefined) return;
     const observed = this.#observed;

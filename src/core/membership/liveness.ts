@@ -1,4 +1,5 @@
-// Membership by heartbeats: which processes of a cluster are alive, as one process observes their announcements and their silence.
+// Membership by heartbeats: which processes of a cluster are alive, as one process observes their announcements and
+// their silence.
 
 import { assertNever } from '../../util/assert-never.ts';
 
@@ -49,9 +50,10 @@ interface Process {
 const rememberedMax = 1024;
 
 /**
- * Announcements may be lost, late and duplicated: a lower incarnation or number changes nothing, and only several lost ones in a row are a
- * failure. Failures are declared at a `wake` alone: a process that was suspended itself first handles the announcements that arrived
- * meanwhile. A member that was declared failed and announces itself again in the same incarnation (it was suspended, or cut off) joins again.
+ * Announcements may be lost, late and duplicated: a lower incarnation or number changes nothing, and only several lost
+ * in a row count as a failure. Failures are declared at a `wake` alone: a process that was suspended itself first
+ * handles the announcements that arrived meanwhile. A member that was declared failed and announces itself again in the
+ * same incarnation (it was suspended, or cut off) joins again.
  */
 export class Membership<A extends Announcement> {
   readonly #config: MembershipConfig<A>;
@@ -118,7 +120,10 @@ export class Membership<A extends Announcement> {
     this.#admit(joining, announcement);
   }
 
-  /** A lower incarnation is an earlier start, unless the name has been unused for long: then the clock of the process was set back. */
+  /**
+   * A lower incarnation is an earlier start, unless the name has been unused for long: then the clock of the process
+   * was set back.
+   */
   #isLate(nowUs: number, { incarnation, number, state, announcedUs }: Process, announcement: A): boolean {
     if (announcement.incarnation === incarnation) return announcement.number <= number;
     const unused = state !== 'alive' && nowUs - announcedUs >= 2 * this.#config.timeoutUs;

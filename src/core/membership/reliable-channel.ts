@@ -1,4 +1,5 @@
-// A reliable, ordered channel between two processes over a bus that loses, duplicates and reorders messages: numbered parts with ack and nack.
+// A reliable, ordered channel between two processes over a bus that loses, duplicates and reorders messages: numbered
+// parts with ack and nack.
 
 import { assertNever } from '../../util/assert-never.ts';
 
@@ -13,7 +14,10 @@ export interface ChannelPart {
 export type ChannelEvent =
   | { readonly kind: 'send'; readonly message: Uint8Array }
   | { readonly kind: 'part'; readonly part: ChannelPart }
-  /** Sent at a fixed interval: numbers of the last part sent and of the last one received in order. It shows the loss of a last part too. */
+  /**
+   * Sent at a fixed interval: numbers of the last part sent and of the last one received in order. It shows the loss of
+   * a last part too.
+   */
   | { readonly kind: 'ack'; readonly sent: number; readonly received: number }
   /** The other side lacks all parts from this number on. */
   | { readonly kind: 'nack'; readonly from: number };

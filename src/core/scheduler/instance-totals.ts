@@ -52,7 +52,7 @@ export class InstanceTotals {
         host: tierSnapshot(lower.host),
         ssd: tierSnapshot(lower.ssd),
         reads: lower.reads,
-        lostBlocks: lower.lost,
+        lostBlocks: lower.lostBlocks,
       },
     };
   }

@@ -1,11 +1,11 @@
 // Runs an instance's share of pipeline prefill: programs over ranges of the layers, with activations received and sent over pages.
 
 import type { TokenInstance } from '../../core/instance/token-instance.ts';
-import { stageLayers } from '../../core/kvcache/stage-pages.ts';
 import type { InstanceEffect } from '../../core/protocol/effects.ts';
 import type { InstanceEvent } from '../../core/protocol/events.ts';
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { LinkSnapshot } from '../../core/protocol/ports.ts';
+import { layersBetween } from '../../core/protocol/step-shape.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { PipelineStage } from '../../engine/pipeline-stage.ts';
 import { assertNever } from '../../util/assert-never.ts';
@@ -130,7 +130,7 @@ export class PipelineRunner {
   }
 
   #stageOf(range: LayerRange): PipelineStage {
-    const span = stageLayers(this.#engine.layers.length, range);
+    const span = layersBetween(this.#engine.layers.length, range);
     const key = `${span.from} ${span.to}`;
     const known = this.#stages.get(key);
     if (known !== undefined) return known;

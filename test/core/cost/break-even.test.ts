@@ -4,7 +4,7 @@ import { createCostModel } from '../../../src/cli/options/cost-model.ts';
 import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
 import { ModelPredictor } from '../../../src/core/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
-import { statedEfficiency } from '../../../src/core/cost/roofline.ts';
+import { assumedEfficiency } from '../../../src/core/cost/roofline.ts';
 
 const prefixTokens = 8192;
 
@@ -39,10 +39,10 @@ describe.each(cases)('the bandwidth from which on reuse pays, on %s', (hardware,
     const prefillUs = new ChunkedPrefill(new ModelPredictor(cost), prefixTokens).prefillUs(prefixTokens, 0);
     const bytesPerSecond = (prefixTokens * cost.kvBytesPerToken * 1e6) / prefillUs;
     const published = publishedBytesPerSecond(devices * operationsPerSecond.bf16);
-    expect(bytesPerSecond / published).toBeLessThan(statedEfficiency.compute);
-    expect(bytesPerSecond / published).toBeGreaterThan(statedEfficiency.compute / 2);
+    expect(bytesPerSecond / published).toBeLessThan(assumedEfficiency.compute);
+    expect(bytesPerSecond / published).toBeGreaterThan(assumedEfficiency.compute / 2);
     // What the machines have is far above either.
-    expect(devices * hostLinkBytesPerSecond * statedEfficiency.link).toBeGreaterThan(15 * published);
+    expect(devices * hostLinkBytesPerSecond * assumedEfficiency.link).toBeGreaterThan(15 * published);
     expect(modelSpec('llama2-70b').layers * 2 * 8 * 128 * 2).toBe(cost.kvBytesPerToken);
   });
 });

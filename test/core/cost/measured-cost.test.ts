@@ -29,7 +29,7 @@ function seen(alone: readonly number[], beside: readonly number[]): readonly Mea
     ...prompts.map((shape, i) => ({ shape, us: promptUs(shape) * ratios[i % ratios.length], beside: isBeside })),
   ];
   const all = [...steps(alone, false), ...(beside.length > 0 ? steps(beside, true) : [])];
-  return all.map((step) => ({ ...step, seenUs: step.us }));
+  return all.map((step) => ({ ...step, observedUs: step.us }));
 }
 
 describe('measured steps', () => {
@@ -58,13 +58,13 @@ describe('measured steps', () => {
   });
 
   it('are fitted to what ran, however soon one was seen after the one before', () => {
-    const late = seen([1], []).map((step, i) => (i % 5 === 0 ? { ...step, seenUs: 1 } : step));
+    const late = seen([1], []).map((step, i) => (i % 5 === 0 ? { ...step, observedUs: 1 } : step));
     const cost = new MeasuredCost(measureSteps(late, []), sizes);
     expect(cost.stepUs(prompt(200, 0)) / promptUs(prompt(200, 0))).toBeCloseTo(1, 3);
   });
 
   it('are held up as long as one was seen to be, whatever their rows', () => {
-    const paused = seen([1], []).map((step) => ({ ...step, seenUs: 2 * step.us + 30_000 }));
+    const paused = seen([1], []).map((step) => ({ ...step, observedUs: 2 * step.us + 30_000 }));
     const cost = new MeasuredCost(measureSteps(paused, []), sizes, { seed: 1, beside: () => false });
     for (const shape of [prompt(48, 0), prompt(256, 1)])
       expect((cost.stepUs(shape) - 30_000) / promptUs(shape)).toBeCloseTo(2, 2);

@@ -200,7 +200,7 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
           cache.check();
           // The index built from its KV events equals the cache.
           if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
-          expect(index.held(0)).toBe(oracle.entries.size);
+          expect(index.blocksOf(0)).toBe(oracle.entries.size);
           for (const path of oracle.entries.keys())
             expect(index.fate(chainOf(blocksOf(path)), path.length - 1)).toBe('held');
           expect(cache.indexedDigests().length).toBe(4 * oracle.entries.size);
@@ -232,7 +232,7 @@ function comeAndCompute(cache: BlockCache, text: string, running: { table: Block
       return false;
     }
   }
-  cache.commit(chain, hits, text.length, table);
+  cache.cacheBlocks(chain, hits, text.length, table);
   running.push({ table, text });
   return true;
 }
@@ -249,7 +249,7 @@ describe('sharing', () => {
     const tables = [new BlockTable(1), new BlockTable(1)] as const;
     for (const table of tables) for (let i = 0; i < 3; i++) cache.allocate(table);
     expect(cache.usedPages).toBe(12);
-    for (const table of tables) cache.commit(chain, 0, 3, table);
+    for (const table of tables) cache.cacheBlocks(chain, 0, 3, table);
     expect(cache.usedPages).toBe(6);
     expect(tables[1].groups).toEqual(tables[0].groups);
     cache.check();
@@ -270,7 +270,7 @@ describe('sharing', () => {
     const failed = new BlockTable(1);
     const chain = chainOf([1, 2, 3]);
     for (let i = 0; i < 3; i++) cache.allocate(failed);
-    cache.commit(chain, 0, 3, failed);
+    cache.cacheBlocks(chain, 0, 3, failed);
     const other = new BlockTable(1);
     cache.share(chain, 1, other);
     cache.release(failed);
@@ -283,6 +283,6 @@ describe('sharing', () => {
     expect([0, 1, 32, 33].map((tokens) => blocksFor(tokens, 32))).toEqual([0, 1, 1, 2]);
     const groups = [{ layers: 2, window: undefined }];
     const cache = new BlockCache({ pages: 20, groups, eviction: 'lru', blockTokens: 16 });
-    expect(cache.missing(new BlockTable(1), 65)).toBe(5);
+    expect(cache.blocksMissing(new BlockTable(1), 65)).toBe(5);
   });
 });

@@ -94,13 +94,13 @@ test('a consumer that applies all batches, and requests lost ones, has the block
       met.snapshots += consumer.snapshots;
       met.batches += consumer.batches.length;
       // All requests have ended, and KV events precede the report of each end.
-      const held = consumer.index.held(0);
+      const held = consumer.index.blocksOf(0);
       const { blocks, words, number } = consumer.catchUp();
       expect(number).toBe(consumer.batches.length);
       if (lossy === 0) expect(held).toBe(blocks);
       const chain = { blocks, words };
       for (let i = 0; i < blocks; i++) expect(consumer.index.fate(chain, i)).toBe('held');
-      expect(consumer.index.held(0)).toBe(blocks);
+      expect(consumer.index.blocksOf(0)).toBe(blocks);
     }),
     { numRuns: 60 },
   );

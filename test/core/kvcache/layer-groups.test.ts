@@ -1,11 +1,16 @@
 // Layer groups in one cache: what windows leave behind, what of a prefix can be reused, and how many pages it takes.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
+import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
 import { HashChain, rootDigest } from '../../../src/core/kvcache/block-hash.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
-import { blockPages, blocksSeenMax, capacityTokens, firstBlockSeen } from '../../../src/core/kvcache/layer-groups.ts';
+import {
+  blockPages,
+  blocksAttendedMax,
+  capacityTokens,
+  firstBlockAttended,
+} from '../../../src/core/kvcache/layer-groups.ts';
 import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
 
 const root = rootDigest(
@@ -53,7 +58,7 @@ class Runner {
   grow(chunk = 1): boolean {
     const to = Math.min(this.chain.blocks, this.blocks + chunk);
     while (this.table.length < to) if (!this.#cache.allocate(this.table)) return false;
-    this.#cache.commit(this.chain, this.blocks, to, this.table);
+    this.#cache.cacheBlocks(this.chain, this.blocks, to, this.table);
     this.#cache.releaseBehindWindow(this.table, to * pageTokens);
     const grown = to > this.blocks;
     this.blocks = to;
@@ -70,12 +75,12 @@ test('a row sees the blocks from that of its first key to its own, never more th
     fc.property(fc.integer({ min: 1, max: 200 }), fc.nat(500), fc.integer({ min: 1, max: 100 }), (window, at, rows) => {
       const keys = Array.from({ length: at + rows }, (_, key) => key).filter((key) => at - key < window);
       const seen = new Set(keys.map((key) => Math.floor(key / pageTokens)));
-      expect(firstBlockSeen(window, at, pageTokens)).toBe(Math.min(...seen));
-      expect(seen.size).toBeLessThanOrEqual(blocksSeenMax(window, rows, pageTokens));
+      expect(firstBlockAttended(window, at, pageTokens)).toBe(Math.min(...seen));
+      expect(seen.size).toBeLessThanOrEqual(blocksAttendedMax(window, rows, pageTokens));
     }),
   );
-  expect(blocksSeenMax(64, 1, pageTokens)).toBe(3);
-  expect(blocksSeenMax(1, 1, pageTokens)).toBe(1);
+  expect(blocksAttendedMax(64, 1, pageTokens)).toBe(3);
+  expect(blocksAttendedMax(1, 1, pageTokens)).toBe(1);
 });
 
 test('the capacity is the length at which a sequence that is computed block by block runs out of pages', () => {
@@ -109,7 +114,7 @@ test('what can be reused is what the definition says, whatever came, went and wa
           blockTokens: pageTokens,
         });
         const running: Runner[] = [];
-        const asked = actions.map(({ text }) => ({ text, last: new KnownPrefix() }));
+        const asked = actions.map(({ text }) => ({ text, last: new LastMatch() }));
         for (const { text, chunk, leaves } of actions) {
           // A repeated lookup returns the same as a first one.
           for (const { text: other, last } of asked) {
@@ -120,7 +125,7 @@ test('what can be reused is what the definition says, whatever came, went and wa
           const isKnown = (length: number): boolean =>
             cache.groups.every((group) =>
               Array.from({ length }, (_, i) => i)
-                .slice(group.firstSeen(length * pageTokens))
+                .slice(group.firstAttended(length * pageTokens))
                 .every((i) => group.find(chain, i) !== undefined),
             );
           const lengths = Array.from({ length: text.length + 1 }, (_, length) => length).filter(isKnown);

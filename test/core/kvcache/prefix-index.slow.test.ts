@@ -71,7 +71,7 @@ function expectAll(index: PrefixIndex, holders: readonly Holder[], names: number
       expected.flatMap((length, i) => (length > 0 ? [i] : [])),
     );
   }
-  expect(holders.map((_, i) => index.held(i))).toEqual(holders.map(({ blocks }) => blocks.size));
+  expect(holders.map((_, i) => index.blocksOf(i))).toEqual(holders.map(({ blocks }) => blocks.size));
 }
 
 const names = 12;
@@ -102,7 +102,7 @@ describe('the prefix index', () => {
           else if (what === 'restart') holder.restart();
           else {
             index.removeInstance(instance);
-            expect(index.held(instance)).toBe(0);
+            expect(index.blocksOf(instance)).toBe(0);
             holder.restart();
           }
           index.check();
@@ -131,11 +131,11 @@ describe('the prefix index', () => {
     holder.change([2]);
     const verdicts = Array.from({ length: 65 }, (_, i) => index.apply(0, holder.change([10 + i]) as KvEventBatch));
     expect(verdicts.flatMap((verdict, i) => (verdict === 'gap' ? [i] : []))).toEqual([0, 64]);
-    expect(index.held(0)).toBe(1);
+    expect(index.blocksOf(0)).toBe(1);
     expect(index.restore(0, holder.snapshot())).toBe(true);
-    expect(index.held(0)).toBe(67);
+    expect(index.blocksOf(0)).toBe(67);
     expect(index.apply(0, holder.change([1]) as KvEventBatch)).toBe('applied');
-    expect(index.held(0)).toBe(66);
+    expect(index.blocksOf(0)).toBe(66);
   });
 
   test('applies an unrequested snapshot that is newer than every batch', () => {
@@ -144,7 +144,7 @@ describe('the prefix index', () => {
     index.apply(0, holder.change([1, 2]) as KvEventBatch);
     holder.change([2, 3, 4]);
     expect(index.restore(0, holder.snapshot())).toBe(true);
-    expect(index.held(0)).toBe(3);
+    expect(index.blocksOf(0)).toBe(3);
     expect(index.restore(0, holder.snapshot())).toBe(false);
     holder.change([4]);
     expect(index.apply(0, holder.change([5]) as KvEventBatch)).toBe('gap');
@@ -193,7 +193,7 @@ describe('the table of replicas', () => {
           if (known.size > 0) blocks++;
         }
         expect(table.blocks).toBe(blocks);
-        table.drop(7);
+        table.removeInstance(7);
         table.check();
         expect(table.held[7]).toBe(0);
       }),

@@ -38,7 +38,7 @@ class Gateway {
   readonly reads: Read[] = [];
 
   constructor() {
-    this.index.join(0, 1);
+    this.index.instanceJoined(0, 1);
   }
 
   feed(nowUs: number, event: CatchUpEvent): void {
@@ -147,7 +147,7 @@ class World {
     const weight = this.#archive.tail.reduce((sum, { changes }) => sum + changes + batchWeight, 0);
     expect(weight).toBeLessThanOrEqual(tailFactorMax * Math.max(limits.changesMin, names));
     for (const { index } of this.gateways) {
-      expect(index.held(0)).toBe(this.blocks.size);
+      expect(index.blocksOf(0)).toBe(this.blocks.size);
       for (const name of this.blocks) expect(index.holds(0, wordsOf([name]), 0)).toBe(true);
     }
   }

@@ -2,7 +2,7 @@
 // and reads.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
+import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
 import { type PrefixReceiveBuffer, receivePrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
@@ -60,7 +60,7 @@ class World {
     const { cache } = this;
     const chain = chainOf(path);
     const table = new BlockTable(1);
-    const start = cache.loadPrefix(chain, chain.blocks, table, { known: new KnownPrefix(), resumed: false });
+    const start = cache.loadPrefix(chain, chain.blocks, table, { known: new LastMatch(), resumed: false });
     cache.flushLoads();
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
     this.taken += start;
@@ -71,7 +71,7 @@ class World {
         this.#pages[page] = contentOf(name, layer);
       });
     }
-    cache.commit(chain, start, table.length, table);
+    cache.cacheBlocks(chain, start, table.length, table);
     cache.lower?.readStarted();
     cache.lower?.readEnded();
     cache.release(table);

@@ -1,7 +1,7 @@
 // Tiers below device memory: slots against a brute-force oracle, and what all tiers together tell against what they hold.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
+import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
 import { PrefixIndex, PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
@@ -77,7 +77,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
           expect(slot !== undefined).toBe(entry !== undefined);
           if (what === 'reserve') {
             reserved = Math.min(capacity, name % 4);
-            tier.reserve(reserved);
+            tier.setReserved(reserved);
             while (entries.size > capacity - reserved && evict());
           } else if (what === 'use' && slot !== undefined && entry !== undefined) {
             tier.touch(slot);
@@ -148,10 +148,10 @@ function serve({ cache }: World, path: string): readonly [device: number, host: 
   const chain = chainOf(path);
   const table = new BlockTable(1, path.length + 1);
   const device = cache.match(chain, path.length);
-  const loaded = cache.loadPrefix(chain, path.length, table, { known: new KnownPrefix(), resumed: false });
+  const loaded = cache.loadPrefix(chain, path.length, table, { known: new LastMatch(), resumed: false });
   while (table.length < path.length && cache.allocate(table));
   const room = table.length === path.length;
-  if (room) cache.commit(chain, loaded, path.length, table);
+  if (room) cache.cacheBlocks(chain, loaded, path.length, table);
   cache.lower?.readStarted();
   cache.lower?.readEnded();
   cache.release(table);
@@ -207,12 +207,12 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
           cache.check();
           if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
           const held = heldBy(world, allNames);
-          expect(index.held(0)).toBe(held.length);
+          expect(index.blocksOf(0)).toBe(held.length);
           for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
           // A snapshot says the same.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
           snapshot.restore(0, { ...log.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });
-          expect(snapshot.held(0)).toBe(held.length);
+          expect(snapshot.blocksOf(0)).toBe(held.length);
           for (const name of held) {
             sunk += Number(isSunk(world, name));
             for (const each of [index, snapshot]) expect(onSsd(each, name)).toBe(isSunk(world, name));
@@ -242,7 +242,7 @@ describe('host memory', () => {
     // Two of four blocks are a sequence's that runs.
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
-    expect(world.cache.loadPrefix(chainOf('aaaa'), 4, table, { known: new KnownPrefix(), resumed: false })).toBe(2);
+    expect(world.cache.loadPrefix(chainOf('aaaa'), 4, table, { known: new LastMatch(), resumed: false })).toBe(2);
     world.cache.lower?.readStarted();
     world.cache.lower?.readEnded();
     world.cache.release(table);
@@ -254,7 +254,7 @@ describe('host memory', () => {
     const world = worldOf(4, 8, 0, 'lru');
     serve(world, 'aaaa');
     serve(world, 'bbbb');
-    world.cache.lower?.host.reserve(6);
+    world.cache.lower?.host.setReserved(6);
     world.cache.check();
     // Of what is left, the blocks last used from their start on.
     expect(world.cache.lower?.inHost(chainOf('bbbb'), 0, 4)).toBe(2);

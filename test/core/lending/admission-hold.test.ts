@@ -18,7 +18,7 @@ const policy: LendingPolicy = {
 
 function creditorOf(instance: number, promised: number): { readonly creditor: Creditor; readonly out: Outbox } {
   const out = new Outbox(instance, 1);
-  const memories = { device: LendingMemory.alone(10, 1), host: LendingMemory.alone(0, 1) };
+  const memories = { device: LendingMemory.standalone(10, 1), host: LendingMemory.standalone(0, 1) };
   return {
     out,
     creditor: new Creditor(memories, policy, times, out, {

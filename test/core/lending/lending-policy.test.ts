@@ -193,7 +193,7 @@ describe('lending memory', () => {
     const table = new BlockTable(1);
     for (let i = 0; i < 6; i++) cache.allocate(table);
     const words = Uint32Array.from({ length: 24 }, (_, i) => i + 1);
-    cache.commit({ blocks: 6, words }, 0, 6, table);
+    cache.cacheBlocks({ blocks: 6, words }, 0, 6, table);
     cache.release(table);
     const lent = Array.from({ length: 7 }, () => cache.lending.allocate('remote'));
     cache.check();
@@ -208,10 +208,10 @@ describe('lending memory', () => {
   });
 
   it('throws when a count is wrong', () => {
-    const memory = LendingMemory.alone(4, 1);
+    const memory = LendingMemory.standalone(4, 1);
     const block = memory.allocate('remote') ?? 0;
     memory.free('remote', block);
     expect(() => memory.free('remote', block)).toThrow(/Cannot free a block/);
-    memory.checkAlone();
+    memory.checkStandalone();
   });
 });

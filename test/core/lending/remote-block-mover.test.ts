@@ -21,7 +21,7 @@ function home() {
   const cache = new BlockCache({
     ...{ pages: 16, blockTokens, groups: [{ layers: 1, window: undefined }], eviction: 'lru', stagingBlocks: 4 },
   });
-  const memories = { device: cache.lending, host: LendingMemory.alone(0, 1) };
+  const memories = { device: cache.lending, host: LendingMemory.standalone(0, 1) };
   const rmanager = new RManager({
     instance: 0,
     incarnation: 1,

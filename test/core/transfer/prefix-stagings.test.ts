@@ -1,6 +1,6 @@
 // A prefix that only SSD holds, asked for by another instance.
 import { expect, test } from 'vitest';
-import { BlockCache, KnownPrefix } from '../../../src/core/kvcache/block-cache.ts';
+import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
@@ -12,9 +12,9 @@ function chainOf(name: number): BlockChain {
 
 function serve(cache: BlockCache, chain: BlockChain): void {
   const table = new BlockTable(1, 4);
-  const known = cache.loadPrefix(chain, 4, table, { known: new KnownPrefix(), resumed: false });
+  const known = cache.loadPrefix(chain, 4, table, { known: new LastMatch(), resumed: false });
   while (table.length < 4) expect(cache.allocate(table)).toBe(true);
-  cache.commit(chain, known, 4, table);
+  cache.cacheBlocks(chain, known, 4, table);
   cache.lower?.readStarted();
   cache.lower?.readEnded();
   cache.release(table);
@@ -52,7 +52,7 @@ test('is read into host memory, then sent from there', () => {
   expect(handle({ kind: 'prefixSent', id: 'r', to: 3 })).toBeUndefined();
   cache.check();
   // Nothing is pinned: all of it can make room.
-  cache.lower?.host.reserve(4);
+  cache.lower?.host.setReserved(4);
   expect(cache.lower?.host.held).toBe(0);
   cache.check();
 });
@@ -64,6 +64,6 @@ test('is cancelled when the receiver does not need it any more', () => {
   cache.check();
   expect(handle({ kind: 'loaded', id: '3 r', source: 'ssd', to: 4 })).toContain('does not wait for it');
   expect(effects.map(({ kind }) => kind)).toEqual(['readSsd']);
-  cache.lower?.host.reserve(4);
+  cache.lower?.host.setReserved(4);
   expect(cache.lower?.host.held).toBe(0);
 });

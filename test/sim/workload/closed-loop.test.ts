@@ -1,14 +1,14 @@
 // Clients in a closed loop: their concurrency, and the time of a request alone on the instance.
 import { describe, expect, it } from 'vitest';
 import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
-import { RooflineCost, statedEfficiency } from '../../../src/core/cost/roofline.ts';
+import { assumedEfficiency, RooflineCost } from '../../../src/core/cost/roofline.ts';
 import { type ClosedLoopConfig, runClosedLoop } from '../../../src/sim/workload/closed-loop.ts';
 
 const { operationsPerSecond, ...device } = hardwareSpec('h100');
 const cost = new RooflineCost({
   model: modelSpec('llama3-8b'),
   device: { ...device, operationsPerSecond: operationsPerSecond.bf16 },
-  efficiency: statedEfficiency,
+  efficiency: assumedEfficiency,
   tensorParallel: 1,
   pipelineParallel: 1,
   weightBytes: 2,

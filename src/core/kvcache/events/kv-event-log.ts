@@ -13,7 +13,7 @@ export interface BlockListener {
 
 /** Receives changes over all tiers, and which blocks only SSD holds. */
 export interface TierListener extends BlockListener {
-  /** From now on only SSD holds the stored block, or not any more. */
+  /** `onSsd`: from now on only SSD holds the stored block; false: memory holds it again. */
   setSsdOnly(words: Uint32Array, at: number, onSsd: boolean): void;
 }
 
@@ -24,6 +24,7 @@ export class KvEventLog implements TierListener {
   #changes = 0;
   #words = new Uint32Array(64 * digestWords);
   #stored = new Uint8Array(64);
+
   constructor(incarnation: number) {
     this.#incarnation = incarnation;
   }
@@ -66,7 +67,7 @@ export class KvEventLog implements TierListener {
     };
   }
 
-  /** All blocks, after all changes were taken. @param onSsd the last so many blocks are on SSD only */
+  /** All blocks; changes were taken before. @param onSsd number of blocks, at the end, that are on SSD only */
   snapshot(words: Uint32Array, onSsd = 0): KvSnapshot {
     const snapshot = {
       incarnation: this.#incarnation,

@@ -1,14 +1,14 @@
-// What an instance publishes about its block cache, and when.
+// Publishes the KV events of an instance's block cache, with other reports or once there are many.
 
 import type { InstanceEffect } from '../../protocol/effects.ts';
 import type { BlockCache } from '../block-cache.ts';
 import { type BlockListener, KvEventLog, type TierListener } from './kv-event-log.ts';
 
-type Journal = Extract<InstanceEffect, { kind: 'kvEvents' }>;
+type KvEvents = Extract<InstanceEffect, { kind: 'kvEvents' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
 type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 
-/** Maximum number of unpublished changes while no request has anything to report. */
+/** Maximum number of unpublished changes while there is nothing else to report. */
 export const changesMax = 64;
 
 export interface KvEventPublisherConfig {
@@ -24,11 +24,11 @@ export class KvEventPublisher {
   readonly #cache: BlockCache;
   readonly #log: KvEventLog | undefined;
 
-  /** Blocks that are on SSD from an earlier run are stored, and reported, from now on. */
+  /** Restores the blocks that are on SSD from an earlier run: they are reported as stored. */
   constructor(cache: BlockCache, { incarnation, blockListener, contents }: KvEventPublisherConfig) {
     this.#cache = cache;
     this.#log = incarnation === undefined ? undefined : new KvEventLog(incarnation);
-    cache.setListener(blockListener === undefined ? this.#log : both(blockListener, this.#log));
+    cache.setListener(blockListener === undefined ? this.#log : tee(blockListener, this.#log));
     if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
   }
 
@@ -38,7 +38,7 @@ export class KvEventPublisher {
   }
 
   /** The changes since the last batch: together with another report (`reporting`), or once there are many. */
-  changes(reporting: boolean): Journal | undefined {
+  changes(reporting: boolean): KvEvents | undefined {
     const log = this.#log;
     if (log === undefined || log.changes === 0) return undefined;
     if (log.changes < changesMax && !reporting) return undefined;
@@ -48,7 +48,7 @@ export class KvEventPublisher {
   /**
    * The changes since the last batch, then a snapshot: a consumer that misses the snapshot has received every change.
    */
-  snapshot(): readonly (Journal | Snapshot | Ignored)[] {
+  snapshot(): readonly (KvEvents | Snapshot | Ignored)[] {
     if (this.#log === undefined)
       return [{ kind: 'ignored', message: 'Ignored requestSnapshot: this instance publishes no KV events' }];
     const changes = this.changes(true);
@@ -58,7 +58,7 @@ export class KvEventPublisher {
   }
 }
 
-function both(blockListener: BlockListener, log: TierListener | undefined): TierListener {
+function tee(blockListener: BlockListener, log: TierListener | undefined): TierListener {
   return {
     record: (words, at, stored, depth) => {
       blockListener.record(words, at, stored, depth);

@@ -6,9 +6,9 @@ import { type BlockFate, ReplicaTable, type Replication } from './replica-table.
 
 export interface PrefixIndexConfig {
   readonly instances: number;
-  /** Distinct blocks to make space for at the start; the index grows when there are more. */
+  /** Initial capacity in distinct blocks; the index grows beyond it. */
   readonly blocks: number;
-  /** Evicted blocks that the index also keeps, to distinguish evicted from never seen. */
+  /** Number of evicted blocks that the index also keeps, to distinguish evicted blocks from new ones. */
   readonly remembered: number;
 }
 
@@ -24,8 +24,9 @@ export class PrefixMatches {
   readonly blocks: Int32Array;
   /** The first `count` entries: instances that hold at least the first block, in no order. */
   readonly instances: Int32Array;
-  readonly walking: Int32Array;
-  /** (instances): how many of these blocks, at their end, only SSD holds. */
+  /** Instances that still match, during a lookup. */
+  readonly remaining: Int32Array;
+  /** (instances): number of these blocks, at their end, that only SSD holds. */
   readonly onSsd: Int32Array;
   count = 0;
 
@@ -33,7 +34,7 @@ export class PrefixMatches {
     this.blocks = new Int32Array(instances);
     this.onSsd = new Int32Array(instances);
     this.instances = new Int32Array(instances);
-    this.walking = new Int32Array(instances);
+    this.remaining = new Int32Array(instances);
   }
 
   clear(): void {
@@ -45,10 +46,12 @@ export class PrefixMatches {
   }
 }
 
-/** Contains what instances have reported, not what they hold now: an instance's own cache decides. */
+/**
+ * Contains the blocks that instances have reported. An instance may have evicted some since: its own cache is exact.
+ */
 export class PrefixIndex {
   readonly #table: ReplicaTable;
-  /** Blocks that an instance has only on SSD. */
+  /** Blocks that are only on SSD at their instance. */
   readonly #ssdOnly: ReplicaTable;
   readonly #incarnation: Float64Array;
   /** (instances): number of the last applied batch. */
@@ -75,7 +78,7 @@ export class PrefixIndex {
   }
 
   /** Blocks that an instance holds. */
-  held(instance: number): number {
+  blocksOf(instance: number): number {
     return this.#table.held[instance];
   }
 
@@ -100,13 +103,14 @@ export class PrefixIndex {
   }
 
   /**
-   * Replaces everything known of the instance by a snapshot; false when the snapshot is older than that, or applied
+   * Replaces the entries of the instance by a snapshot; false if the snapshot is older than the entries, or applied
    * already.
    */
   restore(instance: number, { incarnation, number, blocks, words, onSsd = 0 }: KvSnapshot): boolean {
     const known = this.#incarnation[instance];
-    const isNews = number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
-    if (incarnation < known || (incarnation === known && !isNews)) return false;
+    const isNewer =
+      number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
+    if (incarnation < known || (incarnation === known && !isNewer)) return false;
     this.#begin(instance, incarnation);
     for (let i = 0; i < blocks; i++) this.#table.add(words, i * digestWords, instance);
     for (let i = blocks - onSsd; i < blocks; i++) this.#ssdOnly.add(words, i * digestWords, instance);
@@ -114,13 +118,13 @@ export class PrefixIndex {
     return true;
   }
 
-  /** The instance has left with all its blocks. Batches of its incarnation are stale from now on. */
+  /** The instance and its blocks are lost. Batches of its incarnation are stale from now on. */
   removeInstance(instance: number): void {
     this.#begin(instance, this.#incarnation[instance] + 1);
   }
 
-  /** The instance runs in this incarnation, even if it was believed lost. Its blocks are unknown until a snapshot. */
-  join(instance: number, incarnation: number): void {
+  /** The instance runs in this incarnation, even if it was declared failed. Its blocks are unknown until a snapshot. */
+  instanceJoined(instance: number, incarnation: number): void {
     this.#begin(instance, incarnation);
     this.#missed[instance] = 1;
   }
@@ -134,8 +138,8 @@ export class PrefixIndex {
   }
 
   #begin(instance: number, incarnation: number): void {
-    this.#table.drop(instance);
-    this.#ssdOnly.drop(instance);
+    this.#table.removeInstance(instance);
+    this.#ssdOnly.removeInstance(instance);
     this.#incarnation[instance] = incarnation;
     this.#number[instance] = 0;
     this.#missed[instance] = 0;
@@ -147,7 +151,7 @@ export class PrefixIndex {
    */
   match(chain: BlockChain, blocksMax: number, out: PrefixMatches): void {
     out.clear();
-    const { blocks: reach, walking } = out;
+    const { blocks: reach, remaining: walking } = out;
     const blocks = Math.min(blocksMax, chain.blocks);
     if (blocks === 0) return;
     let left = this.#table.list(this.#table.find(chain.words, 0), walking);
@@ -166,8 +170,8 @@ export class PrefixIndex {
   }
 
   /**
-   * How many of the chain's first `blocks` blocks, at their end, the instance has only on SSD. Tiers lose a prefix from
-   * its end.
+   * Number of the chain's first `blocks` blocks, at their end, that the instance has only on SSD. Tiers evict a prefix
+   * from its end.
    */
   #ssdOnlyTail(chain: BlockChain, blocks: number, instance: number): number {
     let first = blocks;
@@ -176,12 +180,12 @@ export class PrefixIndex {
     return blocks - first;
   }
 
-  /** True if the instance is known to hold the block of the digest at `words[at..at+4]`. */
+  /** True if the instance has reported the block of the digest at `words[at..at+4]` as stored. */
   holds(instance: number, words: Uint32Array, at: number): boolean {
     return this.#table.has(this.#table.find(words, at), instance);
   }
 
-  /** What is known of the chain's block at `index`. */
+  /** Whether an instance holds the chain's block at `index`, or has evicted it. */
   fate(chain: BlockChain, index: number): BlockFate {
     return this.#table.fate(chain.words, index * digestWords);
   }

@@ -1,4 +1,4 @@
-// Which instances hold which block: an open-addressing table from digests to their holders, in one typed array.
+// The holders of each block: an open-addressing table from digests to instances, in one typed array.
 import { digestWords } from '../../../util/blake2s.ts';
 import { HolderSets } from './holder-sets.ts';
 
@@ -11,10 +11,9 @@ const inSet = 0x80000000;
 const holdersAt = digestWords + 1;
 const inlineMax = 2 * (slotWords - holdersAt);
 /**
- * A set is closed at this many holders, below `inlineMax`, so that one holder more or less does not move them each
- * time.
+ * A set is closed at this number of holders, below `inlineMax`, so that holders do not move with each small change.
  */
-const backInline = inlineMax - 2;
+const inlineAgainAt = inlineMax - 2;
 
 /** Maximum share of slots for held blocks, and for held and remembered blocks together. */
 const heldShare = 0.6;
@@ -35,8 +34,8 @@ export interface Replication {
 }
 
 /**
- * A block without holders is remembered until its slot is required: this distinguishes an eviction from a block that
- * never existed. Digests are uniform, so the first word selects the slot. Lookups allocate nothing.
+ * A block without holders is remembered until its slot is required: this distinguishes an evicted block from a new
+ * one. Digests are uniform, so the first word selects the slot. Lookups allocate nothing.
  */
 export class ReplicaTable {
   /** (instances): blocks that each one holds. */
@@ -86,7 +85,7 @@ export class ReplicaTable {
     let slot = this.find(words, at);
     if (this.#words[slot + stateAt] === 0) {
       if (this.#blocks + this.#remembered >= takenShare * (this.#mask + 1)) {
-        this.#makeRoom();
+        this.#makeSpace();
         slot = this.find(words, at);
       }
       for (let i = 0; i < digestWords; i++) this.#words[slot + i] = words[at + i];
@@ -108,7 +107,7 @@ export class ReplicaTable {
   }
 
   /** Removes the instance from every block. Scans the whole table. */
-  drop(instance: number): void {
+  removeInstance(instance: number): void {
     for (let slot = 0; slot < this.#words.length && this.held[instance] > 0; slot += slotWords) {
       if (this.#words[slot + stateAt] > 1) this.#removeHolder(slot, instance);
     }
@@ -213,7 +212,7 @@ export class ReplicaTable {
     const last = (this.holders(slot) ?? 0) - 1;
     if (this.#isSet(slot)) {
       if (!this.#sets.remove(this.#words[slot + holdersAt], instance)) return false;
-      if (last === backInline) this.#moveInline(slot);
+      if (last === inlineAgainAt) this.#moveInline(slot);
     } else {
       let place = 0;
       while (place <= last && this.#inline(slot, place) !== instance) place++;
@@ -239,21 +238,21 @@ export class ReplicaTable {
 
   #moveInline(slot: number): void {
     const set = this.#words[slot + holdersAt];
-    const holders = new Int32Array(backInline);
+    const holders = new Int32Array(inlineAgainAt);
     this.#sets.list(set, holders);
     this.#sets.close(set);
     this.#words[slot + stateAt] = this.#words[slot + stateAt] & ~inSet;
-    for (let i = 0; i < backInline; i++) this.#setInline(slot, i, holders[i]);
+    for (let i = 0; i < inlineAgainAt; i++) this.#setInline(slot, i, holders[i]);
   }
 
   /** Makes space for one block: grows the table, or drops a remembered block. */
-  #makeRoom(): void {
+  #makeSpace(): void {
     const slots = this.#mask + 1;
     if (slots < this.#slotsMax || this.#blocks >= heldShare * slots) {
       this.#grow(2 * slots);
       return;
     }
-    // At least a fifth of the taken slots is only remembered: the hand soon finds one.
+    // At least a fifth of the taken slots has no holders: the hand soon finds one.
     while (this.#words[this.#hand * slotWords + stateAt] !== 1) this.#hand = (this.#hand + 1) & this.#mask;
     this.#clear(this.#hand);
     this.#remembered--;

@@ -1,4 +1,5 @@
-// Decides when an instance stores a snapshot of its cache for gateways, and what it sends to a gateway: the number of the
+// Decides when an instance stores a snapshot of its cache for gateways, and what it sends to a gateway: the number of
+// the
 // stored snapshot with the batches since, or a snapshot of its own.
 import { assertNever } from '../../../util/assert-never.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
@@ -77,7 +78,7 @@ interface StoredSnapshot {
 export class SnapshotArchive<Gateway> {
   readonly #limits: ArchiveLimits;
   #stored: (StoredSnapshot & { readonly atUs: number }) | undefined;
-  /** `useful` while the batches since this snapshot are kept. */
+  /** The snapshot being written; `useful` while the batches since it are kept. */
   #writing: (StoredSnapshot & { readonly useful: boolean }) | undefined;
   /** Batches since the stored snapshot, or else since the one being written; empty without either. */
   #tail: KvEventBatch[] = [];
@@ -196,7 +197,7 @@ export class SnapshotArchive<Gateway> {
     if (base === undefined) return;
     this.#tail.push(batch);
     if (this.#weight <= tailFactorMax * this.#weightMax) return;
-    // The snapshot being written, or else a later one, may still be useful.
+    // A stored snapshot is dropped before one that is being written.
     if (this.#stored === undefined && this.#writing !== undefined) this.#writing = { ...this.#writing, useful: false };
     this.#stored = undefined;
     this.#trim();

@@ -15,8 +15,8 @@ export interface CatchUpTimes {
 export const defaultCatchUpTimes: CatchUpTimes = { readUs: 3_000_000, requestAgainUs: 10_000_000 };
 
 /**
- * Maximum number of changes kept for one instance while its stored snapshot is read; beyond it the instance itself sends
- * one.
+ * Maximum number of changes kept for one instance while its stored snapshot is read; beyond it the instance itself
+ * sends one.
  */
 const changesMax = 1_000_000;
 

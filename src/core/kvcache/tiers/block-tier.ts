@@ -1,11 +1,11 @@
-// One lower tier of the prefix cache, host memory or SSD: slots that hold blocks by digest.
+// One lower tier of the prefix cache, host memory or SSD: slots with blocks, found by digest.
 import { digestWords } from '../../../util/blake2s.ts';
 import { DigestTable } from '../../../util/digest-table.ts';
 import type { SlotId } from '../../protocol/ids.ts';
 import { type EvictionKind, growingQueue } from '../eviction.ts';
 
 const isFree = 0;
-/** Its contents are in transit to it. */
+/** The contents are in transit to the slot. */
 const isArriving = 1;
 const isHeld = 2;
 
@@ -15,11 +15,11 @@ const isHeld = 2;
  */
 export type Evicted = (words: Uint32Array, at: number, depth: number, above: boolean) => void;
 
-const slotsAtFirst = 1024;
+const slotsInitial = 1024;
 
 /**
  * A slot is free, waits for its contents, or holds them. A slot that waits or is pinned by a reader is not evicted. The
- * tier does not know which block follows which: its callers touch whole prefixes, so that `lru` and `lfu` evict a
+ * tier does not record the order of blocks in a prefix: callers touch whole prefixes, so that `lru` and `lfu` evict a
  * prefix from its end. Memory grows with the slots in use.
  */
 export class BlockTier {
@@ -58,7 +58,7 @@ export class BlockTier {
     return this.#arriving;
   }
 
-  /** Slots that gave their memory to another use. */
+  /** Slots whose memory has another use. */
   get reserved(): number {
     return this.#reserved;
   }
@@ -83,14 +83,14 @@ export class BlockTier {
     return slot !== undefined && this.#state[slot] === isHeld ? slot : undefined;
   }
 
-  /** True if it holds this block, or waits for it. */
+  /** True if the tier holds this block, or its contents are in transit. */
   contains(words: Uint32Array, at: number): boolean {
     return this.#table.get(words, at) !== undefined;
   }
 
   /**
    * Allocates a slot for a block and evicts if necessary. The slot waits for its contents until `arrived` or `drop`.
-   * Undefined when every slot is in use, or one is for this block already.
+   * Undefined when every slot is in use, or the block has a slot already.
    */
   allocate(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
@@ -202,8 +202,8 @@ export class BlockTier {
     this.#freeSlots[this.#freeCount++] = slot;
   }
 
-  /** From now on the memory of this many slots has another use. Evicts blocks without readers to free them. */
-  reserve(slots: number): void {
+  /** From now on the memory of `slots` slots has another use. Evicts blocks without readers to free them. */
+  setReserved(slots: number): void {
     this.#reserved = Math.min(slots, this.capacity);
     this.evictToFit();
   }
@@ -231,7 +231,7 @@ export class BlockTier {
 
   #grow(): void {
     const before = this.#state.length;
-    const slots = Math.min(this.capacity, Math.max(slotsAtFirst, 2 * before));
+    const slots = Math.min(this.capacity, Math.max(slotsInitial, 2 * before));
     const digests = new Uint32Array(slots * digestWords);
     digests.set(this.#digests);
     this.#digests = digests;
@@ -266,7 +266,7 @@ export class BlockTier {
       const known = this.#table.get(this.#digests, slot * digestWords) === slot;
       const evictable = state === isHeld && this.#pins[slot] === 0;
       if (known !== (state !== isFree))
-        throw new Error(`Tier broken: slot ${slot} in state ${state} is known: ${known}`);
+        throw new Error(`Tier broken: slot ${slot} in state ${state} is indexed: ${known}`);
       if (this.#queue.has(slot) !== evictable || (state !== isHeld && this.#pins[slot] > 0))
         throw new Error(`Tier broken: slot ${slot} in state ${state} has ${this.#pins[slot]} readers`);
     }

@@ -29,7 +29,7 @@ export interface SsdRead {
 export interface SsdReadTarget {
   /** True: device memory. */
   readonly inPool: boolean;
-  /** The slot of host memory that waits for a block; undefined: elsewhere, or another transfer brings it. */
+  /** The slot of host memory for a block; undefined: it goes elsewhere, or another transfer brings it. */
   slot(block: number): SlotId | undefined;
 }
 
@@ -41,9 +41,8 @@ export type BlockOrigin = (typeof origins)[number];
  * A block stored in device memory is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while
  * it is computed), so that evicting it from device memory costs nothing. Blocks that host memory evicts are written to
  * SSD and stay there until SSD evicts them; a block that is loaded and evicted again is not written twice. Blocks read
- * from SSD are copied to host memory too.
- * The listener receives a block when the first of the three tiers stores it and when the last one removes it, and when
- * only SSD holds it.
+ * from SSD are copied to host memory too. The listener is notified when the first of the three tiers stores a block,
+ * when the last one removes it, and when only SSD holds it.
  */
 export class LowerTiers implements BlockListener {
   readonly host: BlockTier;
@@ -56,7 +55,7 @@ export class LowerTiers implements BlockListener {
   #readNow = 0;
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
-  /** Slots of host memory that wait for contents. */
+  /** Slots of host memory whose contents are in transit. */
   #expected = 0;
   #newReads = 0;
   readonly #reads = [0, 0, 0];
@@ -74,8 +73,8 @@ export class LowerTiers implements BlockListener {
   }
 
   /** Blocks that were not written to SSD because too many writes were running. */
-  get lost(): number {
-    return this.#writes.lost;
+  get lostBlocks(): number {
+    return this.#writes.lostBlocks;
   }
 
   /** Device memory has stored or removed a block. */
@@ -91,8 +90,8 @@ export class LowerTiers implements BlockListener {
   }
 
   /**
-   * Copies the chain's blocks `from..to`, computed by a sequence that may move its own blocks to another instance. Device memory does
-   * not index them.
+   * Copies the chain's blocks `from..to`, computed by a sequence whose blocks may move to another instance. Device
+   * memory does not index them.
    */
   copyComputed({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
     for (let index = from; index < to; index++) {
@@ -133,8 +132,8 @@ export class LowerTiers implements BlockListener {
     for (let i = blocks - 1; i >= 0; i--) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot !== undefined) this.host.touch(slot);
-      const ssdWritesEnded = this.ssd?.find(chain.words, i * digestWords);
-      if (ssdWritesEnded !== undefined) this.ssd?.touch(ssdWritesEnded);
+      const ssdSlot = this.ssd?.find(chain.words, i * digestWords);
+      if (ssdSlot !== undefined) this.ssd?.touch(ssdSlot);
     }
   }
 
@@ -343,7 +342,7 @@ export class LowerTiers implements BlockListener {
     return blocks;
   }
 
-  /** True if one of them holds the block, or SSD will. */
+  /** True if a lower tier holds the block, or SSD is about to. */
   holds(words: Uint32Array, at: number): boolean {
     return this.host.find(words, at) !== undefined || this.ssd?.contains(words, at) === true;
   }
@@ -359,7 +358,7 @@ export class LowerTiers implements BlockListener {
     this.#reportRemoved(words, at);
   }
 
-  /** A tier does not hold the block any more. */
+  /** Reports a block that a tier does not hold any more. */
   #reportRemoved(words: Uint32Array, at: number): void {
     if (this.listener === undefined || this.host.find(words, at) !== undefined || this.#onDevice(words, at)) return;
     if (this.ssd?.contains(words, at) === true) this.listener.setSsdOnly(words, at, true);

@@ -1,4 +1,4 @@
-// Which blocks of host memory are written to SSD, and when.
+// Schedules the writes of blocks from host memory to SSD.
 import { digestWords } from '../../../util/blake2s.ts';
 import { Int32List } from '../../../util/int32-list.ts';
 import type { SlotId } from '../../protocol/ids.ts';
@@ -7,7 +7,7 @@ import type { BlockTier } from './block-tier.ts';
 import { digestAt, type TierMoves } from './tier-moves.ts';
 
 /**
- * Maximum number of blocks being written to SSD. Further blocks wait, or are lost if host memory drops their contents.
+ * Maximum number of blocks being written to SSD. Further blocks wait, or are lost if host memory evicts them first.
  */
 const writingMax = 64;
 
@@ -29,14 +29,14 @@ export class SsdWrites {
   readonly #host: BlockTier;
   readonly #ssd: BlockTier | undefined;
   readonly #moves: TierMoves | undefined;
-  /** Slots of SSD being written, in order; the first `#begun` have been returned by `take`. */
+  /** Slots of SSD being written, in order; the first `#started` have been returned by `take`. */
   readonly #writes = new Int32List();
   #started = 0;
-  /** Slots of host memory that they are written from, where contents are real. */
+  /** Slots of host memory with the contents of these writes, where contents are real. */
   readonly #sources = new Int32List();
   /** Slots of host memory to be written, oldest first. Their contents are read when the write starts. */
   readonly #waiting: SlotId[] = [];
-  /** Slots being written with suspect contents: their writes are discarded. */
+  /** Slots of SSD being written with suspect contents: their writes are discarded. */
   readonly #suspect = new Set<SlotId>();
   readonly #writingMax: number;
   #lost = 0;
@@ -50,7 +50,7 @@ export class SsdWrites {
   }
 
   /** Blocks lost because too many writes were running. */
-  get lost(): number {
+  get lostBlocks(): number {
     return this.#lost;
   }
 
@@ -93,7 +93,7 @@ export class SsdWrites {
     return blocks;
   }
 
-  /** Undefined where nothing is to be written: the slot is empty, or SSD has the block. */
+  /** Undefined if there is nothing to write: the slot is empty, or SSD has the block. */
   #startOne(source: SlotId, moves: TierMoves): SsdBlock | undefined {
     const { digests } = this.#host;
     const at = source * digestWords;
@@ -109,17 +109,17 @@ export class SsdWrites {
 
   /**
    * The oldest `blocks` writes have ended, at most all running ones. `failed`: indices of failed writes among them.
-   * Returns the slots of SSD that hold nothing.
+   * Returns the slots of SSD without valid contents.
    */
   ended(blocks: number, failed: readonly number[]): readonly SlotId[] {
     const ended = Math.min(blocks, this.#started);
     const empty: SlotId[] = [];
     for (let i = 0; i < ended; i++) {
       const slot = this.#writes.at(i);
-      const doubtful = this.#suspect.delete(slot);
-      if (doubtful || failed.includes(i)) empty.push(slot);
+      const suspect = this.#suspect.delete(slot);
+      if (suspect || failed.includes(i)) empty.push(slot);
       else this.#ssd?.arrived(slot);
-      if (this.#moves !== undefined) this.#release(this.#sources.at(i), doubtful);
+      if (this.#moves !== undefined) this.#release(this.#sources.at(i), suspect);
     }
     this.#writes.shift(ended);
     if (this.#moves !== undefined) this.#sources.shift(ended);
@@ -127,9 +127,9 @@ export class SsdWrites {
     return empty;
   }
 
-  #release(source: SlotId, doubtful: boolean): void {
+  #release(source: SlotId, suspect: boolean): void {
     this.#host.unpin(source);
-    if (doubtful && !this.#host.isPinned(source)) this.#host.drop(source);
+    if (suspect && !this.#host.isPinned(source)) this.#host.drop(source);
   }
 
   /** The contents of this block are suspect, also in running writes. */

@@ -38,7 +38,7 @@ export class TierMoves {
     this.#mover.copy(this.#pagesOf(block), this.#pagesIn(slot));
   }
 
-  /** Deferred to `flush`: until then the block may be dropped again. */
+  /** Deferred to `flush`: until then the block may be evicted again. */
   load(slot: SlotId, block: BlockId, digest: Uint32Array): void {
     this.#loads.push({ slot, block, digest });
   }
@@ -49,13 +49,13 @@ export class TierMoves {
    */
   flush(holds: (block: BlockId, digest: Uint32Array) => boolean): void {
     if (this.#loads.length === 0) return;
-    const wanted = this.#loads.filter(({ block, digest }) => holds(block, digest));
+    const useful = this.#loads.filter(({ block, digest }) => holds(block, digest));
     this.#loads = [];
-    if (wanted.length === 0) return;
+    if (useful.length === 0) return;
     const { layers } = this.#pool;
-    const to = new Int32Array(wanted.length * layers);
-    for (const [i, { block }] of wanted.entries()) to.set(this.#pagesOf(block), i * layers);
-    this.#mover.load(this.pagesOfSlots(wanted.map(({ slot }) => slot)), to);
+    const to = new Int32Array(useful.length * layers);
+    for (const [i, { block }] of useful.entries()) to.set(this.#pagesOf(block), i * layers);
+    this.#mover.load(this.pagesOfSlots(useful.map(({ slot }) => slot)), to);
   }
 
   erase(slot: SlotId): void {

@@ -34,7 +34,7 @@ export class LentPages {
   #pagesOf(memory: Memory, block: BlockId): Int32Array {
     const { lending, blockPages, extraRows } = this.#cache;
     if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
-    const row = extraRows?.host(block);
+    const row = extraRows?.hostRow(block);
     if (extraRows === undefined || row === undefined)
       throw new Error(`Borrower broken: host block ${block} has no pages`);
     return extraRows.pagesOf(row);

@@ -31,8 +31,8 @@ export class BlockLocator {
     const place = this.#places.find(rblock);
     if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
     if (place?.kind === 'home' && place.memory === 'host')
-      return { instance, at: this.#extraRows.host(place.block) ?? place.block };
-    const row = place?.kind === 'home' ? this.#extraRows.local(place.block) : this.#staged.rowOf(rblock);
+      return { instance, at: this.#extraRows.hostRow(place.block) ?? place.block };
+    const row = place?.kind === 'home' ? this.#extraRows.localRow(place.block) : this.#staged.rowOf(rblock);
     if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} has no location`);
     return { instance, at: row };
   }

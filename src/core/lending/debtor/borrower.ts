@@ -58,7 +58,10 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
     this.#borrowLimit = new BorrowLimit(config);
     this.#cache = cache;
     this.#lentPages = new LentPages(context, config.hostFirstPage !== undefined);
-    const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
+    const memories = {
+      device: cache.lending,
+      host: LendingMemory.standalone(config.hostBlocks ?? 0, cache.blockPages),
+    };
     this.#host = memories.host;
     // The gManager and creditors count incarnations from 1.
     const incarnation = (context.config.incarnation ?? 0) + 1;
@@ -374,7 +377,7 @@ export class Borrower extends InstanceComponent<Identified, never> implements Ov
   override check(): void {
     this.rmanager.check();
     this.#mover.check();
-    this.#host.checkAlone();
+    this.#host.checkStandalone();
   }
 }
 

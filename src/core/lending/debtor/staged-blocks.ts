@@ -62,7 +62,7 @@ export class StagedBlocks {
   }
 
   #toHost(row: PageRow, block: BlockId): void {
-    const to = this.#extraRows.host(block);
+    const to = this.#extraRows.hostRow(block);
     if (to !== undefined)
       this.#sink.emit({ kind: 'copyHome', from: this.#extraRows.pagesOf(row), to: this.#extraRows.pagesOf(to) });
     this.#extraRows.unstage(row);

@@ -299,7 +299,7 @@ export class Placer<Request> {
   instanceJoined(instance: InstanceIndex, incarnation: number | undefined): void {
     this.#view.up[instance] = Number(this.#takesPrompts[instance]);
     this.#isIndexChecked = false;
-    if (incarnation !== undefined) this.#index?.join(instance, incarnation);
+    if (incarnation !== undefined) this.#index?.instanceJoined(instance, incarnation);
   }
 
   /** True when the prefix index has the block of the digest at `words[at..at+4]` for the instance. */

@@ -73,7 +73,7 @@ class PredictedTransfers implements TransferCosts {
   }
 
   latencyUs(from: number, to: number): number {
-    return this.times.askUs(from, to);
+    return this.times.roundTripUs(from, to);
   }
 
   backlogUs(from: number): number {

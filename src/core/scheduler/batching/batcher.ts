@@ -167,7 +167,7 @@ export class Batcher {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
       if (sequence.sharedBlocks === undefined)
-        sequence.pagesChanged(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
+        sequence.pagesChanged(this.#cache.cacheBlocks(sequence.chain, from, to, sequence.table) * this.#blockTokens);
       else this.#copyToLowerTiers(sequence, from, to);
       this.#claims.advance(sequence, to);
     }
@@ -251,7 +251,7 @@ export class Batcher {
     const { arriving, chain, table } = sequence;
     sequence.arriving = undefined;
     if (arriving !== undefined && sequence.state === 'running')
-      sequence.pagesChanged(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
+      sequence.pagesChanged(this.#cache.cacheBlocks(chain, from, arriving.blocks, table) * this.#blockTokens);
   }
 
   /** Loads the received KV at once: all of its tokens fitted when it was admitted. */
@@ -260,7 +260,7 @@ export class Batcher {
     if (!this.#cache.adopt(table, receivedTokens, sequence.receivedPages)) return;
     sequence.computed = receivedTokens;
     sequence.content.digest(receivedTokens);
-    this.#cache.commit(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
+    this.#cache.cacheBlocks(chain, 0, Math.min(Math.floor(receivedTokens / this.#blockTokens), chain.blocks), table);
   }
 
   /** Loads the received KV of a sequence over capacity while its earlier blocks move to creditors; false while some is left. */
@@ -283,7 +283,7 @@ export class Batcher {
    * sequence has the lowest rank itself.
    */
   #allocate(sequence: Sequence, tokens: number): void {
-    while (this.#cache.missing(sequence.table, tokens) > 0) {
+    while (this.#cache.blocksMissing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
       const relief = this.#overflow?.offload(sequence);
       const victim = this.#running.last;

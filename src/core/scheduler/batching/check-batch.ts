@@ -19,7 +19,7 @@ export function checkBatch(batch: Batch): void {
   let claimed = 0;
   for (const sequence of running) {
     const { table, computed, planned } = sequence;
-    if (sequence.state !== 'running' || cache.missing(table, computed + planned) > 0)
+    if (sequence.state !== 'running' || cache.blocksMissing(table, computed + planned) > 0)
       throw new Error(
         `Batcher broken: arrival ${sequence.arrival} runs with ${table.length} blocks for ${computed} tokens`,
       );
@@ -50,7 +50,7 @@ function checkReferences({ cache, running, parked }: Batch): void {
     for (const { table, computed, arrival, remoteBlocks } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
-      if (first - remoteBlocks !== group.firstSeen(computed) || first + blocks.length !== table.length)
+      if (first - remoteBlocks !== group.firstAttended(computed) || first + blocks.length !== table.length)
         throw new Error(
           `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
         );

@@ -86,7 +86,7 @@ export class FreeCapacity {
   allocateParked(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
     if (tokens > 0 && !this.canSpare(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
-    while (this.#cache.missing(table, tokens) > 0)
+    while (this.#cache.blocksMissing(table, tokens) > 0)
       if (!this.#cache.allocate(table)) throw new Error('Free capacity broken: a spare block cannot be allocated');
     sequence.state = 'parked';
     return true;

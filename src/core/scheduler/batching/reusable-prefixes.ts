@@ -41,7 +41,7 @@ export class ReusablePrefixes {
     if (sharedBlocks === undefined) return;
     const end = remoteBlocks > 0 ? remoteFrom : Math.floor(computed / this.#cache.blockTokens);
     table.groups[0].first = 0;
-    this.#cache.commit(chain, sharedBlocks, Math.min(end, chain.blocks), table);
+    this.#cache.cacheBlocks(chain, sharedBlocks, Math.min(end, chain.blocks), table);
   }
 
   /** True if a sequence of the same priority follows closely in either list and requires at most `rows`. */

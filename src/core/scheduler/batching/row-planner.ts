@@ -157,7 +157,7 @@ export class RowPlanner {
       const sequence = running[i];
       if (sequence.remaining !== 1 || sequence.background) continue;
       this.#allocator.allocate(sequence, sequence.length);
-      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#planRows(sequence, 1);
+      if (this.#cache.blocksMissing(sequence.table, sequence.length) === 0) this.#planRows(sequence, 1);
     }
   }
 

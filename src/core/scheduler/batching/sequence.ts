@@ -1,5 +1,5 @@
 // The batcher's view of a request: its tokens, its blocks, and how many of them are computed.
-import { KnownPrefix } from '../../kvcache/block-cache.ts';
+import { LastMatch } from '../../kvcache/block-cache.ts';
 import { BlockTable } from '../../kvcache/block-table.ts';
 import type { ReceivedPrompt } from '../../kvcache/receive-pages.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
@@ -67,7 +67,7 @@ export class Sequence {
   readonly content: SequenceContent;
   readonly table: BlockTable;
   /** Its prefix in the cache. */
-  readonly known = new KnownPrefix();
+  readonly known = new LastMatch();
   state: SequenceState = 'new';
   /** Leading tokens that have keys and values in the table's blocks. */
   computed = 0;

@@ -57,7 +57,7 @@ export class HostReceiveMemory implements ReceiveMemory {
     const { lower, blockTokens } = this.#cache;
     if (lower === undefined) return;
     const left = Math.floor((this.#capacityTokens - this.#usedTokens) / blockTokens);
-    lower.host.reserve(Math.max(0, lower.host.capacity - left));
+    lower.host.setReserved(Math.max(0, lower.host.capacity - left));
   }
 }
 

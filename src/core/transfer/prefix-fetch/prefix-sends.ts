@@ -2,10 +2,10 @@
 
 import type { BlockCache } from '../../kvcache/block-cache.ts';
 import { type PinnedPrefix, pinPrefix } from '../../kvcache/prefix-transfer.ts';
-import { pagesOfRange, stageLayers } from '../../kvcache/stage-pages.ts';
+import { pagesOfRange } from '../../kvcache/stage-pages.ts';
 import type { InstanceIndex, RequestId } from '../../protocol/ids.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
-import type { LayerRange } from '../../protocol/step-shape.ts';
+import { type LayerRange, layersBetween } from '../../protocol/step-shape.ts';
 import type { Identified, InstanceContext } from '../../scheduler/component.ts';
 import type { RunningRequest } from '../../scheduler/executor/executor.ts';
 
@@ -62,13 +62,13 @@ export class PrefixSends {
   #has(range: LayerRange | undefined): boolean {
     if (range === undefined || this.#context.config.contents === undefined) return true;
     const { layers } = this.#cache.groups[0];
-    const { from, to } = stageLayers(layers, range);
+    const { from, to } = layersBetween(layers, range);
     return from < to && to <= layers;
   }
 
   #ofRange(pages: Int32Array, range: LayerRange | undefined): Int32Array {
     const { layers } = this.#cache.groups[0];
-    return range === undefined ? pages : pagesOfRange(pages, layers, stageLayers(layers, range));
+    return range === undefined ? pages : pagesOfRange(pages, layers, layersBetween(layers, range));
   }
 
   /** True while the prefix is being sent there. */
