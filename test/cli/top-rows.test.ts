@@ -5,7 +5,7 @@ import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/
 import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
 import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { noAccounts } from '../gateway/world.ts';
+import { noCluster } from '../gateway/world.ts';
 
 /** Two lending instances: the first, at place 4, owes three blocks to the other, at place 9. */
 function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
@@ -67,7 +67,7 @@ function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> 
       return instances;
     }
   }
-  const view = describeCluster('m', new Port(() => []), { ...noAccounts, roles: () => ['prefill', 'decode'] });
+  const view = describeCluster('m', new Port(() => []), { ...noCluster, roles: () => ['prefill', 'decode'] });
   return clusterViewSchema.parse({ ...JSON.parse(JSON.stringify(view)), at_ms: 1000 * seconds });
 }
 

@@ -3,7 +3,7 @@ import { Registry } from 'prom-client';
 import { vi } from 'vitest';
 import { GatewayMetrics } from '../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
-import { noAccounts } from '../gateway/world.ts';
+import { noCluster } from '../gateway/world.ts';
 import { wrap } from './wrap.ts';
 
 interface Metric {
@@ -38,7 +38,7 @@ export function metricPage(): string {
 function registered(): readonly Metric[] {
   const register = vi.spyOn(Registry.prototype, 'registerMetric');
   try {
-    new GatewayMetrics(new ScriptedPort(() => []), noAccounts);
+    new GatewayMetrics(new ScriptedPort(() => []), noCluster);
     return register.mock.calls.map(([metric]) => metric as unknown as Metric);
   } finally {
     register.mockRestore();

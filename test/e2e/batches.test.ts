@@ -39,7 +39,7 @@ async function linesOf(fileId: string | null | undefined): Promise<Record<string
 const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
 
 describe('/v1/batches', () => {
-  it('answers every line as the endpoint does, and reports the failed ones', async () => {
+  it('returns the response of the endpoint for every line, and reports failed lines', async () => {
     const greedy = { max_tokens: 6, temperature: 0 };
     const prompts = Array.from({ length: 20 }, (_, i) => promptOf(i, 30 + 5 * i));
     const expected = await Promise.all(
@@ -73,24 +73,24 @@ describe('/v1/batches', () => {
     const response = await client.completions
       .create({ model, prompt: promptOf(50, 60), max_tokens: 8, temperature: 0 })
       .withResponse();
-    // Forty jobs of 400 tokens each were before it.
+    // Forty jobs of 400 tokens each were submitted before it.
     expect((await client.batches.retrieve(batch.id)).status).toBe('in_progress');
     const requestId = response.response.headers.get('x-request-id') ?? '';
-    const told = await fetch(`${server.url}/api/requests/${requestId}`, { headers: { authorization: 'Bearer one' } });
-    expect(await told.json()).toMatchObject({ choices: [{ state: 'finished', batch: false }] });
+    const trace = await fetch(`${server.url}/api/requests/${requestId}`, { headers: { authorization: 'Bearer one' } });
+    expect(await trace.json()).toMatchObject({ choices: [{ state: 'finished', batch: false }] });
     await client.batches.cancel(batch.id);
     await until(async () => (await client.batches.retrieve(batch.id)).status === 'cancelled');
     const { request_counts: counts } = await client.batches.retrieve(batch.id);
     expect(counts?.total).toBe(40);
     expect(counts?.completed).toBeLessThan(40);
-    const free = async () => {
+    const isIdle = async () => {
       const text = await (await fetch(`${server.url}/metrics`, { headers: { authorization: 'Bearer one' } })).text();
       return text.includes('\nkvasir_kv_pages_used 0\n') && text.includes('\nkvasir_requests_running 0\n');
     };
-    await until(free);
+    await until(isIdle);
   });
 
-  it('refuses unreadable input, by line or by name', async () => {
+  it('refuses invalid input with the line or the field', async () => {
     const chat = { messages: [{ role: 'user', content: 'hi' }] };
     const bad = await upload([
       line(0, chat, '/v1/chat/completions'),

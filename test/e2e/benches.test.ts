@@ -1,4 +1,4 @@
-// Benches that start processes: those end with the bench, for any end of it.
+// Benches that start processes: the processes end with the bench, however it ends.
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,11 +26,11 @@ const childrenOf = (pid: number) => processes().flatMap(([child, parent]) => (pa
 
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
-describe.skipIf(!runs)('what a bench starts (needs nats-server)', () => {
+describe.skipIf(!runs)('processes that a bench starts (needs nats-server)', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-benches-'));
   afterAll(() => rmSync(folder, { recursive: true }));
 
-  it.each(['SIGTERM', 'SIGINT'] as const)('ends with it, also on %s', async (signal) => {
+  it.each(['SIGTERM', 'SIGINT'] as const)('end with the bench on %s', async (signal) => {
     const flags = ['bench', 'pipeline', '--processes', '--prompts', '256', '--repeats', '100000'];
     const env = { ...process.env, TMPDIR: folder };
     const bench = leftToUs(spawn(process.execPath, [command, ...flags], { stdio: 'ignore', env }));

@@ -1,10 +1,10 @@
-// Contexts over HTTP: a prefix is kept for a time under any load, found by requests that begin with it, and released in time.
+// Contexts over HTTP: a pinned prefix stays cached under load until its time expires or it is deleted.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer, until } from './server.ts';
 
 let server: RunningServer;
 beforeAll(async () => {
-  // Few pages, a quarter of them for contexts: what is not pinned is evicted soon.
+  // Few pages, a quarter of them for contexts: unpinned blocks are evicted soon.
   const memory = ['--context', '512', '--kv-memory', '3m', '--pin-memory', '0.25'];
   server = await startServer(['--threads', '1', '--api-key', 'one', 'other', ...memory]);
 });
@@ -13,7 +13,7 @@ afterAll(() => server.stop());
 const model = 'kvasir-tiny-q8_0';
 const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
 
-async function ask(
+async function send(
   method: string,
   path: string,
   body?: object,
@@ -34,55 +34,55 @@ interface Answer {
   readonly usage: { readonly prompt_tokens_details: { readonly cached_tokens: number } };
 }
 
-const complete = (prompt: readonly number[]) => ask('POST', '/v1/completions', { model, prompt, max_tokens: 2 });
+const complete = (prompt: readonly number[]) => send('POST', '/v1/completions', { model, prompt, max_tokens: 2 });
 const cachedOf = async (prompt: readonly number[]) =>
   (await complete(prompt)).body.usage.prompt_tokens_details.cached_tokens;
 
 describe('/v1/contexts', () => {
   it('pin a prefix while all other blocks are evicted, until they are deleted', async () => {
     const prefix = promptOf(1, 100);
-    const created = await ask('POST', '/v1/contexts', { model, prompt: prefix, ttl: 600 });
+    const created = await send('POST', '/v1/contexts', { model, prompt: prefix, ttl: 600 });
     expect(created).toMatchObject({
       status: 201,
       body: { object: 'context', ttl: 600, prompt_tokens: 100, cached_tokens: 96, instance: 0 },
     });
     const path = `/v1/contexts/${created.body.id}`;
-    expect((await ask('GET', path)).body).toEqual(created.body);
-    expect((await ask('GET', '/v1/contexts')).body.data).toEqual([created.body]);
+    expect((await send('GET', path)).body).toEqual(created.body);
+    expect((await send('GET', '/v1/contexts')).body.data).toEqual([created.body]);
     const flood = async (from: number) => {
       for (let kind = from; kind < from + 12; kind++) await complete(promptOf(kind, 300));
     };
     await flood(10);
     expect(await cachedOf([...prefix, 9, 9])).toBe(96);
-    const renewed = await ask('POST', path, { ttl: 1200 });
+    const renewed = await send('POST', path, { ttl: 1200 });
     expect(renewed.body.expires_at).toBeGreaterThan(created.body.expires_at);
-    expect(await ask('DELETE', path)).toMatchObject({ status: 200, body: { deleted: true } });
-    expect((await ask('GET', path)).status).toBe(404);
+    expect(await send('DELETE', path)).toMatchObject({ status: 200, body: { deleted: true } });
+    expect((await send('GET', path)).status).toBe(404);
     await flood(30);
     expect(await cachedOf([...prefix, 9, 9])).toBe(0);
   });
 
   it('expire, and belong to their tenant alone', async () => {
-    const { body } = await ask('POST', '/v1/contexts', {
+    const { body } = await send('POST', '/v1/contexts', {
       model,
       messages: [{ role: 'user', content: 'fox '.repeat(40) }],
       ttl: 1,
     });
     const path = `/v1/contexts/${body.id}`;
-    expect((await ask('GET', path, undefined, 'other')).status).toBe(404);
-    expect((await ask('GET', '/v1/contexts', undefined, 'other')).body.data).toEqual([]);
-    expect((await ask('DELETE', path, undefined, 'other')).status).toBe(404);
-    await until(async () => (await ask('GET', path)).status === 404);
+    expect((await send('GET', path, undefined, 'other')).status).toBe(404);
+    expect((await send('GET', '/v1/contexts', undefined, 'other')).body.data).toEqual([]);
+    expect((await send('DELETE', path, undefined, 'other')).status).toBe(404);
+    await until(async () => (await send('GET', path)).status === 404);
   });
 
   it('are refused with the field name or with figures', async () => {
     const wrong = await Promise.all([
-      ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 10) }),
-      ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 40), ttl: 0 }),
-      ask('POST', '/v1/contexts', { model }),
-      ask('POST', '/v1/contexts', { model, prompt: [promptOf(2, 40), promptOf(3, 40)] }),
-      ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 40), forever: true }),
-      ask('POST', '/v1/contexts', { model, prompt: promptOf(2, 500) }),
+      send('POST', '/v1/contexts', { model, prompt: promptOf(2, 10) }),
+      send('POST', '/v1/contexts', { model, prompt: promptOf(2, 40), ttl: 0 }),
+      send('POST', '/v1/contexts', { model }),
+      send('POST', '/v1/contexts', { model, prompt: [promptOf(2, 40), promptOf(3, 40)] }),
+      send('POST', '/v1/contexts', { model, prompt: promptOf(2, 40), forever: true }),
+      send('POST', '/v1/contexts', { model, prompt: promptOf(2, 500) }),
     ]);
     expect(
       wrong.map(({ status, body }) => [status, (body as unknown as { error: { param: string } }).error.param]),

@@ -1,4 +1,4 @@
-// Two thousand malformed requests to a real server: each is refused by name in OpenAI's shape, and leaves nothing behind.
+// Two thousand malformed requests to a real server: each is refused in the OpenAI shape with the name of its field, and leaves no state behind.
 import { readFileSync } from 'node:fs';
 import { Agent, request } from 'node:http';
 import { connect } from 'node:net';
@@ -68,16 +68,16 @@ function refusalOf({ text, type }: Answer): Refusal {
   return error;
 }
 
-function check(asked: Malformed, answer: Answer): void {
-  expect(answer.status).toBe(asked.status);
+function check(malformed: Malformed, answer: Answer): void {
+  expect(answer.status).toBe(malformed.status);
   const { message, param, code } = refusalOf(answer);
-  expect(code).toMatch(asked.code);
-  if (asked.field === undefined) return;
-  const inMessages = asked.code.test('context_length_exceeded');
+  expect(code).toMatch(malformed.code);
+  if (malformed.field === undefined) return;
+  const inMessages = malformed.code.test('context_length_exceeded');
   // For a long prompt with few output tokens either field may be named; long unknown names are cut.
   if (inMessages) expect(['max_tokens', 'messages']).toContain(param);
-  else expect(`${param}.`.startsWith(`${asked.field}.`)).toBe(true);
-  const shown = asked.status === 404 || inMessages ? /model|context/ : asked.field;
+  else expect(`${param}.`.startsWith(`${malformed.field}.`)).toBe(true);
+  const shown = malformed.status === 404 || inMessages ? /model|context/ : malformed.field;
   expect(message).toMatch(typeof shown === 'string' ? new RegExp(`'${pattern(shown)}|${pattern(shown)}`) : shown);
 }
 
@@ -113,9 +113,9 @@ describe('malformed requests', () => {
         } catch (error) {
           const { method, path, headers, body } = some[index] as Malformed;
           const why = error instanceof Error ? error.message.split('\n')[0] : String(error);
-          const said = `${answer.status} ${answer.text.slice(0, 200)}`;
+          const received = `${answer.status} ${answer.text.slice(0, 200)}`;
           faults.push(
-            `KVASIR_SEED=${seed} request ${at + index}: ${why}: ${said}: ${method} ${path} ${JSON.stringify(headers)} ${String(body).slice(0, 300)}`,
+            `KVASIR_SEED=${seed} request ${at + index}: ${why}: ${received}: ${method} ${path} ${JSON.stringify(headers)} ${String(body).slice(0, 300)}`,
           );
         }
       }
@@ -149,8 +149,8 @@ const extremes: readonly object[] = [
 
 describe('extreme requests', () => {
   it.each(extremes)('%j is served', async (fields) => {
-    const asked = { model: facts.model, prompt: 'A fox', max_tokens: 4, return_token_ids: true, ...fields };
-    const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(asked) });
+    const extreme = { model: facts.model, prompt: 'A fox', max_tokens: 4, return_token_ids: true, ...fields };
+    const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(extreme) });
     expect(await answer.text()).toMatch(/"choices":\[\{.*"token_ids"/);
     expect(answer.status).toBe(200);
   });
@@ -186,10 +186,10 @@ const broken: readonly (readonly [what: string, bytes: string, status: number])[
 function sendBytes(bytes: string): Promise<Answer> {
   const { hostname, port } = new URL(server.url);
   return new Promise((resolve, reject) => {
-    let said = '';
+    let received = '';
     const socket = connect(Number(port), hostname, () => socket.write(bytes, 'latin1'));
     const finish = (): void => {
-      const [head = '', text = ''] = said.split('\r\n\r\n');
+      const [head = '', text = ''] = received.split('\r\n\r\n');
       socket.destroy();
       resolve({
         status: Number(/^HTTP\/1\.1 (\d+)/.exec(head)?.[1]),
@@ -198,8 +198,8 @@ function sendBytes(bytes: string): Promise<Answer> {
       });
     };
     socket.setEncoding('utf8').on('data', (piece: string) => {
-      said += piece;
-      if (said.includes('}}')) finish();
+      received += piece;
+      if (received.includes('}}')) finish();
     });
     socket.on('end', finish);
     socket.on('error', reject);

@@ -18,7 +18,7 @@ function complete(body: object): Promise<Response> {
   });
 }
 
-async function explain(id: string): Promise<{ id: string; choices: Record<string, unknown>[] }> {
+async function traceOf(id: string): Promise<{ id: string; choices: Record<string, unknown>[] }> {
   const response = await fetch(`${server.url}/api/requests/${id}`, { headers: { authorization } });
   expect(response.status).toBe(200);
   return (await response.json()) as { id: string; choices: Record<string, unknown>[] };
@@ -30,9 +30,9 @@ describe('GET /api/requests/ID', () => {
   it('reports the placement, the predictions and the cache hits of a request', async () => {
     const first = await complete({ prompt });
     const answer = (await first.json()) as { id: string };
-    const told = await explain(first.headers.get('x-request-id') ?? '');
-    expect(await explain(answer.id)).toEqual(told);
-    expect(told.choices).toMatchObject([
+    const trace = await traceOf(first.headers.get('x-request-id') ?? '');
+    expect(await traceOf(answer.id)).toEqual(trace);
+    expect(trace.choices).toMatchObject([
       {
         ...{ index: 0, state: 'finished', prompt_tokens: 70, cached_tokens: 0, output_tokens: 4, max_tokens: 4 },
         ttft_ms: { predicted: expect.any(Number), actual: expect.any(Number) },
@@ -42,8 +42,8 @@ describe('GET /api/requests/ID', () => {
       },
     ]);
     const again = await complete({ prompt });
-    const [choice] = (await explain(again.headers.get('x-request-id') ?? '')).choices;
-    const [placed] = told.choices[0].placements as { instance: number }[];
+    const [choice] = (await traceOf(again.headers.get('x-request-id') ?? '')).choices;
+    const [placed] = trace.choices[0].placements as { instance: number }[];
     expect(choice).toMatchObject({
       ...{ cached_tokens: 64, blocks: { hits: 2, misses: { never_seen: 0, partial: 1 } } },
       placements: [{ instance: placed.instance, decode_at: null, fetched: null, inline: false }],
@@ -57,15 +57,15 @@ describe('GET /api/requests/ID', () => {
   it('reports each choice of a request, also while it runs', async () => {
     const response = await complete({ prompt: 'Once', n: 2, max_tokens: 200, ignore_eos: true, stream: true });
     const id = response.headers.get('x-request-id') ?? '';
-    expect((await explain(id)).choices).toHaveLength(2);
+    expect((await traceOf(id)).choices).toHaveLength(2);
     await response.body?.cancel();
     for (;;) {
-      const states = (await explain(id)).choices.map(({ state }) => state);
+      const states = (await traceOf(id)).choices.map(({ state }) => state);
       if (states.every((state) => state === 'cancelled' || state === 'finished')) break;
     }
   });
 
-  it('requires the API key, and answers 404 for unknown ids', async () => {
+  it('requires the API key, and responds 404 to unknown ids', async () => {
     const path = `${server.url}/api/requests/req-0`;
     expect((await fetch(path)).status).toBe(401);
     const unknown = await fetch(path, { headers: { authorization } });

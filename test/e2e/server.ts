@@ -19,7 +19,7 @@ export interface RunningServer extends RunningProcess {
 /** @throws Error with the output of the server if it exits before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
   const args = ['serve', '--port', '0', ...flags];
-  const { said: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
+  const { match: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
   return { url, ...running };
 }
 
@@ -38,26 +38,26 @@ async function startCommand(
   ready: RegExp,
   env: Record<string, string>,
   within: readonly string[] = [],
-): Promise<RunningProcess & { readonly said: string }> {
+): Promise<RunningProcess & { readonly match: string }> {
   const [program = process.execPath, ...before] = [...within, process.execPath];
   const child = leftToUs(spawn(program, [...before, command, ...args], { env: { ...process.env, ...env } }));
   let output = '';
   const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
-  const said = await new Promise<string>((resolve, reject) => {
-    const listen = (chunk: Buffer): void => {
+  const match = await new Promise<string>((resolve, reject) => {
+    const onOutput = (chunk: Buffer): void => {
       output += chunk.toString();
       const found = ready.exec(output)?.[1];
       if (found !== undefined) resolve(found);
     };
-    child.stdout.on('data', listen);
-    child.stderr.on('data', listen);
+    child.stdout.on('data', onOutput);
+    child.stderr.on('data', onOutput);
     void exited.then((code) => reject(new Error(`it exited with ${code}: ${output}`)));
   });
   const stop = (): Promise<number | null> => {
     child.kill('SIGTERM');
     return exited;
   };
-  return { said, output: () => output, process: child, stop };
+  return { match, output: () => output, process: child, stop };
 }
 
 /** Value of an unlabelled metric. */
@@ -75,10 +75,10 @@ export async function metricSum(server: RunningServer, name: string): Promise<nu
   return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
 }
 
-/** Pause between polls: polls without one would use as much of a core as the awaited work. */
+/** Pause between polls, so that polling does not use the core of the awaited work. */
 const pauseMs = 25;
 
-/** Polls until the condition holds, bounded by the time-out of the test. */
+/** Polls until the condition holds, bounded by the timeout of the test. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
   while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, pauseMs));
 }

@@ -1,4 +1,4 @@
-// A real server with clients that disconnect, stall and crowd it, and a stop in mid-stream.
+// A real server with clients that disconnect, stall and overload it, and a stop during a stream.
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -35,14 +35,14 @@ function post(server: RunningServer, body: object, signal?: AbortSignal): Promis
   });
 }
 
-async function nothingHeld(server: RunningServer): Promise<boolean> {
+async function isIdle(server: RunningServer): Promise<boolean> {
   return (
     (await metric(server, 'kvasir_requests_running')) === 0 && (await metric(server, 'kvasir_kv_pages_used')) === 0
   );
 }
 
 describe('serving', () => {
-  it('frees everything when clients disconnect, in mid-stream or before the response', async () => {
+  it('frees all pages when clients disconnect, during a stream or before the response', async () => {
     const server = await serve();
     for (const stream of [true, false]) {
       const leaving = new AbortController();
@@ -52,7 +52,7 @@ describe('serving', () => {
       await until(async () => (await metric(server, 'kvasir_requests_running')) > 0);
       leaving.abort();
       await expect(answer).rejects.toThrow();
-      await until(() => nothingHeld(server));
+      await until(() => isIdle(server));
     }
     expect(await metric(server, 'kvasir_requests_cancelled_total')).toBe(2);
   });
@@ -64,7 +64,7 @@ describe('serving', () => {
     stalled.on('error', () => {});
     stalled.end(body);
     await until(async () => (await metric(server, 'kvasir_requests_cancelled_total')) === 1);
-    await until(() => nothingHeld(server));
+    await until(() => isIdle(server));
     stalled.destroy();
   });
 
@@ -82,20 +82,20 @@ describe('serving', () => {
       expect(await refused.text()).toContain('4 of 4 requests');
     }
     leaving.abort();
-    await until(() => nothingHeld(server));
+    await until(() => isIdle(server));
     expect((await post(server, story({ max_tokens: 5 }))).status).toBe(200);
   });
 
   it('gives the same tokens alone and in a batch', async () => {
     const server = await serve();
-    const ask = async (seed: number) => {
+    const tokensOf = async (seed: number) => {
       const answer = await post(server, story({ seed, max_tokens: 40, temperature: 1.2, return_token_ids: true }));
       const { choices } = (await answer.json()) as { choices: { token_ids: number[] }[] };
       return choices[0]?.token_ids;
     };
-    const alone = [await ask(1), await ask(2), await ask(3)];
-    const crowd = await Promise.all([1, 2, 3, 4, 5, 6, 7, 8].map(ask));
-    expect(crowd.slice(0, 3)).toEqual(alone);
+    const alone = [await tokensOf(1), await tokensOf(2), await tokensOf(3)];
+    const together = await Promise.all([1, 2, 3, 4, 5, 6, 7, 8].map(tokensOf));
+    expect(together.slice(0, 3)).toEqual(alone);
   });
 
   it('tokenises a long text in another thread with the same ids', async () => {
@@ -134,7 +134,7 @@ describe('serving', () => {
 
   it('drains on SIGTERM: finishes running requests, then exits with 0', async () => {
     const server = await serve();
-    // About two seconds of decoding on any machine: still running at SIGTERM, and far from the end of the drain's grace period.
+    // About two seconds of decoding on any machine: it runs at SIGTERM, and ends long before the drain's grace period.
     const startedMs = performance.now();
     await (await post(server, story({ max_tokens: 100 }))).text();
     const tokenMs = (performance.now() - startedMs) / 100;

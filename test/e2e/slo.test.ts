@@ -19,7 +19,7 @@ function complete(server: RunningServer, body: object, headers: Record<string, s
   });
 }
 
-interface Told {
+interface RequestTraces {
   readonly choices: readonly {
     readonly state: string;
     readonly slo_class: string | null;
@@ -34,10 +34,10 @@ interface Told {
   }[];
 }
 
-async function explain(server: RunningServer, response: Response): Promise<Told['choices'][number]> {
+async function traceOf(server: RunningServer, response: Response): Promise<RequestTraces['choices'][number]> {
   const id = response.headers.get('x-request-id') ?? '';
-  const told = (await (await fetch(`${server.url}/api/requests/${id}`)).json()) as Told;
-  return told.choices[0];
+  const traces = (await (await fetch(`${server.url}/api/requests/${id}`)).json()) as RequestTraces;
+  return traces.choices[0];
 }
 
 const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
@@ -50,7 +50,7 @@ describe('SLO classes', () => {
     ]);
     const chat = await complete(server, { prompt: promptOf(1, 40) }, { 'x-kvasir-slo': 'chat' });
     expect(chat.status).toBe(200);
-    expect(await explain(server, chat)).toMatchObject({
+    expect(await traceOf(server, chat)).toMatchObject({
       ...{ state: 'finished', slo_class: 'chat' },
       tbt_ms: { predicted: expect.any(Number) },
     });
@@ -60,7 +60,7 @@ describe('SLO classes', () => {
     const { error } = (await refused.json()) as { error: { message: string; refusal: object } };
     expect(error.refusal).toMatchObject({ at: 'prefill', predicted_ms: expect.any(Number), most_ms: 0.001 });
     expect(error.message).toMatch(/^Cannot admit request: predicted (TTFT|TBT) \d+ ms exceeds \d+ ms/);
-    expect(await explain(server, refused)).toMatchObject({ state: 'refused', failure: { refusal: { at: 'prefill' } } });
+    expect(await traceOf(server, refused)).toMatchObject({ state: 'refused', failure: { refusal: { at: 'prefill' } } });
     expect((await complete(server, { prompt: promptOf(3, 40), slo_class: 'report' })).status).toBe(200);
     expect((await complete(server, { prompt: promptOf(4, 40) })).status).toBe(200);
   });
@@ -81,11 +81,11 @@ describe('SLO classes', () => {
   });
 });
 
-describe('instances that prefill and decode', () => {
+describe('prefill and decode instances', () => {
   it('prefill short prompts on their decode instance', async () => {
     const server = await start(['--config', 'test/e2e/apart.yaml', '--inline-tokens', '40']);
-    const short = await explain(server, await complete(server, { prompt: promptOf(1, 30) }));
-    const long = await explain(server, await complete(server, { prompt: promptOf(2, 200) }));
+    const short = await traceOf(server, await complete(server, { prompt: promptOf(1, 30) }));
+    const long = await traceOf(server, await complete(server, { prompt: promptOf(2, 200) }));
     expect(short.placements).toMatchObject([{ instance: 1, decode_at: null, inline: true }]);
     expect(long.placements).toMatchObject([{ instance: 0, decode_at: 1, inline: false }]);
   });
@@ -98,20 +98,20 @@ describe('instances that prefill and decode', () => {
       Promise.all(
         answers.map(async (answer) => ((await answer.json()) as { choices: { text: string }[] }).choices[0]?.text),
       );
-    const ask = (i: number) => complete(server, { prompt: promptOf(i, 60 + 9 * i), max_tokens: 24 });
+    const answerTo = (i: number) => complete(server, { prompt: promptOf(i, 60 + 9 * i), max_tokens: 24 });
     const kinds = Array.from({ length: 8 }, (_, i) => i);
-    const expected = await texts(await Promise.all(kinds.map(ask)));
-    const first = kinds.map(ask);
+    const expected = await texts(await Promise.all(kinds.map(answerTo)));
+    const first = kinds.map(answerTo);
     // No instance would be left to decode.
     expect((await role(1, 'prefill')).status).toBe(409);
     expect((await role(2, 'decode')).status).toBe(200);
     expect((await role(1, 'prefill')).status).toBe(200);
-    const second = kinds.map(ask);
+    const second = kinds.map(answerTo);
     expect((await role(0, 'decode')).status).toBe(200);
-    const third = kinds.map(ask);
+    const third = kinds.map(answerTo);
     const answers = await Promise.all([...first, ...second, ...third]);
     expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200));
-    const later = await explain(server, answers.at(-1) ?? answers[0]);
+    const later = await traceOf(server, answers.at(-1) ?? answers[0]);
     expect(later.placements[0]).toMatchObject({ instance: 1 });
     expect(await texts(answers)).toEqual([...expected, ...expected, ...expected]);
     const wrong = await Promise.all([role(9, 'decode'), role(0, 'store'), role(0, 'decode')]);
@@ -124,7 +124,7 @@ describe('instances that prefill and decode', () => {
     ]);
     const refused = await complete(server, { prompt: promptOf(2, 200), slo_class: 'never' });
     expect(refused.status).toBe(429);
-    expect(await explain(server, refused)).toMatchObject({
+    expect(await traceOf(server, refused)).toMatchObject({
       ...{ state: 'refused', failure: { refusal: { at: 'decode', reason: 'tbt' } } },
     });
   });

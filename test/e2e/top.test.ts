@@ -36,7 +36,7 @@ async function metrics(): Promise<string> {
   return (await fetch(`${server.url}/metrics`, { headers: { authorization } })).text();
 }
 
-describe('a cluster at work', () => {
+describe('a running cluster', () => {
   it('is reported by instance and by link', async () => {
     const view = async () =>
       (await (await fetch(`${server.url}/api/cluster`, { headers: { authorization } })).json()) as View;
@@ -78,8 +78,8 @@ describe('a cluster at work', () => {
   });
 
   it('reports in one line why it cannot query the server', async () => {
-    const gone = run(process.execPath, [command, 'top', '--once', '--url', 'http://127.0.0.1:1']);
-    await expect(gone).rejects.toMatchObject({
+    const unreachable = run(process.execPath, [command, 'top', '--once', '--url', 'http://127.0.0.1:1']);
+    await expect(unreachable).rejects.toMatchObject({
       code: 1,
       stderr: expect.stringMatching(/^Cannot query http:\/\/127.0.0.1:1: .*\n$/),
     });

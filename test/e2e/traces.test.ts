@@ -17,7 +17,7 @@ interface SpanBody {
 }
 
 const spans: SpanBody[] = [];
-const seen: { path: string | undefined; token: unknown }[] = [];
+const received: { path: string | undefined; token: unknown }[] = [];
 let collector: Server;
 let server: RunningServer;
 
@@ -26,7 +26,7 @@ beforeAll(async () => {
     const pieces: Buffer[] = [];
     request.on('data', (piece: Buffer) => pieces.push(piece));
     request.on('end', () => {
-      seen.push({ path: request.url, token: request.headers['x-token'] });
+      received.push({ path: request.url, token: request.headers['x-token'] });
       const body = JSON.parse(Buffer.concat(pieces).toString()) as {
         resourceSpans: { scopeSpans: { spans: SpanBody[] }[] }[];
       };
@@ -98,12 +98,12 @@ it('exports refusals, cancels, and choices in one trace', async () => {
 });
 
 it('exports no unsampled requests, and starts a trace if there is none', async () => {
-  const unwanted = 'b'.repeat(32);
-  await complete({ prompt: [5, 6, 7], max_tokens: 1 }, { traceparent: `00-${unwanted}-${parentId}-00` });
+  const unsampled = 'b'.repeat(32);
+  await complete({ prompt: [5, 6, 7], max_tokens: 1 }, { traceparent: `00-${unsampled}-${parentId}-00` });
   await complete({ prompt: [5, 6, 7], max_tokens: 1 }, { traceparent: 'nonsense' });
   await until(async () => spans.some(({ name, parentSpanId }) => name === 'generate' && parentSpanId === undefined));
-  expect(spans.filter((span) => span.traceId === unwanted)).toEqual([]);
-  expect(seen.every(({ path, token }) => path === '/v1/traces' && token === 'a b')).toBe(true);
+  expect(spans.filter((span) => span.traceId === unsampled)).toEqual([]);
+  expect(received.every(({ path, token }) => path === '/v1/traces' && token === 'a b')).toBe(true);
 });
 
 it('continues to serve without a collector', async () => {

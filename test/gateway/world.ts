@@ -6,8 +6,8 @@ import { ChatTemplate } from '../../src/text/template/chat-template.ts';
 import { bytesOf, byteTokenizer } from './openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
-/** A cluster port without request traces. */
-export const noAccounts: ClusterPort = {
+/** A cluster port without request traces and pins. */
+export const noCluster: ClusterPort = {
   requestTrace: () => undefined,
   onEnded: () => {},
   roles: () => ['mixed'],
@@ -33,7 +33,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
       defaults: { temperature: 1, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1 },
     },
     port,
-    cluster: noAccounts,
+    cluster: noCluster,
     exporter: undefined,
     encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
     logger: pino({ level: 'silent' }),

@@ -18,7 +18,7 @@ export interface LineError {
 }
 
 export const linesMax = 10_000;
-/** Errors reported at most. */
+/** Maximum number of reported errors. */
 const errorsMax = 50;
 
 const lineSchema = z.strictObject({

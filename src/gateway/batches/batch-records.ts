@@ -1,4 +1,4 @@
-// Stored batches: request, progress and each answer, so that a restarted process continues them.
+// Stored batches: the request, its progress and each answer, so that a restarted process continues them.
 import { z } from 'zod';
 import { type BatchLine, batchUrls, isErrors, type LineError, readLines } from './batch-lines.ts';
 import type { Storage } from './file-store.ts';
@@ -18,7 +18,8 @@ type Kind = (typeof kinds)[number];
 export interface Batch {
   readonly id: string;
   readonly tenant: string;
-  readonly asked: z.infer<typeof batchSchema>;
+  /** The request that created it. */
+  readonly request: z.infer<typeof batchSchema>;
   readonly createdS: number;
   readonly errors: readonly LineError[];
   /** Lines of the input; `lines` is empty once the batch has ended. */
@@ -40,6 +41,7 @@ export interface Batch {
 const recordSchema = z.object({
   id: z.string().regex(/^batch_\w{1,64}$/),
   owner: z.string(),
+  // The stored field keeps its name of earlier releases.
   asked: batchSchema,
   createdS: z.number(),
   errors: z.array(
@@ -67,7 +69,7 @@ function readAnswer(line: string): z.infer<typeof answerSchema> | undefined {
 
 /** A batch of which no line has been started. */
 export function newBatch(
-  about: Pick<Batch, 'id' | 'tenant' | 'asked' | 'createdS' | 'errors' | 'lines' | 'total'>,
+  about: Pick<Batch, 'id' | 'tenant' | 'request' | 'createdS' | 'errors' | 'lines' | 'total'>,
 ): Batch {
   return {
     ...about,
@@ -76,7 +78,7 @@ export function newBatch(
   };
 }
 
-export function isOver({ status }: Pick<Batch, 'status'>): boolean {
+export function hasEnded({ status }: Pick<Batch, 'status'>): boolean {
   return status !== 'in_progress' && status !== 'cancelling';
 }
 
@@ -90,29 +92,29 @@ export class BatchRecords {
 
   /** Writes the input first: a batch exists once its record does. */
   begin(batch: Batch, input: Uint8Array): void {
-    if (!isOver(batch)) this.#storage?.folder.write(`${batch.id}.input`, input);
+    if (!hasEnded(batch)) this.#storage?.folder.write(`${batch.id}.input`, input);
     try {
       this.save(batch);
     } catch (error) {
-      this.#removeWork(batch.id);
+      this.#removeProgress(batch.id);
       throw error;
     }
   }
 
-  save({ tenant, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {
+  save({ tenant, request, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {
     if (this.#storage === undefined) return;
     const { folder, owners } = this.#storage;
-    folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, owner: owners.ownerOf(tenant) }));
-    if (isOver(batch)) this.#removeWork(batch.id);
+    folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, asked: request, owner: owners.ownerOf(tenant) }));
+    if (hasEnded(batch)) this.#removeProgress(batch.id);
   }
 
-  answered({ id }: Batch, customId: string, kind: Kind, line: string): void {
+  addAnswer({ id }: Batch, customId: string, kind: Kind, line: string): void {
     this.#storage?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
   }
 
-  forget({ id }: Batch): void {
+  remove({ id }: Batch): void {
     this.#storage?.folder.remove(`${id}.json`);
-    this.#removeWork(id);
+    this.#removeProgress(id);
   }
 
   /** The stored batches, oldest first. */
@@ -120,18 +122,18 @@ export class BatchRecords {
     if (this.#storage === undefined) return [];
     const { folder } = this.#storage;
     const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#storage, name) ?? []);
-    for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeWork(name);
+    for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeProgress(name);
     return restored.sort((a, b) => a.createdS - b.createdS);
   }
 
   #restoreOne(storage: Storage | undefined, name: string): Batch | undefined {
     const record = storage?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
     if (storage === undefined || record === undefined) return undefined;
-    const { owner, outputFile, errorFile, status, at, completed, failed, ...about } = record;
-    const batch = newBatch({ ...about, tenant: storage.owners.tenantOf(owner), lines: [] });
+    const { owner, asked: request, outputFile, errorFile, status, at, completed, failed, ...about } = record;
+    const batch = newBatch({ ...about, request, tenant: storage.owners.tenantOf(owner), lines: [] });
     Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
-    if (isOver(batch)) return batch;
-    const read = readLines(storage.folder.read(`${name}.input`) ?? new Uint8Array(), record.asked.endpoint);
+    if (hasEnded(batch)) return batch;
+    const read = readLines(storage.folder.read(`${name}.input`) ?? new Uint8Array(), request.endpoint);
     const lines = isErrors(read) ? [] : read;
     const done = new Map(
       storage.folder.lines(`${name}.answers`).flatMap((line) => {
@@ -146,7 +148,7 @@ export class BatchRecords {
     return batch;
   }
 
-  #removeWork(id: string): void {
+  #removeProgress(id: string): void {
     this.#storage?.folder.remove(`${id}.input`);
     this.#storage?.folder.remove(`${id}.answers`);
   }

@@ -8,13 +8,13 @@ import { completions } from '../openai/completions.ts';
 import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
 import { parseBody } from '../openai/fields.ts';
 import { answerLine, type BatchLine, type BatchUrl, isErrors, readLines } from './batch-lines.ts';
-import { type Batch, BatchRecords, batchSchema, isOver, newBatch, type Status } from './batch-records.ts';
+import { type Batch, BatchRecords, batchSchema, hasEnded, newBatch, type Status } from './batch-records.ts';
 import type { FileStore, Storage } from './file-store.ts';
 
 const windowMs = 24 * 3_600_000;
 const batchesMax = 256;
 /** Requests of a batch that run at once; the others wait here, not in the queue. */
-const together = 16;
+const concurrentMax = 16;
 
 const nowS = () => Math.floor(Date.now() / 1000);
 
@@ -38,22 +38,22 @@ export class Batches {
     });
     for (const batch of this.#records.restore()) {
       this.#batches.set(batch.id, batch);
-      if (!isOver(batch)) this.#start(batch);
+      if (!hasEnded(batch)) this.#start(batch);
     }
   }
 
   /** @throws ApiError 400 naming the field, 404 for an unknown file, 429 for one batch too many */
   create(json: unknown, tenant: string): object {
-    const asked = parseBody(batchSchema, json);
-    const { bytes, purpose } = this.#files.get(asked.input_file_id, tenant);
+    const request = parseBody(batchSchema, json);
+    const { bytes, purpose } = this.#files.get(request.input_file_id, tenant);
     if (purpose !== 'batch')
       throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
-    this.#makeRoom();
-    const read = readLines(bytes, asked.endpoint);
+    this.#evictEnded();
+    const read = readLines(bytes, request.endpoint);
     const id = `batch_${randomUUID().replaceAll('-', '')}`;
     const [errors, lines] = isErrors(read) ? [read, []] : [[], read];
-    const batch = newBatch({ id, tenant, asked, createdS: nowS(), errors, lines, total: lines.length });
-    become(batch, errors.length > 0 ? 'failed' : 'in_progress');
+    const batch = newBatch({ id, tenant, request, createdS: nowS(), errors, lines, total: lines.length });
+    setStatus(batch, errors.length > 0 ? 'failed' : 'in_progress');
     this.#records.begin(batch, bytes);
     this.#batches.set(id, batch);
     if (errors.length === 0) this.#start(batch);
@@ -79,7 +79,7 @@ export class Batches {
   cancel(id: string, tenant: string): object {
     const batch = this.#find(id, tenant);
     if (batch.status === 'in_progress') {
-      become(batch, 'cancelling');
+      setStatus(batch, 'cancelling');
       batch.stop.abort();
       this.#records.save(batch);
     }
@@ -92,13 +92,13 @@ export class Batches {
     throw new ApiError(404, `Cannot find batch '${id.slice(0, 128)}'`, { code: 'batch_not_found' });
   }
 
-  /** Removes the oldest batch that has ended. */
-  #makeRoom(): void {
+  /** Removes the oldest ended batch if there are too many. */
+  #evictEnded(): void {
     if (this.#batches.size < batchesMax) return;
     for (const [id, batch] of this.#batches) {
-      if (!isOver(batch)) continue;
+      if (!hasEnded(batch)) continue;
       this.#batches.delete(id);
-      this.#records.forget(batch);
+      this.#records.remove(batch);
       return;
     }
     throw new ApiError(429, `Cannot run batch: ${batchesMax} are running`, { code: 'too_many_batches' });
@@ -107,21 +107,21 @@ export class Batches {
   /** Starts or continues a batch. */
   #start(batch: Batch): void {
     // Each running request has two listeners; more would be a leak.
-    setMaxListeners(2 * together, batch.stop.signal);
+    setMaxListeners(2 * concurrentMax, batch.stop.signal);
     if (batch.status === 'cancelling') batch.stop.abort();
     void this.#run(batch);
   }
 
   async #run(batch: Batch): Promise<void> {
     const expire = (): void => {
-      become(batch, 'expired');
+      setStatus(batch, 'expired');
       batch.stop.abort();
     };
     const expiry = setTimeout(expire, Math.max(0, batch.createdS * 1000 + windowMs - Date.now()));
     expiry.unref();
-    await Promise.all(Array.from({ length: together }, () => this.#runLines(batch)));
+    await Promise.all(Array.from({ length: concurrentMax }, () => this.#runLines(batch)));
     clearTimeout(expiry);
-    // A restarted process continues the rest.
+    // After a stop, a restarted process continues the batch.
     if (!this.#stopping.aborted) this.#finish(batch);
   }
 
@@ -138,7 +138,7 @@ export class Batches {
     const { signal } = batch.stop;
     for (;;) {
       const requestId = newRequestId();
-      const { status, answer, retryAfterMs } = await this.#ask(batch, requestId, body);
+      const { status, answer, retryAfterMs } = await this.#runRequest(batch, requestId, body);
       if (signal.aborted) return;
       if ((status === 429 || status === 503) && retryAfterMs !== undefined) {
         await sleep(retryAfterMs, undefined, { signal, ref: false }).catch(() => {});
@@ -149,23 +149,23 @@ export class Batches {
       const kind = status === 200 ? 'answers' : 'errors';
       const text = answerLine(id, customId, status, requestId, answer);
       batch.outputs[kind].push(text);
-      this.#note(batch, customId, kind, text);
+      this.#storeAnswer(batch, customId, kind, text);
       if (status === 200) batch.completed++;
       else batch.failed++;
       return;
     }
   }
 
-  /** An answer that cannot be written runs again after a restart. */
-  #note(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
+  /** If an answer cannot be written, its request runs again after a restart. */
+  #storeAnswer(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
     try {
-      this.#records.answered(batch, customId, kind, text);
+      this.#records.addAnswer(batch, customId, kind, text);
     } catch (err) {
       this.#context.logger.error({ err, batch: batch.id }, 'Cannot store an answer of a batch');
     }
   }
 
-  async #ask({ tenant, asked, stop }: Batch, requestId: string, body: unknown) {
+  async #runRequest({ tenant, request, stop }: Batch, requestId: string, body: unknown) {
     const startMs = performance.now();
     const call: EndpointCall = {
       requestId,
@@ -177,7 +177,7 @@ export class Batches {
       signal: stop.signal,
     };
     try {
-      const response = await endpointOf(asked.endpoint)(body, this.#context, call);
+      const response = await endpointOf(request.endpoint)(body, this.#context, call);
       return { status: response.status, answer: await response.json(), retryAfterMs: undefined };
     } catch (error) {
       const { status, retryAfterMs } = toApiError(error);
@@ -187,7 +187,7 @@ export class Batches {
 
   #finish(batch: Batch): void {
     const { tenant, outputs, id, total } = batch;
-    const keep = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
+    const storeFile = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
       if (lines.length === 0) return undefined;
       const bytes = Buffer.from(lines.join(''));
       const file = { tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes } as const;
@@ -195,13 +195,13 @@ export class Batches {
     };
     const left = total - batch.completed - batch.failed;
     try {
-      batch.outputFile = keep(outputs.answers, 'output');
-      batch.errorFile = keep(outputs.errors, 'error');
-      if (batch.status !== 'expired') become(batch, left > 0 ? 'cancelled' : 'completed');
+      batch.outputFile = storeFile(outputs.answers, 'output');
+      batch.errorFile = storeFile(outputs.errors, 'error');
+      if (batch.status !== 'expired') setStatus(batch, left > 0 ? 'cancelled' : 'completed');
       this.#records.save(batch);
     } catch (err) {
       // The file store is full.
-      become(batch, 'failed');
+      setStatus(batch, 'failed');
       this.#context.logger.error({ err, batch: id }, 'Cannot store the answers of a batch');
     }
     batch.lines = [];
@@ -210,7 +210,7 @@ export class Batches {
   }
 }
 
-function become(batch: Batch, status: Status): void {
+function setStatus(batch: Batch, status: Status): void {
   batch.status = status;
   batch.at[status] = nowS();
 }
@@ -220,14 +220,14 @@ function endpointOf(url: BatchUrl) {
 }
 
 function describe(batch: Batch): object {
-  const { id, asked, createdS, errors, status, at, total, completed, failed } = batch;
+  const { id, request, createdS, errors, status, at, total, completed, failed } = batch;
   return {
     id,
     object: 'batch',
-    endpoint: asked.endpoint,
+    endpoint: request.endpoint,
     errors: errors.length === 0 ? null : { object: 'list', data: errors },
-    input_file_id: asked.input_file_id,
-    completion_window: asked.completion_window,
+    input_file_id: request.input_file_id,
+    completion_window: request.completion_window,
     status,
     output_file_id: batch.outputFile ?? null,
     error_file_id: batch.errorFile ?? null,
@@ -241,6 +241,6 @@ function describe(batch: Batch): object {
     cancelling_at: at.cancelling ?? null,
     cancelled_at: at.cancelled ?? null,
     request_counts: { total, completed, failed },
-    metadata: asked.metadata ?? null,
+    metadata: request.metadata ?? null,
   };
 }

@@ -39,7 +39,7 @@ export class FileStore {
     if (storage !== undefined) this.#restore(storage);
   }
 
-  /** @param id of an output, which is written only once @throws ApiError 429 without free capacity: clients delete their files */
+  /** @param id of an output, which is written only once @throws ApiError 429 without free capacity */
   add(file: Pick<StoredFile, 'tenant' | 'filename' | 'purpose' | 'bytes'>, id = newId()): StoredFile {
     const known = this.#files.get(id);
     if (known !== undefined) return known;
@@ -50,7 +50,7 @@ export class FileStore {
     }
     const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
     if (this.#storage !== undefined) this.#write(this.#storage, stored);
-    this.#take(stored);
+    this.#insert(stored);
     return stored;
   }
 
@@ -72,7 +72,7 @@ export class FileStore {
     this.#storage?.folder.remove(`${id}.bytes`);
   }
 
-  /** It is there once its description is. */
+  /** A stored file exists once its description is written. */
   #write({ folder, owners }: Storage, { bytes, tenant, ...file }: StoredFile): void {
     folder.write(`${file.id}.bytes`, bytes);
     try {
@@ -83,7 +83,7 @@ export class FileStore {
     }
   }
 
-  #take(file: StoredFile): void {
+  #insert(file: StoredFile): void {
     this.#files.set(file.id, file);
     this.#bytes += file.bytes.length;
   }
@@ -96,7 +96,7 @@ export class FileStore {
       const { owner, ...file } = about;
       return [{ ...file, tenant: owners.tenantOf(owner), bytes }];
     });
-    for (const file of restored.sort((a, b) => a.createdS - b.createdS)) this.#take(file);
+    for (const file of restored.sort((a, b) => a.createdS - b.createdS)) this.#insert(file);
     // Bytes without a description are from a process that was killed between the two writes.
     for (const name of folder.names('.bytes')) if (!this.#files.has(name)) folder.remove(`${name}.bytes`);
   }

@@ -41,13 +41,13 @@ export interface GatewayOptions {
   readonly streamBufferBytesMax: number;
   /** SLO classes by name, each with the default priority of its requests. */
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
-  /** Choices of one request at most, equal to the size of the queue. */
+  /** Maximum number of choices of one request: the size of the queue. */
   readonly choicesMax: number;
 }
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
-/** @param stopping aborted when the server stops; batches then stop too */
+/** @param stopping aborted when the server stops: batches then stop */
 export function createApp(
   options: GatewayOptions,
   metrics = new GatewayMetrics(options.port, options.cluster),
@@ -92,9 +92,9 @@ export function createApp(
   post('/v1/chat/completions', chatCompletions);
   post('/v1/completions', completions);
   app.notFound((c) =>
-    answerError(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
+    errorResponse(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
   );
-  app.onError((error, c) => answerError(c, error, logger));
+  app.onError((error, c) => errorResponse(c, error, logger));
   return app;
 }
 
@@ -172,10 +172,10 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
   };
 }
 
-function answerError(c: Context<Env>, error: unknown, logger: Logger): Response {
+function errorResponse(c: Context<Env>, error: unknown, logger: Logger): Response {
   const apiError = toApiError(error);
   const requestId = c.get('requestId');
-  // Other statuses are no failures of the server; the request line has them.
+  // Other statuses are not failures of the server; the request line has them.
   if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
   return new Response(JSON.stringify(apiError.body()), {
     status: apiError.status,

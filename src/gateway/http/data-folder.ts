@@ -29,7 +29,7 @@ export class DataFolder {
     this.#log = log;
     try {
       mkdirSync(path, { recursive: true });
-      // A part is left by a process that was killed while it wrote a file.
+      // A process that was killed during a write leaves a part.
       for (const name of readdirSync(path)) if (name.endsWith(partSuffix)) rmSync(join(path, name));
     } catch (error) {
       throw new Error(`Cannot keep data at ${path}: ${error instanceof Error ? error.message : String(error)}`);
@@ -86,12 +86,12 @@ export class DataFolder {
     rmSync(join(this.#path, name), { force: true });
   }
 
-  /** Reads a file as `parse` does; undefined for a foreign file, which is left in place. */
-  readAs<T>(name: string, read: (bytes: Buffer) => T): T | undefined {
+  /** The parsed file; undefined for one that `parse` throws at, which is left in place. */
+  readAs<T>(name: string, parse: (bytes: Buffer) => T): T | undefined {
     const bytes = this.read(name);
     if (bytes === undefined) return undefined;
     try {
-      return read(bytes);
+      return parse(bytes);
     } catch (error) {
       this.#log(
         `Ignored ${join(this.#path, name)}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`,

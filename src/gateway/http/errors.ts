@@ -98,7 +98,7 @@ export function describeCause(cause: RefusalCause): object {
   );
 }
 
-/** Turns anything thrown into a response. Internal errors become a 500 without details. */
+/** The response to a thrown value. Internal errors become a 500 without details. */
 export function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   return new ApiError(500, 'Cannot serve request: internal error; the log has the details under this request id', {

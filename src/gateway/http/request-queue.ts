@@ -1,4 +1,4 @@
-// The entry of generating requests: refuses those over the bound before any work, and admits the others one by one.
+// The queue of generating requests: refuses those over the bound before any work, and admits the others one by one.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { type ApiError, errorHeaders, fromFailure, newRequestId } from './errors.ts';
@@ -7,7 +7,7 @@ type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
 
 export interface RequestQueueOptions {
   readonly port: InferencePort;
-  /** True if the caller is authorised to learn the state of the queue. */
+  /** True if the caller may receive the state of the queue. */
   readonly isAuthorised: (authorization: string | undefined) => boolean;
   readonly onRefused: (requestId: string, path: string) => void;
 }
@@ -15,25 +15,25 @@ export interface RequestQueueOptions {
 const generatingPaths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/completions']);
 
 /**
- * Reading and validating a request takes about a millisecond, so that the last of 300 would wait 300 ms for its refusal.
- * Requests wait unread, and each turn of the event loop admits one. Requests that find the queue and the line
- * full are refused at once. The count is approximate; that of the conductor, at submission, is exact.
+ * Reading and validating a request takes about a millisecond: the last of 300 requests would wait 300 ms for its refusal.
+ * So requests wait unread, and each turn of the event loop admits one. A request over the bound is refused at once. The
+ * count is approximate; that of the conductor, at submission, is exact.
  */
 export class RequestQueue {
   readonly #options: RequestQueueOptions;
-  readonly #line: (() => void)[] = [];
-  /** Requests admitted here but not yet submitted; the port does not count them. */
-  #entering = 0;
-  /** Submitted requests that have not expired yet. */
+  readonly #waiting: (() => void)[] = [];
+  /** Admitted and not yet submitted requests; the port does not count them. */
+  #admitted = 0;
+  /** Submitted requests that have not expired here. */
   #submitted = 0;
-  #turning = false;
+  #scheduled = false;
 
   constructor(options: RequestQueueOptions) {
     this.#options = options;
   }
 
-  /** The request listener of the server; `listener` serves admitted requests over the port of `watch`. */
-  before(listener: Listener): Listener {
+  /** The request listener of the server; `listener` serves admitted requests over `observedPort`. */
+  wrap(listener: Listener): Listener {
     return (incoming, outgoing) => this.#receive(incoming, outgoing, listener);
   }
 
@@ -44,26 +44,26 @@ export class RequestQueue {
       listener(incoming, outgoing);
       return;
     }
-    const overload = port.overload(this.#line.length + this.#entering);
+    const overload = port.overload(this.#waiting.length + this.#admitted);
     // The app answers with CORS headers for browsers, and with 401 for unauthorised callers.
     if (overload !== undefined && headers.origin === undefined && isAuthorised(headers.authorization)) {
       this.#refuse(fromFailure(overload), url, outgoing);
       return;
     }
-    this.#line.push(() => {
-      // Clients that disconnected in the line are skipped: they emit no second 'close'.
+    this.#waiting.push(() => {
+      // Requests of disconnected clients are skipped: they emit no second 'close'.
       if (!outgoing.closed) listener(incoming, outgoing);
     });
-    this.#turn();
+    this.#scheduleNext();
   }
 
-  /** The port, reporting each submission to this queue. */
-  watch(): InferencePort {
+  /** The port; each submission to it is also counted here. */
+  observedPort(): InferencePort {
     const { port } = this.#options;
     return {
       submit: (request, sink) => {
-        if (this.#entering > 0) {
-          this.#entering--;
+        if (this.#admitted > 0) {
+          this.#admitted--;
           this.#submitted++;
         }
         port.submit(request, sink);
@@ -84,23 +84,23 @@ export class RequestQueue {
     this.#options.onRefused(requestId, path);
   }
 
-  #turn(): void {
-    if (this.#turning) return;
-    this.#turning = true;
+  #scheduleNext(): void {
+    if (this.#scheduled) return;
+    this.#scheduled = true;
     setImmediate(() => {
-      this.#turning = false;
-      const enter = this.#line.shift();
-      if (enter === undefined) return;
-      this.#entering++;
+      this.#scheduled = false;
+      const next = this.#waiting.shift();
+      if (next === undefined) return;
+      this.#admitted++;
       setImmediate(() => setImmediate(() => this.#expire()));
-      enter();
-      if (this.#line.length > 0) this.#turn();
+      next();
+      if (this.#waiting.length > 0) this.#scheduleNext();
     });
   }
 
   /** A request not submitted by now was invalid or has a slow body; it no longer counts. */
   #expire(): void {
     if (this.#submitted > 0) this.#submitted--;
-    else this.#entering--;
+    else this.#admitted--;
   }
 }

@@ -13,9 +13,9 @@ export interface SamplingDefaults {
 export interface ServedModel {
   readonly id: string;
   readonly createdS: number;
-  /** Tokens of prompt plus output at most. */
+  /** Maximum number of tokens of prompt plus output. */
   readonly contextTokens: number;
-  /** Tokens that one instance holds without borrowing. Unbounded outputs end there. */
+  /** Tokens that one instance holds without borrowing: the limit of requests without `max_tokens`. */
   readonly homeTokens?: number | undefined;
   readonly vocabSize: number;
   /** Undefined: the model serves token ids only. */

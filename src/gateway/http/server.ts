@@ -1,4 +1,4 @@
-// Starts the HTTP server and drains it: no new connections, running requests finish, then the port is free.
+// The HTTP server: starts, serves, and drains, so that running requests finish before the port is free.
 import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
@@ -31,7 +31,7 @@ export async function listen(options: GatewayOptions, host: string, port: number
     },
   });
   const stopping = new AbortController();
-  const app = createApp({ ...options, port: queue.watch() }, metrics, stopping.signal);
+  const app = createApp({ ...options, port: queue.observedPort() }, metrics, stopping.signal);
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
     // HTTP/1.0 clients send no host.
@@ -41,14 +41,14 @@ export async function listen(options: GatewayOptions, host: string, port: number
       return new Response(body, { status, headers });
     },
   });
-  const admitted = queue.before((incoming, outgoing) => void listener(incoming, outgoing));
-  // Node would refuse requests without a host, expectations and tunnels without a body: they are refused here.
+  const admitted = queue.wrap((incoming, outgoing) => void listener(incoming, outgoing));
+  // Node refuses requests without a host, expectations and tunnels with an empty body; this server responds in the OpenAI shape.
   const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
     const { httpVersion, headers } = incoming;
     if (httpVersion === '1.1' && headers.host === undefined) refuse(400, outgoing);
     else admitted(incoming, outgoing);
   });
-  const answers = new OpenAnswers(server);
+  const responses = new OpenResponses(server);
   server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(417, outgoing));
   server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
@@ -63,42 +63,48 @@ export async function listen(options: GatewayOptions, host: string, port: number
     port: bound,
     drain: (graceMs) => {
       stopping.abort();
-      return drain(server, answers, options, graceMs).then(() => options.exporter?.flush());
+      return drain(server, responses, options, graceMs).then(() => options.exporter?.flush());
     },
   };
 }
 
 /** Counts requests without a complete response. */
-class OpenAnswers {
+class OpenResponses {
   #count = 0;
-  #whenNone: (() => void) | undefined;
+  #onNone: (() => void) | undefined;
 
   constructor(server: Server) {
     server.on('request', ({ socket }, outgoing) => {
       this.#count++;
       // A response queued behind another on its connection receives no 'close' of the connection.
-      const left = (): void => {
+      const onSocketClose = (): void => {
         if (!outgoing.closed) outgoing.emit('close');
       };
-      socket.once('close', left);
+      socket.once('close', onSocketClose);
       outgoing.once('close', () => {
-        socket.off('close', left);
-        if (--this.#count === 0) this.#whenNone?.();
+        socket.off('close', onSocketClose);
+        if (--this.#count === 0) this.#onNone?.();
       });
     });
   }
 
+  /** Resolves when all responses are complete. */
   none(): Promise<void> {
     return new Promise((resolve) => {
-      this.#whenNone = resolve;
+      this.#onNone = resolve;
       if (this.#count === 0) resolve();
     });
   }
 }
 
-async function drain(server: Server, answers: OpenAnswers, options: GatewayOptions, graceMs: number): Promise<void> {
+async function drain(
+  server: Server,
+  responses: OpenResponses,
+  options: GatewayOptions,
+  graceMs: number,
+): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  const drained = options.port.drain().then(() => answers.none());
+  const drained = options.port.drain().then(() => responses.none());
   let timer: NodeJS.Timeout | undefined;
   const grace = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, graceMs);
@@ -110,19 +116,19 @@ async function drain(server: Server, answers: OpenAnswers, options: GatewayOptio
   await closed;
 }
 
-const whyBad = {
+const badRequestReasons = {
   400: 'it is not valid HTTP',
   405: 'this server does not open tunnels',
   408: 'it was sent too slowly',
-  417: 'its header Expect asks for what is not supported',
+  417: 'its header Expect has an unsupported value',
   431: 'its headers are too large',
 } as const;
 
-type BadStatus = keyof typeof whyBad;
+type BadStatus = keyof typeof badRequestReasons;
 
 /** Answers a request that does not reach the app, and closes its connection. */
 function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
-  const error = new ApiError(status, `Cannot read request: ${whyBad[status]}`, { code: 'bad_request' });
+  const error = new ApiError(status, `Cannot read request: ${badRequestReasons[status]}`, { code: 'bad_request' });
   const body = JSON.stringify(error.body());
   const length = String(Buffer.byteLength(body));
   const headers = { ...errorHeaders(error, newRequestId()), connection: 'close', 'content-length': length };

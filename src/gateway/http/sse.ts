@@ -3,10 +3,10 @@
 const encoder = new TextEncoder();
 
 export interface SseOptions {
-  /** Bytes buffered for a slow client at most. */
+  /** Maximum number of bytes buffered for a slow client. */
   readonly bufferBytesMax: number;
   /** The client disconnected, or more than `bufferBytesMax` bytes are buffered. */
-  readonly onGone: (why: 'closed' | 'too slow') => void;
+  readonly onDisconnect: (why: 'closed' | 'too slow') => void;
 }
 
 /** A stream of `data:` lines. Writes never block, and do nothing after the client disconnected. */
@@ -22,7 +22,7 @@ export class SseStream {
         start: (controller) => {
           this.#controller = controller;
         },
-        cancel: () => this.#gone('closed'),
+        cancel: () => this.#disconnect('closed'),
       },
       new ByteLengthQueuingStrategy({ highWaterMark: 1 }),
     );
@@ -49,14 +49,14 @@ export class SseStream {
     if (controller === undefined) return;
     controller.enqueue(encoder.encode(text));
     if (-(controller.desiredSize ?? 0) <= this.#options.bufferBytesMax) return;
-    this.#gone('too slow');
+    this.#disconnect('too slow');
     controller.error(new Error('client reads too slowly'));
   }
 
-  #gone(why: 'closed' | 'too slow'): void {
+  #disconnect(why: 'closed' | 'too slow'): void {
     if (this.#controller === undefined) return;
     this.#controller = undefined;
-    this.#options.onGone(why);
+    this.#options.onDisconnect(why);
   }
 
   #close(): void {

@@ -102,7 +102,7 @@ export class GatewayMetrics {
     });
     this.#duration = new Histogram({
       name: 'kvasir_request_seconds',
-      help: 'Time from a request to the end of its answer.',
+      help: 'Time from a request to the end of its response.',
       buckets: latencySeconds,
       registers,
     });

@@ -1,4 +1,4 @@
-// Latencies of a request as predicted at placement, and as they came out.
+// Predicted and actual latencies of a request.
 import type { RequestTrace } from '../../core/protocol/request-trace.ts';
 
 /** Undefined: not predicted, or not reached. */

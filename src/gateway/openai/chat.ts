@@ -25,9 +25,9 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   checkModel(body.model, context.model);
   checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
-  const wanted = maxTokens(body);
+  const requestedTokens = maxTokens(body);
   const tokens = await chatPrompt(body, context.model, context.encode);
-  const planned = { tokens, answer: true, maxTokens: outputTokens(tokens.length, wanted, context.model) };
+  const planned = { tokens, startsText: true, maxTokens: outputTokens(tokens.length, requestedTokens, context.model) };
   const choices = planChoices([planned], body, logprobs, context, call);
   const shape = new ChatShape(body, context, call, tokens);
   if (body.stream === true) {
@@ -44,7 +44,7 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
     choices,
     {
       promptLogprobs: () => {},
-      delta: ({ index }, delta) => append(texts[index], delta, shape.wantsEntries),
+      delta: ({ index }, delta) => append(texts[index], delta, shape.needsEntries),
       finished: ({ index }, reason) => {
         const text = texts[index];
         if (text !== undefined) text.finish = reason;
@@ -62,10 +62,10 @@ interface ChoiceText {
   finish: FinishReason;
 }
 
-function append(to: ChoiceText | undefined, delta: Delta, wantsEntries: boolean): void {
+function append(to: ChoiceText | undefined, delta: Delta, needsEntries: boolean): void {
   if (to === undefined) return;
   to.text += delta.text;
-  if (wantsEntries) to.entries.push(...delta.entries);
+  if (needsEntries) to.entries.push(...delta.entries);
 }
 
 function maxTokens(body: ChatBody): number | undefined {
@@ -91,8 +91,8 @@ function logprobRequest(body: ChatBody): LogprobRequest {
 
 /** Formats the response to a chat request in the OpenAI shapes. */
 class ChatShape {
-  /** True if the client receives tokens without text too. */
-  readonly wantsEntries: boolean;
+  /** True if the response includes tokens without text. */
+  readonly needsEntries: boolean;
   readonly #body: ChatBody;
   readonly #names: TokenNames;
   readonly #promptTokens: Int32Array;
@@ -102,7 +102,7 @@ class ChatShape {
   constructor(body: ChatBody, context: EndpointContext, { requestId }: EndpointCall, promptTokens: Int32Array) {
     this.#body = body;
     this.#promptTokens = promptTokens;
-    this.wantsEntries = body.logprobs === true || body.return_token_ids === true;
+    this.needsEntries = body.logprobs === true || body.return_token_ids === true;
     this.#names = new TokenNames(context.model.tokenizer, body.return_tokens_as_token_ids === true);
     const created = Math.floor(Date.now() / 1000);
     this.#head = { id: answerId('chatcmpl', requestId), created, model: context.model.id };
@@ -129,7 +129,7 @@ class ChatShape {
       promptLogprobs: () => {},
       delta: ({ index }: Choice, delta: Delta) => {
         if (!this.#begun.has(index)) this.#begin(stream, index);
-        if (delta.text === '' && (delta.entries.length === 0 || !this.wantsEntries)) return;
+        if (delta.text === '' && (delta.entries.length === 0 || !this.needsEntries)) return;
         const logprobs = this.#logprobs(delta.entries);
         const choice = {
           index,

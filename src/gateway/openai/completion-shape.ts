@@ -20,8 +20,8 @@ export interface CompletionText {
 const decoder = new TextDecoder();
 
 export class CompletionShape {
-  /** True if the client receives tokens without text too. */
-  readonly wantsEntries: boolean;
+  /** True if the response includes tokens without text. */
+  readonly needsEntries: boolean;
   readonly #body: CompletionBody;
   readonly #model: ServedModel;
   readonly #names: TokenNames;
@@ -32,7 +32,7 @@ export class CompletionShape {
     this.#body = body;
     this.#model = model;
     this.#names = new TokenNames(model.tokenizer, body.return_tokens_as_token_ids === true);
-    this.wantsEntries = body.logprobs !== undefined || body.return_token_ids === true;
+    this.needsEntries = body.logprobs !== undefined || body.return_token_ids === true;
     this.#head = {
       id: answerId('cmpl', requestId),
       object: 'text_completion',
@@ -82,7 +82,7 @@ export class CompletionShape {
     return { ...this.#head, choices: [choice], ...usage };
   }
 
-  /** The text of the prompt, if the client requested it before the output. */
+  /** The text of the prompt if the request has `echo`, else empty. */
   #echo({ request }: Choice): string {
     const { tokenizer } = this.#model;
     if (this.#body.echo !== true || tokenizer === undefined) return '';

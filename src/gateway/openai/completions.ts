@@ -30,14 +30,14 @@ export async function completions(json: unknown, context: EndpointContext, call:
   if (maxTokens === 0 && body.echo !== true) {
     throw badField(
       'max_tokens',
-      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the answer would be empty",
+      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: the response would be empty",
     );
   }
   checkChoices(promptCount(body.prompt), body.n, context);
   const prompts = await completionPrompts(body, context.model, context.encode);
   const planned = prompts.map((tokens) => ({
     tokens,
-    answer: false,
+    startsText: false,
     maxTokens: outputTokens(tokens.length, maxTokens, context.model),
   }));
   const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
@@ -55,11 +55,11 @@ export async function completions(json: unknown, context: EndpointContext, call:
   const texts = choices.map(
     (choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }),
   );
-  const usage = await runToEnd(choices, collectInto(texts, shape.wantsEntries), context, call);
+  const usage = await runToEnd(choices, collectInto(texts, shape.needsEntries), context, call);
   return Response.json(shape.whole(texts, usageBody(usage)));
 }
 
-function collectInto(texts: readonly CompletionText[], wantsEntries: boolean): ChoiceHandler {
+function collectInto(texts: readonly CompletionText[], needsEntries: boolean): ChoiceHandler {
   return {
     promptLogprobs: (choice, piece) => {
       const text = texts[choice.index];
@@ -69,7 +69,7 @@ function collectInto(texts: readonly CompletionText[], wantsEntries: boolean): C
       const text = texts[index];
       if (text === undefined) return;
       text.text += delta.text;
-      if (wantsEntries) text.entries.push(...delta.entries);
+      if (needsEntries) text.entries.push(...delta.entries);
     },
     finished: ({ index }, reason) => {
       const text = texts[index];
@@ -105,7 +105,7 @@ function streamHandler(shape: CompletionShape, stream: SseStream): ChoiceHandler
     promptLogprobs: (choice, piece) => addPromptEntries(entriesOf(choice.index), choice, piece),
     delta: (choice, delta) => {
       if (!begun.has(choice.index)) begin(choice);
-      if (delta.text !== '' || (delta.entries.length > 0 && shape.wantsEntries))
+      if (delta.text !== '' || (delta.entries.length > 0 && shape.needsEntries))
         stream.send(shape.deltaChunk(choice, delta));
     },
     finished: (choice, reason) => stream.send(shape.finishChunk(choice, reason)),

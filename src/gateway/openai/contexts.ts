@@ -1,4 +1,4 @@
-// /v1/contexts: prefixes that clients pin for a time, so that prompts with them start after them.
+// /v1/contexts: prefixes that clients pin for a time, so that prompts with them are computed from their end on.
 
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
@@ -8,10 +8,10 @@ import { ApiError, badField } from '../http/errors.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
 import { parseBody } from './fields.ts';
 import { chatPrompt, completionPrompts } from './prompt.ts';
-import { clientGone } from './run-choices.ts';
+import { clientDisconnected } from './run-choices.ts';
 import { contextSchema } from './schema.ts';
 
-/** Contexts of all clients together at most. */
+/** Maximum number of contexts of all clients together. */
 const contextsMax = 1024;
 const ttlSDefault = 300;
 
@@ -64,7 +64,7 @@ export class Contexts {
       pinned: undefined,
     };
     const field = body.prompt === undefined ? 'messages' : 'prompt';
-    await this.#pinUntilAnswered(entry, field, call.signal);
+    await this.#pinAndWait(entry, field, call.signal);
     return describe(entry);
   }
 
@@ -77,7 +77,7 @@ export class Contexts {
     return describe(this.#find(id, tenant));
   }
 
-  /** Extends the pin to this time from now; it never becomes shorter. */
+  /** Extends the pin to `ttl` seconds from now; it never becomes shorter. */
   renew(id: string, json: unknown, tenant: string): object {
     const entry = this.#find(id, tenant);
     const { ttl = ttlSDefault } = parseBody(renewalSchema, json);
@@ -103,42 +103,46 @@ export class Contexts {
     });
   }
 
-  #pinUntilAnswered(entry: PinnedContext, field: string, signal: AbortSignal): Promise<void> {
+  #pinAndWait(entry: PinnedContext, field: string, signal: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
-      const leave = (): void => {
+      const cancel = (): void => {
         this.#contexts.delete(entry.id);
         this.#cluster.unpin(entry.id);
-        reject(clientGone());
+        reject(clientDisconnected());
       };
-      if (signal.aborted) throw clientGone();
-      signal.addEventListener('abort', leave, { once: true });
+      if (signal.aborted) throw clientDisconnected();
+      signal.addEventListener('abort', cancel, { once: true });
       this.#contexts.set(entry.id, entry);
       this.#pin(entry, (refused) => {
-        signal.removeEventListener('abort', leave);
+        signal.removeEventListener('abort', cancel);
         if (refused === undefined) resolve();
         else reject(errorOf(refused, field));
       });
     });
   }
 
-  /** @param answered called when the prefix is pinned or refused */
-  #pin(entry: PinnedContext, answered: (refused: Refused | undefined) => void): void {
+  /** @param onResult called when the prefix is pinned or refused */
+  #pin(entry: PinnedContext, onResult: (refused: Refused | undefined) => void): void {
     const { id, order, ttlS } = entry;
     this.#cluster.pin({ ...order, ttlUs: ttlS * 1e6 }, (state, instance = 0) => {
       if (state.kind === 'pinned') {
-        // Other threads have clocks of their own. The answer to a renewal has no tokens.
+        // Clocks of threads differ, so the time is computed here. The response to a renewal has no tokens.
         const expiresMs = Math.max(entry.pinned?.expiresMs ?? 0, Date.now() + entry.ttlS * 1000);
         entry.pinned = { tokens: entry.pinned?.tokens ?? state.tokens, instance, expiresMs };
-        answered(undefined);
+        onResult(undefined);
         return;
       }
       this.#contexts.delete(id);
-      answered(state.kind === 'refused' ? state : lost);
+      onResult(state.kind === 'refused' ? state : instanceFailed);
     });
   }
 }
 
-const lost: Refused = { kind: 'refused', why: 'failed', message: 'Cannot pin a prefix: its instance has failed' };
+const instanceFailed: Refused = {
+  kind: 'refused',
+  why: 'failed',
+  message: 'Cannot pin a prefix: its instance has failed',
+};
 
 async function promptOf(body: z.infer<typeof contextSchema>, { model, encode }: EndpointContext): Promise<Int32Array> {
   if (body.messages !== undefined) return chatPrompt({ messages: body.messages }, model, encode);
@@ -148,7 +152,7 @@ async function promptOf(body: z.infer<typeof contextSchema>, { model, encode }: 
   return prompt;
 }
 
-/** Computes the prompt if it is not cached. */
+/** The request that computes the prompt if it is not cached. */
 function requestOf(id: string, prompt: Int32Array, salt: string, tenant: string): GenerationRequest {
   const greedy = { temperature: 0, topP: 1, topK: 0, minP: 0, seed: [0, 0], logitBias: [] } as const;
   const penalties = { repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 };

@@ -1,4 +1,4 @@
-// Shared by both generating endpoints: their context, the choices of a request, streams and usage.
+// What both generating endpoints share: their context, the choices of a request, streams and usage.
 import type { Logger } from 'pino';
 import type { InferencePort } from '../../core/protocol/ports.ts';
 import { StopMatcher } from '../../text/stop-matcher.ts';
@@ -9,7 +9,7 @@ import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
 import { ChoiceOutput } from './choice-output.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
-import { type Choice, type ChoiceHandler, clientGone, RunningChoices, type Usage } from './run-choices.ts';
+import { type Choice, type ChoiceHandler, clientDisconnected, RunningChoices, type Usage } from './run-choices.ts';
 import type { SharedBody } from './schema.ts';
 
 /** The header that names the SLO class of a request. */
@@ -23,7 +23,7 @@ export interface EndpointContext {
   /** Bytes of a stream buffered for a slow client before its request is cancelled. */
   readonly streamBufferBytesMax: number;
   readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
-  /** Choices of one request at most. */
+  /** Maximum number of choices of one request. */
   readonly choicesMax: number;
   readonly logger: Logger;
 }
@@ -33,11 +33,11 @@ export interface EndpointCall {
   readonly requestId: string;
   /** Arrival by performance.now(). */
   readonly startMs: number;
-  /** The API key's tenant; tenants share by tokens. */
+  /** Tenant of the API key. */
   readonly tenant: string;
-  /** The value of its header. */
+  /** Value of the header `sloHeader`. */
   readonly sloClass: string | undefined;
-  /** Its trace (`traceOf`), if traces are exported. */
+  /** Its trace context (`traceOf`), if traces are exported. */
   readonly trace: string | undefined;
   /** True for a batch job, which no client waits for. */
   readonly batch: boolean;
@@ -48,7 +48,7 @@ export interface EndpointCall {
 export interface PlannedPrompt {
   readonly tokens: Int32Array;
   /** True if the output starts a text instead of continuing the prompt. */
-  readonly answer: boolean;
+  readonly startsText: boolean;
   readonly maxTokens: number;
 }
 
@@ -74,7 +74,7 @@ export function planChoices(
   const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
   const stopIds = stopTokenIds(body, context.model);
   const stopIdSet = new Set(stopIds);
-  return prompts.flatMap(({ tokens, maxTokens, answer }, p) =>
+  return prompts.flatMap(({ tokens, maxTokens, startsText }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
       return {
@@ -82,7 +82,7 @@ export function planChoices(
         output: new ChoiceOutput(context.model.tokenizer, {
           stops: stops?.fresh(),
           stopIds: stopIdSet,
-          atStart: answer,
+          atStart: startsText,
         }),
         request: {
           id: `${call.requestId}-${index}`,
@@ -108,18 +108,18 @@ function sloClassOf(
   { sloClasses }: EndpointContext,
   { sloClass: header }: EndpointCall,
 ): string | undefined {
-  const asked = body.slo_class ?? header;
+  const requested = body.slo_class ?? header;
   const field = body.slo_class === undefined ? sloHeader : 'slo_class';
-  if (asked === undefined) return undefined;
-  if (header !== undefined && header !== asked) {
-    const figures = `'slo_class' is '${asked}' and the header ${sloHeader} is '${header.slice(0, 64)}'`;
+  if (requested === undefined) return undefined;
+  if (header !== undefined && header !== requested) {
+    const figures = `'slo_class' is '${requested}' and the header ${sloHeader} is '${header.slice(0, 64)}'`;
     throw badField(field, `Cannot accept request: ${figures}: send one of them`);
   }
-  if (sloClasses.has(asked)) return asked;
+  if (sloClasses.has(requested)) return requested;
   const known = [...sloClasses.keys()].join(', ') || 'none';
   throw badField(
     field,
-    `Cannot accept request: '${field}' is not an SLO class of this server: got '${asked.slice(0, 64)}', known are ${known}`,
+    `Cannot accept request: '${field}' is not an SLO class of this server: got '${requested.slice(0, 64)}', known are ${known}`,
   );
 }
 
@@ -149,15 +149,15 @@ export async function runToEnd(
   context: EndpointContext,
   call: EndpointCall,
 ): Promise<Usage> {
-  throwIfGone(call.signal);
+  throwIfDisconnected(call.signal);
   const times = call.batch ? unobserved : context.metrics.startRequest(call.startMs);
   const running = new RunningChoices(context.port, choices, handler, times);
-  const leave = (): void => running.cancel();
-  call.signal.addEventListener('abort', leave, { once: true });
+  const cancel = (): void => running.cancel();
+  call.signal.addEventListener('abort', cancel, { once: true });
   try {
     await running.done;
   } finally {
-    call.signal.removeEventListener('abort', leave);
+    call.signal.removeEventListener('abort', cancel);
   }
   return running.usage;
 }
@@ -173,12 +173,12 @@ export function runStreaming(
   context: EndpointContext,
   call: EndpointCall,
 ): Response {
-  throwIfGone(call.signal);
+  throwIfDisconnected(call.signal);
   let running: RunningChoices | undefined;
-  const leave = (): void => running?.cancel();
-  const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onGone: leave });
+  const cancel = (): void => running?.cancel();
+  const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onDisconnect: cancel });
   running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest(call.startMs));
-  call.signal.addEventListener('abort', leave, { once: true });
+  call.signal.addEventListener('abort', cancel, { once: true });
   const { usage } = running;
   running.done
     .then(() => {
@@ -191,7 +191,7 @@ export function runStreaming(
       if (apiError.status === 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
       stream.fail(apiError.body());
     })
-    .finally(() => call.signal.removeEventListener('abort', leave));
+    .finally(() => call.signal.removeEventListener('abort', cancel));
   return new Response(stream.body, {
     headers: {
       'content-type': 'text/event-stream; charset=utf-8',
@@ -202,8 +202,8 @@ export function runStreaming(
 }
 
 /** The client may have disconnected while its prompt was tokenised. */
-function throwIfGone(signal: AbortSignal): void {
-  if (signal.aborted) throw clientGone();
+function throwIfDisconnected(signal: AbortSignal): void {
+  if (signal.aborted) throw clientDisconnected();
 }
 
 export function usageBody(usage: Usage): object {

@@ -12,7 +12,7 @@ const oneOf =
   (value: unknown): boolean =>
     allowed.includes(value);
 
-/** Known unsupported fields, each with its harmless values: those without effect, or that only inform. */
+/** Known unsupported fields, each with its harmless values: those without effect. */
 const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   user: anything,
   metadata: anything,
@@ -119,10 +119,10 @@ function checkUnsupported(name: string, value: unknown): void {
   }
 }
 
-/** For a union of shapes, the shape that matched furthest explains the fault. */
-function sharpest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
+/** For a union of shapes, the issue of the shape that matched furthest. */
+function mostSpecific(issue: z.core.$ZodIssue): z.core.$ZodIssue {
   if (issue.code !== 'invalid_union') return issue;
-  const inner = issue.errors.flatMap(([first]) => (first === undefined ? [] : [sharpest(first)]));
+  const inner = issue.errors.flatMap(([first]) => (first === undefined ? [] : [mostSpecific(first)]));
   const deepest = inner.reduce<z.core.$ZodIssue | undefined>(
     (best, next) => (next.path.length > (best?.path.length ?? 0) ? next : best),
     undefined,
@@ -131,7 +131,7 @@ function sharpest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
 }
 
 function describeIssue(first: z.core.$ZodIssue | undefined, body: Record<string, unknown>): Error {
-  const issue = first && sharpest(first);
+  const issue = first && mostSpecific(first);
   const path = issue?.path.map(String) ?? [];
   const field = path.length > 0 ? path.join('.') : undefined;
   const value = path.reduce<unknown>(

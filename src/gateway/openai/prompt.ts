@@ -85,20 +85,20 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
 
 /**
  * The output tokens that a request may generate.
- * @param wanted undefined: the rest of the context, or of the capacity of one instance if the prompt fits there
+ * @param requested undefined: the rest of the context, or of the capacity of one instance if the prompt fits there
  * @throws ApiError 400 with all figures
  */
-export function outputTokens(promptTokens: number, wanted: number | undefined, model: ServedModel): number {
+export function outputTokens(promptTokens: number, requested: number | undefined, model: ServedModel): number {
   const rest = model.contextTokens - promptTokens;
-  if (rest < (wanted ?? 1)) {
-    const asked = wanted === undefined ? '' : ` and ${wanted} output tokens`;
+  if (rest < (requested ?? 1)) {
+    const outputText = requested === undefined ? '' : ` and ${requested} output tokens`;
     throw new ApiError(
       400,
-      `Cannot fit request: the context is ${model.contextTokens} tokens, the request has ${promptTokens} prompt tokens${asked}`,
-      { code: 'context_length_exceeded', param: wanted === undefined ? 'messages' : 'max_tokens' },
+      `Cannot fit request: the context is ${model.contextTokens} tokens, the request has ${promptTokens} prompt tokens${outputText}`,
+      { code: 'context_length_exceeded', param: requested === undefined ? 'messages' : 'max_tokens' },
     );
   }
-  if (wanted !== undefined) return wanted;
+  if (requested !== undefined) return requested;
   const { homeTokens = 0 } = model;
   return promptTokens < homeTokens ? Math.min(rest, homeTokens - promptTokens) : rest;
 }

@@ -60,7 +60,7 @@ export class RunningChoices {
   cancel(): void {
     if (this.#open.size === 0) return;
     this.#times.cancelled();
-    this.#abandon(clientGone());
+    this.#abandon(clientDisconnected());
   }
 
   #abandon(error: unknown): void {
@@ -151,6 +151,6 @@ export class RunningChoices {
   }
 }
 
-export function clientGone(): ApiError {
+export function clientDisconnected(): ApiError {
   return new ApiError(499, 'Cannot continue: the client disconnected');
 }

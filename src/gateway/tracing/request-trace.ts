@@ -94,13 +94,13 @@ function describePlacement(placement: Placement): object {
       output_tokens: predicted?.outputTokens ?? null,
       decode_load: predicted?.decodeLoad ?? null,
     },
-    considered: considered.map((seen) => ({
-      instance: seen.instance,
-      requests: seen.requests,
-      matched_tokens: seen.matchedTokens,
-      queue_ms: ms(seen.queueUs),
-      prefill_ms: ms(seen.prefillUs),
-      ttft_ms: ms(seen.queueUs + seen.prefillUs),
+    considered: considered.map((candidate) => ({
+      instance: candidate.instance,
+      requests: candidate.requests,
+      matched_tokens: candidate.matchedTokens,
+      queue_ms: ms(candidate.queueUs),
+      prefill_ms: ms(candidate.prefillUs),
+      ttft_ms: ms(candidate.queueUs + candidate.prefillUs),
     })),
   };
 }

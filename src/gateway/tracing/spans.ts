@@ -52,8 +52,8 @@ function requestSpans(trace: RequestTrace, context: TraceContext, originUs: numb
     error: end?.kind === 'failed' ? end.message : state === 'cancelled' ? 'cancelled' : undefined,
   };
   const parts = [...phases(trace, originUs), ...steps(trace)];
-  const below = { traceId: context.traceId, parentId: spanId, isServer: false, error: undefined };
-  return [root, ...parts.map((part) => ({ ...below, ...part, spanId: newId(8) }))];
+  const child = { traceId: context.traceId, parentId: spanId, isServer: false, error: undefined };
+  return [root, ...parts.map((part) => ({ ...child, ...part, spanId: newId(8) }))];
 }
 
 function attributesOf(trace: RequestTrace): Span['attributes'] {

@@ -1,4 +1,4 @@
-// Files and batches in a folder: after a gateway was killed at any moment, the next one continues them.
+// Files and batches in a folder: a restarted gateway continues them, even after a kill during a write.
 import { appendFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { createApp } from '../../../src/gateway/http/app.ts';
 import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
-import { gatewayOptions, noAccounts } from '../world.ts';
+import { gatewayOptions, noCluster } from '../world.ts';
 
 let path = '';
 beforeEach(() => {
@@ -16,8 +16,8 @@ beforeEach(() => {
 afterEach(() => rmSync(path, { recursive: true }));
 
 const answering: Script = () => [accepted, started(0), tokens([104, 105]), finished('length')];
-/** Accepts a request and never answers it. */
-const hangs: Script = () => [accepted, started(0), tokens([104])];
+/** Starts a request and never finishes it. */
+const neverAnswers: Script = () => [accepted, started(0), tokens([104])];
 
 /** A gateway that is never closed, as if it were killed. */
 function start(script: Script, apiKeys: readonly string[] = ['k1', 'k2']) {
@@ -25,15 +25,15 @@ function start(script: Script, apiKeys: readonly string[] = ['k1', 'k2']) {
   const log: string[] = [];
   const data = new DataFolder(path, (line) => log.push(line));
   const stopping = new AbortController();
-  const app = createApp(gatewayOptions(port, { apiKeys, data }), new GatewayMetrics(port, noAccounts), stopping.signal);
-  const ask = async (method: string, url: string, body?: unknown, key = 'k1') => {
+  const app = createApp(gatewayOptions(port, { apiKeys, data }), new GatewayMetrics(port, noCluster), stopping.signal);
+  const send = async (method: string, url: string, body?: unknown, key = 'k1') => {
     const isForm = body instanceof FormData;
     const init = body === undefined ? {} : { body: isForm ? body : JSON.stringify(body) };
     const response = await app.request(url, { method, headers: { authorization: `Bearer ${key}` }, ...init });
     return { status: response.status, text: await response.text() };
   };
-  const json = async (...args: Parameters<typeof ask>) => JSON.parse((await ask(...args)).text) as Batch;
-  return { port, log, ask, json, stopping };
+  const json = async (...args: Parameters<typeof send>) => JSON.parse((await send(...args)).text) as Batch;
+  return { port, log, send, json, stopping };
 }
 
 interface Batch {
@@ -76,11 +76,11 @@ const idsOf = (text: string) =>
     .split('\n')
     .map((each) => (JSON.parse(each) as { custom_id: string }).custom_id)
     .toSorted();
-const wanted = Array.from({ length: 30 }, (_, i) => `job-${i}`).toSorted();
+const expectedIds = Array.from({ length: 30 }, (_, i) => `job-${i}`).toSorted();
 
 it('a restarted gateway runs the unanswered requests of a batch, and does not repeat answered ones', async () => {
   let left = 7;
-  const first = start((request) => (left-- > 0 ? answering(request) : hangs(request)));
+  const first = start((request) => (left-- > 0 ? answering(request) : neverAnswers(request)));
   const { id } = await create(first, await upload(first, 30));
   await until(first, id, ({ request_counts: { completed } }) => completed === 7);
   // The gateway was killed while it wrote a line.
@@ -89,19 +89,19 @@ it('a restarted gateway runs the unanswered requests of a batch, and does not re
   const batch = await ended(next, id);
   expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 30, completed: 30, failed: 0 } });
   expect(next.port.requests).toHaveLength(23);
-  const output = await next.ask('GET', `/v1/files/${batch.output_file_id}/content`);
-  expect(idsOf(output.text)).toEqual(wanted);
+  const output = await next.send('GET', `/v1/files/${batch.output_file_id}/content`);
+  expect(idsOf(output.text)).toEqual(expectedIds);
   // Another start finds the ended batch under the same key, at any place among the keys.
-  const last = start(hangs, ['k3', 'k1']);
+  const last = start(neverAnswers, ['k3', 'k1']);
   expect(await last.json('GET', `/v1/batches/${id}`)).toEqual(batch);
-  expect((await last.ask('GET', `/v1/files/${batch.output_file_id}/content`)).text).toBe(output.text);
-  expect((await last.ask('GET', `/v1/batches/${id}`, undefined, 'k3')).status).toBe(404);
+  expect((await last.send('GET', `/v1/files/${batch.output_file_id}/content`)).text).toBe(output.text);
+  expect((await last.send('GET', `/v1/batches/${id}`, undefined, 'k3')).status).toBe(404);
   expect(last.port.requests).toEqual([]);
   expect(readdirSync(join(path, 'batches'))).toEqual([`${id}.json`]);
 });
 
 it('a stopped gateway leaves its batches to the next one, and a cancelled batch stays cancelled', async () => {
-  const first = start(hangs);
+  const first = start(neverAnswers);
   const file = await upload(first, 30);
   const [running, cancelled] = [await create(first, file), await create(first, file)];
   await first.json('POST', `/v1/batches/${cancelled.id}/cancel`);
@@ -110,8 +110,8 @@ it('a stopped gateway leaves its batches to the next one, and a cancelled batch 
   const next = start(answering);
   expect(await ended(next, running.id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
   expect((await next.json('GET', `/v1/batches/${cancelled.id}`)).status).toBe('cancelled');
-  expect((await next.ask('DELETE', `/v1/files/${file}`)).status).toBe(200);
-  expect((await start(answering).ask('GET', `/v1/files/${file}`)).status).toBe(404);
+  expect((await next.send('DELETE', `/v1/files/${file}`)).status).toBe(200);
+  expect((await start(answering).send('GET', `/v1/files/${file}`)).status).toBe(404);
 });
 
 it('ignores incomplete and foreign files', async () => {
@@ -122,7 +122,7 @@ it('ignores incomplete and foreign files', async () => {
   writeFileSync(join(path, 'batches', 'batch_z.json.part'), '{');
   const next = start(answering);
   expect(next.log).toEqual([expect.stringMatching(/^Ignored .*file-y\.json: /)]);
-  expect((await next.ask('GET', `/v1/files/${file}`)).status).toBe(200);
+  expect((await next.send('GET', `/v1/files/${file}`)).status).toBe(200);
   expect(readdirSync(join(path, 'batches'))).toEqual([]);
   expect(readdirSync(join(path, 'files')).toSorted()).toEqual(
     [`${file}.bytes`, `${file}.json`, 'file-y.json'].toSorted(),
@@ -134,13 +134,13 @@ it('answers 503 when the folder cannot be written, and leaves nothing', async ()
   const file = await upload(gateway, 2);
   const written = readdirSync(join(path, 'files'));
   rmSync(join(path, 'batches'), { recursive: true });
-  const asked = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
-  const { status, text } = await gateway.ask('POST', '/v1/batches', asked);
+  const request = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
+  const { status, text } = await gateway.send('POST', '/v1/batches', request);
   expect([status, JSON.parse(text).error]).toMatchObject([
     503,
     { code: 'not_kept', message: 'Cannot store data: the data folder cannot be written: ENOENT' },
   ]);
   expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
-  expect(JSON.parse((await gateway.ask('GET', '/v1/batches')).text).data).toEqual([]);
+  expect(JSON.parse((await gateway.send('GET', '/v1/batches')).text).data).toEqual([]);
   expect(readdirSync(join(path, 'files'))).toEqual(written);
 });

@@ -24,7 +24,7 @@ async function json(response: Response | Promise<Response>): Promise<Answer> {
 }
 
 describe('chat completions', () => {
-  it('answers with content, finish reason and usage', async () => {
+  it('returns content, finish reason and usage', async () => {
     const { post, port } = gateway(answering('hello'));
     const answer = await json(post('/v1/chat/completions', chat));
     expect(answer).toMatchObject({
@@ -114,7 +114,7 @@ describe('chat completions', () => {
 });
 
 describe('completions', () => {
-  it('answers lists of prompts, n each, in order', async () => {
+  it('returns n choices for each prompt of a list, in order', async () => {
     const { post, port } = gateway(answering('ab'));
     const answer = await json(post('/v1/completions', { model: 'bytes', prompt: ['p', 'q'], n: 2 }));
     expect(answer.choices.map((choice) => [choice.index, choice.text])).toEqual([
@@ -164,7 +164,7 @@ describe('completions', () => {
   });
 });
 
-it('passes the cache salt on, so that tenants share no prefix', async () => {
+it('forwards the cache salt to the port', async () => {
   const { post, port } = gateway(answering('x'));
   await post('/v1/chat/completions', { ...chat, cache_salt: 'tenant-7' });
   await post('/v1/completions', { model: 'bytes', prompt: 'p' });
@@ -234,7 +234,7 @@ describe('refusals', () => {
     expect((await post('/v1/chat/completions', { ...chat, ...harmless })).status).toBe(200);
   });
 
-  it('answers overload with 429 and Retry-After, streams too', async () => {
+  it('responds to overload with 429 and Retry-After, also for streams', async () => {
     const refuse: Script = () => [
       { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot admit request: full', retryAfterMs: 2300 },
     ];
@@ -274,10 +274,10 @@ describe('information', () => {
     expect((await app.request('/v1/models/bytes')).status).toBe(200);
     expect((await app.request('/v1/models/other')).status).toBe(404);
     expect((await app.request('/ready')).status).toBe(200);
-    port.unready = { kind: 'unreachable', message: 'the NATS server is out of reach' };
+    port.unready = { kind: 'unreachable', message: 'the NATS server is unreachable' };
     const unready = await app.request('/ready');
     expect(unready.status).toBe(503);
-    expect(await unready.json()).toEqual({ status: 'unreachable', message: 'the NATS server is out of reach' });
+    expect(await unready.json()).toEqual({ status: 'unreachable', message: 'the NATS server is unreachable' });
     const metrics = await (await app.request('/metrics')).text();
     expect(metrics).toMatch(/kvasir_kv_pages_used 40/);
     expect(metrics).toMatch(/kvasir_ttft_seconds_count 1/);

@@ -149,7 +149,7 @@ const bodies = fc.oneof(
 );
 
 describe('odd bodies', () => {
-  it('are served, or refused by name before anything runs', async () => {
+  it('are served, or refused with the field name before a request reaches the port', async () => {
     let served = 0;
     const check = async ([path, body]: [string, unknown]): Promise<void> => {
       const { post, port } = gateway(answering('xy'));
@@ -231,7 +231,7 @@ const hostile: readonly (readonly [name: string, path: string, body: string, par
     raw('"messages":[{"role":"user","content":"x","wings":2}]'),
     'messages.0.wings',
   ],
-  ['a number past all numbers', completionPath, raw('"prompt":"x","temperature":1e999'), 'temperature'],
+  ['a number above the largest double', completionPath, raw('"prompt":"x","temperature":1e999'), 'temperature'],
 ];
 
 describe('hostile bodies', () => {
@@ -268,7 +268,7 @@ describe('hostile bodies', () => {
     expect(sent).toBeLessThan(20);
   });
 
-  it('accepts empty members of messages, which clients echo', async () => {
+  it('accepts empty members of messages, which clients return from responses', async () => {
     const { post, port } = gateway(answering('x'));
     const reply = { role: 'assistant', content: 'hello', refusal: null, annotations: [], tool_calls: [], audio: null };
     const response = await post(chatPath, { ...chat, messages: [...chat.messages, reply] });

@@ -40,10 +40,10 @@ async function open(capacity: number) {
   const refused: string[] = [];
   const isAuthorised = (authorization: string | undefined): boolean => authorization === 'Bearer known';
   const queue = new RequestQueue({ port, isAuthorised, onRefused: (id) => refused.push(id) });
-  const watched = queue.watch();
+  const observedPort = queue.observedPort();
   const server = createServer(
-    queue.before((incoming, outgoing) => {
-      if (incoming.method === 'POST') watched.submit(request('any', [1]), () => {});
+    queue.wrap((incoming, outgoing) => {
+      if (incoming.method === 'POST') observedPort.submit(request('any', [1]), () => {});
       incoming.resume();
       outgoing.end('served');
     }),

@@ -18,17 +18,17 @@ async function serve(script: Script, more: Partial<GatewayOptions> = {}) {
   return { gateway, port };
 }
 
-/** Sends bytes and resolves with the response bytes, up to the close or to a match of `enough`. */
+/** Sends bytes and resolves with the response bytes, up to the close or a match of `enough`. */
 function exchange(gateway: Gateway, bytes: string, enough?: RegExp): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(gateway.port, gateway.host, () => socket.write(bytes));
-    let got = '';
+    let received = '';
     socket.on('data', (chunk) => {
-      got += chunk.toString();
-      if (enough?.test(got)) socket.destroy();
+      received += chunk.toString();
+      if (enough?.test(received)) socket.destroy();
     });
     socket.on('error', () => {});
-    socket.on('close', () => resolve(got));
+    socket.on('close', () => resolve(received));
   });
 }
 
@@ -94,7 +94,7 @@ describe('HTTP', () => {
     expect(await exchange(gateway, 'GET /health HTTP/1.0\r\n\r\n')).toMatch(/^HTTP\/1.1 200 .*"ok"/s);
   });
 
-  it('names the port that is taken', async () => {
+  it('names a port that is in use', async () => {
     const taken = createServer();
     await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve));
     const { port } = taken.address() as AddressInfo;
@@ -105,7 +105,7 @@ describe('HTTP', () => {
 });
 
 describe('CORS', () => {
-  const ask = (gateway: Gateway, origin: string) =>
+  const get = (gateway: Gateway, origin: string) =>
     fetch(`http://127.0.0.1:${gateway.port}/health`, { headers: { origin } });
 
   it.each([
@@ -114,7 +114,7 @@ describe('CORS', () => {
     [['http://a', '*'], '*', '*'],
   ])('origins %j', async (corsOrigins, forA, forB) => {
     const { gateway } = await serve(answering('x'), { corsOrigins });
-    const [a, b] = [await ask(gateway, 'http://a'), await ask(gateway, 'http://b')];
+    const [a, b] = [await get(gateway, 'http://a'), await get(gateway, 'http://b')];
     expect(a.headers.get('access-control-allow-origin')).toBe(forA);
     expect(b.headers.get('access-control-allow-origin')).toBe(forB);
     expect(a.headers.get('access-control-expose-headers')).toBe(forA && 'x-request-id,retry-after');
@@ -122,18 +122,18 @@ describe('CORS', () => {
 });
 
 describe('draining', () => {
-  it('ends once all responses are sent, in spite of silent and kept-alive connections', async () => {
+  it('ends once all responses are sent, despite idle and kept-alive connections', async () => {
     const { gateway } = await serve(answering('yes'));
     const closed: Promise<string>[] = [exchange(gateway, ''), exchange(gateway, whole)];
     await exchange(gateway, whole, /"usage"/);
-    // A grace period longer than the time-out of the test.
+    // The grace period is longer than the timeout of the test.
     await gateway.drain(1_000_000);
     const answers = await Promise.all(closed);
     expect(answers[0]).toBe('');
     expect(answers[1]).toMatch(/"text":"yes"/);
   });
 
-  it('cuts responses that exceed the grace period', async () => {
+  it('ends responses that exceed the grace period', async () => {
     const { gateway, port } = await serve(() => [accepted, started(0), tokens([97])]);
     const streaming = JSON.stringify({ model: 'bytes', prompt: 'x', stream: true });
     const cut = exchange(gateway, `${head}Content-Length: ${streaming.length}\r\n\r\n${streaming}`);

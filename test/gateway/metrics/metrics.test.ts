@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
 import { ScriptedPort } from '../scripted-port.ts';
-import { noAccounts } from '../world.ts';
+import { noCluster } from '../world.ts';
 
 class BusyPort extends ScriptedPort {
   override instances(): readonly InstanceSnapshot[] {
@@ -13,7 +13,7 @@ class BusyPort extends ScriptedPort {
 }
 
 async function scrape(): Promise<string> {
-  return (await new GatewayMetrics(new BusyPort(() => []), noAccounts).render()).text;
+  return (await new GatewayMetrics(new BusyPort(() => []), noCluster).render()).text;
 }
 
 it('every metric has a help text of one sentence', async () => {

@@ -1,4 +1,4 @@
-// The choices of one request: all or none, each ending once, for every fault of the port or the writer.
+// The choices of one request: all are submitted or none, and each ends once, for every fault of the port or the writer.
 import { describe, expect, it } from 'vitest';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../../src/core/protocol/ports.ts';
 import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
@@ -6,11 +6,11 @@ import { ChoiceOutput } from '../../../src/gateway/openai/choice-output.ts';
 import { type Choice, type ChoiceHandler, RunningChoices } from '../../../src/gateway/openai/run-choices.ts';
 import { request } from '../../core/router/world.ts';
 import { accepted, finished, ScriptedPort, tokens } from '../scripted-port.ts';
-import { noAccounts } from '../world.ts';
+import { noCluster } from '../world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';
 
 /** A port driven by the test. */
-class HeldPort implements InferencePort {
+class ManualPort implements InferencePort {
   readonly sinks = new Map<string, (event: GenerationEvent) => void>();
   readonly cancelled: string[] = [];
   readonly #answer: (index: number) => GenerationEvent;
@@ -62,16 +62,16 @@ function choices(count: number): Choice[] {
 }
 
 function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler> = {}) {
-  const heard: string[] = [];
-  const metrics = new GatewayMetrics(port, noAccounts);
+  const calls: string[] = [];
+  const metrics = new GatewayMetrics(port, noCluster);
   const all: ChoiceHandler = {
     promptLogprobs: () => {},
-    delta: ({ index }, { text }) => heard.push(`${index}:${text}`),
-    finished: ({ index }, reason) => heard.push(`${index} ${reason}`),
+    delta: ({ index }, { text }) => calls.push(`${index}:${text}`),
+    finished: ({ index }, reason) => calls.push(`${index} ${reason}`),
     ...handler,
   };
   return {
-    heard,
+    calls,
     metrics,
     start: () => new RunningChoices(port, choices(count), all, metrics.startRequest(performance.now())),
   };
@@ -83,18 +83,18 @@ async function cancelledCount(metrics: GatewayMetrics): Promise<string | undefin
 
 describe('RunningChoices', () => {
   it('cancels accepted choices when a later choice is refused, and counts no disconnect', async () => {
-    const port = new HeldPort((index) => (index < 2 ? accepted : full));
-    const { start, metrics, heard } = run(port, 4);
+    const port = new ManualPort((index) => (index < 2 ? accepted : full));
+    const { start, metrics, calls } = run(port, 4);
     expect(start).toThrow('Cannot admit: full');
     expect(port.cancelled).toEqual(['r-0', 'r-1']);
     expect(port.sinks.size).toBe(3);
     for (const sink of port.sinks.values()) sink(tokens([97]));
-    expect(heard).toEqual([]);
+    expect(calls).toEqual([]);
     expect(await cancelledCount(metrics)).toBe('0');
   });
 
   it('cancels accepted choices when the port throws', () => {
-    const port = new HeldPort((index) => {
+    const port = new ManualPort((index) => {
       if (index === 1) throw new Error('broken');
       return accepted;
     });
@@ -103,8 +103,8 @@ describe('RunningChoices', () => {
     expect(port.cancelled).toContain('r-0');
   });
 
-  it('fails alone when its response cannot be written: the port sees no exception', async () => {
-    const port = new HeldPort(() => accepted);
+  it('fails alone when its response cannot be written, without an exception in the port', async () => {
+    const port = new ManualPort(() => accepted);
     const { start } = run(port, 2, {
       delta: () => {
         throw new Error('cannot write');
@@ -117,12 +117,12 @@ describe('RunningChoices', () => {
   });
 
   it('ends each choice once, and resolves with the last', async () => {
-    const port = new HeldPort(() => accepted);
-    const { start, heard, metrics } = run(port, 2);
+    const port = new ManualPort(() => accepted);
+    const { start, calls, metrics } = run(port, 2);
     const running = start();
     for (const event of [tokens([97]), finished('length'), finished('stop'), tokens([98]), full])
       port.sinks.get('r-1')?.(event);
-    expect(heard).toEqual(['1:a', '1:', '1 length']);
+    expect(calls).toEqual(['1:a', '1:', '1 length']);
     port.sinks.get('r-0')?.(finished('stop'));
     await running.done;
     running.cancel();
@@ -131,8 +131,8 @@ describe('RunningChoices', () => {
   });
 
   it('cancels all running choices once when the client disconnects', async () => {
-    const port = new HeldPort(() => accepted);
-    const { start, heard, metrics } = run(port, 3);
+    const port = new ManualPort(() => accepted);
+    const { start, calls, metrics } = run(port, 3);
     const running = start();
     port.sinks.get('r-0')?.(finished('stop'));
     running.cancel();
@@ -140,7 +140,7 @@ describe('RunningChoices', () => {
     await expect(running.done).rejects.toMatchObject({ status: 499 });
     port.sinks.get('r-1')?.(tokens([97]));
     expect(port.cancelled).toEqual(['r-1', 'r-2']);
-    expect(heard).toEqual(['0:', '0 stop']);
+    expect(calls).toEqual(['0:', '0 stop']);
     expect(await cancelledCount(metrics)).toBe('1');
   });
 });
