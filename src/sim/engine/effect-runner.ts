@@ -76,7 +76,7 @@ export class EffectRunner {
         executors[index].abort();
         break;
       case 'send':
-        if (effect.message.kind === 'cancelPrefix') executors[index].forget(effect.message.id, effect.to);
+        if (effect.message.kind === 'cancelPrefix') executors[index].cancelWait(effect.message.id, effect.to);
         delivery.sendToPeer(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':
@@ -96,7 +96,7 @@ export class EffectRunner {
         lending?.perform(index, effect);
         break;
       case 'readSsd':
-        executors[index].began(effect.id, 'ssd', effect.to);
+        executors[index].blocksArriving(effect.id, 'ssd', effect.to);
         tiers.read(index, effect);
         break;
       case 'writeSsd':
@@ -112,7 +112,7 @@ export class EffectRunner {
   #runStep(index: InstanceIndex, effect: Extract<LengthEffect, { kind: 'runStep' }>): void {
     const { executors, tiers, lending, instances, queue } = this.#host;
     const executor = executors[index];
-    executor.await(instances[index].components.prefixes.awaitedBlocks(queue.nowUs));
+    executor.awaitBlocks(instances[index].components.prefixes.awaitedBlocks(queue.nowUs));
     if (lending === undefined) executor.run(effect);
     else lending.run(index, effect);
     tiers.stepStarted(index, effect, executor.exposedUs);

@@ -1,4 +1,4 @@
-// An instance's engine in the simulator: a step takes as long as its cost model says.
+// An instance's engine in the simulator: a step takes the time that its cost model predicts.
 
 import { attentionUs, distributedUs, withRemoteAttentionUs } from '../../core/cost/dist-attention.ts';
 import type { HostLink } from '../../core/cost/host-link.ts';
@@ -32,7 +32,7 @@ export class SimulatedExecutor {
   /** Factor on the time of steps, from the next one on. */
   slowness = 1;
   #exposedUs = 0;
-  #first: StepShape | undefined;
+  #firstShape: StepShape | undefined;
   #step = 0;
   #running = false;
   #endsUs: number = wideZero;
@@ -82,11 +82,11 @@ export class SimulatedExecutor {
 
   /** @param remote keys at other instances that the rows attend to: the same for all steps of a run */
   run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
-    const computeUs = range === undefined ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, range);
+    const computeUs = range === undefined ? this.#timeSteps(shape, stepsMax, remote) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     const { nowUs } = this.#queue;
     this.#step = step;
-    this.#first = shape;
+    this.#firstShape = shape;
     this.#startedUs = nowUs;
     this.#endsUs = nowUs + total;
     this.#computeUs = total;
@@ -95,7 +95,7 @@ export class SimulatedExecutor {
   }
 
   /** The step that begins now waits for these blocks, layer by layer, until they arrive or time out: a single step, not a run. */
-  await(awaited: readonly AwaitedBlocks[]): void {
+  awaitBlocks(awaited: readonly AwaitedBlocks[]): void {
     if (awaited.length === 0) return;
     this.#waits.begin(this.#queue.nowUs, awaited);
     const { nextUs } = this.#waits;
@@ -103,35 +103,35 @@ export class SimulatedExecutor {
   }
 
   /** Blocks of a request begin to arrive, up to block `to`. */
-  began(id: string, source: LoadSource, to: number): void {
-    this.#waits.began(this.#queue.nowUs, id, source, to);
+  blocksArriving(id: string, source: LoadSource, to: number): void {
+    this.#waits.arriving(this.#queue.nowUs, id, source, to);
   }
 
   /** The blocks are not required any more. */
-  forget(id: string, source: LoadSource): void {
+  cancelWait(id: string, source: LoadSource): void {
     this.#waits.forget(id, source);
   }
 
   /** An event of the instance may bring what its step waits for, or report that it is missing. */
   observe(event: Event): void {
-    if (event.kind === 'arriving') this.began(event.id, event.source, event.to);
-    else if (event.kind === 'loaded') this.#arrived(event.id, event.source, event.to);
+    if (event.kind === 'arriving') this.blocksArriving(event.id, event.source, event.to);
+    else if (event.kind === 'loaded') this.#blocksArrived(event.id, event.source, event.to);
     else if (event.kind === 'peer' && event.message.kind === 'prefixMissing')
-      this.#arrived(event.message.id, event.from, 0);
+      this.#blocksArrived(event.message.id, event.from, 0);
   }
 
-  #arrived(id: string, source: LoadSource, to: number): void {
+  #blocksArrived(id: string, source: LoadSource, to: number): void {
     const { nowUs } = this.#queue;
     const waited = !this.#waits.isOver;
     const step = { startedUs: this.#startedUs, computeUs: this.#computeUs, layers: this.#cost.layers };
     const endsUs = this.#waits.arrived(nowUs, id, source, to, step);
     if (!waited) return;
-    this.#hold(Math.max(nowUs, endsUs));
+    this.#endNotBefore(Math.max(nowUs, endsUs));
     if (this.#waits.isOver) this.#timer.schedule(this.#endsUs);
   }
 
-  /** The step in flight ends no sooner. */
-  #hold(untilUs: number): void {
+  /** Extends the step in flight to `untilUs`, unless it ends later. */
+  #endNotBefore(untilUs: number): void {
     this.#endsUs = Math.max(this.#endsUs, untilUs);
     this.#stepUs[0] = this.#endsUs - this.#startedUs;
   }
@@ -149,7 +149,7 @@ export class SimulatedExecutor {
     this.#timer.schedule(endsUs);
   }
 
-  /** Aborts the step that runs now; the steps of its run before it count. */
+  /** Aborts the present step; the earlier steps of its run count. */
   abort(): void {
     const { nowUs } = this.#queue;
     const steps = this.stepsEnded;
@@ -178,29 +178,30 @@ export class SimulatedExecutor {
     return steps;
   }
 
-  /** The event for the machine if its run ends now; `stepUs` is valid until the next run. */
+  /** The event for the instance if its run ends now; `stepUs` is valid until the next run. */
   takeEnd(): StepEnd | undefined {
     const { nowUs } = this.#queue;
-    if (!this.#running || !this.#hasAll(nowUs) || nowUs !== this.#endsUs) return undefined;
+    if (!this.#running || !this.#waitsAreOver(nowUs) || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
-    if (this.#first !== undefined) this.#stepListener?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
+    if (this.#firstShape !== undefined)
+      this.#stepListener?.(this.#index, this.#startedUs, this.#firstShape, this.#stepUs);
     const { unanswered } = this.#waits;
     const result = unanswered && { unanswered };
     this.#waits.clear();
     return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };
   }
 
-  /** All awaited blocks have arrived or timed out. */
-  #hasAll(nowUs: number): boolean {
+  /** True when all awaited blocks have arrived or timed out. */
+  #waitsAreOver(nowUs: number): boolean {
     if (this.#waits.isOver) return true;
     this.#waits.expire(nowUs);
     if (!this.#waits.isOver) return false;
-    this.#hold(nowUs);
+    this.#endNotBefore(nowUs);
     return true;
   }
 
-  /** Adds the time that loads and stores of the first step exceed its computation by. */
+  /** Adds the part of the first step's loads and stores that its computation does not hide. */
   #addHostTraffic(loadTokens: number, storeTokens: number): number {
     this.#exposedUs = 0;
     if (this.#hostLink === undefined || loadTokens + storeTokens === 0) return 0;
@@ -216,8 +217,8 @@ export class SimulatedExecutor {
     return us;
   }
 
-  /** Fills in the time of each step, all with the same rows, one token further each; returns their sum. */
-  #time(shape: StepShape, steps: number, remote: RemotePart | undefined): number {
+  /** Sets the time of each step and returns their sum. All steps have the same rows, each one token after the last step's. */
+  #timeSteps(shape: StepShape, steps: number, remote: RemotePart | undefined): number {
     const { rows, decodeRows } = shape;
     const keyRows = shape.keyRows - (remote?.keyRows ?? 0);
     const decodeKeys = shape.decodeKeys - (remote?.decodeKeys ?? 0);

@@ -11,14 +11,14 @@ interface Wait {
   readonly untilUs: number;
 }
 
-/** A source that has begun to deliver a request's blocks before `to`. */
-interface Begun {
+/** The start of a delivery of a request's blocks before `to`. */
+interface Arrival {
   readonly us: number;
   readonly to: number;
 }
 
 export class LayerWaits {
-  readonly #begun = new Map<string, Begun>();
+  readonly #arriving = new Map<string, Arrival>();
   #waits: Wait[] = [];
   #unanswered: number[] = [];
 
@@ -53,24 +53,24 @@ export class LayerWaits {
   }
 
   /** Blocks of a request begin to arrive. */
-  began(nowUs: number, id: string, source: LoadSource, to: number): void {
-    this.#begun.set(keyOf(id, source), { us: nowUs, to });
+  arriving(nowUs: number, id: string, source: LoadSource, to: number): void {
+    this.#arriving.set(keyOf(id, source), { us: nowUs, to });
   }
 
   /** Blocks have arrived up to block `to`. Returns the earliest end of the step that this allows. */
   arrived(nowUs: number, id: string, source: LoadSource, to: number, step: LayeredStep): number {
-    const begun = this.#begun.get(keyOf(id, source));
-    this.#begun.delete(keyOf(id, source));
+    const arrival = this.#arriving.get(keyOf(id, source));
+    this.#arriving.delete(keyOf(id, source));
     const wait = this.#waits.find((each) => each.id === id && each.sources.delete(source));
     if (wait === undefined) return 0;
-    if (to < (begun?.to ?? to)) this.#fail(wait);
+    if (to < (arrival?.to ?? to)) this.#fail(wait);
     else if (wait.sources.size === 0) this.#waits = this.#waits.filter((each) => each !== wait);
-    return layerWiseEndUs(step, { beganUs: begun?.us ?? nowUs, endedUs: nowUs });
+    return layerWiseEndUs(step, { beganUs: arrival?.us ?? nowUs, endedUs: nowUs });
   }
 
   /** The blocks are not required any more. */
   forget(id: string, source: LoadSource): void {
-    this.#begun.delete(keyOf(id, source));
+    this.#arriving.delete(keyOf(id, source));
   }
 
   /** Fails the waits that time out by now. */

@@ -102,7 +102,7 @@ export class FaultLayer implements FaultTarget {
     this.#network.send(from, to, latencyUs, deliver);
   }
 
-  /** Peer messages may be lost. Streamed data arrives, or both ends are notified that it has not. */
+  /** Peer messages may be lost. Streamed data arrives, or both ends are notified that it did not. */
   sendToPeer(from: InstanceIndex, to: InstanceIndex, event: LengthEvent, latencyUs: number): void {
     if (event.kind === 'peer') {
       this.#network.send(from, to, latencyUs, () => this.#cluster.deliverToInstance(to, event));
@@ -112,12 +112,12 @@ export class FaultLayer implements FaultTarget {
     this.queue.after(latencyUs, () => {
       const isSame = [this.#incarnations[from] === incarnations[0], this.#incarnations[to] === incarnations[1]];
       if (isSame[0] && isSame[1] && this.#network.isConnected(from, to)) this.#cluster.deliverToInstance(to, event);
-      else this.#notifyLost(isSame[0] ? from : undefined, isSame[1] ? to : undefined, to, event);
+      else this.#notifyUndelivered(isSame[0] ? from : undefined, isSame[1] ? to : undefined, to, event);
     });
   }
 
   /** @param sender undefined: it has restarted @param receiver undefined: it has restarted */
-  #notifyLost(
+  #notifyUndelivered(
     sender: InstanceIndex | undefined,
     receiver: InstanceIndex | undefined,
     to: InstanceIndex,
