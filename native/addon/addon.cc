@@ -73,6 +73,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind<bind_memory_info>(env, exports, "memoryInfo");
   bind<bind_trim_heap>(env, exports, "trimHeap");
   bind_weights(env, exports);
+  bind_attention_workers(env, exports);
   bind_pools(env, exports);
   bind_local_transfers(env, exports);
   bind_remote_attention(env, exports);

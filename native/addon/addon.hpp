@@ -9,6 +9,8 @@
 #include "transfer/local_page_sender.hpp"
 #include "transfer/page_receiver.hpp"
 #include "transfer/remote_page_sender.hpp"
+#include "workers/attention_worker.hpp"
+#include "workers/worker_link.hpp"
 
 namespace kvasir {
 
@@ -38,11 +40,15 @@ struct Registries {
   Registry<BlockStore> block_stores{"block store"};
   Registry<RemoteAttentionEndpoint> remote_endpoints{"remote attention"};
   Registry<RemoteAttentionListener> remote_listeners{"remote attention listener"};
+  Registry<AttentionWorker> attention_workers{"attention worker"};
+  Registry<WorkerLink> worker_links{"worker link"};
   Registry<PageReceiver> page_receivers{"page receiver"};
   Registry<RemotePageSender> remote_senders{"remote page sender"};
 
   void forget_thread() {
     remote_senders.forget_thread();
+    worker_links.forget_thread();
+    attention_workers.forget_thread();
     page_receivers.forget_thread();
     local_senders.forget_thread();
     block_stores.forget_thread();
@@ -72,6 +78,7 @@ HashKey key_argument(Arguments& in);
 Transport transport_argument(Arguments& in);
 Napi::Object counts_object(Napi::Env env, const SendCounts& counts);
 
+void bind_attention_workers(Napi::Env env, Napi::Object exports);
 void bind_pools(Napi::Env env, Napi::Object exports);
 void bind_local_transfers(Napi::Env env, Napi::Object exports);
 void bind_remote_attention(Napi::Env env, Napi::Object exports);

@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-/** (backend, kvType, kvHeads, headDim, pages) => pool */
+/** (backend, kvType, kvHeads, headDim, pages, 1 if the pages lie at attention workers) => pool */
 Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
   constexpr int kHeadsMax = 1 << 16, kHeadDimMax = 1 << 16;
   const auto backend = registries().backends.get(in.handle("backend"));
@@ -15,7 +15,9 @@ Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
   const int kv_heads = in.integer("kvHeads", 1, kHeadsMax);
   const int head_dim = in.integer("headDim", 1, kHeadDimMax);
   const int pages = in.integer("pages", 1, INT32_MAX);
-  return number(env, registries().pools.add(std::make_shared<KvPool>(backend->isa, KvLayout{type, kv_heads, head_dim}, pages)));
+  const KvLayout layout = {type, kv_heads, head_dim};
+  const bool at_workers = in.integer("atWorkers", 0, 1) == 1;
+  return number(env, registries().pools.add(at_workers ? KvPool::at_workers(backend->isa, layout, pages) : std::make_shared<KvPool>(backend->isa, layout, pages)));
 }
 
 size_t page_values(const KvLayout& layout) { return size_t{2} * layout.kv_heads * kPageTokens * layout.head_dim; }
@@ -26,6 +28,7 @@ struct PageArguments {
   Span<float> values;
 
   explicit PageArguments(Arguments& in) : pool(registries().pools.get(in.handle("KV pool"))) {
+    if (!pool->has_memory()) throw std::runtime_error("Cannot use page values: the pages lie at attention workers");
     page = in.integer("page", 0, pool->pages - 1);
     values = in.array<float>("values");
     const size_t wanted = page_values(pool->layout);

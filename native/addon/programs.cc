@@ -102,6 +102,14 @@ ArrivingRowsView read_arriving_rows(Arguments& in) {
   return arriving;
 }
 
+/** `find`, as for endpoints. */
+std::vector<std::shared_ptr<WorkerLink>> read_attention_workers(Arguments& in) {
+  const Span<int32_t> handles = in.array<int32_t>("attentionWorkers");
+  std::vector<std::shared_ptr<WorkerLink>> links;
+  for (size_t i = 0; i < handles.size; i++) links.push_back(registries().worker_links.find(handles[i]));
+  return links;
+}
+
 /** Index in the abort array, if it is that long, of the flag that the step waits for rows. */
 constexpr size_t kWaitingWord = 2;
 
@@ -124,7 +132,7 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 
 /**
  * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered,
- * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done. `unanswered` is empty if no sequence can go
+ * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if no sequence can go
  * unanswered. The fields of sampling, result and each group are in the order of src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
@@ -149,7 +157,8 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
   step.rows_in = read_arriving_rows(in);
   step.rows_out = read_row_pages(in, "rowsOut");
-  const bool reports_unanswered = remotes + arriving > 0 || step.rows_in.rows.pool;
+  step.attention_workers = read_attention_workers(in);
+  const bool reports_unanswered = remotes + arriving > 0 || step.rows_in.rows.pool || !step.attention_workers.empty();
   if (reports_unanswered && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered is too short");
   const bool done = program->run(*pool, step, abort.data, result);
   if (reports_unanswered) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));

@@ -85,6 +85,10 @@ class AttentionPieces {
   void use_partials(uint8_t* memory) { memory_ = reinterpret_cast<float*>(memory); }
 
   int root_of_task(int task) const { return find(first_task_, task); }
+  const AttentionPiece& piece_of_task(int task) const {
+    const Place place = place_of(task);
+    return place.root->pieces[place.piece];
+  }
   int root_of_merge(int merge) const { return find(first_merge_, merge); }
   /** False if `keep_going`, called before each range, ended the task. */
   template <class KeepGoing>

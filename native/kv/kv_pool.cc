@@ -45,6 +45,12 @@ KvPool::KvPool(Isa of, const KvLayout& shape, int count)
 KvPool::KvPool(Isa of, const KvLayout& shape, int count, const std::string& name)
     : isa(of), layout(shape), pages(count), memory_(name, object_bytes(shape, count), described(count)) {}
 
+KvPool::KvPool(Isa of, const KvLayout& shape, int count, size_t bytes) : isa(of), layout(shape), pages(count), memory_(bytes, described(count)) {}
+
+std::shared_ptr<KvPool> KvPool::at_workers(Isa isa, const KvLayout& layout, int pages) {
+  return std::shared_ptr<KvPool>(new KvPool(isa, layout, pages, sizeof(Description)));
+}
+
 std::shared_ptr<KvPool> KvPool::open(Isa isa, const std::string& name) {
   const Description found = read_description(name);
   const KvLayout layout = {static_cast<KvType>(found.type), found.kv_heads, found.head_dim};

@@ -20,6 +20,15 @@ void for_rows(ThreadPool& pool, int rows, int columns, const Body& body) {
   });
 }
 
+/** Norms (if `gain` is given) and rotates heads of one row in place. */
+void rotate_heads(const OpContext& op, const QkvArgs& qkv, const float* gain, int position, float* values, int heads, int dim) {
+  for (int head = 0; head < heads; head++) {
+    float* at = values + static_cast<size_t>(head) * dim;
+    if (gain) op.rows.rms_norm(at, nullptr, gain, qkv.eps, dim, at);
+    if (qkv.rope) op.rows.rotate_half(at, qkv.rope + static_cast<size_t>(position) * qkv.rotary_dim, qkv.rotary_dim);
+  }
+}
+
 }  // namespace
 
 void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out) {
@@ -86,17 +95,31 @@ void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& atten
     float* values = op.scratch_row(thread);
     std::memcpy(values, x.row(row), static_cast<size_t>(rotated) * dim * sizeof(float));
     const int position = qkv.positions[row];
-    for (int head = 0; head < rotated; head++) {
-      float* at = values + static_cast<size_t>(head) * dim;
-      const float* gain = head < qkv.heads ? qkv.q_norm : qkv.k_norm;
-      if (gain) op.rows.rms_norm(at, nullptr, gain, qkv.eps, dim, at);
-      if (qkv.rope) op.rows.rotate_half(at, qkv.rope + static_cast<size_t>(position) * qkv.rotary_dim, qkv.rotary_dim);
-    }
+    rotate_heads(op, qkv, qkv.q_norm, position, values, qkv.heads, dim);
+    rotate_heads(op, qkv, qkv.k_norm, position, values + static_cast<size_t>(qkv.heads) * dim, layout.kv_heads, dim);
     out.write_row(row, values);
     const AttentionSequence& sequence = attention.sequences[qkv.row_sequence[row]];
     const float* k = values + static_cast<size_t>(qkv.heads) * dim;
     const float* v = x.row(row) + static_cast<size_t>(rotated) * dim;
     write_kv(attention.isa, layout, attention.page(sequence, position / kPageTokens), position % kPageTokens, k, v);
+  });
+}
+
+void run_query(const OpContext& op, const QkvArgs& qkv, const Buffer& x, int rows, const Buffer& out) {
+  for_rows(op.pool, rows, out.columns, [&](int row, int thread) {
+    float* values = op.scratch_row(thread);
+    std::memcpy(values, x.row(row), static_cast<size_t>(out.columns) * sizeof(float));
+    rotate_heads(op, qkv, qkv.q_norm, qkv.positions[row], values, out.heads, out.head_dim);
+    out.write_row(row, values);
+  });
+}
+
+void run_keys(const OpContext& op, const QkvArgs& qkv, const Buffer& x, int column, int rows, const Buffer& out) {
+  for_rows(op.pool, rows, out.columns, [&](int row, int thread) {
+    float* values = op.scratch_row(thread);
+    std::memcpy(values, x.row(row) + column, static_cast<size_t>(out.columns) * sizeof(float));
+    rotate_heads(op, qkv, qkv.k_norm, qkv.positions[row], values, out.heads / 2, out.head_dim);
+    out.write_row(row, values);
   });
 }
 

@@ -21,6 +21,7 @@ struct Span {
 class KvPool;
 class LayerArrivals;
 class RemoteAttentionEndpoint;
+class WorkerLink;
 
 /** Mirrors RemoteKeys. */
 struct RemoteKeysView {
@@ -77,6 +78,7 @@ struct StepView {
   std::vector<RemoteKeysView> remote;  // ordered by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
   int32_t* waiting = nullptr;  // 1 while the step waits for rows_in, when an abort loses no work
+  std::vector<std::shared_ptr<WorkerLink>> attention_workers;  // in the order of their KV heads; null: unknown handle
   ArrivingRowsView rows_in;  // the step's rows, computed by earlier layers
   RowPagesView rows_out;   // receives the rows for later layers
   StepSamplingView sampling;

@@ -7,13 +7,14 @@
 
 namespace kvasir {
 
-constexpr int kEncodingVersion = 5;
+constexpr int kEncodingVersion = 6;
 
 enum class OpCode : int {
   embed = 0, norm = 1, linear = 2, glu = 3, convert = 4, qkv = 5, attention = 6, merge = 7, gather = 8, activate = 9, add = 10, softcap = 11,
-  layer_ready = 12, wait_layer = 13, rows_ready = 14, wait_rows = 15
+  layer_ready = 12, wait_layer = 13, rows_ready = 14, wait_rows = 15,
+  send_q = 16, send_kv = 17, wait_partial = 18
 };
-constexpr int kOpCodes = 16;
+constexpr int kOpCodes = 19;
 
 /** Reads integers and floats in order. @throws std::runtime_error if the form ends early or a value is out of range */
 class EncodedReader {

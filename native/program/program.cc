@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "program/row_ops.hpp"
+#include "program/worker_ops.hpp"
 
 namespace kvasir {
 namespace {
@@ -113,6 +114,8 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
   remote_.begin(step, groups_, unanswered_.data());
   waits_.begin(step, unanswered_.data());
+  check_attention_workers(step, *plan_);
+  workers_.begin(step, groups_, unanswered_.data());
 
   ThreadPool& threads = plan_->bindings.backend->pool;
   const RowKernels& kernels = row_kernels(isa());
@@ -128,6 +131,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            plan_->bindings.backend.get(),
                            &remote_,
                            &waits_,
+                           &workers_,
                            unanswered_.data(),
                            abort};
   const StepLock turn(*plan_->bindings.backend);
@@ -135,8 +139,8 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);
-    if (remote_.aborted() || waits_.aborted()) return false;
-    if (waits_.rows_missing()) return true;
+    if (remote_.aborted() || waits_.aborted() || workers_.aborted()) return false;
+    if (waits_.rows_missing() || workers_.failed()) return true;
   }
   if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
   return true;

@@ -12,6 +12,7 @@
 #include "program/encoded.hpp"
 #include "program/layer_waits.hpp"
 #include "remote/remote_attention.hpp"
+#include "workers/worker_calls.hpp"
 
 namespace kvasir {
 
@@ -37,6 +38,7 @@ struct StepState {
   Backend* backend;
   RemoteAttention* remote;
   LayerWaits* waits;
+  WorkerCalls* workers;
   const uint8_t* unanswered;  // (sequences)
   const int32_t* abort;
 
@@ -75,6 +77,7 @@ struct ProgramPlan {
   const Buffer* rows_in = nullptr;   // filled from pages of rows, if the step has them
   const Buffer* rows_out = nullptr;  // written to pages of rows, if the step has them
   int ready_layers = 0;  // LAYER_READY ops decoded so far
+  int kv_heads_at_workers = 0;  // KV heads of ops that use attention workers; 0: none
 
   int capacity(const Buffer& buffer) const { return buffer.logit_rows ? limits.logit_rows_max : limits.tokens_max; }
 };
@@ -121,6 +124,7 @@ class Program {
   std::vector<uint8_t> unanswered_;
   RemoteAttention remote_;
   LayerWaits waits_;
+  WorkerCalls workers_;
 };
 
 }  // namespace kvasir

@@ -2,47 +2,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "program/program.hpp"
+#include "program/operands.hpp"
 #include "program/row_ops.hpp"
+#include "program/worker_ops.hpp"
 
 namespace kvasir {
 namespace {
-
-void require(bool holds, const std::string& otherwise) {
-  if (!holds) EncodedReader::refuse(otherwise);
-}
-
-std::string differ(const char* what, int64_t is, int64_t wanted) {
-  return std::string(what) + ": " + std::to_string(is) + ", not " + std::to_string(wanted);
-}
-
-const Buffer* read_buffer(EncodedReader& in, const ProgramPlan& plan, const char* what, bool optional = false) {
-  const int id = in.integer(what, optional ? -1 : 0, static_cast<int64_t>(plan.buffers.size()));
-  return id < 0 ? nullptr : &plan.buffers[id];
-}
-
-const Buffer* read_plain(EncodedReader& in, const ProgramPlan& plan, const char* what, bool optional = false) {
-  const Buffer* buffer = read_buffer(in, plan, what, optional);
-  require(!buffer || buffer->kind == BufferKind::f32, std::string(what) + " is not a float32 buffer");
-  return buffer;
-}
-
-void require_same_rows(const Buffer& a, const Buffer& b) { require(a.logit_rows == b.logit_rows, "an op mixes token rows and logit rows"); }
-
-void require_columns(const Buffer& buffer, int64_t columns, const char* what) {
-  require(buffer.columns == columns, differ(what, buffer.columns, columns));
-}
-
-/** A bound vector of at least `length` values; null if optional and absent. */
-const FloatVector* read_vector(EncodedReader& in, const ProgramPlan& plan, const char* what, size_t length, bool optional) {
-  const int id = in.integer(what, optional ? -1 : 0, static_cast<int64_t>(plan.bindings.vectors.size()));
-  if (id < 0) return nullptr;
-  const FloatVector* vector = plan.bindings.vectors[id].get();
-  require(vector->size() >= length, differ(what, static_cast<int64_t>(vector->size()), static_cast<int64_t>(length)));
-  return vector;
-}
-
-const float* data_of(const FloatVector* vector) { return vector ? vector->data() : nullptr; }
 
 const Linear* read_linear(EncodedReader& in, const ProgramPlan& plan, const char* what) {
   return plan.bindings.linears[in.integer(what, 0, static_cast<int64_t>(plan.bindings.linears.size()))].get();
@@ -177,58 +142,14 @@ struct Gather final : ProgramOp {
   void run(const StepState& s) const override { run_gather(s.op, *x, s.step->logit_rows.data, s.logit_rows, *out); }
 };
 
-/** Layer and heads of an op that uses pages. */
-struct PagedLayer {
-  int group, index, heads, kv_heads, head_dim;
-
-  PagedLayer(EncodedReader& in, ProgramPlan& plan)
-      : group(in.integer("layer group", 0, 1 << 16)),
-        index(in.integer("layer", 0, 1 << 16)),
-        heads(in.size("heads")),
-        kv_heads(in.size("kvHeads")),
-        head_dim(in.size("headDim")) {
-    require(heads % kv_heads == 0, differ("heads are no multiple of kvHeads", heads, kv_heads));
-    KvLayout& layout = plan.layout;
-    require(layout.kv_heads == 0 || (layout.kv_heads == kv_heads && layout.head_dim == head_dim), "layers differ in kvHeads or headDim");
-    layout.kv_heads = kv_heads;
-    layout.head_dim = head_dim;
-    require(layout.type == KvType::f32 || head_dim % 2 == 0, "headDim is odd: " + std::to_string(head_dim) + ": bf16 pages hold pairs");
-    const std::vector<LayerGroup>& groups = plan.limits.groups;
-    require(static_cast<size_t>(group) < groups.size(), differ("layer group", group, static_cast<int64_t>(groups.size())) + " groups");
-    require(index < groups[group].layers, differ("layer of a group", index, groups[group].layers) + " layers");
-  }
-
-  void require_query(const Buffer& q, const ProgramPlan& plan) const {
-    require(q.kind == BufferKind::query && !q.logit_rows, "q is not a query buffer of token rows");
-    require(q.heads == heads && q.head_dim == head_dim, "q has other heads than its op");
-    require(q.kv_type == plan.layout.type, "q has another type than the pages");
-    require_columns(q, static_cast<int64_t>(heads) * head_dim, "columns of q");
-  }
-
-  AttentionArgs args(const StepState& s, float scale) const {
-    const StepGroupView& g = s.step->groups[group];
-    const std::vector<AttentionSequence>& sequences = (*s.groups)[group];
-    return {s.pool->isa, s.pool->layout, s.pool->data(), g.page_table.data, g.layers, index, heads, scale, sequences.data(),
-            s.step->sequences(), s.tokens, kNoWindow, 0.0f, nullptr};
-  }
-};
-
 struct Qkv final : ProgramOp {
   PagedLayer layer;
-  int rotary_dim;
-  const float *rope, *q_norm, *k_norm;
+  Rotation rotation;
+  const float *q_norm, *k_norm;
   float eps;
   const Buffer *x, *out;
 
-  Qkv(EncodedReader& in, ProgramPlan& plan) : layer(in, plan) {
-    const int rope_id = in.integer("qkv.rope", -1, static_cast<int64_t>(plan.bindings.vectors.size()));
-    rotary_dim = in.integer("qkv.rotaryDim", 0, static_cast<int64_t>(layer.head_dim) + 1);
-    rope = rope_id < 0 ? nullptr : plan.bindings.vectors[rope_id]->data();
-    require(!rope || (rotary_dim > 0 && rotary_dim % 2 == 0), "rotaryDim is not an even number above 0");
-    if (rope) {
-      const size_t positions = plan.bindings.vectors[rope_id]->size() / static_cast<size_t>(rotary_dim);
-      require(positions >= static_cast<size_t>(plan.limits.context_max), differ("positions of the rope table", positions, plan.limits.context_max));
-    }
+  Qkv(EncodedReader& in, ProgramPlan& plan) : layer(in, plan), rotation(in, plan, layer.head_dim) {
     q_norm = data_of(read_vector(in, plan, "qkv.qNorm", layer.head_dim, true));
     k_norm = data_of(read_vector(in, plan, "qkv.kNorm", layer.head_dim, true));
     x = read_plain(in, plan, "qkv.x");
@@ -239,7 +160,7 @@ struct Qkv final : ProgramOp {
     layer.require_query(*out, plan);
   }
   void run(const StepState& s) const override {
-    const QkvArgs args = {layer.heads, rotary_dim, rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
+    const QkvArgs args = {layer.heads, rotation.rotary_dim, rotation.rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
     run_qkv(s.op, args, layer.args(s, 1.0f), *x, *out);
   }
 };
@@ -379,6 +300,9 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
     case OpCode::layer_ready: return std::make_unique<LayerReady>(in, plan);
     case OpCode::wait_rows: return decode_wait_rows(in, plan);
     case OpCode::rows_ready: return decode_rows_ready(in, plan);
+    case OpCode::send_q: return decode_send_q(in, plan);
+    case OpCode::send_kv: return decode_send_kv(in, plan);
+    case OpCode::wait_partial: return decode_wait_partial(in, plan);
   }
   EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));
 }

@@ -2,108 +2,20 @@
 #include "remote/query_frames.hpp"
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/checksum.hpp"
+#include "net/message.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kQuerySeed = 11, kBodySeed = 12, kAnswerSeed = 13, kPartialsSeed = 14;
+constexpr uint64_t kQuerySeed = 11, kAnswerSeed = 13;
 constexpr int kRowsMost = 1 << 16, kHeadsMost = 1 << 12;
 constexpr uint32_t kKeysMost = 1 << 16, kBlocksMost = 1 << 22, kNodesMost = 1 << 12;
 constexpr uint64_t kPartialBytesMost = uint64_t{1} << 28;
 
-/** Sends a header and a body with its checksum, in pieces of `kReserveBytes`. */
-class MessageWriter {
- public:
-  MessageWriter(Connection& connection, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : connection_(connection), isa_(isa), deadline_(deadline), ended_(ended) {}
-
-  template <class Header>
-  void head(const Header& header) {
-    put(&header, sizeof header);
-  }
-  template <class T>
-  void add(const std::vector<T>& values) {
-    add(values.data(), values.size() * sizeof(T));
-  }
-  void add(const void* data, size_t bytes) {
-    sum_ = checksum(isa_, data, bytes, sum_);
-    put(data, bytes);
-  }
-  /** Sends the checksum. False if any part was not sent. */
-  bool close() {
-    put(&sum_, sizeof sum_);
-    return flush();
-  }
-
- private:
-  void put(const void* data, size_t bytes) {
-    const auto* from = static_cast<const uint8_t*>(data);
-    while (whole_ && bytes > 0) {
-      if (piece_ == nullptr) piece_ = connection_.reserve(Connection::kReserveBytes, deadline_, ended_);
-      whole_ = piece_ != nullptr;
-      const size_t fits = whole_ ? std::min(bytes, Connection::kReserveBytes - filled_) : 0;
-      if (fits > 0) std::memcpy(piece_ + filled_, from, fits);
-      filled_ += fits;
-      from += fits;
-      bytes -= fits;
-      if (filled_ == Connection::kReserveBytes) flush();
-    }
-  }
-  bool flush() {
-    whole_ = whole_ && (filled_ == 0 || connection_.commit(filled_, deadline_, ended_));
-    piece_ = nullptr;
-    filled_ = 0;
-    return whole_;
-  }
-
-  Connection& connection_;
-  Isa isa_;
-  Deadline deadline_;
-  const std::atomic<bool>& ended_;
-  uint8_t* piece_ = nullptr;
-  size_t filled_ = 0;
-  uint64_t sum_ = kBodySeed;
-  bool whole_ = true;
-};
-
-/** Receives a body and computes its checksum. */
-class MessageReader {
- public:
-  MessageReader(const Connection& connection, Isa isa, Deadline deadline, const std::atomic<bool>& ended) : connection_(connection), isa_(isa), deadline_(deadline), ended_(ended) {}
-
-  template <class T>
-  bool receive(std::vector<T>& values, size_t count) {
-    values.resize(count);
-    return receive_into(values.data(), count * sizeof(T));
-  }
-  bool receive_into(void* data, size_t bytes) {
-    const bool received = bytes == 0 || connection_.receive(data, bytes, deadline_, ended_);
-    if (received) sum_ = checksum(isa_, data, bytes, sum_);
-    return received;
-  }
-  bool receive_sum() const {
-    uint64_t sum;
-    return connection_.receive(&sum, sizeof sum, deadline_, ended_) && sum == sum_;
-  }
-
- private:
-  const Connection& connection_;
-  Isa isa_;
-  Deadline deadline_;
-  const std::atomic<bool>& ended_;
-  uint64_t sum_ = kBodySeed;
-};
-
-template <class Header>
-uint64_t sum_of(const Header& header, uint64_t seed) {
-  return checksum(Isa::portable, &header, offsetof(Header, checksum), seed);
-}
-
 bool is_valid(const QueryHeader& header, const KvLayout& layout, uint32_t sequence) {
   if (header.magic != kQueryMagic || header.version != kQueryWireVersion || header.sequence != sequence) return false;
-  if (header.checksum != sum_of(header, kQuerySeed) || header.isa < 0 || header.isa > static_cast<int32_t>(Isa::amx)) return false;
+  if (header.checksum != header_checksum(header, kQuerySeed) || header.isa < 0 || header.isa > static_cast<int32_t>(Isa::amx)) return false;
   if (header.rows <= 0 || header.rows > kRowsMost || header.heads <= 0 || header.heads > kHeadsMost || header.start < 0 || header.layer < 0) return false;
   if (header.slopes != 0 && header.slopes != static_cast<uint32_t>(header.heads)) return false;
   if (header.keys > kKeysMost || header.blocks > kBlocksMost || header.nodes > kNodesMost) return false;
@@ -136,7 +48,7 @@ bool send_query(Connection& connection, const RemoteQuery& query, uint32_t seque
   header.blocks = static_cast<uint32_t>(query.blocks.size());
   header.nodes = static_cast<uint32_t>(query.nodes.size());
   header.query_bytes = query.query.size();
-  header.checksum = sum_of(header, kQuerySeed);
+  header.checksum = header_checksum(header, kQuerySeed);
   MessageWriter message(connection, query.isa, deadline, ended);
   message.head(header);
   message.add(query.slopes);
@@ -171,7 +83,7 @@ bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequ
   header.sequence = sequence;
   header.answered = answered ? 1 : 0;
   header.bytes = answered ? query.bytes_back() : 0;
-  header.checksum = sum_of(header, kAnswerSeed);
+  header.checksum = header_checksum(header, kAnswerSeed);
   MessageWriter message(connection, query.isa, deadline, ended);
   message.head(header);
   message.add(query.partials.data(), header.bytes);
@@ -180,7 +92,7 @@ bool send_answer(Connection& connection, const RemoteQuery& query, uint32_t sequ
 
 bool receive_answer_header(const Connection& connection, AnswerHeader& header, const std::atomic<bool>& ended) {
   if (!connection.receive(&header, sizeof header, kNever, ended)) return false;
-  return header.magic == kAnswerMagic && header.version == kQueryWireVersion && header.checksum == sum_of(header, kAnswerSeed);
+  return header.magic == kAnswerMagic && header.version == kQueryWireVersion && header.checksum == header_checksum(header, kAnswerSeed);
 }
 
 bool receive_partials(const Connection& connection, const AnswerHeader& header, RemoteQuery& query, Deadline deadline, const std::atomic<bool>& ended) {

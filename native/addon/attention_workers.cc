@@ -1,0 +1,93 @@
+// Bindings of attention workers, and of a model worker's links to them.
+#include <napi.h>
+
+#include "addon/addon.hpp"
+
+namespace kvasir {
+namespace {
+
+/** (backend, pool, host, port, transport, key) => attention worker; port 0 chooses a free port */
+Napi::Value bind_create_attention_worker(Arguments& in, Napi::Env env) {
+  auto backend = registries().backends.get(in.handle("backend"));
+  auto pool = registries().pools.get(in.handle("KV pool"));
+  if (!pool->has_memory()) throw std::runtime_error("Cannot create an attention worker: its pool has no memory");
+  const HostPort address = address_argument(in, 0);
+  const Transport transport = transport_argument(in);
+  return number(env, registries().attention_workers.add(std::make_shared<AttentionWorker>(std::move(backend), std::move(pool), address, transport, key_argument(in))));
+}
+
+Napi::Value bind_attention_worker_port(Arguments& in, Napi::Env env) { return number(env, registries().attention_workers.get(in.handle("attention worker"))->port()); }
+
+/** (attention worker) => { steps, calls, rows, earlySeconds, lateSeconds, idleSeconds, bytesIn, bytesOut, invalid } */
+Napi::Value bind_attention_worker_counts(Arguments& in, Napi::Env env) {
+  const AttentionWorkerCounts counts = registries().attention_workers.get(in.handle("attention worker"))->counts();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("steps", static_cast<double>(counts.steps));
+  result.Set("calls", static_cast<double>(counts.calls));
+  result.Set("rows", static_cast<double>(counts.rows));
+  result.Set("earlySeconds", static_cast<double>(counts.early_nanoseconds) / 1e9);
+  result.Set("lateSeconds", static_cast<double>(counts.late_nanoseconds) / 1e9);
+  result.Set("idleSeconds", static_cast<double>(counts.idle_nanoseconds) / 1e9);
+  result.Set("bytesIn", static_cast<double>(counts.bytes_in));
+  result.Set("bytesOut", static_cast<double>(counts.bytes_out));
+  result.Set("invalid", static_cast<double>(counts.invalid));
+  return result;
+}
+
+/** (attention worker): ends its connections; running calls end first */
+Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
+  registries().attention_workers.remove(in.handle("attention worker"));
+  return env.Undefined();
+}
+
+/** (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs) => link to the attention worker at that address */
+Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
+  const auto backend = registries().backends.get(in.handle("backend"));
+  const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
+  const int kv_heads = in.integer("kvHeads", 1, 1 << 16);
+  const int head_dim = in.integer("headDim", 1, 1 << 16);
+  const HostPort address = address_argument(in, 1);
+  const Transport transport = transport_argument(in);
+  const HashKey key = key_argument(in);
+  const std::chrono::milliseconds deadline(in.integer("deadlineMs", 1, INT32_MAX));
+  return number(env, registries().worker_links.add(std::make_shared<WorkerLink>(backend->isa, KvLayout{type, kv_heads, head_dim}, address, transport, key, deadline)));
+}
+
+/** (link) => pages of the attention worker */
+Napi::Value bind_worker_link_pages(Arguments& in, Napi::Env env) { return number(env, registries().worker_links.get(in.handle("worker link"))->pages()); }
+
+Napi::Value bind_worker_link_broken(Arguments& in, Napi::Env env) { return Napi::Boolean::New(env, registries().worker_links.get(in.handle("worker link"))->is_broken()); }
+
+/** (link) => { calls, bytesOut, bytesIn, waitSeconds, earlySeconds, lateSeconds } */
+Napi::Value bind_worker_link_counts(Arguments& in, Napi::Env env) {
+  const WorkerLinkCounts& counts = registries().worker_links.get(in.handle("worker link"))->counts();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("calls", static_cast<double>(counts.calls));
+  result.Set("bytesOut", static_cast<double>(counts.bytes_out));
+  result.Set("bytesIn", static_cast<double>(counts.bytes_in));
+  result.Set("waitSeconds", static_cast<double>(counts.wait_nanoseconds) / 1e9);
+  result.Set("earlySeconds", static_cast<double>(counts.early_nanoseconds) / 1e9);
+  result.Set("lateSeconds", static_cast<double>(counts.late_nanoseconds) / 1e9);
+  return result;
+}
+
+Napi::Value bind_close_worker_link(Arguments& in, Napi::Env env) {
+  registries().worker_links.remove(in.handle("worker link"));
+  return env.Undefined();
+}
+
+}  // namespace
+
+void bind_attention_workers(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_attention_worker>(env, exports, "createAttentionWorker");
+  bind<bind_attention_worker_port>(env, exports, "attentionWorkerPort");
+  bind<bind_attention_worker_counts>(env, exports, "attentionWorkerCounts");
+  bind<bind_free_attention_worker>(env, exports, "freeAttentionWorker");
+  bind<bind_open_worker_link>(env, exports, "openWorkerLink");
+  bind<bind_worker_link_pages>(env, exports, "workerLinkPages");
+  bind<bind_worker_link_broken>(env, exports, "workerLinkBroken");
+  bind<bind_worker_link_counts>(env, exports, "workerLinkCounts");
+  bind<bind_close_worker_link>(env, exports, "closeWorkerLink");
+}
+
+}  // namespace kvasir

@@ -1,0 +1,153 @@
+// Tasks are pieces of the merge tree: those before the step's own range run first, the others after K and V are written.
+#include "workers/shard_attention.hpp"
+
+#include <utility>
+
+#include "attention/plan.hpp"
+
+namespace kvasir {
+namespace {
+
+/** The first range with keys that the step itself writes. */
+int first_open_range(const AttentionSequence& sequence) { return sequence.start / kRangeTokens; }
+
+int ranges_of(const AttentionSequence& sequence) { return (sequence.start + sequence.rows - 1) / kRangeTokens + 1; }
+
+}  // namespace
+
+bool ShardAttention::begin(const WorkerFrame& frame, const std::vector<int32_t>& words) {
+  call_ = nullptr;
+  next_call_ = 0;
+  step_number_ = frame.step;
+  rows_ = frame.rows;
+  if (!step_.decode(words, frame.rows, pool_->pages)) return false;
+  tables_.resize(step_.groups.size());
+  sequences_.assign(step_.groups.size(), {});
+  for (size_t g = 0; g < step_.groups.size(); g++) {
+    const ShardGroup& group = step_.groups[g];
+    std::vector<int32_t>& table = tables_[g];
+    for (size_t i = 0; i < group.changed.size(); i++) {
+      const size_t at = static_cast<size_t>(group.changed[i]) * group.layers;
+      if (at + group.layers > table.size()) table.resize(at + group.layers, -1);
+      std::copy_n(group.pages.begin() + i * group.layers, group.layers, table.begin() + at);
+    }
+    if (!has_pages(group, table)) return false;
+    for (int s = 0; s < step_.sequences(); s++) {
+      const int row = step_.row_start[s];
+      sequences_[g].push_back({row, step_.row_start[s + 1] - row, step_.positions[s], group.blocks.data() + group.block_start[s], group.first_block[s]});
+    }
+  }
+  return true;
+}
+
+/** True if every block of the step has its pages. */
+bool ShardAttention::has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const {
+  for (const int32_t block : group.blocks) {
+    const size_t at = static_cast<size_t>(block) * group.layers;
+    if (at + group.layers > table.size() || std::find(table.begin() + at, table.begin() + at + group.layers, -1) != table.begin() + at + group.layers) return false;
+  }
+  return true;
+}
+
+bool ShardAttention::opens_call(const WorkerFrame& frame) const {
+  if (call_ != nullptr || frame.step != step_number_ || frame.call != next_call_ || frame.rows != rows_ || rows_ == 0) return false;
+  if (frame.group < 0 || static_cast<size_t>(frame.group) >= step_.groups.size()) return false;
+  if (frame.layer < 0 || frame.layer >= step_.groups[frame.group].layers || frame.window <= 0) return false;
+  return frame.heads > 0 && frame.heads <= kWorkerHeadsMost && frame.heads % pool_->layout.kv_heads == 0;
+}
+
+bool ShardAttention::query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query) {
+  if (!opens_call(frame) || query.size() != query_row_bytes(frame.heads) * rows_) return false;
+  call_ = std::make_unique<Call>(Call{frame, std::move(slopes), std::move(query), {}, {}, nullptr, {}, nullptr, 0});
+  Call& call = *call_;
+  const std::vector<AttentionSequence>& sequences = sequences_[frame.group];
+  call.args = {pool_->isa,       pool_->layout,     pool_->data(),
+               tables_[frame.group].data(), step_.groups[frame.group].layers, frame.layer,
+               frame.heads,      frame.scale,       sequences.data(),
+               static_cast<int>(sequences.size()), rows_, frame.window,
+               frame.softcap,    call.slopes.empty() ? nullptr : call.slopes.data()};
+  result_.resize(static_cast<size_t>(rows_) * frame.heads * pool_->layout.head_dim);
+  plan(call);
+  return true;
+}
+
+/** Plans the pieces of each sequence, and computes those of complete ranges. */
+void ShardAttention::plan(Call& call) {
+  // A window leaves ranges behind partly; without complete ranges nothing can be computed early.
+  const std::vector<AttentionSequence>& sequences = sequences_[call.frame.group];
+  bool any_early = false;
+  long long ranges = 0;
+  const int tile_tokens = tile_tokens_max(call.args.heads / call.args.layout.kv_heads);
+  for (const AttentionSequence& sequence : sequences) {
+    any_early = any_early || first_open_range(sequence) > 0;
+    ranges += static_cast<long long>(ranges_of(sequence)) * ((sequence.rows + tile_tokens - 1) / tile_tokens) * call.args.layout.kv_heads;
+  }
+  if (call.args.window != kNoWindow || !any_early) return;
+
+  const int threads = backend_->pool.size();
+  const int most = subtree_ranges(ranges, threads);
+  for (const AttentionSequence& sequence : sequences) {
+    AttentionRoot root = {&sequence, 0, sequence.rows, {}, {result_.data(), nullptr, nullptr}, 0};
+    const auto add = [&](int first, int count) { root.pieces.push_back({first, count, nullptr, false}); };
+    add_subtrees(0, first_open_range(sequence), most, add);
+    add_subtrees(first_open_range(sequence), ranges_of(sequence), most, add);
+    call.roots.push_back(std::move(root));
+  }
+  call.pieces = std::make_unique<AttentionPieces>(call.args, call.query.data(), call.roots.data(), static_cast<int>(call.roots.size()));
+  call.workspace_bytes = call.pieces->workspace_bytes();
+  call.workspaces = memory_.at_least(call.workspace_bytes * threads + call.pieces->partial_bytes());
+  call.pieces->use_partials(call.workspaces + call.workspace_bytes * threads);
+  std::vector<int> early;
+  for (int task = 0; task < call.pieces->tasks(); task++) {
+    const AttentionSequence& sequence = *call.roots[call.pieces->root_of_task(task)].sequence;
+    (call.pieces->piece_of_task(task).first < first_open_range(sequence) ? early : call.late).push_back(task);
+  }
+  run_tasks(call, early);
+}
+
+void ShardAttention::run_tasks(Call& call, const std::vector<int>& tasks) {
+  backend_->pool.run(static_cast<int>(tasks.size()), [&](int index, int thread) {
+    call.pieces->run_task(tasks[index], call.workspaces + call.workspace_bytes * thread, [] { return true; });
+  });
+}
+
+bool ShardAttention::keys(const WorkerFrame& frame, const std::vector<uint8_t>& keys) {
+  const bool continues = call_ != nullptr && frame.step == step_number_ && frame.call == call_->frame.call && frame.rows == rows_;
+  if (!continues || keys.size() != keys_row_bytes() * rows_) return false;
+  write_keys(*call_, keys);
+  finish(*call_);
+  call_ = nullptr;
+  next_call_++;
+  return true;
+}
+
+void ShardAttention::write_keys(const Call& call, const std::vector<uint8_t>& keys) {
+  const KvLayout& layout = pool_->layout;
+  const int heads = 2 * layout.kv_heads;
+  const std::vector<AttentionSequence>& sequences = sequences_[call.frame.group];
+  backend_->pool.run(static_cast<int>(sequences.size()), [&](int index, int) {
+    const AttentionSequence& sequence = sequences[index];
+    std::vector<float> values(static_cast<size_t>(heads) * layout.head_dim);
+    for (int row = 0; row < sequence.rows; row++) {
+      read_query_row(pool_->isa, layout.type, heads, layout.head_dim, keys.data(), sequence.row + row, values.data());
+      const int position = sequence.start + row;
+      write_kv(pool_->isa, layout, call.args.page(sequence, position / kPageTokens), position % kPageTokens, values.data(),
+               values.data() + static_cast<size_t>(layout.kv_heads) * layout.head_dim);
+    }
+  });
+}
+
+void ShardAttention::finish(Call& call) {
+  ThreadPool& threads = backend_->pool;
+  if (call.pieces == nullptr) {
+    int context = 1;
+    for (int s = 0; s < call.args.sequence_count; s++) context = std::max(context, call.args.sequences[s].start + call.args.sequences[s].rows);
+    uint8_t* scratch = memory_.at_least(attention_scratch_bytes(pool_->isa, pool_->layout, call.args.heads, threads.size(), rows_, context));
+    run_attention(threads, call.args, call.query.data(), result_.data(), nullptr, nullptr, scratch);
+    return;
+  }
+  run_tasks(call, call.late);
+  threads.run(call.pieces->merges(), [&](int merge, int thread) { call.pieces->run_merge(merge, call.workspaces + call.workspace_bytes * thread); });
+}
+
+}  // namespace kvasir

@@ -1,0 +1,69 @@
+// Attention over the pages of one shard of the KV heads: it begins when the queries arrive and ends when the keys of the step have arrived.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "attention/pieces.hpp"
+#include "base/backend.hpp"
+#include "kv/kv_pool.hpp"
+#include "workers/worker_frames.hpp"
+
+namespace kvasir {
+
+/**
+ * One model worker's steps over a pool. Keys before the 256-key range of a sequence's first row are complete when its queries arrive: their
+ * attention is computed at once. The other ranges follow when K and V of the step are in their pages. The partials merge in the tree of one
+ * pool, so the bits are those of one instance (Lamina, overlapping; the order is that of docs/internals/kernels.md).
+ */
+class ShardAttention {
+ public:
+  ShardAttention(std::shared_ptr<Backend> backend, std::shared_ptr<KvPool> pool) : backend_(std::move(backend)), pool_(std::move(pool)) {}
+
+  /** Begins a step; calls of earlier steps end. False if the frame is invalid. */
+  bool begin(const WorkerFrame& frame, const std::vector<int32_t>& words);
+  /** Computes attention over the keys of earlier ranges. `query` (rows, heads, headDim) in the KV type. False if the frame is invalid. */
+  bool query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query);
+  /** Writes K and V of the step's rows, (rows, 2 kvHeads, headDim) in the KV type, and computes the rest. False if the frame is invalid. */
+  bool keys(const WorkerFrame& frame, const std::vector<uint8_t>& keys);
+  /** (rows, heads, headDim) of the last call that ended. */
+  const std::vector<float>& result() const { return result_; }
+
+  /** Bytes of query rows, and of rows of K and V, of a frame. */
+  size_t query_row_bytes(int heads) const { return query_bytes(pool_->isa, pool_->layout.type, heads, pool_->layout.head_dim, 1); }
+  size_t keys_row_bytes() const { return query_row_bytes(2 * pool_->layout.kv_heads); }
+
+ private:
+  /** The attention call in progress. */
+  struct Call {
+    WorkerFrame frame;
+    std::vector<float> slopes;
+    std::vector<uint8_t> query;
+    AttentionArgs args;
+    std::vector<AttentionRoot> roots;
+    std::unique_ptr<AttentionPieces> pieces;  // null: computed when the keys have arrived
+    std::vector<int> late;                    // tasks that read keys of the step
+    uint8_t* workspaces;
+    size_t workspace_bytes;
+  };
+
+  bool opens_call(const WorkerFrame& frame) const;
+  bool has_pages(const ShardGroup& group, const std::vector<int32_t>& table) const;
+  void plan(Call& call);
+  void run_tasks(Call& call, const std::vector<int>& tasks);
+  void write_keys(const Call& call, const std::vector<uint8_t>& keys);
+  void finish(Call& call);
+
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<KvPool> pool_;
+  uint32_t step_number_ = 0;
+  int rows_ = 0;
+  ShardStep step_;
+  std::vector<std::vector<int32_t>> tables_;                // of each group: (blocks, layers) pages, kept from step to step
+  std::vector<std::vector<AttentionSequence>> sequences_;  // of each group
+  int next_call_ = 0;
+  std::unique_ptr<Call> call_;
+  std::vector<float> result_;
+  GrowingMemory memory_;
+};
+
+}  // namespace kvasir

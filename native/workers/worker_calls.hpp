@@ -1,0 +1,57 @@
+// The attention calls of a model worker's step: query rows and keys go to the attention workers by shards of KV heads, results return.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ops/buffer.hpp"
+#include "ops/step.hpp"
+#include "workers/worker_link.hpp"
+
+namespace kvasir {
+
+/** Attention of one layer. */
+struct WorkerCall {
+  int number;  // within the step, in the order of computation
+  int group, layer;
+  int heads, kv_heads, head_dim;
+  int window;
+  float scale, softcap;
+  const float* slopes;  // (heads); null: none
+};
+
+class WorkerCalls {
+ public:
+  /**
+   * Begins a step at its attention workers. If a link is broken, all sequences of the step are unanswered: each worker has a shard of every
+   * sequence. All arguments must stay valid until the step ends. Costs nothing without attention workers.
+   */
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, uint8_t* unanswered);
+  bool any() const { return step_ != nullptr; }
+  bool aborted() const { return aborted_; }
+  /** True if an attention worker failed: nothing more can be computed. */
+  bool failed() const { return failed_; }
+
+  /** `query`: rows of all heads in the KV type. */
+  void send_query(const WorkerCall& call, const Buffer& query, int rows);
+  /** `keys`: rows of K of all KV heads, then V, in the KV type. */
+  void send_keys(const WorkerCall& call, const Buffer& keys, int rows);
+  /** Waits for the results and writes (rows, heads, headDim) to `out`. */
+  void receive(const WorkerCall& call, int rows, float* out, const int32_t* abort);
+
+ private:
+  using Links = std::vector<std::shared_ptr<WorkerLink>>;
+
+  WorkerFrame frame_of(const WorkerCall& call, int rows) const;
+  int workers() const { return static_cast<int>(step_->attention_workers.size()); }
+  void fail();
+
+  const StepView* step_ = nullptr;
+  uint8_t* unanswered_ = nullptr;
+  uint32_t step_number_ = 0;
+  bool aborted_ = false;
+  bool failed_ = false;
+  std::vector<uint8_t> bytes_;   // rows of one shard
+  std::vector<float> values_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,98 @@
+// Wire format between a model worker and an attention worker, version 1, little-endian. After the handshake of the connection the attention
+// worker describes itself; then steps, queries and keys go one way, attention results the other.
+#pragma once
+#include <vector>
+
+#include "attention/attention.hpp"
+#include "net/message.hpp"
+
+namespace kvasir {
+
+constexpr uint32_t kWorkerWireVersion = 1;
+
+/** The first message of an attention worker. */
+struct WorkerHello {
+  static constexpr uint32_t kMagic = 0x68617677;
+  uint32_t magic = kMagic;
+  uint32_t version = kWorkerWireVersion;
+  int32_t isa;
+  int32_t pages;
+  uint64_t checksum;  // of the fields before it
+};
+
+enum class WorkerFrameKind : uint32_t { step = 1, query = 2, keys = 3 };
+
+/**
+ * From the model worker. `step`: its body has `words` integers (below). `query`: slopes (float32), then `rows` query rows of the shard's
+ * heads in the KV type. `keys`: `rows` rows of K of the shard's KV heads, then V of them, in the KV type. A body is closed by its checksum.
+ */
+struct WorkerFrame {
+  static constexpr uint32_t kMagic = 0x66617677;
+  uint32_t magic = kMagic;
+  uint32_t version = kWorkerWireVersion;
+  WorkerFrameKind kind;
+  uint32_t step;       // number of the step; frames of another step are refused
+  int32_t call;        // number of the attention call within the step, from 0
+  int32_t group;       // layer group
+  int32_t layer;       // index of the layer in its group
+  int32_t heads;       // query heads of the shard
+  int32_t window;      // kNoWindow: none
+  int32_t rows;        // of the step
+  uint32_t words;      // of a step
+  uint32_t slopes;     // 0, or one for each head
+  float scale, softcap;
+  uint64_t bytes;      // of the rows
+  uint64_t checksum;   // of the fields before it
+};
+
+/** From the attention worker: `rows` rows of normalised attention, (heads, headDim) in float32, and their checksum. */
+struct AttentionFrame {
+  static constexpr uint32_t kMagic = 0x72617677;
+  uint32_t magic = kMagic;
+  uint32_t version = kWorkerWireVersion;
+  uint32_t step;
+  int32_t call;
+  uint64_t bytes;
+  uint64_t early_nanoseconds;  // of attention before the keys arrived
+  uint64_t late_nanoseconds;   // of attention after that
+  uint64_t checksum;           // of the fields before it
+};
+
+static_assert(sizeof(WorkerHello) == 24 && sizeof(WorkerFrame) == 72 && sizeof(AttentionFrame) == 48, "wire structures have no padding");
+
+/** The largest values of a frame, checked before memory is allocated. */
+constexpr int kWorkerRowsMost = 1 << 16, kWorkerHeadsMost = 1 << 12;
+constexpr uint32_t kWorkerWordsMost = 1 << 26;
+
+template <class Header>
+uint64_t worker_checksum(const Header& header) {
+  return header_checksum(header, 21);
+}
+template <class Header>
+bool is_valid_worker_header(const Header& header) {
+  return header.magic == Header::kMagic && header.version == kWorkerWireVersion && header.checksum == worker_checksum(header);
+}
+
+/** Sequences of a step in one layer group. */
+struct ShardGroup {
+  int layers = 0;
+  std::vector<int32_t> first_block;  // (sequences)
+  std::vector<int32_t> block_start;  // (sequences + 1)
+  std::vector<int32_t> blocks;
+  std::vector<int32_t> changed;      // blocks whose pages the attention worker does not have yet
+  std::vector<int32_t> pages;        // (changed, layers)
+};
+
+/** A step as its integers: rows of each sequence, their first position, and the blocks of each layer group. */
+struct ShardStep {
+  std::vector<int32_t> row_start;  // (sequences + 1)
+  std::vector<int32_t> positions;  // (sequences): of the first row
+  std::vector<ShardGroup> groups;
+
+  int sequences() const { return static_cast<int>(positions.size()); }
+  std::vector<int32_t> encode() const;
+  /** False if the integers describe no step of `rows` rows over `pages` pages. */
+  bool decode(const std::vector<int32_t>& words, int rows, int pages);
+};
+
+}  // namespace kvasir

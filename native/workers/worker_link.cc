@@ -1,0 +1,130 @@
+// Frames are written by the thread that runs the step: over shared memory no other thread is woken on this side.
+#include "workers/worker_link.hpp"
+
+#include <stdexcept>
+
+namespace kvasir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kConnectMs = 5000;
+constexpr auto kPollInterval = std::chrono::milliseconds(1);  // interval of checks of the abort flag
+
+}  // namespace
+
+WorkerLink::WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline)
+    : isa_(isa), layout_(layout), deadline_(deadline), connection_(open_connection(address, transport, key, layout, kConnectMs, ended_)) {
+  const std::string name = "Cannot use attention worker " + address.host + ":" + std::to_string(address.port) + ": ";
+  WorkerHello hello;
+  if (connection_ == nullptr) throw std::runtime_error(name + "it does not answer, has another token, or holds other KV heads");
+  if (!connection_->receive(&hello, sizeof hello, in_milliseconds(kConnectMs), ended_) || !is_valid_worker_header(hello) || hello.pages <= 0) {
+    throw std::runtime_error(name + "it does not describe itself as an attention worker of version " + std::to_string(kWorkerWireVersion));
+  }
+  if (hello.isa != static_cast<int32_t>(isa)) {
+    throw std::runtime_error(name + "it computes with another instruction set: " + std::to_string(hello.isa) + ", not " + std::to_string(static_cast<int>(isa)));
+  }
+  pages_ = hello.pages;
+}
+
+void WorkerLink::begin(uint32_t step_number, const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups) {
+  ShardStep shard;
+  shard.row_start.assign(step.row_start.data, step.row_start.data + step.row_start.size);
+  for (int s = 0; s < step.sequences(); s++) shard.positions.push_back(step.positions[step.row_start[s]]);
+  tables_.resize(groups.size());
+  for (size_t g = 0; g < groups.size(); g++) {
+    const StepGroupView& from = step.groups[g];
+    ShardGroup group;
+    group.layers = from.layers;
+    for (const AttentionSequence& sequence : groups[g]) {
+      group.first_block.push_back(sequence.first_block);
+      group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
+      const int blocks = (sequence.start + sequence.rows - 1) / kPageTokens + 1 - sequence.first_block;
+      group.blocks.insert(group.blocks.end(), sequence.blocks, sequence.blocks + blocks);
+    }
+    group.block_start.push_back(static_cast<int32_t>(group.blocks.size()));
+    std::vector<int32_t>& known = tables_[g];
+    for (const int32_t block : group.blocks) {
+      const size_t at = static_cast<size_t>(block) * group.layers, end = at + group.layers;
+      if (end > known.size()) known.resize(end, -1);
+      const int32_t* pages = from.page_table.data + at;
+      if (std::equal(pages, pages + group.layers, known.begin() + at)) continue;
+      std::copy_n(pages, group.layers, known.begin() + at);
+      group.changed.push_back(block);
+      group.pages.insert(group.pages.end(), pages, pages + group.layers);
+    }
+    shard.groups.push_back(std::move(group));
+  }
+  const std::vector<int32_t> words = shard.encode();
+  WorkerFrame frame = {};
+  frame.kind = WorkerFrameKind::step;
+  frame.step = step_number;
+  frame.rows = static_cast<int32_t>(step.tokens.size);
+  frame.words = static_cast<uint32_t>(words.size());
+  send(frame, words.data(), words.size() * sizeof(int32_t), nullptr, 0);
+}
+
+void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query) {
+  frame.kind = WorkerFrameKind::query;
+  frame.slopes = slopes == nullptr ? 0 : static_cast<uint32_t>(frame.heads);
+  frame.bytes = query.size();
+  send(frame, slopes, frame.slopes * sizeof(float), query.data(), query.size());
+}
+
+void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys) {
+  frame.kind = WorkerFrameKind::keys;
+  frame.slopes = 0;
+  frame.bytes = keys.size();
+  send(frame, nullptr, 0, keys.data(), keys.size());
+  counts_.calls++;
+}
+
+void WorkerLink::send(WorkerFrame& frame, const void* first, size_t first_bytes, const void* second, size_t second_bytes) {
+  if (is_broken()) return;
+  frame.magic = WorkerFrame::kMagic;
+  frame.version = kWorkerWireVersion;
+  frame.checksum = worker_checksum(frame);
+  MessageWriter message(*connection_, isa_, Clock::now() + deadline_, ended_);
+  message.head(frame);
+  if (first_bytes > 0) message.add(first, first_bytes);
+  if (second_bytes > 0) message.add(second, second_bytes);
+  counts_.bytes_out += sizeof frame + first_bytes + second_bytes;
+  if (!message.close()) broken_ = true;
+}
+
+bool WorkerLink::receive(uint32_t step_number, int call, std::vector<float>& values, size_t count, const int32_t* abort) {
+  const auto begin = Clock::now();
+  bool received = false;
+  AttentionFrame frame;
+  // Results of aborted steps precede that of this one.
+  while (!received && receive_next(frame, values, abort)) received = frame.step == step_number && frame.call == call;
+  if (received && values.size() != count) {
+    broken_ = true;
+    received = false;
+  }
+  counts_.wait_nanoseconds += static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin).count());
+  if (!received) return false;
+  counts_.early_nanoseconds += frame.early_nanoseconds;
+  counts_.late_nanoseconds += frame.late_nanoseconds;
+  return true;
+}
+
+bool WorkerLink::receive_next(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort) {
+  const Deadline deadline = Clock::now() + deadline_;
+  if (is_broken()) return false;
+  while (!connection_->spin_until_readable()) {
+    if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
+    if (connection_->await_readable(std::min(deadline, Clock::now() + kPollInterval), ended_)) break;
+    if (Clock::now() < deadline) continue;
+    broken_ = true;
+    return false;
+  }
+  MessageReader body(*connection_, isa_, deadline, ended_);
+  const bool valid = connection_->receive(&frame, sizeof frame, deadline, ended_) && is_valid_worker_header(frame) && frame.bytes % sizeof(float) == 0 &&
+                     frame.bytes <= sizeof(float) * kWorkerRowsMost * kWorkerHeadsMost && body.receive(values, frame.bytes / sizeof(float)) && body.receive_sum();
+  if (!valid) broken_ = true;
+  counts_.bytes_in += sizeof frame + frame.bytes;
+  return valid;
+}
+
+}  // namespace kvasir

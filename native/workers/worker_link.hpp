@@ -1,0 +1,63 @@
+// A model worker's connection to one attention worker. It is used by one thread, the one that runs the steps.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/listener.hpp"
+#include "ops/step.hpp"
+#include "workers/worker_frames.hpp"
+
+namespace kvasir {
+
+struct WorkerLinkCounts {
+  uint64_t calls = 0;
+  uint64_t bytes_out = 0;
+  uint64_t bytes_in = 0;
+  uint64_t wait_nanoseconds = 0;   // of the model worker for results
+  uint64_t early_nanoseconds = 0;  // of the attention worker, before the keys of a step arrived
+  uint64_t late_nanoseconds = 0;   // of the attention worker, after that
+};
+
+class WorkerLink {
+ public:
+  /**
+   * Connects to the attention worker at `address`, whose pages have `layout`. A result that takes longer than `deadline` breaks the link.
+   * @throws std::runtime_error if it does not answer, or computes with another instruction set than `isa`
+   */
+  WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline);
+  WorkerLink(const WorkerLink&) = delete;
+  WorkerLink& operator=(const WorkerLink&) = delete;
+
+  const KvLayout& layout() const { return layout_; }
+  /** Pages of the attention worker's pool. */
+  int pages() const { return pages_; }
+  /** A broken link stays broken; its owner opens another. From any thread. */
+  bool is_broken() const { return broken_.load(std::memory_order_acquire); }
+  const WorkerLinkCounts& counts() const { return counts_; }
+
+  /** The calls below do nothing once the link is broken. */
+  void begin(uint32_t step_number, const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups);
+  /** `frame` has the fields of the call; `query` (rows, heads of the shard, headDim) in the KV type. */
+  void send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query);
+  void send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys);
+  /** Waits for the result of a call, `count` values. False if the link is or gets broken, or `abort` was set. */
+  bool receive(uint32_t step_number, int call, std::vector<float>& values, size_t count, const int32_t* abort);
+
+ private:
+  void send(WorkerFrame& frame, const void* first, size_t first_bytes, const void* second, size_t second_bytes);
+  bool receive_next(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
+
+  const Isa isa_;
+  const KvLayout layout_;
+  const std::chrono::milliseconds deadline_;
+  std::atomic<bool> ended_{false};
+  std::unique_ptr<Connection> connection_;
+  int pages_ = 0;
+  std::atomic<bool> broken_{false};
+  std::vector<std::vector<int32_t>> tables_;  // of each group: the pages that the attention worker has for each block
+  WorkerLinkCounts counts_;
+};
+
+}  // namespace kvasir
