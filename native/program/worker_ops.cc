@@ -79,8 +79,8 @@ struct WaitPartial final : ProgramOp {
   const Buffer* out;
 
   WaitPartial(EncodedReader& in, ProgramPlan& plan) : call(read_call(in)), layer(in, plan) {
-    read_buffer(in, plan, "waitPartial.q");
-    read_buffer(in, plan, "waitPartial.keys");
+    read_buffer(in, plan, "waitPartial.sent.q", true);
+    read_buffer(in, plan, "waitPartial.sent.kv", true);
     out = read_buffer(in, plan, "waitPartial.out");
     require_columns(*out, static_cast<int64_t>(layer.heads) * layer.head_dim, "columns of waitPartial.out");
     require(!out->logit_rows, "waitPartial.out has logit rows");

@@ -61,34 +61,34 @@ void WorkerLink::begin(uint32_t step_number, const StepView& step, const std::ve
   frame.step = step_number;
   frame.rows = static_cast<int32_t>(step.tokens.size);
   frame.words = static_cast<uint32_t>(words.size());
-  send(frame, words.data(), words.size() * sizeof(int32_t), nullptr, 0);
+  frame.bytes = words.size() * sizeof(int32_t);
+  send(frame, {{words.data(), frame.bytes}});
 }
 
 void WorkerLink::send_query(WorkerFrame frame, const float* slopes, const std::vector<uint8_t>& query) {
   frame.kind = WorkerFrameKind::query;
   frame.slopes = slopes == nullptr ? 0 : static_cast<uint32_t>(frame.heads);
   frame.bytes = query.size();
-  send(frame, slopes, frame.slopes * sizeof(float), query.data(), query.size());
+  send(frame, {{slopes, frame.slopes * sizeof(float)}, {query.data(), query.size()}});
 }
 
 void WorkerLink::send_keys(WorkerFrame frame, const std::vector<uint8_t>& keys) {
   frame.kind = WorkerFrameKind::keys;
   frame.slopes = 0;
   frame.bytes = keys.size();
-  send(frame, nullptr, 0, keys.data(), keys.size());
+  send(frame, {{keys.data(), keys.size()}});
   counts_.calls++;
 }
 
-void WorkerLink::send(WorkerFrame& frame, const void* first, size_t first_bytes, const void* second, size_t second_bytes) {
+void WorkerLink::send(WorkerFrame& frame, std::initializer_list<Part> body) {
   if (is_broken()) return;
   frame.magic = WorkerFrame::kMagic;
   frame.version = kWorkerWireVersion;
   frame.checksum = worker_checksum(frame);
   MessageWriter message(*connection_, isa_, Clock::now() + deadline_, ended_);
   message.head(frame);
-  if (first_bytes > 0) message.add(first, first_bytes);
-  if (second_bytes > 0) message.add(second, second_bytes);
-  counts_.bytes_out += sizeof frame + first_bytes + second_bytes;
+  for (const auto& [part, bytes] : body) message.add(part, bytes);
+  counts_.bytes_out += sizeof frame + frame.bytes;
   if (!message.close()) broken_ = true;
 }
 

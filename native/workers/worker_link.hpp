@@ -1,6 +1,7 @@
 // A model worker's connection to one attention worker. It is used by one thread, the one that runs the steps.
 #pragma once
 #include <chrono>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,7 +47,12 @@ class WorkerLink {
   bool receive(uint32_t step_number, int call, std::vector<float>& values, size_t count, const int32_t* abort);
 
  private:
-  void send(WorkerFrame& frame, const void* first, size_t first_bytes, const void* second, size_t second_bytes);
+  struct Part {
+    const void* data;
+    size_t bytes;
+  };
+
+  void send(WorkerFrame& frame, std::initializer_list<Part> body);
   bool receive_next(AttentionFrame& frame, std::vector<float>& values, const int32_t* abort);
 
   const Isa isa_;

@@ -16,6 +16,8 @@ export interface EngineOptions {
   readonly logitRowsMax: number;
   /** Memory of the KV pool; whole pages of it are used. */
   readonly kvBytes: number;
+  /** Pages of each attention worker, for a model that leaves attention to them: `kvBytes` is not used then. */
+  readonly pagesAtWorkers?: number;
 }
 
 export class Engine {
@@ -34,9 +36,9 @@ export class Engine {
 
   /** @throws Error when the memory cannot hold one rBlock of each layer group */
   constructor(options: EngineOptions) {
-    const { model, backend, tokensMax, logitRowsMax, kvBytes } = options;
+    const { model, backend, tokensMax, logitRowsMax, kvBytes, pagesAtWorkers } = options;
     const { kvHeads, headDim, type, pageBytes, groups } = model.kv;
-    const pages = Math.floor(kvBytes / pageBytes);
+    const pages = pagesAtWorkers ?? Math.floor(kvBytes / pageBytes);
     const needed = groups.reduce((sum, { layers }) => sum + layers, 0);
     if (pages < needed) {
       throw new Error(
@@ -48,7 +50,7 @@ export class Engine {
     this.logitRowsMax = logitRowsMax;
     this.pages = pages;
     this.#backend = backend;
-    this.pool = backend.createKvPool({ pages, kvHeads, headDim, type });
+    this.pool = backend.createKvPool({ pages, kvHeads, headDim, type, atWorkers: pagesAtWorkers !== undefined });
     const { linears, vectors, context } = model;
     this.#bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
     this.layers = layersOf(model.compiled.program);

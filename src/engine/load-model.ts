@@ -3,6 +3,7 @@
 import { type Compiled, compile, type LinearSource } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
 import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
+import { modelWorkerGraph } from '../graph/slice.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
@@ -13,6 +14,9 @@ import { expectTensor, type ModelFiles, type TensorInfo, type TensorType } from 
 import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
 import { Packer, type Segment, vectorValues } from './pack.ts';
 
+/** Where attention is computed: over pages of the instance, or at attention workers. */
+export type AttentionPlace = 'pages' | 'workers';
+
 export interface LoadOptions {
   /** A path, which is opened and closed, or files that stay open. */
   readonly model: string | ModelFiles;
@@ -21,6 +25,8 @@ export interface LoadOptions {
   readonly weights?: WeightsForm;
   /** `bf16` by default. */
   readonly inputs?: InputForm;
+  /** `workers`: the program leaves attention to attention workers. `pages` by default. */
+  readonly attention?: AttentionPlace;
   /** Maximum tokens of a sequence; at most the model's own maximum, which is the default. */
   readonly context?: number;
 }
@@ -78,7 +84,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native', inputs = 'bf16' } = options;
   const { config } = files;
   const context = contextOf(config, options.context);
-  const { compiled, typeOf } = compileModel(files, context, weights, inputs);
+  const { compiled, typeOf } = compileModel(files, context, weights, inputs, options.attention);
   const segments = compiled.linears.map((source) => checkedSegments(files, source, typeOf));
   const vectorData = compiled.vectors.map((source) => vectorValues(files, source, context));
   const linears = packAll(files, backend, compiled.linears, segments);
@@ -100,8 +106,15 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   };
 }
 
-function compileModel(files: ModelFiles, context: number, weights: WeightsForm, inputs: InputForm) {
-  const graph = fuse(buildGraph(files.config, context));
+function compileModel(
+  files: ModelFiles,
+  context: number,
+  weights: WeightsForm,
+  inputs: InputForm,
+  attention: AttentionPlace = 'pages',
+) {
+  const model = buildGraph(files.config, context);
+  const graph = fuse(attention === 'workers' ? modelWorkerGraph(model) : model);
   const typeOf = (info: TensorInfo): TensorType => packedType(info, weights, graph.vocabularyNames.has(info.name));
   const typeOfName = (name: string): TensorType => {
     const info = files.tensor(name);
@@ -128,7 +141,7 @@ export function kvShapeOf(
 
 /** In the order of computation: the group of each layer, and its index in the group. */
 export function layersOf({ ops }: Program): readonly LayerRef[] {
-  return ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
+  return ops.flatMap((op) => (op.kind === 'qkv' || op.kind === 'sendQ' ? [op.layer] : []));
 }
 
 /** Packs every layer; frees packed layers when a read fails. */

@@ -80,6 +80,9 @@ class Compiler {
   readonly #requiredStorages: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
   readonly #readers: readonly (readonly number[])[];
   #readyLayers = 0;
+  /** Rows that each attention call of a model worker has sent. */
+  readonly #sentQ = new Map<number, BufferId>();
+  readonly #sentKv = new Map<number, BufferId>();
 
   constructor(graph: Graph, options: CompileOptions) {
     this.#graph = graph;
@@ -122,11 +125,9 @@ class Compiler {
       case 'sendKV':
         this.#sendKV(node);
         return;
-      case 'waitPartial': {
-        const { kind, layer, heads, kvHeads, headDim } = node;
-        this.#push({ kind, layer, heads, kvHeads, headDim, out: this.#define(node.out, kind) });
+      case 'waitPartial':
+        this.#waitPartial(node);
         break;
-      }
       case 'gather':
         this.#push({ kind: 'gather', x: this.#read(node.x), out: this.#define(node.out) });
         break;
@@ -231,17 +232,27 @@ class Compiler {
   }
 
   #sendQ(node: Node & { kind: 'sendQ' }): void {
-    const { kind, layer, heads, kvHeads, headDim, rope, qNorm, eps } = node;
-    const shape = { layer, heads, kvHeads, headDim, ...this.#rotation(rope), eps };
+    const { kind, call, layer, heads, kvHeads, headDim, rope, qNorm, eps, scale, softcap } = node;
+    const shape = { layer, heads, kvHeads, headDim, ...this.#rotation(rope), eps, scale, softcap };
+    const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;
     const out = this.#query(heads * headDim);
-    this.#push({ kind, ...shape, qNorm: this.#headGain(qNorm, headDim), x: this.#single(node), out });
+    this.#push({ kind, call, ...shape, qNorm: this.#headGain(qNorm, headDim), slopes, x: this.#single(node), out });
+    this.#sentQ.set(call, out);
   }
 
   #sendKV(node: Node & { kind: 'sendKV' }): void {
-    const { kind, layer, heads, kvHeads, headDim, rope, kNorm, eps } = node;
+    const { kind, call, layer, heads, kvHeads, headDim, rope, kNorm, eps } = node;
     const shape = { layer, heads, kvHeads, headDim, ...this.#rotation(rope), eps };
     const out = this.#query(2 * kvHeads * headDim);
-    this.#push({ kind, ...shape, kNorm: this.#headGain(kNorm, headDim), x: this.#single(node), out });
+    this.#push({ kind, call, ...shape, kNorm: this.#headGain(kNorm, headDim), x: this.#single(node), out });
+    this.#sentKv.set(call, out);
+  }
+
+  #waitPartial({ kind, call, layer, heads, kvHeads, headDim, out }: Node & { kind: 'waitPartial' }): void {
+    const shape = { layer, heads, kvHeads, headDim };
+    const [q, kv] = [this.#sentQ.get(call), this.#sentKv.get(call)];
+    const sent = q === undefined || kv === undefined ? undefined : { q, kv };
+    this.#push({ kind, call, ...shape, sent, out: this.#define(out, kind) });
   }
 
   #query(columns: number): BufferId {

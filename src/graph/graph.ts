@@ -82,15 +82,22 @@ export type Node =
   /** `x` concatenated begins with q, which leaves for the attention workers, normalised and rotated. */
   | ({
       readonly kind: 'sendQ';
+      /** Number of the attention within the model, from 0; the same in its `sendKV` and `waitPartial`. */
+      readonly call: number;
       readonly layer: LayerRef;
       readonly rope: RopeSpec | undefined;
       readonly qNorm: GainRef | undefined;
       readonly eps: number;
+      /** Of the attention's scores, like the next two. */
+      readonly scale: number;
+      readonly softcap: number | undefined;
+      readonly alibi: boolean;
       readonly x: readonly TensorId[];
     } & HeadShape)
   /** `x` concatenated ends with k | v, which leave for the attention workers, k normalised and rotated. */
   | ({
       readonly kind: 'sendKV';
+      readonly call: number;
       readonly layer: LayerRef;
       readonly rope: RopeSpec | undefined;
       readonly kNorm: GainRef | undefined;
@@ -98,7 +105,12 @@ export type Node =
       readonly x: readonly TensorId[];
     } & HeadShape)
   /** The layer's attention of every row, as the attention workers return it. */
-  | ({ readonly kind: 'waitPartial'; readonly layer: LayerRef; readonly out: TensorId } & HeadShape);
+  | ({
+      readonly kind: 'waitPartial';
+      readonly call: number;
+      readonly layer: LayerRef;
+      readonly out: TensorId;
+    } & HeadShape);
 
 export type AttentionNode = Node & { readonly kind: 'attention' };
 

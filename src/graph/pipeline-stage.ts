@@ -139,8 +139,11 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
     case 'rowsReady':
       return { ...op, x: rename(op.x) };
     case 'waitRows':
-    case 'waitPartial':
       return { ...op, out: rename(op.out) };
+    case 'waitPartial': {
+      const sent = op.sent && { q: rename(op.sent.q), kv: rename(op.sent.kv) };
+      return { ...op, sent, out: rename(op.out) };
+    }
     case 'layerReady':
     case 'waitLayer':
       return op;

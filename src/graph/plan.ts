@@ -23,8 +23,9 @@ export function opReads(op: Op): readonly BufferId[] {
     case 'sendKV':
       return [op.x];
     case 'waitRows':
-    case 'waitPartial':
       return [op.out];
+    case 'waitPartial':
+      return op.sent === undefined ? [op.out] : [op.sent.q, op.sent.kv];
     case 'attention':
       return [op.q];
     case 'add':

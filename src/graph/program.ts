@@ -146,15 +146,22 @@ export type Op =
   | { readonly kind: 'gather'; readonly x: BufferId; readonly out: BufferId }
   /**
    * On a model worker: the first heads * headDim columns of x (f32) are q. Normalised and rotated per head like `qkv`,
-   * its rows go to `out` (query, rounded to the KV type) and from there to the attention workers of the layer.
+   * its rows go to `out` (query, rounded to the KV type) and from there to the attention workers, each the heads of its
+   * KV heads. They compute attention over keys of earlier ranges at once. The scores are those of `attention`.
    */
   | ({
       readonly kind: 'sendQ';
+      /** Number of the attention call within the program, from 0; the same in its `sendKV` and `waitPartial`. */
+      readonly call: number;
       readonly layer: LayerRef;
       readonly rope: VectorId | undefined;
       readonly rotaryDim: number;
       readonly qNorm: VectorId | undefined;
       readonly eps: number;
+      readonly scale: number;
+      readonly softcap: number | undefined;
+      /** (heads) */
+      readonly slopes: VectorId | undefined;
       readonly x: BufferId;
       readonly out: BufferId;
     } & HeadShape)
@@ -164,6 +171,7 @@ export type Op =
    */
   | ({
       readonly kind: 'sendKV';
+      readonly call: number;
       readonly layer: LayerRef;
       readonly rope: VectorId | undefined;
       readonly rotaryDim: number;
@@ -174,9 +182,16 @@ export type Op =
     } & HeadShape)
   /**
    * On a model worker: waits for the attention of every row (tokens, heads * headDim) from the attention workers of the
-   * layer. Without attention workers `out` keeps what was written to it.
+   * layer. `sent` are the rows of its `sendQ` and `sendKV`; undefined: another program sent them, and `out` is written
+   * before the step.
    */
-  | ({ readonly kind: 'waitPartial'; readonly layer: LayerRef; readonly out: BufferId } & HeadShape);
+  | ({
+      readonly kind: 'waitPartial';
+      readonly call: number;
+      readonly layer: LayerRef;
+      readonly sent: { readonly q: BufferId; readonly kv: BufferId } | undefined;
+      readonly out: BufferId;
+    } & HeadShape);
 
 export interface Program {
   readonly buffers: readonly BufferSpec[];

@@ -32,12 +32,12 @@ export interface ModelSlice {
 export function slice(graph: Graph): readonly ModelSlice[] {
   const slices: ModelSlice[] = [];
   let rest: Remainder = { nodes: graph.nodes, inputs: [] };
-  for (const attention of graph.nodes.filter(isAttention)) {
+  for (const [call, attention] of graph.nodes.filter(isAttention).entries()) {
     const { nodes, carried, after } = cutAt(graph, rest, attention);
     slices.push({
       graph: {
         ...graph,
-        nodes: inSendingOrder(graph, nodes, attention),
+        nodes: inSendingOrder(graph, nodes, attention, call),
         inputs: rest.inputs,
         outputs: carried,
         logits: undefined,
@@ -46,7 +46,7 @@ export function slice(graph: Graph): readonly ModelSlice[] {
       attention,
       carriedBytesPerToken: carried.reduce((sum, tensor) => sum + bytesPerToken(graph, tensor), 0),
     });
-    rest = { nodes: [waitPartial(attention), ...after], inputs: carried };
+    rest = { nodes: [waitPartial(attention, call), ...after], inputs: carried };
   }
   const last: Graph = { ...graph, ...rest, groups: [] };
   return [...slices, { graph: last, attention: undefined, carriedBytesPerToken: 0 }];
@@ -54,7 +54,7 @@ export function slice(graph: Graph): readonly ModelSlice[] {
 
 /** The graph of a whole model for a model worker: all slices in one linear order, with the ops that send and wait. */
 export function modelWorkerGraph(graph: Graph): Graph {
-  return { ...graph, nodes: slice(graph).flatMap((each) => each.graph.nodes), groups: [] };
+  return { ...graph, nodes: slice(graph).flatMap((each) => each.graph.nodes) };
 }
 
 /** Bytes of a carried tensor, which is float32. */
@@ -125,15 +125,20 @@ function cutAt(graph: Graph, { nodes: remaining, inputs }: Remainder, attention:
 }
 
 /** The Q projection and its inputs, `sendQ`, the other nodes, `sendKV`; each part in the order of the model. */
-function inSendingOrder(graph: Graph, nodes: readonly Node[], attention: AttentionNode): readonly Node[] {
-  const { layer, heads, kvHeads, headDim, rope, qNorm, kNorm, eps, x } = attention;
-  const shape = { layer, heads, kvHeads, headDim, rope, eps };
+function inSendingOrder(
+  graph: Graph,
+  nodes: readonly Node[],
+  attention: AttentionNode,
+  call: number,
+): readonly Node[] {
+  const { layer, heads, kvHeads, headDim, rope, qNorm, kNorm, eps, scale, softcap, alibi, x } = attention;
+  const shape = { call, layer, heads, kvHeads, headDim, rope, eps };
   const q = leading(graph, x, heads * headDim);
   const kv = leading(graph, x.toReversed(), 2 * kvHeads * headDim).toReversed();
   const early = ancestors(nodes, q);
   return [
     ...nodes.filter((node) => early.has(node)),
-    { kind: 'sendQ', ...shape, qNorm, x: q },
+    { kind: 'sendQ', ...shape, qNorm, scale, softcap, alibi, x: q },
     ...nodes.filter((node) => !early.has(node)),
     { kind: 'sendKV', ...shape, kNorm, x: kv },
   ];
@@ -165,6 +170,6 @@ function isAttention(node: Node): node is AttentionNode {
   return node.kind === 'attention';
 }
 
-function waitPartial({ layer, heads, kvHeads, headDim, out }: AttentionNode): Node {
-  return { kind: 'waitPartial', layer, heads, kvHeads, headDim, out };
+function waitPartial({ layer, heads, kvHeads, headDim, out }: AttentionNode, call: number): Node {
+  return { kind: 'waitPartial', call, layer, heads, kvHeads, headDim, out };
 }

@@ -22,6 +22,8 @@ export interface KvPoolSpec {
   readonly kvHeads: number;
   readonly headDim: number;
   readonly type: KvType;
+  /** True: the pages lie at attention workers, and the pool has no memory of its own. */
+  readonly atWorkers?: boolean;
 }
 
 /** Handles are integers, valid in every thread of the process until freed. */

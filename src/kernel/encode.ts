@@ -6,7 +6,7 @@ import { assertNever } from '../util/assert-never.ts';
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 5;
+export const encodingVersion = 6;
 
 const opCodes = {
   embed: 0,
@@ -25,10 +25,10 @@ const opCodes = {
   waitLayer: 13,
   rowsReady: 14,
   waitRows: 15,
-} as const satisfies Record<Exclude<Op['kind'], ModelWorkerOp>, number>;
-/** The native kernels do not have these ops yet. */
-type ModelWorkerOp = 'sendQ' | 'sendKV' | 'waitPartial';
-
+  sendQ: 16,
+  sendKV: 17,
+  waitPartial: 18,
+} as const satisfies Record<Op['kind'], number>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
 
@@ -73,8 +73,6 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   });
   const floats: number[] = [];
   for (const op of program.ops) {
-    if (op.kind === 'sendQ' || op.kind === 'sendKV' || op.kind === 'waitPartial')
-      throw new Error(`Cannot run the program: the native kernels have no op ${op.kind}`);
     const encoded = encodeOp(op);
     ints.push(opCodes[op.kind], ...encoded.ints);
     floats.push(...encoded.floats);
@@ -82,10 +80,7 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   return { ints: Int32Array.from(ints), floats: Float64Array.from(floats) };
 }
 
-function encodeOp(op: Exclude<Op, { readonly kind: ModelWorkerOp }>): {
-  readonly ints: readonly number[];
-  readonly floats: readonly number[];
-} {
+function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: readonly number[] } {
   switch (op.kind) {
     case 'embed': {
       const positions = [op.positions?.offset ?? 0, op.positions?.table ?? absent];
@@ -118,6 +113,18 @@ function encodeOp(op: Exclude<Op, { readonly kind: ModelWorkerOp }>): {
     case 'qkv': {
       const norms = [op.qNorm ?? absent, op.kNorm ?? absent];
       return { ints: [...pagedLayer(op), op.rope ?? absent, op.rotaryDim, ...norms, op.x, op.out], floats: [op.eps] };
+    }
+    case 'sendQ': {
+      const ints = [op.call, ...pagedLayer(op), op.rope ?? absent, op.rotaryDim, op.qNorm ?? absent, op.x, op.out];
+      return { ints: [...ints, op.slopes ?? absent], floats: [op.eps, op.scale, op.softcap ?? 0] };
+    }
+    case 'sendKV': {
+      const rotation = [op.rope ?? absent, op.rotaryDim, op.kNorm ?? absent];
+      return { ints: [op.call, ...pagedLayer(op), ...rotation, op.x, op.out], floats: [op.eps] };
+    }
+    case 'waitPartial': {
+      const sent = [op.sent?.q ?? absent, op.sent?.kv ?? absent];
+      return { ints: [op.call, ...pagedLayer(op), ...sent, op.out], floats: [] };
     }
     case 'attention': {
       const stats = [op.stats?.max ?? absent, op.stats?.sum ?? absent];
@@ -168,10 +175,9 @@ function bufferLifetimes(program: Program): readonly BufferLifetime[] {
 function queryHeads(program: Program): ReadonlyMap<BufferId, { readonly heads: number; readonly headDim: number }> {
   const heads = new Map<BufferId, { heads: number; headDim: number }>();
   for (const op of program.ops) {
-    const query = op.kind === 'qkv' ? op.out : op.kind === 'attention' ? op.q : undefined;
-    if (query !== undefined && (op.kind === 'qkv' || op.kind === 'attention')) {
-      heads.set(query, { heads: op.heads, headDim: op.headDim });
-    }
+    if (op.kind === 'qkv' || op.kind === 'sendQ') heads.set(op.out, { heads: op.heads, headDim: op.headDim });
+    if (op.kind === 'attention') heads.set(op.q, { heads: op.heads, headDim: op.headDim });
+    if (op.kind === 'sendKV') heads.set(op.out, { heads: 2 * op.kvHeads, headDim: op.headDim });
   }
   return heads;
 }

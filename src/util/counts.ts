@@ -44,6 +44,37 @@ export interface RemoteCounts {
   readonly waitSeconds: number;
 }
 
+/** Work of an attention worker for model workers. */
+export interface AttentionWorkerCounts {
+  readonly steps: number;
+  /** Attention of one layer in one step. */
+  readonly calls: number;
+  /** Query rows of all calls. */
+  readonly rows: number;
+  /** Compute time before K and V of the step arrived, and after. */
+  readonly earlySeconds: number;
+  readonly lateSeconds: number;
+  /** Time between the frames of a step. */
+  readonly idleSeconds: number;
+  /** Block lists, query rows, K and V received; results sent. */
+  readonly bytesIn: number;
+  readonly bytesOut: number;
+  /** Connections closed because of an invalid frame. */
+  readonly invalid: number;
+}
+
+/** A model worker's traffic with one attention worker. */
+export interface WorkerLinkCounts {
+  readonly calls: number;
+  readonly bytesOut: number;
+  readonly bytesIn: number;
+  /** Time that steps waited for results after their own part. */
+  readonly waitSeconds: number;
+  /** Compute time of the attention worker for this model worker, before K and V of a step arrived and after. */
+  readonly earlySeconds: number;
+  readonly lateSeconds: number;
+}
+
 /** Transfers of an SSD block store. */
 export interface StoreCounts {
   readonly readBytes: number;

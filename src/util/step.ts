@@ -150,6 +150,11 @@ export interface Step {
    * Pages for the output activations of a program that ends before the logits; undefined: in its output buffer only.
    */
   readonly rowsOut?: RowPages | undefined;
+  /**
+   * Handles of links to the attention workers, in the order of their KV heads: each has an equal shard of them. For
+   * programs that leave attention to attention workers, and only these. If one fails, all sequences of the step do.
+   */
+  readonly attentionWorkers?: Int32Array | undefined;
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;

@@ -32,7 +32,7 @@ afterEach(() => {
 
 /** A store over a pool of its own, block by block. */
 class Bench {
-  readonly pool = native?.createPool(native.createBackend(0, 1), 1, 2, 4, 64) ?? 0;
+  readonly pool = native?.createPool(native.createBackend(0, 1), 1, 2, 4, 64, 0) ?? 0;
   readonly store: NativeBlockStore;
   #wake: () => void = () => {};
   #jobs = 0;
@@ -170,7 +170,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
   });
 
   it('are refused where the disk has no room for them, and none of it is taken', () => {
-    const pool = native?.createPool(native.createBackend(0, 1), 1, 64, 512, 4) ?? 0;
+    const pool = native?.createPool(native.createBackend(0, 1), 1, 64, 512, 4, 0) ?? 0;
     const path = join(folder, 'instance-0');
     const tooMany = { pool, pagesOfBlock, path, slots: 2 ** 20, identity };
     expect(() => new NativeBlockStore(tooMany, () => {})).toThrow(/ bytes are needed, \d+ are free: No space left/);

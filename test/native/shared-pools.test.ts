@@ -24,7 +24,7 @@ process.exit(0);
 describe.skipIf(native === undefined)('shared KV pools', () => {
   it.skipIf(process.platform === 'win32')('are one memory for two processes', () => {
     if (native === undefined) return;
-    const pool = native.createPool(native.createBackend(0, 1), 1, 2, 4, 8);
+    const pool = native.createPool(native.createBackend(0, 1), 1, 2, 4, 8, 0);
     const values = Float32Array.from({ length: native.pageValues(pool) }, (_, i) => i + 1);
     native.writePage(pool, 3, values);
     const addon = join(import.meta.dirname, '../../build/kvasir.node');

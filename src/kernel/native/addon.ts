@@ -2,7 +2,14 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import type { RemoteAttentionCounts, RemoteCounts, SentPages, StoreCounts } from '../../util/counts.ts';
+import type {
+  AttentionWorkerCounts,
+  RemoteAttentionCounts,
+  RemoteCounts,
+  SentPages,
+  StoreCounts,
+  WorkerLinkCounts,
+} from '../../util/counts.ts';
 import { encodingVersion } from '../encode.ts';
 
 /** The functions that native/addon/ binds. Handles are integers, valid in every thread of the process. */
@@ -22,7 +29,14 @@ export interface NativeModule {
   freeLinear(linear: number): void;
   createVector(values: Float32Array): number;
   freeVector(vector: number): void;
-  createPool(backend: number, kvType: number, kvHeads: number, headDim: number, pages: number): number;
+  createPool(
+    backend: number,
+    kvType: number,
+    kvHeads: number,
+    headDim: number,
+    pages: number,
+    atWorkers: number,
+  ): number;
   /** Opens the pool of another process of the same user by its name there. */
   openPool(backend: number, name: string): number;
   poolName(pool: number): string;
@@ -121,6 +135,24 @@ export interface NativeModule {
   /** Counts of one loan's queries; times are 0. */
   remoteAttentionLoanCounts(server: number, loan: number): RemoteAttentionCounts;
   remoteCounts(backend: number): RemoteCounts;
+  /** `host` and `port` to listen at; 32 bytes of key. */
+  createAttentionWorker(
+    ...worker: readonly [backend: number, pool: number, host: string, port: number, transport: number, key: Uint8Array]
+  ): number;
+  attentionWorkerPort(worker: number): number;
+  attentionWorkerCounts(worker: number): AttentionWorkerCounts;
+  freeAttentionWorker(worker: number): void;
+  /** Connects to the attention worker at the address. */
+  openWorkerLink(
+    ...link: readonly [
+      ...[backend: number, kvType: number, kvHeads: number, headDim: number],
+      ...[host: string, port: number, transport: number, key: Uint8Array, deadlineMs: number],
+    ]
+  ): number;
+  workerLinkPages(link: number): number;
+  workerLinkBroken(link: number): boolean;
+  workerLinkCounts(link: number): WorkerLinkCounts;
+  closeWorkerLink(link: number): void;
   createProgram(
     backend: number,
     ints: Int32Array,

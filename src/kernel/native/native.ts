@@ -40,7 +40,7 @@ export function availableIsas(native: NativeModule): readonly NativeIsa[] {
 /**
  * @throws if the kernels are not compiled, or this machine lacks the instruction set: the message lists those it has
  */
-export function createNativeBackend(options: NativeOptions): Backend {
+export function createNativeBackend(options: NativeOptions): NativeBackend {
   const native = loadNative();
   if (native === undefined) throw new Error('Cannot create the native backend: the kernels are not compiled');
   return new NativeBackend(native, chooseIsa(native, options.isa), options.threads);
@@ -62,79 +62,87 @@ export function chooseIsa(native: NativeModule, requested?: NativeIsa): NativeIs
   return isa;
 }
 
-class NativeBackend implements Backend {
+export class NativeBackend implements Backend {
   readonly isa: NativeIsa;
   readonly threads: number;
-  readonly #native: NativeModule;
-  readonly #handle: number;
+  /** The compiled kernels, and this backend's handle there. */
+  readonly native: NativeModule;
+  readonly handle: number;
   readonly #programs = new Set<ProgramHandle>();
 
   constructor(native: NativeModule, isa: NativeIsa, threads: number) {
-    this.#native = native;
+    this.native = native;
     this.isa = isa;
     this.threads = threads;
-    this.#handle = native.createBackend(nativeIsas.indexOf(isa), threads);
+    this.handle = native.createBackend(nativeIsas.indexOf(isa), threads);
   }
 
   createLinear(spec: LinearSpec): LinearHandle {
     const types = Int32Array.from(spec.segments, (segment) => weightTypeCodes[segment.type]);
     const rows = Int32Array.from(spec.segments, (segment) => segment.rows);
-    return this.#native.createLinear(this.#handle, spec.columns, types, rows, inputFormCodes[spec.inputs]);
+    return this.native.createLinear(this.handle, spec.columns, types, rows, inputFormCodes[spec.inputs]);
   }
 
   packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
-    this.#native.packRows(linear, segment, firstRow, rows, bytes);
+    this.native.packRows(linear, segment, firstRow, rows, bytes);
   }
 
   linearBytes(linear: LinearHandle): number {
-    return this.#native.linearBytes(linear);
+    return this.native.linearBytes(linear);
   }
 
   createVector(values: Float32Array): VectorHandle {
-    return this.#native.createVector(values);
+    return this.native.createVector(values);
   }
 
   createKvPool(spec: KvPoolSpec): KvPoolHandle {
     const { kvHeads, headDim, pages } = spec;
-    return this.#native.createPool(this.#handle, kvTypeCodes[spec.type], kvHeads, headDim, pages);
+    return this.native.createPool(
+      this.handle,
+      kvTypeCodes[spec.type],
+      kvHeads,
+      headDim,
+      pages,
+      Number(spec.atWorkers === true),
+    );
   }
 
   readPage(pool: KvPoolHandle, page: number): Float32Array {
-    const values = new Float32Array(this.#native.pageValues(pool));
-    this.#native.readPage(pool, page, values);
+    const values = new Float32Array(this.native.pageValues(pool));
+    this.native.readPage(pool, page, values);
     return values;
   }
 
   writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
-    this.#native.writePage(pool, page, values);
+    this.native.writePage(pool, page, values);
   }
 
   createRemoteAttentionServer(pool: KvPoolHandle): RemoteAttentionHandle {
-    return this.#native.createRemoteAttentionServer(this.#handle, pool);
+    return this.native.createRemoteAttentionServer(this.handle, pool);
   }
 
   lendBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
-    this.#native.lendBlocks(server, loan, blocks, pages);
+    this.native.lendBlocks(server, loan, blocks, pages);
   }
 
   takeBackBlocks(server: RemoteAttentionHandle, loan: number, blocks: Int32Array): void {
-    this.#native.takeBackBlocks(server, loan, blocks);
+    this.native.takeBackBlocks(server, loan, blocks);
   }
 
   setRemoteAttentionShare(server: RemoteAttentionHandle, thousandths: number): void {
-    this.#native.setRemoteAttentionShare(server, thousandths);
+    this.native.setRemoteAttentionShare(server, thousandths);
   }
 
   remoteAttentionCounts(server: RemoteAttentionHandle): RemoteAttentionCounts {
-    return this.#native.remoteAttentionServerCounts(server);
+    return this.native.remoteAttentionServerCounts(server);
   }
 
   freeRemoteAttentionServer(server: RemoteAttentionHandle): void {
-    this.#native.freeRemoteAttention(server);
+    this.native.freeRemoteAttention(server);
   }
 
   remoteCounts(): RemoteCounts {
-    return this.#native.remoteCounts(this.#handle);
+    return this.native.remoteCounts(this.handle);
   }
 
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
@@ -142,7 +150,7 @@ class NativeBackend implements Backend {
     const linears = Int32Array.from(bindings.linears);
     const vectors = Int32Array.from(bindings.vectors);
     const waitMs = bindings.remoteWaitMs ?? remoteWaitMs;
-    const handle = this.#native.createProgram(this.#handle, ints, floats, linears, vectors, waitMs);
+    const handle = this.native.createProgram(this.handle, ints, floats, linears, vectors, waitMs);
     this.#programs.add(handle);
     return handle;
   }
@@ -150,41 +158,41 @@ class NativeBackend implements Backend {
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
     const result = createResult(step.logitRows.length);
     const flags = unansweredFlags(step);
-    const done = this.#native.run(program, pool, abort, ...stepArguments(step, result, flags));
+    const done = this.native.run(program, pool, abort, ...stepArguments(step, result, flags));
     return done ? { kind: 'done', result: withUnanswered(result, flags) } : { kind: 'aborted' };
   }
 
   readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
-    const values = new Float32Array(rows * this.#native.bufferColumns(program, buffer));
-    this.#native.readBuffer(program, buffer, rows, values);
+    const values = new Float32Array(rows * this.native.bufferColumns(program, buffer));
+    this.native.readBuffer(program, buffer, rows, values);
     return values;
   }
 
   writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void {
-    this.#native.writeBuffer(program, buffer, rows, values);
+    this.native.writeBuffer(program, buffer, rows, values);
   }
 
   freeLinear(linear: LinearHandle): void {
-    this.#native.freeLinear(linear);
+    this.native.freeLinear(linear);
   }
 
   freeVector(vector: VectorHandle): void {
-    this.#native.freeVector(vector);
+    this.native.freeVector(vector);
   }
 
   freeKvPool(pool: KvPoolHandle): void {
-    this.#native.freePool(pool);
+    this.native.freePool(pool);
   }
 
   freeProgram(program: ProgramHandle): void {
-    this.#native.freeProgram(program);
+    this.native.freeProgram(program);
     this.#programs.delete(program);
   }
 
   /** Frees the programs of this backend first, because a program keeps the threads. */
   close(): void {
-    for (const program of this.#programs) this.#native.freeProgram(program);
+    for (const program of this.#programs) this.native.freeProgram(program);
     this.#programs.clear();
-    this.#native.freeBackend(this.#handle);
+    this.native.freeBackend(this.handle);
   }
 }

@@ -39,15 +39,18 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   pushPages(list, rowsIn);
   if (rowsIn !== undefined) list.push(rowsIn.arrivals, rowsIn.withinMs);
   pushPages(list, rowsOut);
+  list.push(step.attentionWorkers ?? noWorkers);
   return list;
 }
 
 const none = new Uint8Array(0);
+const noWorkers = new Int32Array(0);
 const nothing: readonly ArrivingKeys[] = [];
 
 /** One flag for each sequence; empty if every sequence has all its keys and rows. */
 export function unansweredFlags(step: Step): Uint8Array {
-  const canFail = step.remote.length + (step.arriving?.length ?? 0) > 0 || step.rowsIn !== undefined;
+  const waitsFor = step.remote.length + (step.arriving?.length ?? 0) + (step.attentionWorkers?.length ?? 0);
+  const canFail = waitsFor > 0 || step.rowsIn !== undefined;
   return canFail ? new Uint8Array(step.rowStart.length - 1) : none;
 }
 

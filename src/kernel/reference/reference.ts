@@ -255,8 +255,11 @@ function runOp(op: Op, state: StepState): void {
     case 'waitLayer':
     case 'waitRows':
     case 'rowsReady':
-    case 'waitPartial':
       // Pages of the reference backend never move between threads: there is nothing to wait for.
+      break;
+    case 'waitPartial':
+      // The caller has written the attention of rows that another program sent.
+      if (op.sent !== undefined) throw new Error('Cannot run the step: attention workers need the native kernels');
       break;
     case 'qkv':
     case 'attention':

@@ -1,0 +1,97 @@
+// Attention workers, which hold keys and values and no weights, and a model worker's links to them (Lamina, section 4).
+import { createHash } from 'node:crypto';
+import type { AttentionWorkerCounts, WorkerLinkCounts } from '../../util/counts.ts';
+import type { KvPoolHandle, KvPoolSpec } from '../backend.ts';
+import { kvTypeCodes } from '../codes.ts';
+import type { NativeModule, Transport } from './addon.ts';
+import { transportCodes } from './addon.ts';
+import type { NativeBackend } from './native.ts';
+
+export interface AttentionWorkerOptions {
+  /** Its threads compute the attention; nothing else may run on them. */
+  readonly backend: NativeBackend;
+  /** Pages of the shard: `kvHeads` are those of the shard alone. */
+  readonly pool: KvPoolHandle;
+  /** The address to listen at. */
+  readonly host: string;
+  /** 0 or undefined: a free port. */
+  readonly port?: number | undefined;
+  /** The secret of the cluster; model workers without it are refused. */
+  readonly token: string;
+  readonly transport?: Transport | undefined;
+}
+
+/** Serves the steps of model workers over one shard of the KV heads. */
+export class AttentionWorker {
+  /** Host and port for `WorkerLink`. */
+  readonly address: string;
+  readonly #native: NativeModule;
+  readonly #handle: number;
+
+  /** @throws if it cannot listen at the address */
+  constructor({ backend, pool, host, port = 0, token, transport = 'auto' }: AttentionWorkerOptions) {
+    this.#native = backend.native;
+    const address = [host, port, transportCodes[transport], keyOf(token)] as const;
+    this.#handle = this.#native.createAttentionWorker(backend.handle, pool, ...address);
+    this.address = `${host}:${this.#native.attentionWorkerPort(this.#handle)}`;
+  }
+
+  get counts(): AttentionWorkerCounts {
+    return this.#native.attentionWorkerCounts(this.#handle);
+  }
+
+  /** Closes its connections, after running calls have ended. */
+  close(): void {
+    this.#native.freeAttentionWorker(this.#handle);
+  }
+}
+
+export interface WorkerLinkOptions {
+  readonly backend: NativeBackend;
+  /** Form of the attention worker's pages. */
+  readonly shard: Pick<KvPoolSpec, 'type' | 'kvHeads' | 'headDim'>;
+  /** Host and port of the attention worker. */
+  readonly address: string;
+  readonly token: string;
+  readonly transport?: Transport | undefined;
+  /** A result that takes longer breaks the link; 20,000 by default. */
+  readonly deadlineMs?: number | undefined;
+}
+
+/** A model worker's connection to one attention worker, for `Step.attentionWorkers`. */
+export class WorkerLink {
+  /** Valid in every thread of the process until `close`. */
+  readonly handle: number;
+  /** Pages of the attention worker. */
+  readonly pages: number;
+  readonly #native: NativeModule;
+
+  /** @throws if the attention worker does not answer, has another token, other pages or another instruction set */
+  constructor({ backend, shard, address, token, transport = 'auto', deadlineMs = 20_000 }: WorkerLinkOptions) {
+    this.#native = backend.native;
+    const cut = address.lastIndexOf(':');
+    this.handle = this.#native.openWorkerLink(
+      ...[backend.handle, kvTypeCodes[shard.type], shard.kvHeads, shard.headDim],
+      ...([address.slice(0, cut), Number(address.slice(cut + 1)), transportCodes[transport]] as const),
+      ...([keyOf(token), deadlineMs] as const),
+    );
+    this.pages = this.#native.workerLinkPages(this.handle);
+  }
+
+  /** A broken link stays broken: open another. */
+  get isBroken(): boolean {
+    return this.#native.workerLinkBroken(this.handle);
+  }
+
+  get counts(): WorkerLinkCounts {
+    return this.#native.workerLinkCounts(this.handle);
+  }
+
+  close(): void {
+    this.#native.closeWorkerLink(this.handle);
+  }
+}
+
+function keyOf(token: string): Uint8Array {
+  return Uint8Array.from(createHash('sha256').update('kvasir attention workers 1\0').update(token).digest());
+}

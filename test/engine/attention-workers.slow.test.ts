@@ -1,0 +1,222 @@
+// A model worker and its attention workers: in every form and on every instruction set, the logits equal those of one
+// instance bit for bit, for prefill in chunks, decode and batches of both.
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Engine } from '../../src/engine/engine.ts';
+import type { WeightsForm } from '../../src/engine/forms.ts';
+import { freeModel, type LoadedModel, loadModel } from '../../src/engine/load-model.ts';
+import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
+import type { InputForm } from '../../src/graph/program.ts';
+import type { KvPoolHandle, KvPoolSpec, StepOutcome } from '../../src/kernel/backend.ts';
+import type { Transport } from '../../src/kernel/native/addon.ts';
+import { AttentionWorker, WorkerLink } from '../../src/kernel/native/attention-workers.ts';
+import { createNativeBackend, type NativeBackend, type NativeIsa } from '../../src/kernel/native/native.ts';
+import { nativeBackends } from './backends.ts';
+import { familySpecs, ModelFolder, oddSpec } from './models.ts';
+import { bitRows, blocksFor, someTokens } from './play.ts';
+
+const folder = new ModelFolder();
+afterAll(() => folder.remove());
+
+const blocksMost = 80;
+const token = 'a secret';
+
+/** A worker with threads and pages of its own, and the model worker's link to it. */
+class Worker {
+  readonly #backend: NativeBackend;
+  readonly #modelBackend: NativeBackend;
+  readonly #shard: Pick<KvPoolSpec, 'type' | 'kvHeads' | 'headDim'>;
+  readonly #pages: number;
+  readonly #transport: Transport;
+  #pool: KvPoolHandle;
+  worker: AttentionWorker;
+  link: WorkerLink;
+
+  constructor(model: LoadedModel, modelBackend: NativeBackend, workers: number, pages: number, transport: Transport) {
+    this.#backend = createNativeBackend({ threads: 2, isa: modelBackend.isa });
+    this.#modelBackend = modelBackend;
+    this.#shard = { type: model.kv.type, kvHeads: model.kv.kvHeads / workers, headDim: model.kv.headDim };
+    this.#pages = pages;
+    this.#transport = transport;
+    this.#pool = this.#createPool();
+    this.worker = this.#createWorker();
+    this.link = this.#createLink();
+  }
+
+  /** Ends the worker and loses its pages. */
+  end(): void {
+    this.worker.close();
+    this.#backend.freeKvPool(this.#pool);
+  }
+
+  /** Begins a new worker after `end`. */
+  begin(): void {
+    this.link.close();
+    this.#pool = this.#createPool();
+    this.worker = this.#createWorker();
+    this.link = this.#createLink();
+  }
+
+  close(): void {
+    this.link.close();
+    this.end();
+    this.#backend.close();
+  }
+
+  #createPool(): KvPoolHandle {
+    return this.#backend.createKvPool({ ...this.#shard, pages: this.#pages });
+  }
+
+  #createWorker(): AttentionWorker {
+    const options = { host: '127.0.0.1', token, transport: this.#transport };
+    return new AttentionWorker({ backend: this.#backend, pool: this.#pool, ...options });
+  }
+
+  #createLink(): WorkerLink {
+    const options = { address: this.worker.address, token, transport: this.#transport };
+    return new WorkerLink({ backend: this.#modelBackend, shard: this.#shard, ...options });
+  }
+}
+
+class Cluster {
+  readonly #backend: NativeBackend;
+  readonly #model: LoadedModel;
+  readonly workers: readonly Worker[];
+  readonly engine: Engine;
+
+  constructor(path: string, isa: NativeIsa, forms: Forms, workers: number, transport: Transport = 'auto') {
+    this.#backend = createNativeBackend({ threads: 2, isa });
+    this.#model = loadModel({
+      model: path,
+      backend: this.#backend,
+      ...forms,
+      attention: workers > 0 ? 'workers' : 'pages',
+    });
+    const pages = blocksMost * this.#model.kv.groups.reduce((sum, { layers }) => sum + layers, 0);
+    this.workers = Array.from(
+      { length: workers },
+      () => new Worker(this.#model, this.#backend, workers, pages, transport),
+    );
+    const options = { model: this.#model, backend: this.#backend, tokensMax: 800, logitRowsMax: 8 };
+    const kvBytes = pages * this.#model.kv.pageBytes;
+    this.engine = new Engine({ ...options, kvBytes, ...(workers > 0 ? { pagesAtWorkers: pages } : {}) });
+  }
+
+  run(sequences: readonly PlainSequence[], abort = new Int32Array(1)): StepOutcome {
+    const attentionWorkers = Int32Array.from(this.workers, ({ link }) => link.handle);
+    const step = groupedStep(sequences, plainPages(blocksMost, this.#model.kv.groups));
+    return this.engine.run({ ...step, ...(attentionWorkers.length > 0 ? { attentionWorkers } : {}) }, abort);
+  }
+
+  rows(sequences: readonly PlainSequence[]): Uint32Array[] {
+    const outcome = this.run(sequences);
+    if (outcome.kind !== 'done') throw new Error('the step was aborted');
+    expect(outcome.result.unanswered).toEqual(new Int32Array(0));
+    const { length } = outcome.result.tokens;
+    return bitRows(this.engine.readLogits(length), length);
+  }
+
+  close(): void {
+    this.engine.close();
+    for (const worker of this.workers) worker.close();
+    freeModel(this.#model, this.#backend);
+    this.#backend.close();
+  }
+}
+
+interface Forms {
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+}
+const forms: readonly Forms[] = [
+  { weights: 'f32', inputs: 'f32' },
+  { weights: 'bf16', inputs: 'bf16' },
+  { weights: 'q4', inputs: 'int8' },
+];
+
+/** A long sequence in chunks beside a short one that decodes: the bits of every row of logits. */
+function play(cluster: Cluster, vocabulary: number, tokens: number): Uint32Array[] {
+  const [long, short] = [someTokens(tokens, vocabulary, 4), someTokens(60, vocabulary, 9)];
+  const [longBlocks, shortBlocks] = [blocksFor(tokens, 3), blocksFor(60, 0)];
+  const all: Uint32Array[] = [];
+  const sizes = [Math.floor(tokens * 0.4), 100, 37, 1, 1, Math.floor(tokens * 0.3), 1];
+  let start = 0;
+  for (const [step, size] of sizes.entries()) {
+    const beside = { tokens: short.slice(step, step + 1), start: step, blocks: shortBlocks, logits: 'last' } as const;
+    const chunk = { tokens: long.slice(start, start + size), start, blocks: longBlocks, logits: 'last' } as const;
+    all.push(...cluster.rows([beside, chunk]));
+    start += size;
+  }
+  return all;
+}
+
+const specs = [oddSpec, ...familySpecs];
+for (const { name } of nativeBackends) {
+  const isa = name as NativeIsa;
+  // The families differ in what surrounds attention: one instruction set shows it.
+  const some = name === nativeBackends.at(-1)?.name ? specs : [oddSpec];
+  for (const spec of some) {
+    test.each(forms)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs`, (form) => {
+      const path = folder.huggingFace(spec, 'f32');
+      const tokens = Math.min(1_700, spec.maxPositions);
+      const bitsOf = (workers: number, transport?: Transport) => {
+        const cluster = new Cluster(path, isa, form, workers, transport);
+        try {
+          return play(cluster, spec.vocabSize, tokens);
+        } finally {
+          cluster.close();
+        }
+      };
+      const expected = bitsOf(0);
+      expect(bitsOf(1)).toEqual(expected);
+      expect(bitsOf(2, 'tcp')).toEqual(expected);
+    });
+  }
+}
+
+describe.skipIf(nativeBackends.length === 0)('attention workers (need the native kernels)', () => {
+  const isa = nativeBackends.at(-1)?.name as NativeIsa;
+  const form = { weights: 'bf16', inputs: 'bf16' } as const;
+  let cluster: Cluster;
+  let single: Cluster;
+  beforeAll(() => {
+    const path = folder.huggingFace(oddSpec, 'f32');
+    cluster = new Cluster(path, isa, form, 2);
+    single = new Cluster(path, isa, form, 0);
+  });
+  afterAll(() => {
+    cluster.close();
+    single.close();
+  });
+  const prompt = (count: number) => someTokens(count, oddSpec.vocabSize, 5);
+  const sequence = (start: number, count: number): PlainSequence => {
+    const tokens = prompt(start + count).slice(start);
+    return { tokens, start, blocks: blocksFor(1_000, 0), logits: 'last' };
+  };
+
+  test('compute keys of earlier ranges before K and V of the step arrive', () => {
+    cluster.rows([sequence(0, 600)]);
+    cluster.rows([sequence(600, 1)]);
+    const [counts] = cluster.workers.map(({ worker }) => worker.counts);
+    expect(counts?.calls).toBe(2 * oddSpec.layers);
+    expect(counts?.rows).toBe(601 * oddSpec.layers);
+    expect(counts?.earlySeconds).toBeGreaterThan(0);
+    expect(counts?.bytesIn).toBe(cluster.workers[1]?.worker.counts.bytesIn);
+  });
+
+  test('keep the bits when a step was aborted and runs again', () => {
+    const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 3)])].flat();
+    expect(cluster.run([sequence(0, 600)], Int32Array.of(1))).toEqual({ kind: 'aborted' });
+    expect([cluster.rows([sequence(0, 600)]), cluster.rows([sequence(600, 3)])].flat()).toEqual(expected);
+  });
+
+  test('that end fail the sequences of the step; over a new worker the sequences have the same bits', () => {
+    const expected = [single.rows([sequence(0, 600)]), single.rows([sequence(600, 1)])].flat();
+    cluster.rows([sequence(0, 600)]);
+    cluster.workers[1]?.end();
+    const outcome = cluster.run([sequence(600, 1), { ...sequence(0, 2), blocks: [70] }]);
+    expect(outcome.kind === 'done' && outcome.result.unanswered).toEqual(Int32Array.of(0, 1));
+    expect(cluster.workers.map(({ link }) => link.isBroken)).toEqual([false, true]);
+    cluster.workers[1]?.begin();
+    expect([cluster.rows([sequence(0, 600)]), cluster.rows([sequence(600, 1)])].flat()).toEqual(expected);
+  });
+});
