@@ -125,12 +125,7 @@ function cutAt(graph: Graph, { nodes: remaining, inputs }: Remainder, attention:
 }
 
 /** The Q projection and its inputs, `sendQ`, the other nodes, `sendKV`; each part in the order of the model. */
-function inSendingOrder(
-  graph: Graph,
-  nodes: readonly Node[],
-  attention: AttentionNode,
-  call: number,
-): readonly Node[] {
+function inSendingOrder(graph: Graph, nodes: readonly Node[], attention: AttentionNode, call: number): readonly Node[] {
   const { layer, heads, kvHeads, headDim, rope, qNorm, kNorm, eps, scale, softcap, alibi, x } = attention;
   const shape = { call, layer, heads, kvHeads, headDim, rope, eps };
   const q = leading(graph, x, heads * headDim);

@@ -226,11 +226,11 @@ describe.each(knownArchitectures)('%s', (architecture) => {
     for (const { graph: sliced } of slices.slice(0, -1)) expect(sliced.outputs).toHaveLength(1);
   });
 
-  test('compiles to one program in one linear order, without pages', () => {
+  test('compiles to one program in one linear order, over pages of attention workers alone', () => {
     const { program } = compile(fuse(modelWorkerGraph(graph)), { inputForm: () => 'bf16', kvType: 'bf16' });
     const remote = program.ops.flatMap(({ kind }) => (/^(send|waitPartial)/.test(kind) ? [kind] : []));
     expect(remote).toEqual(Array.from({ length: config.layers }, () => ['sendQ', 'sendKV', 'waitPartial']).flat());
-    expect(program.groups).toEqual([]);
+    expect(program.groups).toEqual(graph.groups);
     const paged = ['qkv', 'attention', 'layerReady', 'waitLayer', 'waitRows', 'rowsReady'];
     expect(program.ops.filter(({ kind }) => paged.includes(kind))).toEqual([]);
   });

@@ -257,17 +257,14 @@ function runOp(op: Op, state: StepState): void {
     case 'rowsReady':
       // Pages of the reference backend never move between threads: there is nothing to wait for.
       break;
-    case 'waitPartial':
-      // The caller has written the attention of rows that another program sent.
-      if (op.sent !== undefined) throw new Error('Cannot run the step: attention workers need the native kernels');
-      break;
     case 'qkv':
     case 'attention':
       runPaged(op, state);
       break;
     case 'sendQ':
     case 'sendKV':
-      runSend(op, state);
+    case 'waitPartial':
+      runModelWorkerOp(op, state);
       break;
     case 'merge': {
       const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
@@ -300,8 +297,17 @@ function addPositions(table: Float32Array, offset: number, positions: Int32Array
   });
 }
 
-/** Ops of a model worker: their rows stay in the buffer, where the reference backend's caller reads them. */
-function runSend(op: Op & { kind: 'sendQ' | 'sendKV' }, { bound, step }: StepState): void {
+type ModelWorkerOp = Op & { readonly kind: 'sendQ' | 'sendKV' | 'waitPartial' };
+
+/**
+ * The rows of a model worker stay in the buffer, where the reference backend's caller reads them. It writes their
+ * attention before it runs the next slice.
+ */
+function runModelWorkerOp(op: ModelWorkerOp, { bound, step }: StepState): void {
+  if (op.kind === 'waitPartial') {
+    if (op.sent !== undefined) throw new Error('Cannot run the step: attention workers need the native kernels');
+    return;
+  }
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
   const { headDim, rotaryDim, eps } = op;
   const gain = vector(op.kind === 'sendQ' ? op.qNorm : op.kNorm);
