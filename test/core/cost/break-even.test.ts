@@ -1,4 +1,4 @@
-// From which bandwidth on a cached prefix is worth loading: Mooncake's formula with its own figures, and the roofline's answer.
+// The bandwidth above which loading a cached prefix pays: Mooncake's formula with its own figures, and the roofline.
 import { describe, expect, it } from 'vitest';
 import { createCostModel } from '../../../src/cli/options/cost-model.ts';
 import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
@@ -20,14 +20,14 @@ const cases = [
   ['h100x8', 19],
 ] as const;
 
-describe.each(cases)('the bandwidth from which on reuse pays, on %s', (hardware, publishedGb) => {
+describe.each(cases)('the break-even bandwidth of reuse on %s', (hardware, publishedGb) => {
   const { devices, operationsPerSecond, hostLinkBytesPerSecond = 0 } = hardwareSpec(hardware);
 
-  it('is the published one by the published formula', () => {
+  it('equals the published figure by the published formula', () => {
     expect(Math.round(publishedBytesPerSecond(devices * operationsPerSecond.bf16) / 1e9)).toBe(publishedGb);
   });
 
-  it('is less by the roofline, by the share of the peak that it takes kernels to reach and what the formula leaves out', () => {
+  it('is lower by the roofline, which includes kernel efficiency and terms that the formula omits', () => {
     const cost = createCostModel({
       cost: 'roofline',
       model: 'llama2-70b',
@@ -41,7 +41,7 @@ describe.each(cases)('the bandwidth from which on reuse pays, on %s', (hardware,
     const published = publishedBytesPerSecond(devices * operationsPerSecond.bf16);
     expect(bytesPerSecond / published).toBeLessThan(assumedEfficiency.compute);
     expect(bytesPerSecond / published).toBeGreaterThan(assumedEfficiency.compute / 2);
-    // What the machines have is far above either.
+    // The machines have far more than both figures.
     expect(devices * hostLinkBytesPerSecond * assumedEfficiency.link).toBeGreaterThan(15 * published);
     expect(modelSpec('llama2-70b').layers * 2 * 8 * 128 * 2).toBe(cost.kvBytesPerToken);
   });

@@ -1,9 +1,9 @@
-// When a step ends that waits for its keys and values layer by layer.
+// The end of a step that waits for keys and values layer by layer.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { type LayeredStep, layerWiseEndUs } from '../../../src/core/cost/layer-wise-arrival.ts';
 
-/** Layer by layer: each begins once the one before it is done and its keys and values are here. */
+/** Layer by layer: each starts after the one before it, once its keys and values have arrived. */
 function byLayers({ startedUs, computeUs, layers }: LayeredStep, beganUs: number, endedUs: number): number {
   let us = startedUs;
   for (let layer = 0; layer < layers; layer++) {
@@ -13,20 +13,20 @@ function byLayers({ startedUs, computeUs, layers }: LayeredStep, beganUs: number
   return us;
 }
 
-it('says what going through the layers says', () => {
+it('equals the result of a loop over the layers', () => {
   const us = fc.integer({ min: 0, max: 100_000 });
   fc.assert(
     fc.property(us, us, fc.integer({ min: 1, max: 64 }), us, us, (startedUs, computeUs, layers, beganUs, forUs) => {
       const step = { startedUs, computeUs, layers };
       const exact = byLayers(step, beganUs, beganUs + forUs);
-      const said = layerWiseEndUs(step, { beganUs, endedUs: beganUs + forUs });
-      expect(said).toBeGreaterThanOrEqual(exact - 1e-6);
-      expect(said).toBeLessThan(exact + 1 + 1e-6);
+      const endUs = layerWiseEndUs(step, { beganUs, endedUs: beganUs + forUs });
+      expect(endUs).toBeGreaterThanOrEqual(exact - 1e-6);
+      expect(endUs).toBeLessThan(exact + 1 + 1e-6);
     }),
   );
 });
 
-it('hides what comes in time, and shows what comes late but for what is computed meanwhile', () => {
+it('hides a transfer that is in time, and adds a late one less the computation meanwhile', () => {
   const step = { startedUs: 1000, computeUs: 400, layers: 4 };
   expect(layerWiseEndUs(step, { beganUs: 500, endedUs: 1100 })).toBe(1400);
   expect(layerWiseEndUs(step, { beganUs: 1000, endedUs: 2000 })).toBe(2100);

@@ -1,4 +1,4 @@
-// Times fitted to steps: found again where steps keep to them, never negative, and consistent with the rows that fit into a budget.
+// Times fitted to steps: exact for linear steps, never negative, and consistent with the rows that fit into a budget.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { fitLinearCost, LinearCost, type LinearTimes } from '../../../src/core/cost/linear-cost.ts';
@@ -26,7 +26,7 @@ function exact({ stepUs, rowUs, keyUs, decodeRowUs, logitRowUs }: LinearTimes, s
 }
 
 describe('times fitted to steps', () => {
-  it('are found again where steps keep to them', () => {
+  it('reproduce the times of linear steps', () => {
     fc.assert(
       fc.property(times, (given) => {
         const fitted = fitLinearCost(shapes.map((shape) => ({ shape, us: exact(given, shape) })));
@@ -35,7 +35,7 @@ describe('times fitted to steps', () => {
     );
   });
 
-  it('are never negative, whatever the steps took', () => {
+  it('are never negative, for any step times', () => {
     fc.assert(
       fc.property(fc.array(fc.double({ min: 1, max: 1e5, noNaN: true }), { minLength: 18, maxLength: 18 }), (us) => {
         const fitted = fitLinearCost(shapes.map((shape, i) => ({ shape, us: us[i] })));
@@ -44,7 +44,7 @@ describe('times fitted to steps', () => {
     );
   });
 
-  it('leave out what the steps do not tell from others', () => {
+  it('are 0 for features that the steps do not distinguish from others', () => {
     const decodes = [1, 2, 4].flatMap((rows) =>
       [10, 500].map((keys) => ({ rows, keyRows: rows * keys, decodeRows: rows, decodeKeys: 0, logitRows: rows })),
     );
@@ -55,11 +55,11 @@ describe('times fitted to steps', () => {
     expect(fitted.decodeRowUs + fitted.logitRowUs).toBe(0);
   });
 
-  it('are refused of no steps', () => {
+  it('require at least one step', () => {
     expect(() => fitLinearCost([])).toThrow('Cannot fit a cost model: there are no steps');
   });
 
-  it('let as many rows into a budget as keep it', () => {
+  it('give the largest number of rows within a budget', () => {
     fc.assert(
       fc.property(times, fc.nat(5000), fc.integer({ min: 1, max: 1_000_000 }), (given, position, budgetUs) => {
         const cost = new LinearCost(given, sizes);

@@ -1,4 +1,4 @@
-// Steps that vary as they were seen to vary: each kind by its own times, alone and beside others.
+// Steps that vary as observed: each kind by its own times, alone and beside other instances.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { MeasuredCost, type MeasuredStep, MovingBlocks, measureSteps } from '../../../src/core/cost/measured-cost.ts';
@@ -22,8 +22,8 @@ const promptUs = ({ rows, keyRows, decodeRows, logitRows }: StepShape): number =
 const decodes = [1, 2, 4, 8].flatMap((n) => [50, 300, 1000].map((keys) => decode(n, keys)));
 const prompts = [48, 101, 150, 256].flatMap((rows) => [0, 1, 3].map((beside) => prompt(rows, beside)));
 
-/** Alone as fitted, beside others half as long again every third time. */
-function seen(alone: readonly number[], beside: readonly number[]): readonly MeasuredStep[] {
+/** Steps with these ratios of the true time, by position, alone and beside others. */
+function observed(alone: readonly number[], beside: readonly number[]): readonly MeasuredStep[] {
   const steps = (ratios: readonly number[], isBeside: boolean) => [
     ...decodes.map((shape, i) => ({ shape, us: decodeUs(shape) * ratios[i % ratios.length], beside: isBeside })),
     ...prompts.map((shape, i) => ({ shape, us: promptUs(shape) * ratios[i % ratios.length], beside: isBeside })),
@@ -34,7 +34,7 @@ function seen(alone: readonly number[], beside: readonly number[]): readonly Mea
 
 describe('measured steps', () => {
   it('have the times of their kind', () => {
-    const cost = new MeasuredCost(measureSteps(seen([1], []), []), sizes);
+    const cost = new MeasuredCost(measureSteps(observed([1], []), []), sizes);
     for (const shape of [decode(3, 700), decode(16, 20)])
       expect(cost.stepUs(shape) / decodeUs(shape)).toBeCloseTo(1, 3);
     for (const shape of [prompt(70, 2), prompt(512, 0)]) expect(cost.stepUs(shape) / promptUs(shape)).toBeCloseTo(1, 3);
@@ -43,8 +43,8 @@ describe('measured steps', () => {
     expect(cost.stepUs({ ...prompt(within, 2), logitRows: 3 })).toBeCloseTo(100_000, -3);
   });
 
-  it('vary alone as they did alone, and beside others as they did beside others', () => {
-    const measured = measureSteps(seen([1], [1.2]), seen([0.9, 1, 1.1], [1.4, 1.6]));
+  it('vary by the steps observed alone, or by those observed beside others', () => {
+    const measured = measureSteps(observed([1], [1.2]), observed([0.9, 1, 1.1], [1.4, 1.6]));
     let beside = false;
     const cost = new MeasuredCost(measured, sizes, { seed: 7, beside: () => beside });
     const fitted = new MeasuredCost(measured, sizes);
@@ -57,21 +57,21 @@ describe('measured steps', () => {
     expect(mean(shared) / mean(alone)).toBeCloseTo(1.5, 1);
   });
 
-  it('are fitted to what ran, however soon one was seen after the one before', () => {
-    const late = seen([1], []).map((step, i) => (i % 5 === 0 ? { ...step, observedUs: 1 } : step));
+  it('are fitted to run times, not to the intervals that clients observed', () => {
+    const late = observed([1], []).map((step, i) => (i % 5 === 0 ? { ...step, observedUs: 1 } : step));
     const cost = new MeasuredCost(measureSteps(late, []), sizes);
     expect(cost.stepUs(prompt(200, 0)) / promptUs(prompt(200, 0))).toBeCloseTo(1, 3);
   });
 
-  it('are held up as long as one was seen to be, whatever their rows', () => {
-    const paused = seen([1], []).map((step) => ({ ...step, observedUs: 2 * step.us + 30_000 }));
+  it('include observed pauses, independent of their rows', () => {
+    const paused = observed([1], []).map((step) => ({ ...step, observedUs: 2 * step.us + 30_000 }));
     const cost = new MeasuredCost(measureSteps(paused, []), sizes, { seed: 1, beside: () => false });
     for (const shape of [prompt(48, 0), prompt(256, 1)])
       expect((cost.stepUs(shape) - 30_000) / promptUs(shape)).toBeCloseTo(2, 2);
   });
 
-  it('vary in the same way for the same seed, and where nothing was seen beside others as alone', () => {
-    const measured = measureSteps(seen([0.8, 1, 1.2], []), []);
+  it('vary equally for equal seeds, and use steps observed alone when none was observed beside others', () => {
+    const measured = measureSteps(observed([0.8, 1, 1.2], []), []);
     const draws = (seed: number, beside: boolean) => {
       const cost = new MeasuredCost(measured, sizes, { seed, beside: () => beside });
       return Array.from({ length: 100 }, () => cost.stepUs(prompt(101, 1)));
@@ -82,7 +82,7 @@ describe('measured steps', () => {
   });
 });
 
-it('a series is drawn in stretches of what follows one another, each place about as often as another', () => {
+it('positions are drawn in stretches of consecutive ones, and all positions are drawn', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), fc.nat(1000), (length, seed) => {
       const blocks = new MovingBlocks(length, seed, 0);

@@ -1,4 +1,4 @@
-// Steps that take as long as they took elsewhere.
+// Replay of recorded step times.
 import { expect, it } from 'vitest';
 import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
 import { type RecordedStep, RecordedSteps } from '../../../src/core/cost/recorded-steps.ts';
@@ -20,7 +20,7 @@ function replay(steps: readonly RecordedStep[]): { at(us: number, rows: number):
   return { at, matched: () => recorded.matched };
 }
 
-it('end when the recorded ones did, begun a little sooner or later, and as the model says behind the record', () => {
+it('steps end when the recorded ones did, started a little earlier or later, and take the time of the model after the record', () => {
   const { at, matched } = replay([step(1000, 500.4, 10), step(1600, 500, 10), step(2200, 500, 10)]);
   expect(at(900, 10)).toBe(600);
   expect(at(1700, 10)).toBe(400);
@@ -28,7 +28,7 @@ it('end when the recorded ones did, begun a little sooner or later, and as the m
   expect(at(90_000, 50)).toBe(150);
 });
 
-it('catch up by half of their time at most, and each recorded step stands for one: another is held up no longer than that was', () => {
+it('steps catch up by at most half of their time, and each recorded step matches once: another one has no longer pause', () => {
   const { at, matched } = replay([step(0, 500, 10), step(500, 500, 10)]);
   expect(at(450, 10)).toBe(250);
   expect(at(700, 10)).toBe(300);
@@ -36,14 +36,14 @@ it('catch up by half of their time at most, and each recorded step stands for on
   expect(matched()).toBe(2);
 });
 
-it('meet again where two runs have parted, as much longer or shorter than the model meanwhile', () => {
+it('runs that diverge converge again, with the time of the model scaled by the recorded deviation meanwhile', () => {
   const { at, matched } = replay([step(0, 400, 100), step(400, 400, 7), step(3000, 400, 100)]);
-  // Fitted 200 for 400, then for half as many rows.
+  // 400 recorded for a predicted 200; here half as many rows.
   expect(at(0, 50)).toBe(300);
   expect(at(3050, 100)).toBe(350);
   expect(matched()).toBe(1);
 });
 
-it('let what held a step up add, whatever the rows', () => {
+it('a recorded pause is added independent of the rows', () => {
   expect(replay([step(0, 5100, 0)]).at(0, 900)).toBe(6000);
 });

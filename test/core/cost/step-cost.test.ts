@@ -1,4 +1,4 @@
-// The fitted cost of a step: it learns, it is not thrown by outliers, and it sizes chunks.
+// The fitted cost of a step: it learns, tolerates outliers, and sizes chunks.
 import { describe, expect, test } from 'vitest';
 import { StepCost } from '../../../src/core/cost/step-cost.ts';
 import type { StepShape } from '../../../src/core/protocol/step-shape.ts';
@@ -27,7 +27,7 @@ function decode(sequences: number, position: number): StepShape {
   };
 }
 
-/** Steps as a server sees them: chunks, mixed steps, decode alone. */
+/** Steps of a server: chunks, mixed steps, decode alone. */
 function randomShape(i: number): StepShape {
   const uniform = (k: number): number => counterUniform(5, k, i);
   const chunk = prefill(Math.floor(uniform(1) * 300) + 1, Math.floor(uniform(2) * 4_000));
@@ -66,7 +66,7 @@ describe('the fit', () => {
     expect(worstError(cost)).toBeLessThan(0.25);
   });
 
-  test('a first step that takes four times as long does not leave chunks small: two later they are as long as they may be', () => {
+  test('chunks reach their full size soon after a first step that takes four times as long', () => {
     const cost = new StepCost();
     const us = (shape: StepShape): number => 5_000 + shape.rows * 290 + shape.keyRows * 0.31;
     const nothing = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
@@ -84,7 +84,7 @@ describe('the fit', () => {
     expect(chunks.slice(3).every((rows) => rows > 3 * pageTokens)).toBe(true);
   });
 
-  test('keeps what it knows of prefill through a long time of decoding', () => {
+  test('keeps the coefficients of prefill through a long time of decoding', () => {
     const cost = new StepCost();
     for (let i = 0; i < 100; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
     for (let i = 0; i < 20_000; i++) cost.observe(decode(8, 500 + i / 40), [trueUs(decode(8, 500 + i / 40))]);
@@ -99,7 +99,7 @@ describe('the fit', () => {
     expect(Math.abs(cost.predictUs(shape) / (2 * trueUs(shape)) - 1)).toBeLessThan(0.15);
   });
 
-  test('nonsense times leave it finite and positive', () => {
+  test('stays finite and positive with nonsense times', () => {
     const cost = new StepCost();
     for (let i = 0; i < 100; i++) cost.observe(randomShape(i), [i % 3 === 0 ? 0 : 1e12]);
     expect(Number.isFinite(cost.predictUs(prefill(100, 10)))).toBe(true);
@@ -131,7 +131,7 @@ describe('sizing a chunk', () => {
     },
   );
 
-  test('a prompt that ends just past the budget is taken whole, and decode never shuts prefill out', () => {
+  test('a prompt slightly over the budget is computed whole, and decode always leaves rows to prefill', () => {
     const limits = {
       tokensMax: 4_096,
       logitRowsMax: 97,

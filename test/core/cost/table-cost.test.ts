@@ -1,4 +1,4 @@
-// Step times out of a small slice of measured tables: what was measured comes back, and what must rise does.
+// Step times from a small part of the measured tables: they reproduce measurements and never fall.
 import { fileURLToPath } from 'node:url';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
@@ -56,7 +56,7 @@ describe('interpolation', () => {
       });
     });
 
-  it('goes through its points and never falls where they rise', () => {
+  it('passes through its points and never falls where they rise', () => {
     fc.assert(
       fc.property(
         rising,
@@ -74,14 +74,14 @@ describe('interpolation', () => {
     );
   });
 
-  it('is level before the first point and goes on beyond the last, but never downwards', () => {
+  it('is level before the first point and continues beyond the last, but never falls there', () => {
     expect(new Line([2, 4], [10, 20]).at(0)).toBe(10);
     expect(new Line([2, 4], [10, 20]).at(8)).toBe(40);
     expect(new Line([2, 4], [20, 10]).at(8)).toBe(10);
     expect(new Line([2], [7]).at(100)).toBe(7);
   });
 
-  it('is exact for what is linear in either direction', () => {
+  it('is exact for functions that are linear in both directions', () => {
     const xs = [1, 2, 8];
     const ys = [0, 10, 20, 100];
     const f = (x: number, y: number) => 3 + 2 * x + 5 * y + 7 * x * y;
@@ -101,7 +101,7 @@ describe('interpolation', () => {
 describe('kernel times', () => {
   const gemm = new GemmTimes(tables.gemm, 'tables');
 
-  it('of a measured product are those that were measured', () => {
+  it('of a measured product equal the measurement', () => {
     const { m, n, k, us } = tables.gemm;
     let exact = 0;
     for (let i = 0; i < us.length; i++) {
@@ -114,7 +114,7 @@ describe('kernel times', () => {
     expect(exact).toBeGreaterThan(us.length / 4);
   });
 
-  it('pass over outliers: pad to a faster size, or cut into smaller ones', () => {
+  it('replace outliers: pad to a faster size, or split into smaller ones', () => {
     expect(plausible([1, 2, 4, 8], [10, 50, 15, 90])).toEqual([10, 15, 15, 30]);
   });
 
@@ -124,7 +124,7 @@ describe('kernel times', () => {
     expect(gemm.line(131_072, 4096).at(8192)).toBeCloseTo(2 * largest, 6);
   });
 
-  it('of attention are those that were measured; twice the heads are twice the sequences', () => {
+  it('of attention equal the measurement; twice the heads count as twice the sequences', () => {
     const keys = (tokens: number) => tokens;
     const { batch, tokens, heads, us } = tables.generationAttention;
     const times = new AttentionTimes(tables.generationAttention, 32, 8, keys, 'tables');
@@ -140,7 +140,7 @@ describe('kernel times', () => {
     expect(() => new AttentionTimes(tables.generationAttention, 32, 3, keys, 'tables')).toThrow('no 32 over 3 heads');
   });
 
-  it('of fp8 leave out what quantising the inputs took', () => {
+  it('of fp8 exclude the quantisation of inputs', () => {
     const sizes = {
       m: Float64Array.of(1, 4, 1, 4),
       n: Float64Array.of(32, 32, 64, 64),
@@ -151,7 +151,7 @@ describe('kernel times', () => {
     expect([...withoutQuantising(fp8, bf16).us]).toEqual([2, 3, 13, 28]);
   });
 
-  it('need the devices that reduce', () => {
+  it('of an all-reduce require measurements for the number of devices', () => {
     expect(reduceLine(tables.allReduce.engine, 2, 'tables').at(65_536)).toBe(tables.allReduce.engine.us[1]);
     expect(() => reduceLine(tables.allReduce.engine, 8, 'tables')).toThrow(
       'Cannot time an all-reduce: tables has no times for 8 devices',
@@ -173,7 +173,7 @@ describe('a step by measured tables', () => {
     expect(new TableCost(prepareKernels(config), bare).stepUs(decode(rows, 1024))).toBe(Math.round(us));
   });
 
-  it('never gets shorter by rows or keys', () => {
+  it('never becomes shorter with more rows or keys', () => {
     const n = (max: number) => fc.integer({ min: 1, max });
     fc.assert(
       fc.property(n(300), n(20_000), n(100), n(2000), (rows, keys, moreRows, moreKeys) => {
@@ -184,13 +184,13 @@ describe('a step by measured tables', () => {
     );
   });
 
-  it('takes means of rows: half of two steps', () => {
+  it('accepts fractional rows, as in mean chunks', () => {
     const between = cost.stepUs({ ...prefill(1000), rows: 1000.5, keyRows: 501_001 });
     expect(between).toBeGreaterThanOrEqual(cost.stepUs(prefill(1000)));
     expect(between).toBeLessThanOrEqual(cost.stepUs(prefill(1001)));
   });
 
-  it('finds the most rows that fit a time, as trying does', () => {
+  it('finds the largest number of rows within a budget', () => {
     const n = (max: number) => fc.integer({ min: 0, max });
     fc.assert(
       fc.property(n(400_000), n(30), n(20_000), n(5000), (budgetUs, decodeRows, decodeKeys, position) => {
@@ -213,7 +213,7 @@ describe('a step by measured tables', () => {
     expect(cost.rowsWithin(Number.MAX_SAFE_INTEGER, decode(1, 1), 0)).toBe(Number.POSITIVE_INFINITY);
   });
 
-  it('takes its time with two devices for the all-reduces, and in stages for the way between them', () => {
+  it('includes all-reduces with two devices, and transfers between pipeline stages', () => {
     const over = (changes: Partial<TableCostConfig>) =>
       new TableCost(prepareKernels({ ...config, ...changes }), bare).stepUs(prefill(1024));
     expect(over({ tensorParallel: 2 })).toBeGreaterThan(over({}) / 2);
@@ -221,7 +221,7 @@ describe('a step by measured tables', () => {
     expect(Math.abs(over({ pipelineParallel: 2 }) - over({}) - handOverUs)).toBeLessThanOrEqual(1);
   });
 
-  it('counts what the weights leave', () => {
+  it('counts the memory left by the weights', () => {
     const { kvBytesPerToken, kvCapacityTokens } = cost;
     expect(kvBytesPerToken).toBe(2 * 32 * 8 * 128 * 2);
     expect(kvCapacityTokens * kvBytesPerToken).toBeLessThan(0.9 * (8e10 - 16e9));

@@ -43,7 +43,7 @@ describe('block identity', () => {
     expect(seen.size).toBe(3 * (1 + roots.length));
   });
 
-  test('is the same whether tokens come at once or one by one, and everywhere', () => {
+  test('is the same for tokens added at once or one by one, on every machine', () => {
     const tokens = Int32Array.from({ length: 200 }, (_, i) => i * i);
     const atOnce = new HashChain(rootDigest(root, 'salt', noKey));
     atOnce.extend(tokens, tokens.length);
@@ -51,7 +51,7 @@ describe('block identity', () => {
     for (let length = 0; length <= tokens.length; length++) growing.extend(tokens, length);
     expect(digestsOf(growing)).toEqual(digestsOf(atOnce));
     expect(atOnce.blocks).toBe(6);
-    // Another value orphans every cache on disk: it changes where the arithmetic of blocks does, and only there.
+    // Another value makes every cache on disk useless: it may change only with the arithmetic of blocks.
     expect(digestsOf(atOnce).at(-1)).toMatchInlineSnapshot(`"3241353960,2047396092,768646538,29317478"`);
   });
 });
@@ -106,7 +106,7 @@ class Oracle {
     this.#kind = kind;
   }
 
-  /** A sequence comes, takes what is there, computes the rest; false when it does not fit. */
+  /** Starts a sequence: it reuses cached blocks and computes the rest; false when it does not fit. */
   run(paths: readonly string[]): boolean {
     this.#clock++;
     let hits = 0;
@@ -125,11 +125,11 @@ class Oracle {
     for (const path of fits ? paths.slice(hits) : []) {
       this.entries.set(path, { path, depth: path.length, refs: 1, uses: 1, lastUse: this.#clock, since: this.#clock });
     }
-    if (!fits) this.leave(paths.slice(0, hits));
+    if (!fits) this.end(paths.slice(0, hits));
     return fits;
   }
 
-  leave(paths: readonly string[]): void {
+  end(paths: readonly string[]): void {
     this.#clock++;
     for (const path of paths) {
       const entry = this.entries.get(path) as Entry;
@@ -169,7 +169,7 @@ function pathsOf(text: string): string[] {
 }
 
 describe.each(evictionKinds)('eviction by %s', (kind) => {
-  test('keeps what a brute-force oracle keeps', () => {
+  test('holds the same blocks as a brute-force oracle', () => {
     const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 6 });
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });
     fc.assert(
@@ -187,12 +187,12 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
         const running: { table: BlockTable; text: string }[] = [];
         for (const what of operations) {
           if (typeof what === 'number') {
-            const [gone] = running.splice(what, 1);
-            if (gone !== undefined) {
-              cache.release(gone.table);
-              oracle.leave(pathsOf(gone.text));
+            const [ended] = running.splice(what, 1);
+            if (ended !== undefined) {
+              cache.release(ended.table);
+              oracle.end(pathsOf(ended.text));
             }
-          } else if (comeAndCompute(cache, what, running)) {
+          } else if (start(cache, what, running)) {
             expect(oracle.run(pathsOf(what))).toBe(true);
           } else {
             expect(oracle.run(pathsOf(what))).toBe(false);
@@ -222,7 +222,7 @@ function blocksOf(text: string): number[] {
   return Array.from(text, (letter) => letter.charCodeAt(0));
 }
 
-function comeAndCompute(cache: BlockCache, text: string, running: { table: BlockTable; text: string }[]): boolean {
+function start(cache: BlockCache, text: string, running: { table: BlockTable; text: string }[]): boolean {
   const chain = chainOf(blocksOf(text));
   const table = new BlockTable(1);
   const hits = cache.share(chain, text.length, table);
@@ -238,7 +238,7 @@ function comeAndCompute(cache: BlockCache, text: string, running: { table: Block
 }
 
 describe('sharing', () => {
-  test('two that computed the same blocks end with one copy', () => {
+  test('two sequences that compute the same blocks end with one copy', () => {
     const cache = new BlockCache({
       pages: 20,
       groups: [{ layers: 2, window: undefined }],
@@ -260,7 +260,7 @@ describe('sharing', () => {
     cache.check();
   });
 
-  test('what a failed sequence leaves is forgotten unless others hold it', () => {
+  test('blocks of a failed sequence are dropped unless another sequence uses them', () => {
     const cache = new BlockCache({
       pages: 20,
       groups: [{ layers: 2, window: undefined }],

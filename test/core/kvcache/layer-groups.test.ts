@@ -1,4 +1,4 @@
-// Layer groups in one cache: what windows leave behind, what of a prefix can be reused, and how many pages it takes.
+// Layer groups in one cache: blocks behind windows, reusable prefixes, and the number of pages.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
@@ -54,7 +54,7 @@ class Runner {
     this.blocks = cache.share(this.chain, text.length, this.table);
   }
 
-  /** Computes `chunk` blocks more in one step; false when there is no room, or no text left. */
+  /** Computes `chunk` further blocks in one step; false without free pages, or at the end of the text. */
   grow(chunk = 1): boolean {
     const to = Math.min(this.chain.blocks, this.blocks + chunk);
     while (this.table.length < to) if (!this.#cache.allocate(this.table)) return false;
@@ -65,12 +65,12 @@ class Runner {
     return grown;
   }
 
-  leave(): void {
+  end(): void {
     this.#cache.release(this.table);
   }
 }
 
-test('a row sees the blocks from that of its first key to its own, never more than the bound', () => {
+test('a row attends to the blocks from its first key to its own, never more than the bound', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 200 }), fc.nat(500), fc.integer({ min: 1, max: 100 }), (window, at, rows) => {
       const keys = Array.from({ length: at + rows }, (_, key) => key).filter((key) => at - key < window);
@@ -95,7 +95,7 @@ test('the capacity is the length at which a sequence that is computed block by b
   );
 });
 
-test('what can be reused is what the definition says, whatever came, went and was evicted', () => {
+test('the reusable prefix matches its definition after any starts, ends and evictions', () => {
   const text = fc.string({ unit: fc.constantFrom('a', 'a', 'a', 'b'), minLength: 1, maxLength: 9 });
   const action = fc.record({ text, chunk: fc.integer({ min: 1, max: 9 }), leaves: fc.nat(4) });
   const eviction = fc.constantFrom(...evictionKinds);
@@ -114,10 +114,10 @@ test('what can be reused is what the definition says, whatever came, went and wa
           blockTokens: pageTokens,
         });
         const running: Runner[] = [];
-        const asked = actions.map(({ text }) => ({ text, last: new LastMatch() }));
+        const lookups = actions.map(({ text }) => ({ text, last: new LastMatch() }));
         for (const { text, chunk, leaves } of actions) {
           // A repeated lookup returns the same as a first one.
-          for (const { text: other, last } of asked) {
+          for (const { text: other, last } of lookups) {
             const [chain, most] = [chainOf(other), other.length - (chunk % 2)];
             expect(cache.match(chain, most, last)).toBe(cache.match(chain, most));
           }
@@ -135,10 +135,10 @@ test('what can be reused is what the definition says, whatever came, went and wa
           while (runner.grow(chunk)) cache.check();
           running.push(runner);
           const [gone] = running.splice(leaves, 1);
-          gone?.leave();
+          gone?.end();
           cache.check();
         }
-        for (const runner of running) runner.leave();
+        for (const runner of running) runner.end();
         cache.check();
         expect([cache.usedPages, cache.availablePages]).toEqual([0, cache.pages.total]);
       },
@@ -154,7 +154,7 @@ describe('a model with and without windows', () => {
     const cache = new BlockCache({ pages: 400, groups, eviction: 'lru', blockTokens: pageTokens });
     const runner = new Runner(cache, 'abcdefghij');
     runner.grow(10);
-    // After 320 tokens the next row sees keys 281..319: blocks 8 and 9.
+    // After 320 tokens the next row attends to keys 281..319: blocks 8 and 9.
     expect(runner.table.groups.map(({ first, blocks }) => [first, blocks.length])).toEqual([
       [8, 2],
       [0, 10],
@@ -163,22 +163,22 @@ describe('a model with and without windows', () => {
     cache.check();
   });
 
-  test('evicts what windows left behind before what sequences left whole, and then reuses only where the window is whole', () => {
+  test('evicts blocks behind windows first, and then reuses only prefixes with a complete window', () => {
     const cache = new BlockCache({ pages: 40, groups, eviction: 'lru', blockTokens: pageTokens });
     const first = new Runner(cache, 'abcdefghij');
     first.grow(10);
-    first.leave();
+    first.end();
     expect(cache.match(chainOf('abcdxx'), 6)).toBe(4);
     const second = new Runner(cache, 'rstuvw');
     second.grow(6);
     expect(cache.evicted).toBe(8);
-    // The window blocks after 'j' are there; those after 'd' are not.
+    // The window blocks at 'j' are cached; those at 'd' are not.
     expect(cache.match(chainOf('abcdefghijk'), 11)).toBe(10);
     expect(cache.match(chainOf('abcdxx'), 6)).toBe(0);
     cache.check();
   });
 
-  test('drops a window block with the one that stood beside it', () => {
+  test('drops a window block together with the block of the same digest', () => {
     const cache = new BlockCache({
       pages: 41,
       groups: [whole(3), windowed(1, 40)],
@@ -187,20 +187,20 @@ describe('a model with and without windows', () => {
     });
     const runner = new Runner(cache, 'ab');
     runner.grow(2);
-    runner.leave();
+    runner.end();
     const other = new Runner(cache, 'rstuvwxyz');
     other.grow(9);
     cache.check();
-    // The three pages of one block would have been enough; what is left is the start of the first, in both groups.
+    // The three pages of one block would suffice; the first block of the prefix remains, in both groups.
     expect([cache.evicted, cache.pages.free, cache.match(chainOf('ab'), 2)]).toEqual([2, 1, 1]);
   });
 
-  test('forgets of a failed sequence what it left behind as well', () => {
+  test('drops the blocks of a failed sequence behind its window as well', () => {
     const cache = new BlockCache({ pages: 40, groups: [windowed(2, 40)], eviction: 'lru', blockTokens: pageTokens });
     const failed = new Runner(cache, 'abcdef');
     failed.grow(6);
     expect(cache.match(failed.chain, 6)).toBe(6);
-    failed.leave();
+    failed.end();
     cache.invalidate(failed.chain, failed.blocks);
     expect([cache.match(failed.chain, 6), cache.pages.free]).toEqual([0, 40]);
     cache.check();

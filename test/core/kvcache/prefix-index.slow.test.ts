@@ -1,4 +1,4 @@
-// The cluster's prefix index: against plain maps over random histories, with batches lost, doubled and late.
+// The cluster's prefix index: against plain maps over random histories, with batches lost, duplicated and late.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { KvEventLog } from '../../../src/core/kvcache/events/kv-event-log.ts';
@@ -25,27 +25,27 @@ class Holder {
   readonly blocks = new Set<number>();
   readonly sent: KvEventBatch[] = [];
   incarnation = 0;
-  #recorder = new KvEventLog(0);
+  #log = new KvEventLog(0);
 
   change(names: readonly number[]): KvEventBatch | undefined {
     for (const name of names) {
       const stored = !this.blocks.delete(name);
       if (stored) this.blocks.add(name);
-      this.#recorder.record(wordsOf([name]), 0, stored);
+      this.#log.record(wordsOf([name]), 0, stored);
     }
-    if (this.#recorder.changes === 0) return undefined;
-    const batch = this.#recorder.take();
+    if (this.#log.changes === 0) return undefined;
+    const batch = this.#log.take();
     this.sent.push(copy(batch));
     return batch;
   }
 
   restart(): void {
     this.blocks.clear();
-    this.#recorder = new KvEventLog(++this.incarnation);
+    this.#log = new KvEventLog(++this.incarnation);
   }
 
   snapshot(): KvSnapshot {
-    return this.#recorder.snapshot(wordsOf([...this.blocks]));
+    return this.#log.snapshot(wordsOf([...this.blocks]));
   }
 }
 
@@ -77,28 +77,28 @@ function expectAll(index: PrefixIndex, holders: readonly Holder[], names: number
 const names = 12;
 const action = fc.record({
   instance: fc.nat(9),
-  what: fc.constantFrom('change', 'change', 'change', 'lose', 'doubled', 'late', 'restart', 'drop'),
+  what: fc.constantFrom('change', 'change', 'change', 'lose', 'duplicate', 'late', 'restart', 'fail'),
   blocks: fc.array(fc.nat(names - 1), { maxLength: 8 }),
 });
 
 describe('the prefix index', () => {
-  test('knows what every instance holds, whatever is lost, doubled or late', () => {
+  test('equals the blocks of every instance, whatever is lost, duplicated or late', () => {
     const met = { gap: 0, stale: 0, applied: 0 };
     fc.assert(
       fc.property(fc.array(action, { minLength: 5, maxLength: 60 }), (actions) => {
         const holders = Array.from({ length: 10 }, () => new Holder());
         const index = new PrefixIndex({ instances: 10, blocks: 4, remembered: 4 });
-        const tell = (instance: number, batch: KvEventBatch | undefined) => {
+        const apply = (instance: number, batch: KvEventBatch | undefined) => {
           if (batch === undefined) return;
           met[index.apply(instance, batch)]++;
         };
         for (const { instance, what, blocks } of actions) {
           const holder = holders[instance] as Holder;
           const sent = holder.sent.at(-1 - (blocks.length % 3));
-          if (what === 'change') tell(instance, holder.change(blocks));
+          if (what === 'change') apply(instance, holder.change(blocks));
           else if (what === 'lose') holder.change(blocks);
-          else if (what === 'doubled') tell(instance, holder.sent.at(-1));
-          else if (what === 'late') tell(instance, sent);
+          else if (what === 'duplicate') apply(instance, holder.sent.at(-1));
+          else if (what === 'late') apply(instance, sent);
           else if (what === 'restart') holder.restart();
           else {
             index.removeInstance(instance);
@@ -108,9 +108,9 @@ describe('the prefix index', () => {
           index.check();
         }
         for (const [i, holder] of holders.entries()) {
-          tell(i, holder.change([0]));
+          apply(i, holder.change([0]));
           index.restore(i, holder.snapshot());
-          // A snapshot that came before, and batches that it covers.
+          // A snapshot that is applied already, and batches that it includes.
           expect(index.restore(i, holder.snapshot())).toBe(false);
           for (const batch of holder.sent) expect(index.apply(i, batch)).toBe('stale');
         }
@@ -124,7 +124,7 @@ describe('the prefix index', () => {
     for (const count of Object.values(met)) expect(count).toBeGreaterThan(40);
   });
 
-  test('asks for a snapshot at a gap, and again only when it does not come', () => {
+  test('requests a snapshot at a gap, and again after many batches without one', () => {
     const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
     const holder = new Holder();
     index.apply(0, holder.change([1]) as KvEventBatch);
@@ -150,7 +150,7 @@ describe('the prefix index', () => {
     expect(index.apply(0, holder.change([5]) as KvEventBatch)).toBe('gap');
   });
 
-  test('tells blocks that were evicted from those that never were, as long as it remembers', () => {
+  test('distinguishes evicted blocks from new ones, as long as it remembers them', () => {
     const index = new PrefixIndex({ instances: 2, blocks: 100, remembered: 100 });
     const holder = new Holder();
     index.apply(1, holder.change([1, 2]) as KvEventBatch);
@@ -160,7 +160,7 @@ describe('the prefix index', () => {
 });
 
 describe('the table of replicas', () => {
-  test('holds what a map of sets holds, with few holders and with hundreds, as it grows and forgets', () => {
+  test('equals a map of sets, with few holders and with hundreds, as it grows and drops entries', () => {
     const step = fc.record({
       name: fc.nat(60),
       from: fc.nat(299),
@@ -201,7 +201,7 @@ describe('the table of replicas', () => {
     );
   });
 
-  test('forgets only blocks without holders', () => {
+  test('drops only blocks without holders', () => {
     const table = new ReplicaTable(1, 20, 0);
     for (let name = 0; name < 20; name++) table.add(wordsOf([name]), 0, 0);
     for (let name = 100; name < 1000; name++) {

@@ -24,13 +24,13 @@ function chainOf(path: string): BlockChain {
   return { blocks: path.length, words };
 }
 
-/** What a page of a block holds. */
+/** The contents of a page of a block. */
 const contentOf = (name: number, layer: number): string => `${name}/${layer}`;
 
 interface Read {
   readonly path: string;
   readonly chain: BlockChain;
-  readonly landing: PrefixReceiveBuffer;
+  readonly buffer: PrefixReceiveBuffer;
   readonly from: number;
   readonly to: number;
   readonly blocks: readonly SsdBlock[];
@@ -43,7 +43,7 @@ class World {
   readonly #ssd = new Map<number, readonly [string, string]>();
   readonly #writes: SsdBlock[] = [];
   readonly #reads: Read[] = [];
-  taken = 0;
+  reused = 0;
 
   constructor(eviction: (typeof evictionKinds)[number]) {
     const copy = (from: Int32Array, to: Int32Array) => {
@@ -55,7 +55,7 @@ class World {
     this.cache = new BlockCache({ pages: pagesOfPool, groups, blockTokens, eviction, tiers });
   }
 
-  /** A sequence takes what is there, computes the rest, and ends. */
+  /** Runs a sequence: it reuses cached blocks, computes the rest, and ends. */
   serve(path: string): void {
     const { cache } = this;
     const chain = chainOf(path);
@@ -63,7 +63,7 @@ class World {
     const start = cache.loadPrefix(chain, chain.blocks, table, { known: new LastMatch(), resumed: false });
     cache.flushLoads();
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
-    this.taken += start;
+    this.reused += start;
     while (table.length < chain.blocks && cache.allocate(table));
     for (let i = start; i < table.length; i++) {
       const name = chain.words[4 * i + 1] ?? 0;
@@ -92,7 +92,7 @@ class World {
     this.#writes.push(...(this.cache.lower?.takeSsdWrites().blocks ?? []));
   }
 
-  /** What host memory is said to hold is there. */
+  /** Checks that host memory has the contents of its blocks. */
   check(): void {
     const { cache } = this;
     const host = cache.lower?.host;
@@ -106,7 +106,7 @@ class World {
     });
   }
 
-  /** The oldest write ends: what lies in its pages then is on SSD. */
+  /** The oldest write ends: SSD has the contents of its pages at that time. */
   written(failed: boolean): void {
     const block = this.#writes.shift();
     if (block === undefined) return;
@@ -115,29 +115,29 @@ class World {
     this.#begin();
   }
 
-  /** What SSD has of a path is read ahead of use. */
+  /** Begins to read the blocks of a path that are on SSD. */
   read(path: string): void {
     const { lower } = this.cache;
     const chain = chainOf(path);
     const from = lower?.inHost(chain, 0, chain.blocks) ?? 0;
     const to = lower?.inHostOrOnSsd(chain, from, chain.blocks) ?? 0;
-    const landing = to > from ? receivePrefix(this.cache, chain, from, to, { canSpare: () => true }) : undefined;
-    if (landing === undefined || lower === undefined) return;
-    this.#reads.push({ path, chain, landing, from, ...lower.readSsd(chain, from, to, landing) });
+    const buffer = to > from ? receivePrefix(this.cache, chain, from, to, { canSpare: () => true }) : undefined;
+    if (buffer === undefined || lower === undefined) return;
+    this.#reads.push({ path, chain, buffer, from, ...lower.readSsd(chain, from, to, buffer) });
   }
 
-  /** The oldest read ends; from `good` blocks on, what SSD held was not whole. */
+  /** The oldest read ends; the first `good` blocks are intact, the others are corrupt. */
   arrived(good: number): void {
     const read = this.#reads.shift();
     if (read === undefined) return;
-    const { path, blocks, landing, from, to } = read;
+    const { path, blocks, buffer, from, to } = read;
     const bad = blocks.find(({ slot }, i) => i >= good || !this.#ssd.has(slot));
     for (const { slot, page } of blocks.slice(0, bad === undefined ? blocks.length : blocks.indexOf(bad)))
       [this.#pages[page], this.#pages[page + 1]] = this.#ssd.get(slot) ?? [];
     if (bad !== undefined) this.#ssd.delete(bad.slot);
     this.cache.lower?.ssdReadEnded(blocks, bad?.slot);
-    landing.fill(from, bad === undefined ? to : bad.depth - 1, 'ssd');
-    landing.close();
+    buffer.fill(from, bad === undefined ? to : bad.depth - 1, 'ssd');
+    buffer.close();
     // The waiting sequence starts.
     this.serve(path);
   }
@@ -147,21 +147,21 @@ class World {
     const read = this.#reads.shift();
     if (read === undefined) return;
     this.cache.lower?.ssdReadEnded(read.blocks);
-    read.landing.close();
+    read.buffer.close();
   }
 }
 
 const steps = fc.array(
   fc.record({
-    what: fc.constantFrom('serve', 'serve', 'serve', 'written', 'written', 'read', 'arrived', 'stopped', 'forget'),
+    what: fc.constantFrom('serve', 'serve', 'serve', 'written', 'written', 'read', 'arrived', 'stopped', 'invalidate'),
     path: fc.stringMatching(/^[ab]{2,5}$/),
     luck: fc.integer({ min: 0, max: 9 }),
   }),
   { minLength: 60, maxLength: 160 },
 );
 
-test.each(evictionKinds)('contents follow their names through all tiers, evicting by %s', (eviction) => {
-  const taken = { all: 0, ssd: 0 };
+test.each(evictionKinds)('blocks keep their contents through all tiers, evicting by %s', (eviction) => {
+  const reused = { all: 0, ssd: 0 };
   fc.assert(
     fc.property(steps, (history) => {
       const world = new World(eviction);
@@ -174,11 +174,11 @@ test.each(evictionKinds)('contents follow their names through all tiers, evictin
         else if (luck < 3) world.cache.invalidate(chainOf(path), path.length);
         world.check();
       }
-      taken.all += world.taken;
-      taken.ssd += world.cache.lower?.reads.ssd ?? 0;
+      reused.all += world.reused;
+      reused.ssd += world.cache.lower?.reads.ssd ?? 0;
     }),
     { numRuns: 100 },
   );
-  expect(taken.all).toBeGreaterThan(500);
-  expect(taken.ssd).toBeGreaterThan(10);
+  expect(reused.all).toBeGreaterThan(500);
+  expect(reused.ssd).toBeGreaterThan(10);
 });

@@ -1,4 +1,4 @@
-// Tiers below device memory: slots against a brute-force oracle, and what all tiers together tell against what they hold.
+// Tiers below device memory: slots against a brute-force oracle, and the KV events of all tiers against their contents.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
@@ -52,7 +52,7 @@ const actions = fc.array(
 );
 
 describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
-  test('keeps what a plain list keeps, and what is read', () => {
+  test('holds the same blocks as a plain list, pinned ones included', () => {
     fc.assert(
       fc.property(actions, fc.integer({ min: 1, max: 8 }), (history, capacity) => {
         const gone: number[] = [];
@@ -85,7 +85,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
             entry.lastUse = clock;
           } else if (what === 'use') {
             const full = entries.size >= capacity - reserved;
-            // Every block has a depth of its own: no order is left open.
+            // Every block has its own depth, so that the order is unique.
             tier.put(words, 0, name);
             if (!full || evict())
               entries.set(name, { name, depth: name, since: clock, uses: 1, lastUse: clock, pins: 0 });
@@ -96,7 +96,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
             tier.unpin(slot);
             entry.pins--;
             if (entry.pins === 0) entry.lastUse = clock;
-            // What could not go when memory was reserved, since it was read, goes now.
+            // Blocks that were pinned when slots were reserved are evicted now.
             while (entries.size > capacity - reserved && evict());
           }
           tier.check();
@@ -108,7 +108,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
   });
 });
 
-test('a slot that waits for its contents is not found, not evicted, and can be given up', () => {
+test('a slot whose contents are in transit is not found and not evicted, and can be dropped', () => {
   const tier = new BlockTier(2, 'lru', () => undefined);
   const a = tier.allocate(wordsOf(1), 0, 1) as number;
   const b = tier.allocate(wordsOf(2), 0, 2) as number;
@@ -143,22 +143,22 @@ function worldOf(device: number, hostBlocks: number, ssdBlocks: number, eviction
   return { cache, log, index: new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 }) };
 }
 
-/** A sequence comes, takes what is on the device and below, computes the rest, and goes. Returns where its blocks were. */
+/** Runs a sequence: it reuses cached blocks of all tiers, computes the rest, and ends. Returns the hits by tier. */
 function serve({ cache }: World, path: string): readonly [device: number, host: number] | undefined {
   const chain = chainOf(path);
   const table = new BlockTable(1, path.length + 1);
   const device = cache.match(chain, path.length);
   const loaded = cache.loadPrefix(chain, path.length, table, { known: new LastMatch(), resumed: false });
   while (table.length < path.length && cache.allocate(table));
-  const room = table.length === path.length;
-  if (room) cache.cacheBlocks(chain, loaded, path.length, table);
+  const fits = table.length === path.length;
+  if (fits) cache.cacheBlocks(chain, loaded, path.length, table);
   cache.lower?.readStarted();
   cache.lower?.readEnded();
   cache.release(table);
-  return room ? [device, loaded - device] : undefined;
+  return fits ? [device, loaded - device] : undefined;
 }
 
-/** Every name that any tier holds. */
+/** The names whose blocks a tier holds. */
 function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
   const { lower } = cache;
   return names.filter((name) => {
@@ -171,8 +171,8 @@ function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
   });
 }
 
-/** Has memory lost it, so that only SSD is left? */
-function isSunk({ cache }: World, name: number): boolean {
+/** True if only SSD holds the block. */
+function isSsdOnly({ cache }: World, name: number): boolean {
   const words = wordsOf(name);
   const inMemory = cache.match({ blocks: 1, words }, 1) === 1 || cache.lower?.host.find(words, 0) !== undefined;
   return !inMemory && cache.lower?.ssd?.contains(words, 0) === true;
@@ -193,9 +193,9 @@ const allNames = ['a', 'b', 'c'].flatMap(function longer(path: string): number[]
 });
 
 describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
-  test('tell of a block when the first has it and when the last loses it, whatever moves between them', () => {
+  test('report a block when the first tier stores it and when the last one loses it, whatever moves between them', () => {
     const sizes = fc.tuple(fc.integer({ min: 4, max: 7 }), fc.integer({ min: 1, max: 9 }), fc.nat(12));
-    let sunk = 0;
+    let ssdOnly = 0;
     fc.assert(
       fc.property(fc.array(fc.tuple(paths, fc.nat(3)), { maxLength: 40 }), sizes, (history, [device, host, ssd]) => {
         const world = worldOf(device, host, ssd, kind);
@@ -209,23 +209,23 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
           const held = heldBy(world, allNames);
           expect(index.blocksOf(0)).toBe(held.length);
           for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
-          // A snapshot says the same.
+          // A snapshot gives the same index.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
           snapshot.restore(0, { ...log.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });
           expect(snapshot.blocksOf(0)).toBe(held.length);
           for (const name of held) {
-            sunk += Number(isSunk(world, name));
-            for (const each of [index, snapshot]) expect(onSsd(each, name)).toBe(isSunk(world, name));
+            ssdOnly += Number(isSsdOnly(world, name));
+            for (const each of [index, snapshot]) expect(onSsd(each, name)).toBe(isSsdOnly(world, name));
           }
         }
       }),
     );
-    expect(sunk).toBeGreaterThan(0);
+    expect(ssdOnly).toBeGreaterThan(0);
   });
 });
 
 describe('host memory', () => {
-  test('has what the device had to drop, and gives it back from where it was left', () => {
+  test('holds blocks evicted from the device, and loads them back behind the prefix on the device', () => {
     const world = worldOf(4, 12, 0, 'lru');
     expect(serve(world, 'aaaa')).toEqual([0, 0]);
     expect(serve(world, 'bbbb')).toEqual([0, 0]);
@@ -234,12 +234,12 @@ describe('host memory', () => {
     expect(world.cache.lower?.reads).toEqual({ host: 3, ssd: 0, instance: 0 });
   });
 
-  test('is read no further than there is room on the device', () => {
+  test('loads only as many blocks as fit on the device', () => {
     const world = worldOf(4, 12, 0, 'lru');
     serve(world, 'aaaa');
     serve(world, 'bbbb');
     const table = new BlockTable(1, 4);
-    // Two of four blocks are a sequence's that runs.
+    // A running sequence uses two of four blocks.
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
     expect(world.cache.loadPrefix(chainOf('aaaa'), 4, table, { known: new LastMatch(), resumed: false })).toBe(2);
@@ -250,18 +250,18 @@ describe('host memory', () => {
     world.cache.check();
   });
 
-  test('gives way to what else its memory is wanted for', () => {
+  test('evicts blocks when slots are reserved for another use', () => {
     const world = worldOf(4, 8, 0, 'lru');
     serve(world, 'aaaa');
     serve(world, 'bbbb');
     world.cache.lower?.host.setReserved(6);
     world.cache.check();
-    // Of what is left, the blocks last used from their start on.
+    // The start of the prefix used last remains.
     expect(world.cache.lower?.inHost(chainOf('bbbb'), 0, 4)).toBe(2);
     expect(world.cache.lower?.inHost(chainOf('aaaa'), 0, 4)).toBe(0);
   });
 
-  test('forgets what is suspect', () => {
+  test('drops blocks with suspect contents', () => {
     const world = worldOf(4, 8, 4, 'lru');
     serve(world, 'aaaa');
     world.cache.invalidate(chainOf('aaaa'), 4);
@@ -272,7 +272,7 @@ describe('host memory', () => {
 });
 
 describe('SSD', () => {
-  test('takes what host memory has no room for, once it is written, and keeps it when it goes up again', () => {
+  test('holds blocks evicted from host memory once they are written, also after they are loaded again', () => {
     const world = worldOf(4, 4, 8, 'lru');
     const { lower } = world.cache;
     serve(world, 'aaaa');
@@ -282,7 +282,7 @@ describe('SSD', () => {
     expect(lower?.takeSsdWrites().count).toBe(4);
     expect(lower?.takeSsdWrites().count).toBe(0);
     lower?.written(3);
-    // The deepest was written first: the first block is still on its way.
+    // The deepest was written first: the first block is not written yet.
     expect(onSsd()).toBe(0);
     lower?.written(1);
     expect(onSsd()).toBe(4);

@@ -58,9 +58,9 @@ test('the page token is random, or given to every process', () => {
   const refusal = (held: Agreement['pages'], own: typeof instance) =>
     agree({ ...stored, pages: held }, own, fresh, true);
   expect(refusal(pages, instance)).toEqual({ kind: 'refused', why: 'it has a token, and this one was given none' });
-  const unlike = 'it has another token than this one was given';
-  expect(refusal(drawn, given)).toEqual({ kind: 'refused', why: unlike });
-  expect(refusal({ ...pages, mark: '8' }, given)).toEqual({ kind: 'refused', why: unlike });
+  const otherToken = 'it has another token than this one was given';
+  expect(refusal(drawn, given)).toEqual({ kind: 'refused', why: otherToken });
+  expect(refusal({ ...pages, mark: '8' }, given)).toEqual({ kind: 'refused', why: otherToken });
   expect(agree(stored, given, fresh, false)).toMatchObject({ kind: 'write', agreement: { pages } });
 });
 
@@ -79,7 +79,7 @@ test('members restore a lost record, and complete a partial one; they change not
   expect(reconcile({ ...less, again: true }, stored)).toEqual({ kind: 'write', agreement: again });
   expect(reconcile(again, less)).toEqual({ kind: 'consistent', held: again });
   expect(reconcile(stored, stored)).toEqual({ kind: 'consistent', held: stored });
-  // The first instance of all adds its formats to a restored record.
+  // The first instance adds its formats to a restored record.
   expect(agree({ ...less, again: true }, instance, fresh, undefined)).toMatchObject({ agreement: { again: true } });
   for (const [other, why] of [
     [{ ...stored, hashKey: fresh.hashKey }, 'key'],
@@ -91,8 +91,8 @@ test('members restore a lost record, and complete a partial one; they change not
 });
 
 test('members restore the whole record in any order', () => {
-  const gatewayKnows = { ...gateway, hashKey: stored.hashKey, pages: undefined };
-  const members = fc.constantFrom<Agreement>(gatewayKnows, stored, { ...stored, root }, gatewayKnows);
+  const ofGateway = { ...gateway, hashKey: stored.hashKey, pages: undefined };
+  const members = fc.constantFrom<Agreement>(ofGateway, stored, { ...stored, root }, ofGateway);
   fc.assert(
     fc.property(fc.array(members, { minLength: 1, maxLength: 6 }), (alive) => {
       let record: Agreement | undefined;
@@ -104,7 +104,7 @@ test('members restore the whole record in any order', () => {
           else if (decision.kind === 'consistent') held[i] = decision.held;
           else throw new Error(decision.why);
         }
-      const all = alive.some(({ pages }) => pages !== undefined) ? stored : gatewayKnows;
+      const all = alive.some(({ pages }) => pages !== undefined) ? stored : ofGateway;
       expect(record).toEqual({ ...all, again: true });
     }),
   );
