@@ -15,6 +15,7 @@ const commands: CommandLoaders = {
   generate: async () => (await import('./commands/generate.ts')).generateCommand(),
   chat: async () => (await import('./commands/chat.ts')).chatCommand(),
   models: async () => (await import('./commands/models.ts')).modelsCommand(),
+  graph: async () => (await import('./commands/graph.ts')).graphCommand(),
   simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
   plan: async () => (await import('./commands/plan.ts')).planCommand(),
   trace: async () => (await import('./commands/trace.ts')).traceCommand(),

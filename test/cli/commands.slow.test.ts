@@ -27,6 +27,7 @@ describe('kvasir', () => {
     ['models'],
     ['models', 'list'],
     ['models', 'inspect'],
+    ['graph'],
     ['trace', 'stats'],
     ['bench'],
   ])('%s %s has --help', (...words) => {

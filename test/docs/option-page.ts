@@ -3,6 +3,7 @@ import type { Command, Option } from 'commander';
 import { benchCommand } from '../../src/cli/commands/bench.ts';
 import { chatCommand } from '../../src/cli/commands/chat.ts';
 import { generateCommand } from '../../src/cli/commands/generate.ts';
+import { graphCommand } from '../../src/cli/commands/graph.ts';
 import { joinCommand } from '../../src/cli/commands/join.ts';
 import { modelsCommand } from '../../src/cli/commands/models.ts';
 import { planCommand } from '../../src/cli/commands/plan.ts';
@@ -35,7 +36,7 @@ export async function optionPage(): Promise<string> {
     '',
     ...section('serve, join, generate, chat', serving),
     ...section('simulate, plan, trace', simulating),
-    ...section('top, models', [topCommand(), ...modelsCommand().commands]),
+    ...section('top, models, graph', [topCommand(), ...modelsCommand().commands, graphCommand()]),
     ...section('bench', benches),
   ]
     .join('\n')
