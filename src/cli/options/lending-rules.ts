@@ -1,4 +1,4 @@
-// The lending rules of instances: policy and times.
+// Lending policy and times from options.
 
 import type { LendingPolicy } from '../../core/lending/lending-policy.ts';
 import { defaultLendingTimes, type LendingTimes } from '../../core/lending/times.ts';
@@ -19,12 +19,12 @@ export interface BorrowOptions {
 
 /** Rules of live instances. */
 export interface LendingRules extends BorrowOptions {
-  /** Host memory of each instance for local and borrowed blocks of sequences, in bytes and as a share. */
+  /** Host memory of each instance for blocks of sequences, in bytes and as a share. */
   readonly lentHostBytes?: number | undefined;
   readonly lendHost?: number | undefined;
 }
 
-/** The rules of an instance with this much host memory. */
+/** The rules of an instance with this host memory, in bytes. */
 export function withHostMemory(rules: LendingRules, hostMemory: number | undefined): LendingRules {
   return { ...rules, lentHostBytes: lentBytes({ hostMemory, lendHost: rules.lendHost }) };
 }

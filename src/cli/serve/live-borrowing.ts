@@ -1,4 +1,4 @@
-// Configuration of memory lending for live instances and the gManager.
+// Configuration of lending for live instances and the gManager.
 import { webcrypto } from 'node:crypto';
 import type { TokenInstanceConfig } from '../../core/instance/token-instance.ts';
 import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
@@ -20,9 +20,9 @@ import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;
-/** Steps take up to some hundred milliseconds, during which an instance receives no messages. */
+/** A step may take hundreds of milliseconds, during which an instance handles no messages. */
 const answerUs = 1_000_000;
-const patience = {
+const liveTimeouts = {
   answerUs,
   prepareUs: 3 * answerUs,
   inDoubtUs: answerUs,
@@ -32,10 +32,10 @@ const patience = {
 const silentUs = 5_000_000;
 
 function liveTimes(rules: LendingRules): LendingManagerSettings['times'] {
-  return { ...timesOf(rules), ...patience, silentUs };
+  return { ...timesOf(rules), ...liveTimeouts, silentUs };
 }
 
-/** KV memory for a request on the smallest instance: its own, and that which all others lend in whole ranges. */
+/** KV memory for a request on the instance with the least: its own, and what all others lend in whole ranges. */
 export function requestKvBytes(
   lenders: readonly { readonly kvBytes: number; readonly hostBytes: number }[],
   blockBytes: number,
@@ -46,10 +46,10 @@ export function requestKvBytes(
     host: Math.floor(hostBytes / blockBytes),
   }));
   const lendable = blocks.map(({ own, host }) => lendableOf(own, rules) + lendableOf(host, rules));
-  const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const lendableSum = lendable.reduce((sum, blocks) => sum + blocks, 0);
   const slack = slackBlocks(rangeBlocks);
-  const reach = blocks.map(({ own, host }, i) => own + Math.max(0, host + all - lendable[i] - slack));
-  return Math.min(...reach) * blockBytes;
+  const capacities = blocks.map(({ own, host }, i) => own + Math.max(0, host + lendableSum - lendable[i] - slack));
+  return Math.min(...capacities) * blockBytes;
 }
 
 /** Host memory of each instance for blocks of sequences. */
@@ -57,7 +57,7 @@ function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): nu
   return Math.floor(lentHostBytes / blockBytes);
 }
 
-/** Settings of a gManager that may run in any of several processes. */
+/** Settings of a gManager that any of several processes may run. */
 export function clusterManagerSettings(
   rules: LendingRules,
 ): Omit<LendingManagerSettings, 'instances'> & { readonly blocksMax: number } {
@@ -154,17 +154,17 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   return { live, stagingBlocks, lends, machine: { borrowing, serverOf: (creditor) => live.serverOf(creditor) } };
 }
 
-/** The ports after that of pages, if that one is given. */
+/** Listens on the port after that of pages if that one is given, else on a free one. */
 function openAttentionListener(server: number, { port = 0, ...pages }: PagesAddress): string {
   return new RemoteAttentionListener(server, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 
-/** Settings for a memory of this number of blocks. */
+/** Blocks that an empty memory of this size lends. */
 function lendableOf(total: number, rules: LendingRules): number {
   return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
 }
 
-/** The smallest loan is one range. */
+/** The policy for a memory of this size. The smallest loan is one range. */
 function livePolicy(blocks: number, rules: LendingRules): ReturnType<typeof policyOf> {
   const policy = policyOf(blocks, rules);
   const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);

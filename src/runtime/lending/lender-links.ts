@@ -1,4 +1,5 @@
-// Lending across processes for one instance: sessions with all other lenders, the candidacy for the gManager, and the gManager itself if elected.
+// Lending across processes for one instance: sessions with all other lenders, the election of the gManager, and the
+// gManager itself if this process is the leader.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
 import type { LossReason } from '../../core/membership/liveness.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
@@ -20,7 +21,7 @@ export interface LenderLinksOptions extends ClusterProcess {
   readonly threads: Bus;
   /** Settings of the gManager, if it is elected here. */
   readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
-  /** Records may have been lost, and be incomplete. */
+  /** Records may be incomplete after a loss. */
   readonly lost: boolean;
   /** Another instance has the same number. */
   onTaken(): void;
@@ -36,7 +37,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
   readonly #election: LeaderElection;
   readonly #unsubscribe: readonly (() => void)[];
   readonly #lenders = new Map<InstanceIndex, LenderPeer>();
-  /** Lenders that were lost recently and may return. */
+  /** Lenders that have failed recently and may return. */
   readonly #returning = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
   readonly #alarm = new Alarm(() => this.#stepManager({ kind: 'tick' }));
   readonly #reconciler: RecordReconciler;
@@ -79,7 +80,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     });
   }
 
-  /** Takes a lender number. @throws Error in one line if none is free */
+  /** Takes a lender number. @throws Error in one line if all are taken */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
     const { bus, name, incarnation } = options;
     const lost = options.lost || (await isRegistryLost(bus));
@@ -120,7 +121,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     return identity === own ? undefined : `it computes in another way: ${identity}, not ${own}`;
   }
 
-  /** Frees the number. The bus stays open. */
+  /** Frees the lender number. The bus stays open. */
   async close(): Promise<void> {
     this.#session?.close();
     const kept = this.#reconciler.stop();
@@ -173,7 +174,7 @@ export class LenderLinks implements PeerHandler<LenderAnnouncement> {
     publishTo(this.#options.threads, 'lending', [ownAddress, instance], wire);
   }
 
-  /** To the gManager of any process. Without one the message is dropped; the borrower repeats it. */
+  /** To the gManager, in whichever process it runs. Without one the message is dropped; its sender repeats it. */
   #sendToManager(envelope: Envelope): void {
     if (this.isManager) {
       this.#stepManager({ kind: 'message', envelope });

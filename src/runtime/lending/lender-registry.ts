@@ -1,4 +1,5 @@
-// Numbers of lenders across processes: one record, written by compare-and-set. An instance keeps its number across restarts.
+// Lender numbers across processes, in one record that is written by compare-and-set. An instance keeps its number across
+// restarts.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Bus } from '../bus/bus.ts';
 import { silentUs } from '../processes/peer-session.ts';
@@ -12,7 +13,7 @@ import {
 } from '../wire/lending-messages.ts';
 
 const key = 'lenders';
-/** Number of lenders at most. */
+/** Largest number of lenders. */
 const lendersMax = 64;
 
 export interface LenderNumber {
@@ -21,32 +22,36 @@ export interface LenderNumber {
   readonly incarnation: number;
 }
 
-/** True if the record is lost while lenders run: they announce themselves, and restore their entries. */
+/** True if the record is lost while lenders run. They announce themselves, and restore their entries. */
 export async function isRegistryLost(bus: Bus): Promise<boolean> {
   if (bus.durable || (await bus.records.read(key)) !== undefined) return false;
   return hasTraffic(bus, 'beat.lender', lostListenMs);
 }
 
-/** Takes a number. @param lost the record may be incomplete: announced numbers then count as taken too @throws Error in one line if all are taken */
+/**
+ * Takes a number.
+ * @param lost the record may be incomplete: announced numbers then count as taken too
+ * @throws Error in one line if all are taken
+ */
 export async function takeNumber(bus: Bus, name: string, incarnation: number, lost: boolean): Promise<LenderNumber> {
   let announced: Announced | undefined;
   for (;;) {
     const stored = await bus.records.read(key);
-    const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
-    const known = announced !== undefined || !lost || places.some((place) => place.name === name);
-    const instance = known ? freeNumber(places, name, announced) : undefined;
+    const entries = stored === undefined ? [] : readLenderRecord(stored.value).places;
+    const known = announced !== undefined || !lost || entries.some((entry) => entry.name === name);
+    const instance = known ? freeNumber(entries, name, announced) : undefined;
     if (instance === undefined) {
       if (announced !== undefined) throw new Error(`Cannot lend: ${lendersMax} instances of the cluster already do`);
       announced = await discoverLenders(bus);
       continue;
     }
-    const own = Math.max(incarnation, (places[instance]?.incarnation ?? 0) + 1);
-    if (await write(bus, places, instance, { name, incarnation: own }, stored?.revision))
+    const own = Math.max(incarnation, (entries[instance]?.incarnation ?? 0) + 1);
+    if (await write(bus, entries, instance, { name, incarnation: own }, stored?.revision))
       return { instance, incarnation: own };
   }
 }
 
-/** Restores the entry if the record is lost. @param onTaken called if another instance has the number */
+/** Restores the entry whenever the record is lost. @param onTaken called if another instance has the number */
 export function keepNumber(
   bus: Bus,
   name: string,
@@ -57,67 +62,67 @@ export function keepNumber(
   const check = async (): Promise<void> => {
     for (;;) {
       const stored = await bus.records.read(key);
-      const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
-      const place = places[instance] ?? unassigned;
-      if (place.name === name && place.incarnation >= incarnation) return;
-      if (place.incarnation !== unassigned.incarnation) {
+      const entries = stored === undefined ? [] : readLenderRecord(stored.value).places;
+      const entry = entries[instance] ?? unassigned;
+      if (entry.name === name && entry.incarnation >= incarnation) return;
+      if (entry.incarnation !== unassigned.incarnation) {
         onTaken();
         return;
       }
-      if (await write(bus, places, instance, { name, incarnation }, stored?.revision)) return;
+      if (await write(bus, entries, instance, { name, incarnation }, stored?.revision)) return;
     }
   };
   return new RecordReconciler(bus, { what: 'the record of lenders', check, log });
 }
 
-/** Frees the number, if it is still this instance's. */
+/** Frees the number if it still belongs to this instance. */
 export async function releaseNumber(bus: Bus, name: string, { instance, incarnation }: LenderNumber): Promise<void> {
   for (;;) {
     const stored = await bus.records.read(key);
-    const places = stored === undefined ? [] : readLenderRecord(stored.value).places;
-    const own = places[instance];
+    const entries = stored === undefined ? [] : readLenderRecord(stored.value).places;
+    const own = entries[instance];
     if (own?.name !== name || own.incarnation !== incarnation) return;
-    if (await write(bus, places, instance, { name: '', incarnation }, stored?.revision)) return;
+    if (await write(bus, entries, instance, { name: '', incarnation }, stored?.revision)) return;
   }
 }
 
 /** Names of announced lenders, by number. */
 type Announced = ReadonlyMap<InstanceIndex, string>;
 
-/** The entry of a number that was never taken, or that a lost record lacks. */
+/** The entry of a number that was never taken, or that is missing after a loss of the record. */
 const unassigned: LenderEntry = { name: '', incarnation: 0 };
 
-/** The instance's previous number, a freed one, a new one, or the number of an owner without announcements. */
+/** The instance's previous number, else a freed one, else a new one, else one whose owner does not announce itself. */
 function freeNumber(
-  places: readonly LenderEntry[],
+  entries: readonly LenderEntry[],
   name: string,
   announced: Announced | undefined,
 ): InstanceIndex | undefined {
-  const own = places.findIndex((place) => place.name === name);
+  const own = entries.findIndex((entry) => entry.name === name);
   if (own >= 0) return own;
   for (const [instance, other] of announced ?? []) if (other === name) return instance;
-  const isFree = (place: LenderEntry, instance: InstanceIndex): boolean =>
-    place.name === '' && !announced?.has(instance);
+  const isFree = (entry: LenderEntry, instance: InstanceIndex): boolean =>
+    entry.name === '' && !announced?.has(instance);
   // After discovery, an unassigned number is free: its owner would be announced.
-  const left = places.findIndex(
-    (place, i) => isFree(place, i) && (announced !== undefined || place.incarnation > unassigned.incarnation),
+  const left = entries.findIndex(
+    (entry, i) => isFree(entry, i) && (announced !== undefined || entry.incarnation > unassigned.incarnation),
   );
   if (left >= 0) return left;
-  for (let instance = places.length; instance < lendersMax; instance++) if (!announced?.has(instance)) return instance;
+  for (let instance = entries.length; instance < lendersMax; instance++) if (!announced?.has(instance)) return instance;
   const names = announced && new Set(announced.values());
-  const silent = places.findIndex((place) => names?.has(place.name) === false);
+  const silent = entries.findIndex((entry) => names?.has(entry.name) === false);
   return silent < 0 ? undefined : silent;
 }
 
 async function write(
   bus: Bus,
-  places: readonly LenderEntry[],
+  entries: readonly LenderEntry[],
   instance: InstanceIndex,
-  place: LenderEntry,
+  entry: LenderEntry,
   revision: number | undefined,
 ): Promise<boolean> {
-  const changed = Array.from({ length: Math.max(places.length, instance + 1) }, (_, i) => places[i] ?? unassigned);
-  changed[instance] = place;
+  const changed = Array.from({ length: Math.max(entries.length, instance + 1) }, (_, i) => entries[i] ?? unassigned);
+  changed[instance] = entry;
   return (await bus.records.write(key, encodeLenderRecord(changed), revision)) !== undefined;
 }
 
@@ -135,7 +140,7 @@ function discoverLenders(bus: Bus): Promise<Announced> {
   });
 }
 
-/** Undefined for another version, which cannot lend to this one. */
+/** Undefined for an instance of another version, which cannot lend to this one. */
 function announcementOf(bytes: Uint8Array): LenderAnnouncement | undefined {
   try {
     return readLenderAnnouncement(bytes);

@@ -1,4 +1,4 @@
-// Runs the gManager of one process on the gateway's thread, and reports joins and losses of lenders to instances over the bus.
+// Runs the gManager of one process on the gateway's thread, and reports lenders that join or fail to the instances.
 import { GManager, type GManagerConfig } from '../../core/lending/manager/gmanager.ts';
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { GManagerEvent } from '../../core/protocol/lending-messages.ts';
@@ -13,18 +13,18 @@ export type LendingManagerSettings = Pick<GManagerConfig, 'times' | 'blocksMin' 
   readonly instances: number;
 };
 
-/** What an instance may lend, and what it can receive in a settlement; stores neither lend nor borrow. */
-type Share = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
+/** The blocks that an instance may lend, and can stage in a settlement. Stores neither lend nor borrow. */
+type Capacity = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
 
 export class LendingManagerHost {
   readonly #settings: LendingManagerSettings;
   readonly #bus: Bus;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'tick' }));
-  /** (instances): number of blocks that each may lend. */
+  /** (instances): blocks that each may lend. */
   #lendable: readonly number[];
-  /** Lost instances that may return: their timers; */
+  /** Failed instances that may return, with the timers of their time limits. */
   readonly #returning = new Map<InstanceIndex, NodeJS.Timeout>();
-  /** and those that have not returned in time. */
+  /** Failed instances that have not returned in time. */
   readonly #forgotten = new Set<InstanceIndex>();
   #gmanager: GManager | undefined;
 
@@ -35,16 +35,16 @@ export class LendingManagerHost {
     subscribeTo(bus, 'manager', ['*'], (envelope) => this.#feed({ kind: 'message', envelope }));
   }
 
-  /** Starts the gManager once all instances serve. @param shares (instances) */
-  begin(shares: readonly Share[]): void {
+  /** Starts the gManager once all instances serve. @param capacities (instances) */
+  begin(capacities: readonly Capacity[]): void {
     const { times, blocksMin, uniform } = this.#settings;
-    this.#lendable = shares.map(({ lends }) => lends?.blocks ?? 0);
-    const blocksMax = Math.min(...shares.flatMap(({ stagingBlocks }) => stagingBlocks ?? []));
+    this.#lendable = capacities.map(({ lends }) => lends?.blocks ?? 0);
+    const blocksMax = Math.min(...capacities.flatMap(({ stagingBlocks }) => stagingBlocks ?? []));
     this.#gmanager = new GManager({ epoch: 1, times, blocksMin, blocksMax, uniform, distance: () => 1 });
     this.#feed({ kind: 'tick' });
   }
 
-  /** Messages before `begin` are dropped: their senders repeat them. */
+  /** Messages before `begin` are dropped; their senders repeat them. */
   #feed(event: GManagerEvent): void {
     if (this.#gmanager === undefined) return;
     for (const effect of this.#gmanager.step(nowUs(), event)) {
@@ -58,7 +58,10 @@ export class LendingManagerHost {
     publishTo(this.#bus, 'managerOutput', [instance], wire);
   }
 
-  /** An instance is lost with all that it had lent and borrowed. @param returns it restarts: its memory counts as lendable for a while */
+  /**
+   * An instance has failed, with all that it had lent and borrowed.
+   * @param returns it restarts: its memory counts as lendable until then, for a limited time
+   */
   onLost(instance: InstanceIndex, returns: boolean): void {
     for (const other of this.#lendable.keys())
       if (other !== instance) this.#send(other, { kind: 'instanceFailed', instance });

@@ -4,7 +4,7 @@ import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Envelope } from '../../core/protocol/lending-messages.ts';
 import type { ReceiveBufferHandle } from '../transfer/messenger.ts';
 
-/** Moves are numbered by their debtor, at either end. Blocks are those lent to the debtor. */
+/** The debtor numbers its moves, at both ends. Blocks are those lent to the debtor. */
 export type LendingWire =
   /** The remote attention server of the sender, before it lends blocks. */
   | { readonly kind: 'attentionServer'; readonly server: number }
@@ -23,11 +23,11 @@ export type LendingWire =
     }
   /** To the debtor: all blocks of the move have been received. */
   | { readonly kind: 'copyReceived'; readonly move: number }
-  /** To the debtor: the blocks are no longer lent to it. */
+  /** To the debtor: the copy has failed, or the blocks are no longer lent to it. */
   | { readonly kind: 'copyFailed'; readonly move: number }
-  /** To a creditor: the move is over, or its contents are not needed. */
+  /** To a creditor: the move is complete or cancelled. */
   | { readonly kind: 'endCopy'; readonly move: number }
-  /** To a debtor: share of the creditor's time that remote attention would use if it were not limited. */
+  /** To a debtor: the share of the creditor's time that attention for all debtors would take without the limit. */
   | { readonly kind: 'remoteAttentionLoad'; readonly permille: number };
 
 export interface LenderRoutes {
@@ -39,7 +39,7 @@ export interface LenderRoutes {
   announceServer(server: number): void;
 }
 
-/** Events from an instance's process: messages of the gManager, and joins and losses of lenders. */
+/** Events from the process of an instance: messages of the gManager, and lenders that join or fail. */
 export type ManagerOutput = Extract<InstanceEvent, { kind: 'lending' | 'instanceFailed' | 'creditorCut' | 'lenders' }>;
 
 /** A lost lender may return within this time; requests that need its memory wait for it. */

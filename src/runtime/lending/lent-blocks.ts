@@ -1,4 +1,4 @@
-// The creditor's side of moves: lent blocks, and the copies into and out of them.
+// The creditor's side of moves: lent blocks, and copies into and out of them.
 import type { InstanceIndex } from '../../core/protocol/ids.ts';
 import type { Messenger, ReceiveBufferHandle } from '../transfer/messenger.ts';
 
@@ -31,12 +31,12 @@ export class LentBlocks {
     for (const [i, block] of blocks.entries()) lent.set(block, pages.slice(i * this.#layers, (i + 1) * this.#layers));
   }
 
-  /** When it returns, no copy uses these blocks. */
+  /** Stops copies of these blocks before it returns. */
   takeBack(debtor: InstanceIndex, blocks: readonly number[]): void {
     const lent = this.#pages.get(debtor);
-    const gone = new Set(blocks);
+    const taken = new Set(blocks);
     for (const block of blocks) lent?.delete(block);
-    this.#end((copy) => copy.debtor === debtor && copy.blocks.some((block) => gone.has(block)));
+    this.#end((copy) => copy.debtor === debtor && copy.blocks.some((block) => taken.has(block)));
   }
 
   /** Instances that have borrowed blocks here. */
@@ -60,14 +60,14 @@ export class LentBlocks {
     this.#copies.push(copy);
   }
 
-  /** The receive buffer is complete: returns the copy that it was for. */
+  /** The receive buffer is complete. Returns its copy. */
   onReceived(receiveBuffer: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
     const copy = this.#copies.find((each) => each.direction === 'in' && each.receiveBuffer === receiveBuffer);
     if (copy !== undefined) this.#end((each) => each === copy);
     return copy;
   }
 
-  /** The receive buffer is unreachable: returns the copy to it. */
+  /** The receive buffer is unreachable. Returns the copy to it. */
   onUnreachable(receiveBuffer: ReceiveBufferHandle): Pick<Copy, 'debtor' | 'move'> | undefined {
     const copy = this.#copies.find((each) => each.direction === 'out' && each.receiveBuffer === receiveBuffer);
     if (copy !== undefined) this.#end((each) => each === copy);

@@ -1,4 +1,5 @@
-// Carries out the effects of an instance's borrower: sends messages, moves blocks through the native messenger, and lends blocks to remote attention.
+// Carries out the lending effects of an instance: sends messages, moves blocks through the messenger, and lends blocks to
+// remote attention.
 
 import type { Borrower } from '../../core/lending/debtor/borrower.ts';
 import type { Debtor } from '../../core/lending/debtor/debtor.ts';
@@ -24,9 +25,9 @@ export interface RemoteAttentionServers {
   remoteCounts(): LendingSnapshot['remoteAttention'];
 }
 
-/** What lending needs of the rest of its instance. */
+/** The parts of an instance that lending uses. */
 export interface LendingHost {
-  /** A client of the remote attention server at an address of another process. */
+  /** Creates a client of the remote attention server at an address of another process. */
   connectServer(address: string): number;
   /** (rows, layers): pages of the instance's own blocks. */
   pageTable(): Int32Array;
@@ -36,7 +37,7 @@ export interface LendingHost {
   copyPages(from: Int32Array, to: Int32Array): void;
   /** When it returns, all loads from host memory have completed. */
   finishLoads(): void;
-  /** True while another transfer than a move may still read one of these pages. They are then not released yet. */
+  /** True while a transfer other than a move may read one of these pages; they are released later. */
   isRead(pages: Int32Array): boolean;
 }
 
@@ -47,27 +48,27 @@ export interface LiveLendingOptions {
   readonly servers: RemoteAttentionServers;
   /** The remote attention server of this instance. */
   readonly server: number;
-  /** (layers of the model, in the order of computation): place of each in its group. */
+  /** (layers of the model, in the order of computation): index of each in its group. */
   readonly layers: readonly number[];
   readonly blockBytes: number;
   /** Largest share of a core, in thousandths, for remote attention while steps run here. */
   readonly remoteAttentionPermilleMax: number;
 }
 
-/** Own blocks of a move that are sent: (blocks, layers) pages, to the receive buffer from place `at` on. */
+/** Own blocks of a move that are sent: (blocks, layers) pages, to the receive buffer from index `at` on. */
 interface Outgoing {
   readonly at: number;
   readonly pages: Int32Array;
-  /** The messenger's number of the step that computes them; 0: computed before. */
+  /** The messenger's number of the step that computes them; 0: they are computed. */
   readonly step: number;
   readonly last: boolean;
 }
 
 /** A move that this instance requested. */
 interface ActiveMove extends BlocksToMove {
-  /** This instance's receive buffer for a move home, else the creditor's. */
+  /** The receive buffer: this instance's for a move home, else the creditor's. */
   receiveBuffer: ReceiveBufferHandle | undefined;
-  /** For a move to a creditor: rows of the page table, by place, and blocks that wait for the receive buffer. */
+  /** For a move to a creditor: rows of the page table in order, and blocks that wait for the receive buffer. */
   readonly rows: number[];
   waiting: Outgoing[];
 }
@@ -82,15 +83,15 @@ export class LiveLending {
   readonly #lent: LentBlocks;
   readonly #moves = new Map<number, ActiveMove>();
   readonly #counters = new LendingCounters();
-  /** By creditor, the remote attention server or the client of it. */
+  /** By creditor: its remote attention server, or a client of it. */
   readonly #creditorServers = new Map<InstanceIndex, number>();
-  /** By creditor in another process, the address of its server. */
+  /** By creditor in another process: the address of its server. */
   readonly #addresses = new Map<InstanceIndex, string>();
-  /** Completed moves with own pages that another transfer still reads. */
+  /** Completed moves whose own pages another transfer still reads. */
   #unreleased: { readonly move: number; readonly pages: Int32Array }[] = [];
   /** Time of the last check for unreachable receive buffers. */
   #checkedUs = 0;
-  #lastLoad = { us: 0, guestUs: 0, restUs: 0, stepUs: 0 };
+  #lastLoad = { us: 0, attentionUs: 0, throttledUs: 0, stepUs: 0 };
   #stepUs = 0;
 
   constructor(options: LiveLendingOptions) {
@@ -163,51 +164,51 @@ export class LiveLending {
   }
 
   #move(move: BlocksToMove): void {
-    const moving: ActiveMove = { ...move, receiveBuffer: undefined, rows: [], waiting: [] };
-    this.#moves.set(move.move, moving);
+    const activeMove: ActiveMove = { ...move, receiveBuffer: undefined, rows: [], waiting: [] };
+    this.#moves.set(move.move, activeMove);
     if (move.to === this.#instance) {
-      moving.receiveBuffer = this.#options.messenger.open(this.#ownPages(move.targets));
+      activeMove.receiveBuffer = this.#options.messenger.open(this.#ownPages(move.targets));
       if (move.sources !== undefined)
         this.#sendWire(move.from, {
           kind: 'copy',
           move: move.move,
           blocks: move.sources,
-          receiveBuffer: moving.receiveBuffer,
+          receiveBuffer: activeMove.receiveBuffer,
         });
     } else this.#sendWire(move.to, { kind: 'prepareCopy', move: move.move, blocks: move.targets });
   }
 
-  /** The receiving creditor is ready. */
+  /** The receiving creditor has opened its receive buffer. */
   #onPrepared(move: number, receiveBuffer: ReceiveBufferHandle): void {
-    const moving = this.#moves.get(move);
-    if (moving === undefined) return;
-    const { sources, from } = moving;
+    const activeMove = this.#moves.get(move);
+    if (activeMove === undefined) return;
+    const { sources, from } = activeMove;
     if (sources !== undefined) {
       this.#sendWire(from, { kind: 'copy', move, blocks: sources, receiveBuffer });
       return;
     }
-    moving.receiveBuffer = receiveBuffer;
-    for (const outgoing of moving.waiting.splice(0)) this.#send(receiveBuffer, outgoing);
+    activeMove.receiveBuffer = receiveBuffer;
+    for (const outgoing of activeMove.waiting.splice(0)) this.#send(receiveBuffer, outgoing);
   }
 
-  /** Sends own blocks; those that the next step computes leave as their layers are ready. */
+  /** Sends own blocks. Those that the next step computes are sent layer by layer as it runs. */
   #fill({ move, at, sources, step, last }: FilledBlocks): void {
-    const moving = this.#moves.get(move);
-    if (moving === undefined) return;
-    moving.rows.splice(at, sources.length, ...sources);
+    const activeMove = this.#moves.get(move);
+    if (activeMove === undefined) return;
+    activeMove.rows.splice(at, sources.length, ...sources);
     const { messenger, host } = this.#options;
     host.finishLoads();
     const outgoing = { at, pages: this.#ownPages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
-    if (moving.receiveBuffer === undefined) moving.waiting.push(outgoing);
-    else this.#send(moving.receiveBuffer, outgoing);
+    if (activeMove.receiveBuffer === undefined) activeMove.waiting.push(outgoing);
+    else this.#send(activeMove.receiveBuffer, outgoing);
   }
 
   #stop(move: number): void {
     this.#unreleased = this.#unreleased.filter((each) => each.move !== move);
-    const moving = this.#moves.get(move);
-    if (moving === undefined) return;
+    const activeMove = this.#moves.get(move);
+    if (activeMove === undefined) return;
     this.#moves.delete(move);
-    const { from, to, receiveBuffer } = moving;
+    const { from, to, receiveBuffer } = activeMove;
     const { messenger } = this.#options;
     if (receiveBuffer !== undefined && to === this.#instance) messenger.close(receiveBuffer);
     if (receiveBuffer !== undefined && from === this.#instance) messenger.stop(receiveBuffer);
@@ -216,20 +217,22 @@ export class LiveLending {
   }
 
   #complete(move: number): InstanceEvent | undefined {
-    const moving = this.#moves.get(move);
-    if (moving === undefined) return undefined;
+    const activeMove = this.#moves.get(move);
+    if (activeMove === undefined) return undefined;
     this.#moves.delete(move);
-    const bytes = moving.targets.length * this.#options.blockBytes;
+    const bytes = activeMove.targets.length * this.#options.blockBytes;
     const transport =
-      moving.receiveBuffer === undefined ? undefined : this.#options.messenger.transportTo(moving.receiveBuffer);
-    for (const other of new Set([moving.from, moving.to]))
+      activeMove.receiveBuffer === undefined
+        ? undefined
+        : this.#options.messenger.transportTo(activeMove.receiveBuffer);
+    for (const other of new Set([activeMove.from, activeMove.to]))
       if (other !== this.#instance) this.#counters.moved(other, bytes, transport);
     // The sender may release the blocks.
-    if (moving.from !== this.#instance) this.#sendWire(moving.from, { kind: 'endCopy', move });
-    if (moving.from === this.#instance) {
-      // Unacknowledged pages would be sent again over the next connection.
-      if (moving.receiveBuffer !== undefined) this.#options.messenger.stop(moving.receiveBuffer);
-      const pages = this.#ownPages(moving.rows);
+    if (activeMove.from !== this.#instance) this.#sendWire(activeMove.from, { kind: 'endCopy', move });
+    if (activeMove.from === this.#instance) {
+      // Otherwise unacknowledged pages would be sent again over the next connection.
+      if (activeMove.receiveBuffer !== undefined) this.#options.messenger.stop(activeMove.receiveBuffer);
+      const pages = this.#ownPages(activeMove.rows);
       if (this.#options.host.isRead(pages)) {
         this.#unreleased.push({ move, pages });
         return undefined;
@@ -256,7 +259,7 @@ export class LiveLending {
     return pages;
   }
 
-  /** Sends layer after layer: block i goes to place `at` + i of the receive buffer. */
+  /** Sends layer after layer. Block i goes to index `at` + i of the receive buffer. */
   #send(receiveBuffer: ReceiveBufferHandle, { at, pages, step, last }: Outgoing): void {
     const { layers, messenger } = this.#options;
     const width = layers.length;
@@ -264,7 +267,7 @@ export class LiveLending {
     for (const [layer, index] of layers.entries())
       for (let block = 0; block < pages.length / width; block++)
         descriptors.push(layer, pages[block * width + index], (at + block) * width + index);
-    // An aborted step writes them again, with the same bits.
+    // After an aborted step the pages are written again, with the same bits.
     messenger.send(receiveBuffer, step, Int32Array.from(descriptors), last, step === 0 ? undefined : pages);
   }
 
@@ -279,13 +282,13 @@ export class LiveLending {
     routes.announceServer(server);
   }
 
-  /** Another lender has announced its server; the reply is this instance's. */
+  /** Another lender has announced its server; the reply names this instance's. */
   onServerAnnounced(from: InstanceIndex, server: number): void {
     this.#creditorServers.set(from, server);
     this.#sendWire(from, { kind: 'attentionServer', server: this.#options.server });
   }
 
-  /** Handles a message of another lender; returns the event for the state machine, if any. */
+  /** Handles a message of another lender. Returns the event for the state machine, if any. */
   onMessage(from: InstanceIndex, wire: LendingWire): InstanceEvent | undefined {
     switch (wire.kind) {
       case 'attentionServer':
@@ -328,7 +331,7 @@ export class LiveLending {
     this.#creditorServers.set(creditor, host.connectServer(address));
   }
 
-  /** Starts a copy for a debtor, into or out of its blocks. */
+  /** Starts a copy for a debtor, into or out of the blocks that are lent to it. */
   #serve(debtor: InstanceIndex, wire: Extract<LendingWire, { kind: 'prepareCopy' | 'copy' }>): void {
     const { move, blocks } = wire;
     const pages = this.#lent.pagesOf(debtor, blocks);
@@ -343,13 +346,13 @@ export class LiveLending {
     }
   }
 
-  /** Time of the next `poll`, if nothing happens before. */
+  /** Time of the next `poll`, if no event comes earlier. */
   get nextUs(): number {
     if (this.#unreleased.length > 0) return this.#checkedUs + releaseUs;
     return this.#moves.size === 0 && !this.#lent.isCopying ? Number.POSITIVE_INFINITY : this.#checkedUs + checkUs;
   }
 
-  /** Events of received and unreachable moves since the last call. */
+  /** Events of moves that have completed or failed since the last call. */
   poll(nowUs: number): readonly InstanceEvent[] {
     const events = [...this.#received(), ...this.#released()];
     if (nowUs < this.nextUs) return events;
@@ -360,51 +363,51 @@ export class LiveLending {
   #unreachable(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const receiveBuffer of this.#options.messenger.unreachable()) {
-      const use = this.#lent.onUnreachable(receiveBuffer);
-      if (use !== undefined) this.#sendWire(use.debtor, { kind: 'copyFailed', move: use.move });
-      const own = this.#moveTo(receiveBuffer);
-      if (own === undefined) continue;
-      this.#stop(own);
-      events.push({ kind: 'moveBroken', move: own });
+      const copy = this.#lent.onUnreachable(receiveBuffer);
+      if (copy !== undefined) this.#sendWire(copy.debtor, { kind: 'copyFailed', move: copy.move });
+      const move = this.#moveTo(receiveBuffer);
+      if (move === undefined) continue;
+      this.#stop(move);
+      events.push({ kind: 'moveBroken', move });
     }
     return events;
   }
 
   #moveTo(receiveBuffer: ReceiveBufferHandle): number | undefined {
-    return [...this.#moves].find(([, moving]) => moving.receiveBuffer === receiveBuffer)?.[0];
+    return [...this.#moves].find(([, activeMove]) => activeMove.receiveBuffer === receiveBuffer)?.[0];
   }
 
   #received(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const receiveBuffer of this.#options.messenger.received()) {
-      const use = this.#lent.onReceived(receiveBuffer);
-      if (use !== undefined) {
-        this.#sendWire(use.debtor, { kind: 'copyReceived', move: use.move });
+      const copy = this.#lent.onReceived(receiveBuffer);
+      if (copy !== undefined) {
+        this.#sendWire(copy.debtor, { kind: 'copyReceived', move: copy.move });
         continue;
       }
-      const own = this.#moveTo(receiveBuffer);
-      if (own === undefined) continue;
-      const event = this.#complete(own);
+      const move = this.#moveTo(receiveBuffer);
+      if (move === undefined) continue;
+      const event = this.#complete(move);
       this.#options.messenger.close(receiveBuffer);
       if (event !== undefined) events.push(event);
     }
     return events;
   }
 
-  /** Counts a step, and reports to debtors from time to time if their remote attention would exceed its share: the load that it would have without the limit. */
+  /** Counts a step. Once a second it reports the load of remote attention to debtors, if that would exceed its share without the limit. */
   onStepRan(nowUs: number, stepUs: number): void {
     this.#stepUs += stepUs;
     const elapsedUs = nowUs - this.#lastLoad.us;
     if (elapsedUs < checkUs) return;
     const { servers, server, remoteAttentionPermilleMax } = this.#options;
     const { seconds, restSeconds } = servers.remoteAttentionCounts(server);
-    const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
-    const { guestUs, restUs, stepUs: ownUs } = this.#lastLoad;
+    const now = { us: nowUs, attentionUs: 1e6 * seconds, throttledUs: 1e6 * restSeconds, stepUs: this.#stepUs };
+    const last = this.#lastLoad;
     this.#lastLoad = now;
-    // Rests come from the limit. A load matters only while steps run most of the time.
-    const freeUs = Math.max(1, elapsedUs - (now.restUs - restUs));
-    const permille = Math.min(1000, Math.round((1000 * (now.guestUs - guestUs)) / freeUs));
-    if ((now.stepUs - ownUs) * 2 < elapsedUs || permille <= remoteAttentionPermilleMax) return;
+    // The load without the limit excludes throttled time. It matters only while steps run most of the time.
+    const unthrottledUs = Math.max(1, elapsedUs - (now.throttledUs - last.throttledUs));
+    const permille = Math.min(1000, Math.round((1000 * (now.attentionUs - last.attentionUs)) / unthrottledUs));
+    if ((now.stepUs - last.stepUs) * 2 < elapsedUs || permille <= remoteAttentionPermilleMax) return;
     for (const debtor of this.#lent.debtors) this.#sendWire(debtor, { kind: 'remoteAttentionLoad', permille });
   }
 }

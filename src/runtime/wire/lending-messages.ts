@@ -29,9 +29,9 @@ export interface LenderAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
   /** The lender number. */
   readonly instance: number;
-  /** Identity of its blocks and kernels: lenders need equal ones. */
+  /** Identity of its blocks and kernels, which must be the same for all lenders. */
   readonly identity: string;
-  /** Number of blocks that it may lend. */
+  /** Blocks that it may lend. */
   readonly lendableBlocks: number;
   /** Address of its remote attention server: host and port. */
   readonly attentionAddress: string;

@@ -16,20 +16,20 @@ const policy: LendingPolicy = {
   ...{ loanBlocksMin: 1, remoteAttentionPermilleMax: 300, unitBlocks: 1 },
 };
 
-function creditorOf(instance: number, promised: number): { readonly creditor: Creditor; readonly out: Outbox } {
+function creditorOf(instance: number, committedBlocks: number): { readonly creditor: Creditor; readonly out: Outbox } {
   const out = new Outbox(instance, 1);
   const memories = { device: LendingMemory.standalone(10, 1), host: LendingMemory.standalone(0, 1) };
   return {
     out,
     creditor: new Creditor(memories, policy, times, out, {
       isShort: false,
-      committedBlocks: promised,
+      committedBlocks,
       committedMissingBlocks: 0,
     }),
   };
 }
 
-function said<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: number) {
+function messageOf<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: number) {
   for (const effect of out.effects) {
     if (effect.kind !== 'send' || effect.envelope.to !== to || effect.envelope.message.kind !== kind) continue;
     return { envelope: effect.envelope, message: effect.envelope.message as Extract<LendingMessage, { kind: K }> };
@@ -37,7 +37,7 @@ function said<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: number
   throw new Error(`Cannot find ${kind} to ${to}`);
 }
 
-it('ends the hold of a creditor that had nothing to lend, too', () => {
+it('ends the hold of a creditor that lent nothing when the loans are committed', () => {
   const out = new Outbox(0, 1);
   const debtor = new Debtor(times, out, new RBlockTable(), policy);
   const full = creditorOf(1, 10);
@@ -45,29 +45,29 @@ it('ends the hold of a creditor that had nothing to lend, too', () => {
   const priority = { reserves: true, urgent: false };
   const ask = (to: number) => {
     debtor.ask(to, 1, 'device', 4, priority);
-    return said(out, 'borrow', to);
+    return messageOf(out, 'borrow', to);
   };
   out.begin(1);
   const first = ask(1);
   full.creditor.borrow(first.envelope, first.message, 1);
-  expect(said(full.out, 'refuse', 0).message.loan).toBe(1);
+  expect(messageOf(full.out, 'refuse', 0).message.loan).toBe(1);
   expect(full.creditor.hold).toBe(1);
   for (const debt of [...debtor.debts]) debtor.forget(debt);
   const second = ask(2);
   free.creditor.borrow(second.envelope, second.message, 1);
-  const lend = said(free.out, 'lend', 0);
+  const lend = messageOf(free.out, 'lend', 0);
   debtor.lent(lend.envelope, lend.message);
 
   debtor.commitLoans();
   debtor.flush();
-  const heard = said(out, 'renew', 1);
-  full.creditor.renew(heard.envelope, heard.message);
+  const renewal = messageOf(out, 'renew', 1);
+  full.creditor.renew(renewal.envelope, renewal.message);
   expect(full.creditor.hold).toBeUndefined();
-  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], committed: [2], reservationEnded: true });
+  expect(messageOf(out, 'renew', 2).message).toMatchObject({ loans: [2], committed: [2], reservationEnded: true });
 
   out.begin(times.renewUs + 1);
   debtor.flush();
-  expect(() => said(out, 'renew', 1)).toThrow();
+  expect(() => messageOf(out, 'renew', 1)).toThrow();
 });
 
 it('ends a hold at once when the reserving request is cancelled', () => {

@@ -1,22 +1,19 @@
 // Copies of lent blocks in flight between instances with fake engines.
 import type { BlocksToMove } from '../../../src/core/protocol/lending-effects.ts';
 
-/**
- * A block in flight: the source pages at the start and the target pages; undefined: the creditor does not lend that
- * block.
- */
-export interface Parcel {
+/** The copy of one block: its source and target pages when it started; undefined: the creditor does not lend that block. */
+export interface BlockCopy {
   readonly from: ArrayLike<number> | undefined;
   readonly to: ArrayLike<number> | undefined;
-  /** Pages of a creditor, at either end of a copy. */
+  /** The block at each end: a lent block, or a row of the debtor's page table. */
   readonly source: number | undefined;
   readonly target: number;
-  /** The block can be read once that step has ended. */
+  /** The step that computes the block; the copy waits for its end. */
   readonly step: number | undefined;
 }
 
-export interface Copying extends BlocksToMove {
+export interface MoveInFlight extends BlocksToMove {
   readonly debtor: number;
-  readonly parcels: Parcel[];
+  readonly blocks: BlockCopy[];
   last: boolean;
 }

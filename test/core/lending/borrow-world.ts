@@ -1,5 +1,5 @@
-// Instances with fake engines that lend memory to one another: their messages and copies arrive in any order that a
-// network allows.
+// Instances with fake engines that lend to one another. Their messages and copies arrive in any order that a network
+// allows.
 import { expect } from 'vitest';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
 import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-config.ts';
@@ -18,7 +18,7 @@ import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
 import { baseConfig, limits } from '../router/world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
 import { PrefixWires } from '../transfer/fake-prefix-driver.ts';
-import type { Copying, Parcel } from './borrow-copies.ts';
+import type { BlockCopy, MoveInFlight } from './borrow-copies.ts';
 
 const groups = [{ layers: 2, window: undefined }] as const;
 export const rangeBlocks = rangeTokens / pageTokens;
@@ -27,12 +27,11 @@ const times = {
   ...defaultLendingTimes,
   settleUs: 20_000,
   heartbeatUs: 20_000,
-  askAgainUs: 30_000,
   holdUs: 200_000,
   remoteCacheUs: 500_000,
 };
 
-const usual: LendingPolicy = {
+const defaultPolicy: LendingPolicy = {
   lentShareMax: 0.9,
   lowWaterBlocks: 2,
   highWaterBlocks: 2 + 2 * rangeBlocks,
@@ -71,7 +70,7 @@ export class BorrowWorld {
   readonly instances: readonly TokenInstance[];
   readonly engines: readonly FakeEngine[];
   readonly gmanager: GManager;
-  readonly heard = new Map<string, GenerationEvent[]>();
+  readonly events = new Map<string, GenerationEvent[]>();
   readonly running = new Map<number, Running>();
   readonly dead = new Set<number>();
   readonly faults: string[] = [];
@@ -84,11 +83,11 @@ export class BorrowWorld {
   /** (instances): pages of lent blocks, by debtor and block. */
   readonly #lent: readonly Map<string, ArrayLike<number>>[];
   readonly #wires = new Map<string, Wire>();
-  readonly #copies = new Map<string, Copying>();
-  readonly #whereabouts = new Map<string, number>();
+  readonly #copies = new Map<string, MoveInFlight>();
+  readonly #instanceByRequest = new Map<string, number>();
   readonly prefixes: PrefixWires;
   readonly #patient: boolean;
-  /** What each step in flight waited for when it began. */
+  /** The blocks that each step in flight waits for. */
   readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
 
   /** (instances): blocks that each may lend. */
@@ -96,12 +95,12 @@ export class BorrowWorld {
 
   constructor({ blocks, settles, seed, changes, hostBlocks = 0, aheadOfUse, patient, tiers }: BorrowWorldOptions) {
     this.#patient = patient === true;
-    const policy = { ...usual, ...changes };
+    const policy = { ...defaultPolicy, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
     const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
     this.#lendable = lendable.map((own) => own + lendableHost);
     const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
-    // As in live instances, one block behind host memory takes contents that nothing needs.
+    // As in live instances, one block after host memory receives contents that are not used.
     const tierBlocks = tiers === undefined ? 0 : tiers.hostBlocks + 1;
     const all = lendable.reduce((sum, each) => sum + each, hosts);
     this.instances = blocks.map((total, instance) =>
@@ -141,35 +140,35 @@ export class BorrowWorld {
   };
 
   submit(request: GenerationRequest, at: number, prefix?: PrefixFetch): void {
-    this.heard.set(request.id, []);
-    this.#whereabouts.set(request.id, at);
-    this.tell(at, { kind: 'submit', request, prefix });
+    this.events.set(request.id, []);
+    this.#instanceByRequest.set(request.id, at);
+    this.step(at, { kind: 'submit', request, prefix });
   }
 
   cancel(id: string): void {
-    const at = this.#whereabouts.get(id);
-    this.heard.delete(id);
-    if (at !== undefined) this.tell(at, { kind: 'cancel', id });
+    const at = this.#instanceByRequest.get(id);
+    this.events.delete(id);
+    if (at !== undefined) this.step(at, { kind: 'cancel', id });
   }
 
   /** The instance crashes with all its memory; the others are informed. */
   kill(instance: number): void {
     this.dead.add(instance);
     this.running.delete(instance);
-    for (const [id, at] of this.#whereabouts) if (at === instance) this.heard.delete(id);
+    for (const [id, at] of this.#instanceByRequest) if (at === instance) this.events.delete(id);
     for (const [key, { to }] of this.#wires) if (to === instance) this.#wires.delete(key);
     for (const [name, { from, to, debtor }] of this.#copies)
       if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
     this.#lent[instance]?.clear();
     this.prefixes.lost(instance);
     for (const to of this.instances.keys()) {
-      this.tell(to, { kind: 'instanceFailed', instance });
+      this.step(to, { kind: 'instanceFailed', instance });
       const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
-      this.tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
+      this.step(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
     }
   }
 
-  tell(to: number, event: InstanceEvent): void {
+  step(to: number, event: InstanceEvent): void {
     const machine = this.instances[to];
     if (machine === undefined || this.dead.has(to)) return;
     const ran = this.running.get(to);
@@ -182,7 +181,7 @@ export class BorrowWorld {
 
   #checkLoans(): void {
     const parties = this.instances.map(({ components: { borrower } }, instance) => {
-      if (borrower === undefined) throw new Error('No instance borrows');
+      if (borrower === undefined) throw new Error('The instance has no borrower');
       const incarnation = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
       return { instance, skewUs: 0, incarnation };
     });
@@ -196,13 +195,13 @@ export class BorrowWorld {
         this.running.set(from, effect);
         break;
       case 'emit':
-        this.heard.get(effect.id)?.push(effect.event);
+        this.events.get(effect.id)?.push(effect.event);
         break;
       case 'fault':
         this.faults.push(effect.message);
         break;
       case 'lending':
-        this.#post(from, effect.envelope);
+        this.#send(from, effect.envelope);
         break;
       case 'moveBlocks':
         this.#move(from, effect);
@@ -229,7 +228,7 @@ export class BorrowWorld {
     }
   }
 
-  #post(from: number | 'gmanager', envelope: Envelope): void {
+  #send(from: number | 'gmanager', envelope: Envelope): void {
     const { to, message } = envelope;
     if (message.kind === 'commit') this.settlements++;
     if (typeof to === 'number' && this.dead.has(to)) return;
@@ -246,9 +245,9 @@ export class BorrowWorld {
 
   #move(debtor: number, move: BlocksToMove): void {
     const { sources, targets } = move;
-    const copying: Copying = { ...move, debtor, parcels: [], last: sources !== undefined };
+    const copying: MoveInFlight = { ...move, debtor, blocks: [], last: sources !== undefined };
     for (const [i, source] of (sources ?? []).entries())
-      copying.parcels.push(this.#parcel(copying, source, targets[i] ?? -1, undefined));
+      copying.blocks.push(this.#blockCopy(copying, source, targets[i] ?? -1, undefined));
     this.#copies.set(`${debtor} ${move.move}`, copying);
   }
 
@@ -257,11 +256,11 @@ export class BorrowWorld {
     if (copying === undefined) return;
     this.prefixes.settle(debtor);
     for (const [i, source] of sources.entries())
-      copying.parcels.push(this.#parcel(copying, source, copying.targets[at + i] ?? -1, step));
+      copying.blocks.push(this.#blockCopy(copying, source, copying.targets[at + i] ?? -1, step));
     copying.last = last;
   }
 
-  #parcel({ debtor, from, to }: Copying, source: number, target: number, step: number | undefined): Parcel {
+  #blockCopy({ debtor, from, to }: MoveInFlight, source: number, target: number, step: number | undefined): BlockCopy {
     const pagesOf = (instance: number, at: number) => {
       if (instance !== debtor) return this.#lent[instance]?.get(`${debtor} ${at}`);
       return this.instances[debtor]?.pools[0]?.pageTable.slice(at * 2, at * 2 + 2);
@@ -270,20 +269,20 @@ export class BorrowWorld {
   }
 
   /** True if a block can be copied, or only the end of the move is left to report. */
-  #canCopy({ debtor, parcels: [next], last }: Copying): boolean {
+  #canCopy({ debtor, blocks: [next], last }: MoveInFlight): boolean {
     if (next === undefined) return last;
     return next.step === undefined || this.running.get(debtor)?.step !== next.step;
   }
 
-  /** Copies one more block, unless the creditor has taken it back: then the move never completes. */
-  #copy(name: string, copying: Copying): void {
-    const { debtor, from, to, parcels, move } = copying;
-    const isLent = (instance: number, block = -1) =>
-      instance === debtor || this.#lent[instance]?.has(`${debtor} ${block}`) === true;
-    const parcel = parcels.shift();
-    if (parcel !== undefined) {
-      const { from: source, to: target } = parcel;
-      if (source === undefined || target === undefined || !isLent(from, parcel.source) || !isLent(to, parcel.target)) {
+  /** Copies one more block. If the creditor has taken it back, the move never completes. */
+  #copy(name: string, copying: MoveInFlight): void {
+    const { debtor, from, to, blocks, move } = copying;
+    const isLent = (instance: number, lentBlock = -1) =>
+      instance === debtor || this.#lent[instance]?.has(`${debtor} ${lentBlock}`) === true;
+    const block = blocks.shift();
+    if (block !== undefined) {
+      const { from: source, to: target } = block;
+      if (source === undefined || target === undefined || !isLent(from, block.source) || !isLent(to, block.target)) {
         this.#copies.delete(name);
         return;
       }
@@ -292,15 +291,15 @@ export class BorrowWorld {
         if (engine !== undefined) this.engines[to]?.copy(target[layer] ?? -1, engine, source[layer] ?? -1);
       }
     }
-    if (parcels.length > 0 || !copying.last) return;
+    if (blocks.length > 0 || !copying.last) return;
     this.#copies.delete(name);
     // A copy from a creditor is ordered with the creditor's messages.
     this.#wire(to, debtor).queue.push({ kind: 'moved', move });
   }
 
-  /** Runs one possible next event after the given time; false: only time passes. */
-  advance(choice: number, passesUs: number, aborts = false): boolean {
-    this.nowUs += passesUs;
+  /** Runs one of the possible next events after the given time. False: there is none. */
+  advance(choice: number, elapsedUs: number, aborts = false): boolean {
+    this.nowUs += elapsedUs;
     this.#wake();
     const options = [
       ...[...this.#wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
@@ -321,12 +320,12 @@ export class BorrowWorld {
   #wake(): void {
     for (const [at, machine] of this.instances.entries())
       if (Math.min(machine.components.borrower?.tickUs ?? Number.POSITIVE_INFINITY, machine.nextUs) <= this.nowUs)
-        this.tell(at, { kind: 'wake' });
+        this.step(at, { kind: 'wake' });
     if (this.gmanager.nextUs <= this.nowUs) this.#perform(this.gmanager.step(this.nowUs, { kind: 'tick' }));
   }
 
   #perform(effects: readonly LendingEffect[]): void {
-    for (const effect of effects) if (effect.kind === 'send') this.#post('gmanager', effect.envelope);
+    for (const effect of effects) if (effect.kind === 'send') this.#send('gmanager', effect.envelope);
   }
 
   #deliver({ to, queue }: Wire): void {
@@ -335,7 +334,7 @@ export class BorrowWorld {
     if (event.kind === 'toManager') {
       const { envelope } = event;
       this.#perform(this.gmanager.step(this.nowUs, { kind: 'message', envelope }));
-    } else if (to !== 'gmanager') this.tell(to, event);
+    } else if (to !== 'gmanager') this.step(to, event);
   }
 
   #endStep(at: number, aborts: boolean, patient: boolean): void {
@@ -345,12 +344,12 @@ export class BorrowWorld {
     this.running.delete(at);
     this.prefixes.settle(at);
     const { step, plan } = running;
-    if (aborts) this.tell(at, { kind: 'stepAborted', step });
+    if (aborts) this.step(at, { kind: 'stepAborted', step });
     else {
       const result = engine.run(plan, this.prefixes.missing(at, this.#awaited.get(at) ?? [], patient));
       this.remoteSteps += Number(plan.remote.length > 0);
       this.unanswered += result.unanswered.length;
-      this.tell(at, { kind: 'stepDone', step, result });
+      this.step(at, { kind: 'stepDone', step, result });
     }
   }
 
@@ -360,11 +359,11 @@ export class BorrowWorld {
       if (isSo()) return;
       if (!this.advance(i, 200)) this.nowUs += 2_000;
     }
-    throw new Error(`Nothing comes of it after ${turns} turns: ${what}: ${JSON.stringify(this.#left)}`);
+    throw new Error(`Condition does not hold after ${turns} turns: ${what}: ${JSON.stringify(this.#left)}`);
   }
 
   lastOf(id: string): GenerationEvent | undefined {
-    return this.heard.get(id)?.at(-1);
+    return this.events.get(id)?.at(-1);
   }
 
   /** (instances) */
@@ -374,7 +373,7 @@ export class BorrowWorld {
 
   /** Tokens that the client of a request has received. */
   tokensOf(id: string): readonly number[] {
-    return (this.heard.get(id) ?? []).flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
+    return (this.events.get(id) ?? []).flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
   }
 
   /** Runs events until all requests have ended and nothing is lent; fails after `turns` events. */
@@ -383,7 +382,7 @@ export class BorrowWorld {
       if (!this.advance(i, 200)) this.nowUs += 2_000;
       if (i % 50 === 0 && this.#isOver) return;
     }
-    throw new Error(`Something is left after ${turns} turns: ${JSON.stringify(this.#left)}`);
+    throw new Error(`Requests or loans remain after ${turns} turns: ${JSON.stringify(this.#left)}`);
   }
 
   get #isOver(): boolean {

@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { expectedOutput, promptOf, request } from '../router/world.ts';
-import { arbitraryChoices, arbitraryDeath, arbitraryPatience, live } from './borrow-history.ts';
+import { arbitraryCancel, arbitraryChoices, arbitraryFailure, runHistory } from './borrow-history.ts';
 import { BorrowWorld, rangeBlocks } from './borrow-world.ts';
 
 const spec = fc.record({
@@ -15,7 +15,7 @@ const spec = fc.record({
   output: fc.integer({ min: 1, max: 40 }),
   at: fc.nat(2),
   after: fc.nat(300),
-  cancelAfter: arbitraryPatience,
+  cancelAfter: arbitraryCancel,
 });
 
 describe('borrowing instances', () => {
@@ -38,7 +38,7 @@ describe('borrowing instances', () => {
       world.submit(turn, 0);
       world.until('an end', () => world.lastOf(turn.id)?.kind === 'finished');
       expect(world.tokensOf(turn.id)).toEqual(expectedOutput(turn).tokens);
-      const started = (world.heard.get(turn.id) ?? []).find(({ kind }) => kind === 'started');
+      const started = (world.events.get(turn.id) ?? []).find(({ kind }) => kind === 'started');
       return started?.kind === 'started' ? started.cachedTokens : undefined;
     });
     expect(cached[0]).toBe(0);
@@ -49,7 +49,7 @@ describe('borrowing instances', () => {
     const short = request('short', promptOf(1, 1_500), { maxTokens: 4 });
     world.submit(short, 0);
     world.until('an end', () => world.lastOf('short')?.kind === 'finished');
-    const [, started] = world.heard.get('short') ?? [];
+    const [, started] = world.events.get('short') ?? [];
     expect(started).toMatchObject({ kind: 'started' });
     expect(started?.kind === 'started' && started.cachedTokens).toBeGreaterThanOrEqual(512);
     world.finish();
@@ -110,14 +110,14 @@ describe('borrowing instances', () => {
       fc.property(
         fc.array(spec, { minLength: 1, maxLength: 8 }),
         arbitraryChoices,
-        arbitraryDeath,
-        (specs, choices, death) => {
+        arbitraryFailure,
+        (specs, choices, failure) => {
           const world = new BorrowWorld({ blocks: [72, 80, 100], hostBlocks: 40, settles, seed: choices[0] ?? 0 });
-          const coming = specs.map(({ kind, ranges, tokens, output, ...when }, i) => {
+          const arrivals = specs.map(({ kind, ranges, tokens, output, ...when }, i) => {
             const prompt = promptOf(kind, Math.min(4_600, ranges * 512 + tokens));
             return { ...when, request: request(`r${i}`, prompt, { maxTokens: output }) };
           });
-          live(world, { coming, choices, death, turns: 4_000, passesUs: 400 });
+          runHistory(world, { arrivals, choices, failure, turns: 4_000, intervalUsMax: 400 });
         },
       ),
       { numRuns: 8 },

@@ -1,4 +1,4 @@
-// The boundary of the lending machines: messages from a wire are validated exactly.
+// Validation of lending messages from a wire.
 import { expect, it } from 'vitest';
 import { parseEnvelope } from '../../../src/core/lending/parse.ts';
 import { LendingWorld } from '../../../src/sim/engine/lending/lending-world.ts';

@@ -96,14 +96,14 @@ describe('the ledger', () => {
   });
 
   it('is rebuilt from one heartbeat of each instance, and forgets silent instances', () => {
-    const said = [
+    const reports = [
       report(8, 0, { debts: [{ creditor: 1, memory: 'device', blocks: 5 }] }),
       report(3, 2, { loans: [{ debtor: 0, memory: 'device', blocks: 4 }] }),
     ];
     const old = new DebtLedger(line);
     for (let sequence = 1; sequence < 4; sequence++) old.update(0, 0, 1, report(sequence, 9));
     const young = new DebtLedger(line);
-    for (const ledger of [old, young]) for (const [i, one] of said.entries()) ledger.update(10, i, 1, one);
+    for (const ledger of [old, young]) for (const [i, one] of reports.entries()) ledger.update(10, i, 1, one);
     expect(young.edges('device')).toEqual(old.edges('device'));
     expect(young.edges('device')).toEqual([{ debtor: 0, creditor: 1, blocks: 4 }]);
     expect(young.forgetSilent(11)).toEqual([0, 1]);
@@ -160,14 +160,14 @@ describe('borrowing', () => {
     remoteAttentionPermilleMax: 200,
   };
 
-  it('lends at most its share, and nothing below its low-water mark', () => {
+  it('lends at most its share, and nothing below the low-water mark', () => {
     expect(blocksLendable({ total: 100, available: 100, lent: 0 }, policy)).toBe(50);
     expect(blocksLendable({ total: 100, available: 60, lent: 45 }, policy)).toBe(5);
     expect(blocksLendable({ total: 100, available: 12, lent: 0 }, policy)).toBe(2);
     expect(blocksLendable({ total: 100, available: 3, lent: 50 }, policy)).toBe(0);
   });
 
-  it('borrows before the pool is full, ahead of growth, and never what it would give back at once', () => {
+  it('borrows before the pool is full, ahead of growth, and never what it would return at once', () => {
     expect(blocksWanted(30, demand(0), 0, policy)).toBe(0);
     expect(blocksWanted(30, demand(60), 0, policy)).toBe(10);
     expect(blocksWanted(9, demand(0), 0, policy)).toBe(4);
@@ -187,7 +187,7 @@ describe('borrowing', () => {
 });
 
 describe('lending memory', () => {
-  it('takes pages from the block cache: unused blocks are evicted, and all pages are accounted for', () => {
+  it('takes pages from the block cache, evicts cached blocks, and accounts for all pages', () => {
     const groups = [{ layers: 2, window: undefined }];
     const cache = new BlockCache({ pages: 20, blockTokens: 4, groups, eviction: 'lru' });
     const table = new BlockTable(1);
@@ -207,7 +207,7 @@ describe('lending memory', () => {
     expect(cache.lentPages).toBe(0);
   });
 
-  it('throws when a count is wrong', () => {
+  it('throws when a block is freed twice', () => {
     const memory = LendingMemory.standalone(4, 1);
     const block = memory.allocate('remote') ?? 0;
     memory.free('remote', block);

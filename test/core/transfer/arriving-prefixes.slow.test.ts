@@ -2,14 +2,14 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
-import { arbitraryChoices, arbitraryDeath, arbitraryPatience, live } from '../lending/borrow-history.ts';
+import { arbitraryCancel, arbitraryChoices, arbitraryFailure, runHistory } from '../lending/borrow-history.ts';
 import { BorrowWorld } from '../lending/borrow-world.ts';
 import { expectedOutput, promptOf, request } from '../router/world.ts';
 
 const patient = { patienceUs: 1e12, transferUs: 0 };
 
 function cachedTokens(world: BorrowWorld, id: string): number | undefined {
-  const started = world.heard.get(id)?.find(({ kind }) => kind === 'started');
+  const started = world.events.get(id)?.find(({ kind }) => kind === 'started');
   return started?.kind === 'started' ? started.cachedTokens : undefined;
 }
 
@@ -97,7 +97,7 @@ const spec = fc.record({
   said: fc.integer({ min: 20, max: 90 }),
   patienceUs: fc.constantFrom(5_000, 1e9),
   after: fc.nat(3_500),
-  cancelAfter: arbitraryPatience,
+  cancelAfter: arbitraryCancel,
 });
 
 it('with any other event at instances that borrow, have tiers, and start requests early', () => {
@@ -106,17 +106,17 @@ it('with any other event at instances that borrow, have tiers, and start request
     fc.property(
       fc.array(spec, { minLength: 8, maxLength: 14 }),
       arbitraryChoices,
-      arbitraryDeath,
+      arbitraryFailure,
       fc.constantFrom(undefined, { hostBlocks: 130, ssdBlocks: 0 }, { hostBlocks: 50, ssdBlocks: 300 }),
-      (specs, choices, death, tiers) => {
+      (specs, choices, failure, tiers) => {
         const seed = choices[0] ?? 0;
         const world = new BorrowWorld({ blocks: [72, 80, 100], settles: true, seed, aheadOfUse: true, tiers });
-        const coming = specs.map(({ kind, tokens, output, from, said: blocks, patienceUs, ...when }, i) => ({
+        const arrivals = specs.map(({ kind, tokens, output, from, said: blocks, patienceUs, ...when }, i) => ({
           ...when,
           request: request(`r${i}`, promptOf(kind, tokens), { maxTokens: output }),
           prefix: from === when.at ? undefined : { from, blocks, patienceUs, transferUs: 0 },
         }));
-        live(world, { coming, choices, death, turns: 5_000, passesUs: 200 });
+        runHistory(world, { arrivals, choices, failure, turns: 5_000, intervalUsMax: 200 });
         behind += world.prefixes.behind;
         loaded += world.prefixes.loadedPages;
         for (const { movedBlocks } of world.totals) moved += movedBlocks;
