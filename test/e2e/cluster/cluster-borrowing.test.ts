@@ -1,4 +1,4 @@
-// Processes of several roles that lend one another memory: log-probabilities have the bits of one big instance, whether NATS is killed, a process is paused or a link is cut meanwhile.
+// Processes of several roles that lend memory to one another: log-probabilities have the bits of one large instance, also if NATS is killed, a process is paused or a link is cut.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
@@ -10,23 +10,23 @@ import { NetworkLink } from './network-link.ts';
 /** 64 blocks of 32 tokens of the embedded model: two suffice. */
 const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
-/** A request longer than any of them holds, and one that fits. */
+/** A request larger than any instance, and one that fits. */
 const long = { prompt: livePrompt(1, 1_900), outputs: 600 };
 const short = { prompt: livePrompt(2, 1_000), outputs: 700 };
 
-interface Told {
+interface Output {
   readonly tokens: readonly string[];
-  /** Of each token: its own, and those of the two likeliest. */
+  /** For each token: its own, and those of the two likeliest. */
   readonly logprobs: readonly unknown[];
   readonly error: string | undefined;
 }
 
-/** One completion, from its first token on. */
-async function ask(
+/** Starts a completion; resolves with its first token. */
+async function start(
   gateway: RunningServer,
   { prompt, outputs } = long,
   signal: AbortSignal | null = null,
-): Promise<{ readonly answer: Promise<Told> }> {
+): Promise<{ readonly answer: Promise<Output> }> {
   const body = { model, prompt, max_tokens: outputs, temperature: 0.8, seed: 3, ignore_eos: true, logprobs: 2 };
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
@@ -36,7 +36,7 @@ async function ask(
   return { answer: response.text().then(read) };
 }
 
-function read(text: string): Told {
+function read(text: string): Output {
   const chunks = text.split('\n').flatMap((line) => (line.startsWith('data: {') ? [JSON.parse(line.slice(6))] : []));
   const logprobs = chunks.flatMap((chunk) => chunk.choices?.[0]?.logprobs ?? []);
   return {
@@ -58,8 +58,8 @@ async function ofInstances(gateway: RunningServer, name: string): Promise<readon
   return lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)));
 }
 
-/** No instance holds, lends or borrows anything. */
-async function atRest(gateway: RunningServer): Promise<boolean> {
+/** True if no instance holds, lends or borrows blocks. */
+async function isIdle(gateway: RunningServer): Promise<boolean> {
   const held = ['kv_pages_used', 'lent_blocks', 'borrowed_blocks'].map((name) => `kvasir_instance_${name}`);
   for (const name of held) if ((await metricSum(gateway, name)) !== 0) return false;
   return true;
@@ -67,14 +67,14 @@ async function atRest(gateway: RunningServer): Promise<boolean> {
 
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
-describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-server)', () => {
+describe.skipIf(!runs)('processes that lend, under failures (needs nats-server)', () => {
   const link = runs ? NetworkLink.open() : undefined;
   const members = new Map<string, RunningProcess>();
   let nats: NatsServer;
   let gateway: RunningServer;
-  let expected: Told;
-  let expectedShort: Told;
-  /** In the order in which the gateway met them, it numbers them. */
+  let expected: Output;
+  let expectedShort: Output;
+  /** In the order in which they joined, which is the gateway's numbering. */
   let names: readonly (keyof typeof roles)[] = [];
 
   const roles = { p: 'prefill', d: 'decode', m: 'mixed' } as const;
@@ -111,14 +111,14 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
       'models/kvasir-tiny/kvasir-tiny-q8_0.gguf',
       ...context,
     ]);
-    expected = await (await ask(alone)).answer;
-    expectedShort = await (await ask(alone, short)).answer;
+    expected = await (await start(alone)).answer;
+    expectedShort = await (await start(alone, short)).answer;
     await alone.stop();
     nats = await NatsServer.start('-js', '-a', '0.0.0.0');
     gateway = await startServer(['--nats', nats.url, ...context]);
     await Promise.all((['p', 'd', 'm'] as const).map(join));
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
-    // What it says is read when it comes.
+    // Output of the gateway arrives after the metrics.
     const joined = () => [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)];
     await until(async () => joined().length === 3);
     names = joined().map(([, name]) => name as 'p' | 'd' | 'm');
@@ -130,7 +130,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     link?.close();
   });
 
-  /** Of several the gManager. */
+  /** A member with a positive gauge; of several, the gManager. */
   const memberThat = async (gauge: string): Promise<RunningProcess & { readonly name: keyof typeof roles }> => {
     let at = -1;
     await until(async () => {
@@ -145,25 +145,25 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     return { ...member, name };
   };
   const ready = () => health(gateway);
-  const right = async (answer: Promise<Told>): Promise<void> => {
+  const expectAnswer = async (answer: Promise<Output>): Promise<void> => {
     expect(await answer).toEqual(expected);
-    await until(() => atRest(gateway));
+    await until(() => isIdle(gateway));
   };
 
-  it('answer with the bits of one big instance, and count what goes over each link', async () => {
+  it('answer with the bits of one large instance, and count the bytes of each link', async () => {
     expect([expected.error, expected.tokens.length]).toEqual([undefined, long.outputs]);
-    const { answer } = await ask(gateway);
-    await right(answer);
+    const { answer } = await start(gateway);
+    await expectAnswer(answer);
     const queries = await metricSum(gateway, 'kvasir_link_queries_total');
     expect(queries).toBeGreaterThan(0);
     expect(queries).toBe(await metricSum(gateway, 'kvasir_instance_guest_queries_total'));
     expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
   });
 
-  /** A request that fits where it runs, of which others have a part all the same. */
-  const spreadOut = async (): Promise<{ readonly answer: Promise<Told> }> => {
+  /** A request that fits its instance, while creditors hold a part of its blocks. */
+  const startSpread = async (): Promise<{ readonly answer: Promise<Output> }> => {
     for (;;) {
-      const { answer } = await ask(gateway, short);
+      const { answer } = await start(gateway, short);
       let ended = false;
       void answer.then(() => {
         ended = true;
@@ -173,79 +173,82 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     }
   };
 
-  it('call back what they lent for one that needs all of it: what lay there goes home', async () => {
-    const calledBack = () => metricSum(gateway, 'kvasir_instance_called_back_blocks_total');
-    const before = await calledBack();
-    // What is spread out may end before it is called back.
-    while ((await calledBack()) === before) {
-      const spread = await spreadOut();
+  it('recall their loans for a request that requires all memory: the blocks return home', async () => {
+    const recalledBlocks = () => metricSum(gateway, 'kvasir_instance_called_back_blocks_total');
+    const before = await recalledBlocks();
+    // The request may end before its blocks are recalled.
+    while ((await recalledBlocks()) === before) {
+      const spread = await startSpread();
       let ended = false;
       const answered = spread.answer.then((answer) => {
         ended = true;
         return answer;
       });
-      const gathering = new AbortController();
-      const gathered = ask(gateway, long, gathering.signal)
+      const reserving = new AbortController();
+      const reserved = start(gateway, long, reserving.signal)
         .then(({ answer }) => answer)
         .catch(() => {});
-      await until(async () => ended || (await calledBack()) > before);
-      gathering.abort();
+      await until(async () => ended || (await recalledBlocks()) > before);
+      reserving.abort();
       expect(await answered).toEqual(expectedShort);
-      await gathered;
-      await until(() => atRest(gateway));
+      await reserved;
+      await until(() => isIdle(gateway));
     }
   });
 
-  // The gManager's host is one or the other, too.
-  it.each(['manager', 'debtor'] as const)('also when a %s is killed and comes back', async (kind) => {
-    const { answer } = await ask(gateway);
+  // One of them runs the gManager too.
+  it.each(['manager', 'debtor'] as const)('give the same answer when a %s is killed and restarts', async (kind) => {
+    const { answer } = await start(gateway);
     const { process, name } = await memberThat(gauges[kind]);
     process.kill('SIGKILL');
-    // It has the number and the place that it had.
+    // It keeps its lender number and its index at the gateway.
     await join(name);
-    await right(answer);
+    await expectAnswer(answer);
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
   });
 
-  it('also when the NATS server is killed and comes back', async () => {
-    const { answer } = await ask(gateway);
+  it('give the same answer when the NATS server is killed and restarts', async () => {
+    const { answer } = await start(gateway);
     await memberThat(gauges.debtor);
     await nats.kill();
     await nats.start();
-    await right(answer);
+    await expectAnswer(answer);
   });
 
-  it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (kind) => {
-    const { answer } = await ask(gateway);
-    const paused = await memberThat(gauges[kind]);
-    paused.process.kill('SIGSTOP');
-    await until(async () => (await ready()) === 2);
-    const ended = await answer;
-    paused.process.kill('SIGCONT');
-    await until(async () => (await ready()) === 3);
-    expect(ended).toEqual(expected);
-    await until(() => atRest(gateway));
-  });
+  it.each(['creditor', 'debtor'] as const)(
+    'give the same answer when a %s is paused for longer than its leases',
+    async (kind) => {
+      const { answer } = await start(gateway);
+      const paused = await memberThat(gauges[kind]);
+      paused.process.kill('SIGSTOP');
+      await until(async () => (await ready()) === 2);
+      const ended = await answer;
+      paused.process.kill('SIGCONT');
+      await until(async () => (await ready()) === 3);
+      expect(ended).toEqual(expected);
+      await until(() => isIdle(gateway));
+    },
+  );
 
-  it.skipIf(link === undefined)('also when the link of one of them is cut', async () => {
-    const { answer } = await ask(gateway);
+  it.skipIf(link === undefined)('give the same answer when the link of one of them is cut', async () => {
+    const { answer } = await start(gateway);
     await memberThat(gauges.debtor);
     link?.cut(true);
     const ended = await answer;
     link?.cut(false);
     expect(ended).toEqual(expected);
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
-    await until(() => atRest(gateway));
+    await until(() => isIdle(gateway));
   });
 
-  it('and have nothing left of what a killed gateway had', async () => {
-    const { answer } = await ask(gateway);
+  it('release all memory of the requests of a killed gateway', async () => {
+    const { answer } = await start(gateway);
     answer.catch(() => {});
     await memberThat(gauges.debtor);
     gateway.process.kill('SIGKILL');
     gateway = await startServer(['--nats', nats.url, ...context]);
     await until(async () => (await ready()) === 3);
-    await until(() => atRest(gateway));
-    await right((await ask(gateway)).answer);
+    await until(() => isIdle(gateway));
+    await expectAnswer((await start(gateway)).answer);
   });
 });

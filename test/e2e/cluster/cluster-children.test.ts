@@ -8,7 +8,7 @@ import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
 import { type RunningServer, startServer, until } from '../server.ts';
 import { type Answer, health, Stream } from './cluster.ts';
 
-/** Processes of instances, in the order in which they have joined. */
+/** Processes of instances, in the order of their joins. */
 const pidsOf = (server: RunningServer) =>
   Array.from(server.output().matchAll(/has joined as process (\d+)/g), ([, pid]) => Number(pid));
 
@@ -49,17 +49,17 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     });
 
     it('serve once the command reports it, and restart when they are killed', async () => {
-      // The names of joined instances and the address come on two streams, in either order.
+      // The names of joined instances and the address are on two streams, in either order.
       await until(async () => pidsOf(server).length === 2 && (await health(server)) === 2);
       expect(await answer(server)).toEqual(expected);
       process.kill(pidsOf(server)[0], 'SIGKILL');
       await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
-      // The killed process announced nothing, and the gateway did not wait for its silence.
+      // The gateway announced the departure of the killed process at once.
       expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
       expect(server.output()).not.toContain('sent no heartbeat');
       expect(await answer(server)).toEqual(expected);
       expect(server.output()).toMatch(/exited with SIGKILL: it is restarted in 0.5 s/);
-      // But for what it prints when it starts, all that it and its instances write down is JSON.
+      // Except for the start, all output of the gateway and its instances is JSON.
       const lines = server.output().split('\n').slice(0, -1);
       const logged = lines.filter((line) => !/^(Model |Instance \d+: |Serving on |Try: )/.test(line));
       expect(logged.length).toBeGreaterThan(4);

@@ -1,4 +1,4 @@
-// Long prompts computed together by processes, each a range of the layers, while one of them is killed.
+// Pipeline groups of processes: long prompts have the tokens of one instance, also if a member is killed.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
@@ -23,7 +23,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       kinds.map((kind) => new Stream(of, kind, 8, { prompt: promptOf(kind), cache_salt: salt }));
     const all = (streams: readonly Stream[]) => Promise.all(streams.map(({ answer }) => answer));
     const chunks = () => metricSum(gateway, 'kvasir_instance_stage_chunks_total');
-    const whole = () => until(async () => (await health(gateway)) === 3 && (await idle(gateway)));
+    const allIdle = () => until(async () => (await health(gateway)) === 3 && (await idle(gateway)));
 
     beforeAll(async () => {
       nats = await NatsServer.start('-js');
@@ -39,24 +39,24 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await nats.stop();
     });
 
-    it('give the tokens of one instance, also where one is killed at work, and again when it is back', async () => {
+    it('give the tokens of one instance, also if a member is killed during a prompt, and after its restart', async () => {
       expect(await all(answers(gateway, 'a'))).toEqual(expected);
       await until(async () => (await chunks()) > 0);
       const rows = (of: string) => metricSum(gateway, `kvasir_${of}_rows_sent_bytes_total`);
-      // Instances tell of themselves twice a second.
+      // Instances report twice a second.
       await until(async () => (await rows('link')) > 0 && (await rows('link')) === (await rows('instance')));
-      const under = answers(gateway, 'b');
-      await Promise.race(under.map(({ begun }) => begun));
+      const running = answers(gateway, 'b');
+      await Promise.race(running.map(({ begun }) => begun));
       members.get('q')?.process.kill('SIGKILL');
-      expect(await all(under)).toEqual(expected);
+      expect(await all(running)).toEqual(expected);
       await join('q', 'prefill');
-      await whole();
+      await allIdle();
       const before = await chunks();
-      // Where one of them seemed slow for a while the other computes alone.
+      // An instance that was slow recently is in no group.
       for (let i = 0; i < 8 && (await chunks()) === before; i++)
         expect(await all(answers(gateway, `c${i}`))).toEqual(expected);
       await until(async () => (await chunks()) > before);
-      await whole();
+      await allIdle();
     });
   });
 }

@@ -1,4 +1,4 @@
-// An instance behind a link of its own, in a network namespace: pages and words cross it, it is slow, and it is cut.
+// An instance in a network namespace, behind a link that is slow and that is cut during transfers.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
@@ -14,7 +14,7 @@ const tokens = 40;
 const possible = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 const link = possible ? NetworkLink.open() : undefined;
 if (link === undefined) {
-  it.skip('an instance behind a link: needs nats-server, the native kernels, and the right to make network namespaces', () => {});
+  it.skip('an instance behind a link: needs nats-server, the native kernels, and permission to create network namespaces', () => {});
 } else {
   describe('an instance behind a link', () => {
     let nats: NatsServer;
@@ -29,11 +29,11 @@ if (link === undefined) {
       const salt = String(++salts);
       return kinds.map((kind) => new Stream(gateway, kind, tokens, { prompt: promptOf(kind), cache_salt: salt }));
     };
-    const freeLandings = () => metricSum(gateway, 'kvasir_instance_landing_pages_free');
-    const whole = (instances: number) =>
+    const freeReceivePages = () => metricSum(gateway, 'kvasir_instance_landing_pages_free');
+    const allIdle = (instances: number) =>
       until(
         async () =>
-          (await health(gateway)) === instances && (await idle(gateway)) && (await freeLandings()) === receivePages,
+          (await health(gateway)) === instances && (await idle(gateway)) && (await freeReceivePages()) === receivePages,
       );
 
     beforeAll(async () => {
@@ -47,8 +47,8 @@ if (link === undefined) {
       const prefill = ['--nats', nats.url, '--name', 'p', '--role', 'prefill'];
       const behind = ['--nats', urlFrom(link.here), '--name', 'd', '--role', 'decode', '--pages-host', link.there];
       running.push(gateway, ...(await Promise.all([startInstance(prefill), startInstance(behind, link.within)])));
-      await until(async () => (await health(gateway)) === 2 && (await freeLandings()) > 0);
-      receivePages = await freeLandings();
+      await until(async () => (await health(gateway)) === 2 && (await freeReceivePages()) > 0);
+      receivePages = await freeReceivePages();
     });
     afterAll(async () => {
       for (const { process } of running) process.kill('SIGKILL');
@@ -56,28 +56,28 @@ if (link === undefined) {
       link.close();
     });
 
-    it('hands prompts over across the slow link', async () => {
+    it('receives prompts over the slow link', async () => {
       link.limit('200mbit');
       expect(await answers(streams())).toEqual(expected);
-      await whole(2);
+      await allIdle(2);
       expect(await metricSum(gateway, 'kvasir_instance_sent_bytes_total')).toBeGreaterThan(0);
     });
 
-    it('is given up when it is cut while pages cross it, and taken back when it is mended', async () => {
+    it('is declared lost when the link is cut during a transfer, and rejoins afterwards', async () => {
       running.push(await startInstance(['--nats', nats.url, '--name', 'e', '--role', 'decode']));
       await until(async () => (await health(gateway)) === 3);
-      await until(async () => (await freeLandings()) > receivePages);
-      receivePages = await freeLandings();
+      await until(async () => (await freeReceivePages()) > receivePages);
+      receivePages = await freeReceivePages();
       link.limit('50mbit');
-      const under = streams();
-      // What goes to the other one is through; of what crosses the link most is still to come.
-      await Promise.race(under.map(({ begun }) => begun));
+      const requests = streams();
+      // The hand-off to the other instance is complete; most pages of those over the link are not sent yet.
+      await Promise.race(requests.map(({ begun }) => begun));
       link.cut(true);
-      expect(await answers(under)).toEqual(expected);
+      expect(await answers(requests)).toEqual(expected);
       await until(async () => (await health(gateway)) === 2);
       link.cut(false);
       link.limit('1gbit');
-      await whole(3);
+      await allIdle(3);
       expect(await answers(streams())).toEqual(expected);
     });
   });

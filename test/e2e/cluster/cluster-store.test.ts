@@ -1,4 +1,4 @@
-// A store among processes: what an instance has computed outlives it there, and is found on the store's SSD after a kill.
+// A store among processes: it keeps the blocks of a killed instance, and finds its own on SSD after a kill.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -16,24 +16,24 @@ import {
 } from '../server.ts';
 import { idle, model } from './cluster.ts';
 
-/** What comes must come before it could be computed: an instance that has computed little is taken to need 0.4 s for this. */
+/** Long enough that a fetch is predicted to be faster: by the initial estimate, its prefill takes 0.4 s. */
 const length = 2490;
 const prompt = Array.from({ length }, (_, i) => 300 + ((7 * i) % 90));
 const context = ['--context', '2560'];
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);
-/** Of kvasir-tiny: 6 pages. */
+/** A block of kvasir-tiny has 6 pages. */
 const blockBytes = 6 * 2 ** 14;
 
-/** An instance has room for one of them. */
+/** An instance has capacity for one of the two prompts. */
 const other = Array.from({ length }, (_, i) => 300 + ((11 * i) % 90));
 
 async function complete(
   gateway: RunningServer,
-  asked = prompt,
+  tokens = prompt,
 ): Promise<{ readonly text: string; readonly cachedTokens: number }> {
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
-    body: JSON.stringify({ model, prompt: asked, max_tokens: 4, temperature: 0, ignore_eos: true }),
+    body: JSON.stringify({ model, prompt: tokens, max_tokens: 4, temperature: 0, ignore_eos: true }),
   });
   const { choices, usage } = (await response.json()) as {
     choices: { text: string }[];
@@ -42,8 +42,8 @@ async function complete(
   return { text: choices[0]?.text ?? '', cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 };
 }
 
-/** Fetched when no other instance has it. Until the gateway and the instance have the store's KV events it is computed, and another prompt evicts it again. */
-async function comesFromStore(gateway: RunningServer, text: string): Promise<void> {
+/** Waits until the prompt is fetched from the store. Before the gateway has its KV events, the prompt is computed, and another prompt evicts it. */
+async function fetchedFromStore(gateway: RunningServer, text: string): Promise<void> {
   await until(async () => {
     const answer = await complete(gateway);
     expect(answer.text).toBe(text);
@@ -61,15 +61,15 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     const processes: RunningProcess[] = [];
     let nats: NatsServer;
     let gateway: RunningServer;
-    const noted = async (started: Promise<RunningProcess>): Promise<RunningProcess> => {
+    const track = async (started: Promise<RunningProcess>): Promise<RunningProcess> => {
       const instance = await started;
       processes.push(instance);
       return instance;
     };
-    const computing = () => noted(startInstance(['--nats', nats.url, '--kv-memory', '8m', ...context]));
-    const keeping = () =>
-      noted(startStore(['--nats', nats.url, '--host-memory', '16m', '--ssd', folder, '--ssd-size', '64m']));
-    /** So many have joined since the gateway came. */
+    const startComputing = () => track(startInstance(['--nats', nats.url, '--kv-memory', '8m', ...context]));
+    const startKeeping = () =>
+      track(startStore(['--nats', nats.url, '--host-memory', '16m', '--ssd', folder, '--ssd-size', '64m']));
+    /** Resolves when so many processes have joined since the start of the gateway. */
     const joined = (count: number) =>
       until(async () => [...gateway.output().matchAll(/ has joined: /g)].length === count);
     const written = () =>
@@ -88,32 +88,32 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('keeps the prefixes of a killed instance, and its own across a kill, without delaying any request', async () => {
-      const [store, first] = await Promise.all([keeping(), computing()]);
+    it('keeps the prefixes of a killed instance, and its own blocks across a kill', async () => {
+      const [store, first] = await Promise.all([startKeeping(), startComputing()]);
       await joined(2);
       const counts = { instances: { total: 1, ready: 1 }, stores: { total: 1, ready: 1 } };
-      const told = async () => (await fetch(`${gateway.url}/health`)).json() as Promise<typeof counts>;
+      const counted = async () => (await fetch(`${gateway.url}/health`)).json() as Promise<typeof counts>;
       await until(async () => {
-        const { instances, stores } = await told();
+        const { instances, stores } = await counted();
         return instances.ready + (stores?.ready ?? 0) === 2;
       });
-      expect(await told()).toMatchObject(counts);
+      expect(await counted()).toMatchObject(counts);
       expect(gateway.output()).toContain(' has joined: 1 serve');
       expect(gateway.output()).not.toContain(' has joined: 2 serve');
       const { text, cachedTokens } = await complete(gateway);
       expect(cachedTokens).toBe(0);
       await written();
       first.process.kill('SIGKILL');
-      const second = await computing();
+      const second = await startComputing();
       await joined(3);
-      await comesFromStore(gateway, text);
+      await fetchedFromStore(gateway, text);
       for (const { process } of [store, second]) process.kill('SIGKILL');
-      const [again] = await Promise.all([keeping(), computing()]);
+      const [again] = await Promise.all([startKeeping(), startComputing()]);
       const [, found] = / \((\d+) of \d+ blocks found\)/.exec(again.output()) ?? [];
       expect(Number(found)).toBeGreaterThanOrEqual(wholeBlocks);
       await joined(5);
-      await comesFromStore(gateway, text);
-      // The first prompt is in the store alone when that is paused, and killed.
+      await fetchedFromStore(gateway, text);
+      // Only the store has the first prompt when it is paused, and killed.
       await complete(gateway, other);
       again.process.kill('SIGSTOP');
       expect((await complete(gateway)).text).toBe(text);

@@ -1,4 +1,4 @@
-// Instances in processes of their own with blocks on SSD: what one had before it was killed, its successor finds.
+// Instances in processes of their own with blocks on SSD: a successor finds the blocks of a killed process.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { health, model } from './cluster.ts';
 
 const prompt = Array.from({ length: 700 }, (_, i) => 300 + ((7 * i) % 90));
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);
-/** Of kvasir-tiny: 6 pages. */
+/** A block of kvasir-tiny has 6 pages. */
 const blockBytes = 6 * 2 ** 14;
 
 async function complete(gateway: RunningServer): Promise<{ readonly text: string; readonly cachedTokens: number }> {
@@ -63,7 +63,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('are found by the successor of a killed process, as long as the cluster keys them alike', async () => {
+    it('are found by the successor of a killed process in a cluster with the same block hash key', async () => {
       const server = await gateway(['--nats', nats.url]);
       const first = await joined(nats, server);
       expect(first.output()).toContain('(0 of ');
@@ -85,7 +85,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       }
     });
 
-    it('are given to the instances of a gateway, and found again after its restart', async () => {
+    it('of the child processes of a gateway are found after its restart', async () => {
       const config = join(folder, 'cluster.yaml');
       const ssd = `ssd: ${join(folder, 'shared')}\nssd-size: 128m\n`;
       writeFileSync(

@@ -1,4 +1,4 @@
-// Gateways and instances in processes of their own, over a real NATS server, while any of them dies, pauses, or comes back.
+// Gateways and instances in processes of their own over a real NATS server, while any of them is killed, paused or restarted.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { NatsServer, natsInstalled } from '../../runtime/bus/nats-server.ts';
 import { metric, type RunningProcess, type RunningServer, startInstance, startServer, until } from '../server.ts';
@@ -10,14 +10,14 @@ if (!natsInstalled && process.env.CI === undefined) {
   describe('a cluster', () => {
     let nats: NatsServer;
     const running: RunningProcess[] = [];
-    const where = () => ['--nats', nats.url];
+    const natsFlags = () => ['--nats', nats.url];
     const gateway = async (...flags: string[]) => {
-      const server = await startServer([...where(), ...flags]);
+      const server = await startServer([...natsFlags(), ...flags]);
       running.push(server);
       return server;
     };
     const instance = async (...flags: string[]) => {
-      const member = await startInstance([...where(), ...flags]);
+      const member = await startInstance([...natsFlags(), ...flags]);
       running.push(member);
       return member;
     };
@@ -26,7 +26,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       kinds.map((kind) => new Stream(server, kind, tokens));
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
     const kinds = [1, 2, 3, 4];
-    /** They run for longer than a kill takes. */
+    /** Long enough that a process is killed while they run. */
     const longTokens = 400;
     let [one, two]: RunningServer[] = [];
     let expected: readonly Answer[] = [];
@@ -39,7 +39,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       await nats.stop();
     });
 
-    it('answers 503 until an instance has joined, then as instances of any gateway do', async () => {
+    it('responds 503 until an instance has joined, then gives the same answers at every gateway', async () => {
       one = await gateway();
       const early = await fetch(`${one.url}/v1/completions`, {
         method: 'POST',
@@ -70,10 +70,10 @@ if (!natsInstalled && process.env.CI === undefined) {
       await expect(instance(...flags)).rejects.toThrow(why);
     });
 
-    it('goes on when the NATS server is killed and comes back', async () => {
-      if (one === undefined) throw new Error('no gateway');
-      const under = streams(one);
-      await Promise.all(under.map(({ begun }) => begun));
+    it('continues when the NATS server is killed and restarts', async () => {
+      if (one === undefined) throw new Error('No gateway');
+      const requests = streams(one);
+      await Promise.all(requests.map(({ begun }) => begun));
       const server = one;
       const ready = async () => (await fetch(`${server.url}/ready`)).json();
       expect(await ready()).toEqual({ status: 'ready' });
@@ -81,17 +81,17 @@ if (!natsInstalled && process.env.CI === undefined) {
       await until(async () => ((await ready()) as { status: string }).status === 'unreachable');
       await nats.start();
       await until(async () => ((await ready()) as { status: string }).status === 'ready');
-      expect(await answers(under)).toEqual(expected);
+      expect(await answers(requests)).toEqual(expected);
       expect(await answers(streams(one))).toEqual(expected);
     });
 
-    it('finishes elsewhere what was on an instance that is paused, which then comes back with nothing of it', async () => {
-      if (one === undefined || two === undefined) throw new Error('no gateway');
+    it('finishes the requests of a paused instance elsewhere; the instance rejoins without them', async () => {
+      if (one === undefined || two === undefined) throw new Error('No gateway');
       const [server, paused] = [one, running.find(({ output }) => output().includes('Joined as a'))];
-      const under = streams(one);
-      await Promise.all(under.map(({ begun }) => begun));
+      const requests = streams(one);
+      await Promise.all(requests.map(({ begun }) => begun));
       paused?.process.kill('SIGSTOP');
-      expect(await answers(under)).toEqual(expected);
+      expect(await answers(requests)).toEqual(expected);
       await until(async () => (await health(server)) === 1);
       paused?.process.kill('SIGCONT');
       await until(async () => (await health(server)) === 2 && (await idle(server)));
@@ -99,44 +99,44 @@ if (!natsInstalled && process.env.CI === undefined) {
     });
 
     it('retries the requests of a killed instance elsewhere, and uses the instance again after its restart', async () => {
-      if (one === undefined) throw new Error('no gateway');
+      if (one === undefined) throw new Error('No gateway');
       const [server, killed] = [one, running.find(({ output }) => output().includes('Joined as b'))];
-      const under = [...streams(one), ...streams(two ?? one)];
-      await Promise.all(under.map(({ begun }) => begun));
+      const requests = [...streams(one), ...streams(two ?? one)];
+      await Promise.all(requests.map(({ begun }) => begun));
       killed?.process.kill('SIGKILL');
-      expect(await answers(under)).toEqual([...expected, ...expected]);
+      expect(await answers(requests)).toEqual([...expected, ...expected]);
       await instance('--name', 'b');
       await until(async () => (await health(server)) === 2);
       expect(await answers(streams(one))).toEqual(expected);
     });
 
-    it('cancels everywhere what a killed gateway had, and the other one goes on', async () => {
-      if (one === undefined || two === undefined) throw new Error('no gateway');
-      const [dying, living] = [one, two];
-      const before = await metric(living, 'kvasir_generated_tokens_total');
-      const lost = streams(dying, 8_000);
-      for (const { answer } of lost) answer.catch(() => {});
-      await Promise.all(lost.map(({ begun }) => begun));
-      const kept = streams(living);
-      dying.process.kill('SIGKILL');
+    it('cancels the requests of a killed gateway everywhere, and serves the other gateway', async () => {
+      if (one === undefined || two === undefined) throw new Error('No gateway');
+      const [killed, other] = [one, two];
+      const before = await metric(other, 'kvasir_generated_tokens_total');
+      const cancelled = streams(killed, 8_000);
+      for (const { answer } of cancelled) answer.catch(() => {});
+      await Promise.all(cancelled.map(({ begun }) => begun));
+      const kept = streams(other);
+      killed.process.kill('SIGKILL');
       expect(await answers(kept)).toEqual(expected);
-      await until(() => idle(living));
-      const generated = (await metric(living, 'kvasir_generated_tokens_total')) - before;
+      await until(() => idle(other));
+      const generated = (await metric(other, 'kvasir_generated_tokens_total')) - before;
       expect(generated).toBeLessThan(8_000 * kinds.length);
     });
 
-    it('hands over running requests when an instance is stopped, and fails them when no instance is left', async () => {
-      if (two === undefined) throw new Error('no gateway');
+    it('retries running requests elsewhere when an instance is stopped, and fails them when no instance is left', async () => {
+      if (two === undefined) throw new Error('No gateway');
       const server = await gateway('--request-timeout', '1');
-      const under = streams(two);
-      await Promise.all(under.map(({ begun }) => begun));
+      const requests = streams(two);
+      await Promise.all(requests.map(({ begun }) => begun));
       const members = running.filter(
         ({ output, process }) =>
           output().includes('Joined as') && process.exitCode === null && process.signalCode === null,
       );
       expect(members).toHaveLength(2);
       expect(await members[0]?.stop()).toBe(0);
-      expect(await answers(under)).toEqual(expected);
+      expect(await answers(requests)).toEqual(expected);
       const last = new Stream(server, 1, 8_000);
       await last.begun;
       expect(await members[1]?.stop()).toBe(0);

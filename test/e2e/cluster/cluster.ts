@@ -1,4 +1,4 @@
-// A cluster's clients: streamed completions of any gateway, and what its pages say of its instances.
+// Clients of a cluster: streamed completions, and the state of its instances as gateways report it.
 import { metric, type RunningServer } from '../server.ts';
 
 export const model = 'kvasir-tiny-q8_0';
@@ -10,7 +10,7 @@ export interface Answer {
   readonly error: string | undefined;
 }
 
-/** One streamed completion: what came so far, and all of it. */
+/** One streamed completion: the text so far, and the whole answer. */
 export class Stream {
   text = '';
   readonly answer: Promise<Answer>;
@@ -60,12 +60,12 @@ export class Stream {
   }
 }
 
-/** Instances that serve. */
+/** Number of instances that serve. */
 export async function health(gateway: RunningServer): Promise<number> {
   const { instances } = (await (await fetch(`${gateway.url}/health`)).json()) as { instances: { ready: number } };
   return instances.ready;
 }
 
-/** No request runs, and no page is held. */
+/** True if no request runs and no page is used. */
 export const idle = async (gateway: RunningServer) =>
   (await metric(gateway, 'kvasir_requests_running')) === 0 && (await metric(gateway, 'kvasir_kv_pages_used')) === 0;

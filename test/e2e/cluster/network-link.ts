@@ -1,4 +1,4 @@
-// A link between this host and a network namespace, which can be cut and slowed. Needs the right to create one.
+// A link between this host and a network namespace, which can be cut and slowed. Requires permission to create one.
 import { spawnSync } from 'node:child_process';
 
 function run(command: string): boolean {
@@ -18,7 +18,7 @@ export class NetworkLink {
   /** Undefined if it is not permitted, or `ip` and `tc` are not installed. */
   static open(): NetworkLink | undefined {
     const link = new NetworkLink();
-    if (link.#make()) return link;
+    if (link.#create()) return link;
     link.close();
     return undefined;
   }
@@ -32,7 +32,7 @@ export class NetworkLink {
     this.within = ['ip', 'netns', 'exec', this.#space];
   }
 
-  #make(): boolean {
+  #create(): boolean {
     const [device, space] = [this.#device, this.#space];
     return [
       `ip netns add ${space}`,

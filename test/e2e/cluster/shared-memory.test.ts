@@ -1,4 +1,4 @@
-// KV pages between processes over shared memory: a stopped receiver blocks its sender only, and a killed one is given up.
+// KV pages between processes over shared memory: a stopped receiver blocks only its sender, and transfers to a killed one are cancelled.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
@@ -15,10 +15,10 @@ const receiver = `
 import { createInterface } from 'node:readline';
 const dist = new URL('dist/kernel/native/', 'file://' + process.cwd() + '/');
 const { createNativeBackend } = await import(new URL('native.js', dist));
-const { NativeFarMessenger } = await import(new URL('far-messenger.js', dist));
+const { NativeRemoteMessenger } = await import(new URL('remote-messenger.js', dist));
 const pool = createNativeBackend({ threads: 1 }).createKvPool(${JSON.stringify(spec)});
-const messenger = new NativeFarMessenger(pool, ${JSON.stringify(options)}, () => {
-  for (const landing of messenger.received()) console.log('landed ' + landing);
+const messenger = new NativeRemoteMessenger(pool, ${JSON.stringify(options)}, () => {
+  for (const buffer of messenger.received()) console.log('received ' + buffer);
 });
 const pages = Int32Array.from({ length: ${spec.pages} }, (_, i) => i);
 createInterface({ input: process.stdin }).on('line', () => console.log('open ' + messenger.open(pages)));
@@ -28,17 +28,19 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
   const backend = createNativeBackend({ threads: 1 });
   const messenger = new NativeRemoteMessenger(backend.createKvPool(spec), options, () => {});
   // 256 MiB: each page many times.
-  const parcels = Int32Array.from({ length: 3 * 4096 }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3) % spec.pages));
+  const descriptors = Int32Array.from({ length: 3 * 4096 }, (_, i) =>
+    i % 3 === 0 ? 0 : Math.floor(i / 3) % spec.pages,
+  );
   const total = 4096 * 2 ** 16;
   let child: ChildProcess;
   let lines: AsyncIterator<string>;
-  const said = async (): Promise<string> => (await lines.next()).value;
+  const nextLine = async (): Promise<string> => (await lines.next()).value;
   const open = async (): Promise<string> => {
     child.stdin?.write('\n');
-    return (await said()).replace('open ', '');
+    return (await nextLine()).replace('open ', '');
   };
   /** Resolves when some of the sent bytes have left. */
-  const begun = async (before: number): Promise<void> => {
+  const begins = async (before: number): Promise<void> => {
     while (messenger.counts.bytes === before) await pass(1);
   };
 
@@ -54,31 +56,31 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
   });
 
   it('arrive when a stopped process continues', async () => {
-    const landing = await open();
-    messenger.send(landing, 0, parcels, true);
-    await begun(0);
+    const buffer = await open();
+    messenger.send(buffer, 0, descriptors, true);
+    await begins(0);
     child.kill('SIGSTOP');
     // Until the rings are full, or all pages have arrived.
     for (let sent = 0; sent !== messenger.counts.bytes; await pass(20)) sent = messenger.counts.bytes;
     child.kill('SIGCONT');
-    expect(await said()).toBe(`landed ${landing}`);
-    // Unacknowledged pages would be given up with the process.
-    while (messenger.pending(landing) > 0) await pass(1);
+    expect(await nextLine()).toBe(`received ${buffer}`);
+    // Unacknowledged pages would be cancelled with the process.
+    while (messenger.pending(buffer) > 0) await pass(1);
     expect(messenger.counts).toMatchObject({ bytes: total, faults: 0 });
   });
 
-  it('are given up when the receiving process is killed during the transfer', async () => {
-    const landing = await open();
-    messenger.send(landing, 0, parcels, true);
-    await begun(total);
+  it('are cancelled when the receiving process is killed during the transfer', async () => {
+    const buffer = await open();
+    messenger.send(buffer, 0, descriptors, true);
+    await begins(total);
     child.kill('SIGKILL');
     await once(child, 'exit');
-    const told: string[] = [];
-    while (told.length === 0) {
-      told.push(...messenger.unreachable());
+    const unreachable: string[] = [];
+    while (unreachable.length === 0) {
+      unreachable.push(...messenger.unreachable());
       await pass(1);
     }
-    expect(told).toEqual([landing]);
+    expect(unreachable).toEqual([buffer]);
     expect(messenger.counts.faults).toBeGreaterThan(0);
   });
 });
