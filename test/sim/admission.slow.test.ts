@@ -23,8 +23,8 @@ describe('a cluster with admission by SLO', () => {
     let wasted = 0;
     fc.assert(
       fc.property(traces, kinds, (trace, kind) => {
-        const { outcome, unfinished: live } = run(trace, { ...admitting(kind), queueMax: 1_000 });
-        expect([outcome.requests, live]).toEqual([trace.length, 0]);
+        const { outcome, unfinished } = run(trace, { ...admitting(kind), queueMax: 1_000 });
+        expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
         const single = run(trace, { ...admitting(kind, false), queueMax: 1_000 }).outcome;
         expect([single.stateHash, single.endUs]).toEqual([outcome.stateHash, outcome.endUs]);
         refused[kind] += outcome.refused.atPrefill + outcome.refused.atDecode;
@@ -69,10 +69,10 @@ describe('a cluster with admission by SLO', () => {
     let served = 0;
     fc.assert(
       fc.property(traces, fc.constantFrom(...admissionKinds), fc.boolean(), (trace, kind, byRefusal) => {
-        const retries = { most: 3, afterUs: byRefusal ? undefined : 40_000, seed: 5 };
+        const retries = { returnsMax: 3, afterUs: byRefusal ? undefined : 40_000, seed: 5 };
         const run2 = (coalesce: boolean) => run(trace, { ...admitting(kind, coalesce), queueMax: 8, retries });
-        const { outcome, unfinished: live } = run2(true);
-        expect([outcome.requests, live]).toEqual([trace.length, 0]);
+        const { outcome, unfinished } = run2(true);
+        expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
         expect(outcome.completedRequests + outcome.refusedRequests).toBe(trace.length);
         expect(run2(false).outcome.stateHash).toBe(outcome.stateHash);
         const once = run(trace, { ...admitting(kind), queueMax: 8 }).outcome;

@@ -26,8 +26,8 @@ describe('batch jobs', () => {
   it('are held by the conductor while other jobs reserve their share of memory', () => {
     // Half of 24 blocks on each of two instances: 192 tokens; a job needs 119.
     const jobs = Array.from({ length: 6 }, (_, i) => jobOf(i, 0, 100, 20));
-    const { outcome, unfinished: live } = run(jobs, { instances: split() });
-    expect([outcome.batch.completed, live]).toEqual([6, 0]);
+    const { outcome, unfinished } = run(jobs, { instances: split() });
+    expect([outcome.batch.completed, unfinished]).toEqual([6, 0]);
     // Two at a time: three times the duration of the first two.
     expect(outcome.batch.completionUs.max).toBeGreaterThan(2.9 * outcome.batch.completionUs.percentile(0.1));
     expect(run([jobOf(0, 0, 190, 20)], { instances: split() }).outcome.batch).toMatchObject({
@@ -63,8 +63,8 @@ describe('batch jobs', () => {
         const trace = requests.map((request) => (request.index % every === 0 ? { ...request, batch: true } : request));
         const outcomes = [true, false].map((coalesce) => {
           const instances = disaggregated ? split(coalesce) : cluster({ mixed: 2 }, { coalesce, limits });
-          const { outcome, unfinished: live } = run(trace, { instances });
-          expect([outcome.requests + outcome.batch.requests, live]).toEqual([trace.length, 0]);
+          const { outcome, unfinished } = run(trace, { instances });
+          expect([outcome.requests + outcome.batch.requests, unfinished]).toEqual([trace.length, 0]);
           expect(outcome.completedRequests).toBe(outcome.requests);
           return outcome;
         });

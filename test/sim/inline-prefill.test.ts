@@ -43,11 +43,11 @@ describe('inline prefill', () => {
       fc.property(traces, fc.boolean(), fc.constantFrom(16, 64, 128), (trace, late, inlineTokens) => {
         const admission = { ...config.admission, slo: late ? slo : undefined, inlineTokens };
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, unfinished: live } = run(trace, {
+          const { outcome, unfinished } = run(trace, {
             instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
             admission,
           });
-          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
           return outcome;
         });
         expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);

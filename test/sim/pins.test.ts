@@ -30,10 +30,10 @@ describe('pins in a simulation', () => {
         const trace = all.map((request) => (request.index % every === 0 ? { ...request, pinUs } : request));
         const requests = trace.filter((request) => !('pinUs' in request)).length;
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, unfinished: live } = run(trace, {
+          const { outcome, unfinished } = run(trace, {
             instances: cluster({ mixed: 2 }, { coalesce, pinShare: 0.5 }),
           });
-          expect([outcome.requests, live]).toEqual([requests, 0]);
+          expect([outcome.requests, unfinished]).toEqual([requests, 0]);
           expect(outcome.pins.unpinned).toBeLessThanOrEqual(outcome.pins.pinned);
           return outcome;
         });

@@ -66,13 +66,13 @@ describe('chunked pipeline prefill', () => {
         (trace, [prefill = 2, decode = 1, members = 2], narrow, late) => {
           const outcomes = [true, false].map((coalesce) => {
             const slo = late ? { ttft: { us: 60_000 }, tbt: { us: 9_000 } } : undefined;
-            const { outcome, unfinished: live } = run(trace, {
+            const { outcome, unfinished } = run(trace, {
               instances: cluster({ prefill, decode }, { coalesce, limits }),
               admission: { ...config.admission, kind: late ? 'early' : 'none', slo },
               linkBytesPerSecond: narrow ? 1e8 : undefined,
               pipeline: { members, tokensOver: 40 },
             });
-            expect([outcome.requests, live]).toEqual([trace.length, 0]);
+            expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
             return outcome;
           });
           expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);

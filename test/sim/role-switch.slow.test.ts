@@ -88,11 +88,11 @@ describe('roles that follow the work', () => {
         const admission = { ...config.admission, slo, roleSwitch, inlineTokens: inline ? 64 : undefined };
         const dense = trace.map((request) => ({ ...request, arrivalUs: Math.floor(request.arrivalUs / 4) }));
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, unfinished: live } = run(dense, {
+          const { outcome, unfinished } = run(dense, {
             instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
             admission,
           });
-          expect([outcome.requests, outcome.completedRequests, live]).toEqual([trace.length, trace.length, 0]);
+          expect([outcome.requests, outcome.completedRequests, unfinished]).toEqual([trace.length, trace.length, 0]);
           return outcome;
         });
         expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);

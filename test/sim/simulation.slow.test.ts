@@ -45,8 +45,8 @@ describe('a simulated run', () => {
     fc.assert(
       fc.property(traces, fc.constantFrom(...placementKinds), (trace, kind) => {
         const placement = { ...config.placement, kind };
-        const { outcome, unfinished: live } = run(trace, { placement });
-        expect([outcome.requests, live]).toEqual([trace.length, 0]);
+        const { outcome, unfinished } = run(trace, { placement });
+        expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
         expect(outcome.refusedRequests + outcome.completedRequests).toBe(trace.length);
         const single = run(trace, { placement, instances: mixed(2, { coalesce: false }) }).outcome;
         expect([single.stateHash, single.endUs, single.steps]).toEqual([
@@ -150,12 +150,12 @@ describe('a simulated run', () => {
       fc.property(traces, links, fc.constantFrom(1, 3), (trace, linkBytesPerSecond, balancingThreshold) => {
         const placement = { ...config.placement, balancingThreshold };
         const outcomes = [true, false].map((coalesce) => {
-          const { outcome, unfinished: live } = run(trace, {
+          const { outcome, unfinished } = run(trace, {
             instances: mixed(3, { coalesce }),
             linkBytesPerSecond,
             placement,
           });
-          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
           moved += outcome.bytesMoved.prefix;
           return [outcome.stateHash, outcome.endUs, outcome.steps];
         });
@@ -222,8 +222,8 @@ describe('disaggregated prefill and decode', () => {
           const outcomes = [true, false].map((coalesce) => {
             const changes = { coalesce, handOff: { ...handOff, layerWise, receiveTokens } };
             const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
-            const { outcome, unfinished: live } = run(trace, { instances, linkBytesPerSecond: link });
-            expect([outcome.requests, live]).toEqual([trace.length, 0]);
+            const { outcome, unfinished } = run(trace, { instances, linkBytesPerSecond: link });
+            expect([outcome.requests, unfinished]).toEqual([trace.length, 0]);
             return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
           });
           expect(outcomes[0]).toEqual(outcomes[1]);

@@ -172,5 +172,5 @@ export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed
 /** Undefined: refused requests are not repeated. */
 export function retrySettings({ retries, retryAfter, seed }: SloOptions & { readonly seed: number }) {
   if (retries === 0) return undefined;
-  return { most: retries, afterUs: retryAfter === undefined ? undefined : retryAfter * 1e6, seed };
+  return { returnsMax: retries, afterUs: retryAfter === undefined ? undefined : retryAfter * 1e6, seed };
 }

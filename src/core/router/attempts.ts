@@ -37,7 +37,7 @@ export interface Attempt<Request = unknown> extends Route {
   started: boolean;
   /** The decode instance has the whole prompt: the other instances are no longer assigned. */
   handedOff: boolean;
-  /** Last time at which an instance reported the attempt; while a group computes, the last time by which all members had. */
+  /** Time of the last report of the attempt; while a group computes, the last time by which all members had reported it. */
   reportedUs: number;
   /** Members that have not reported since `reportedUs`; undefined: none has. */
   unreported?: Set<InstanceIndex> | undefined;
@@ -81,7 +81,7 @@ export function outputInstance({ instance, decodeAt }: Route): InstanceIndex {
 
 /**
  * Records that an instance reports the attempt; true when every instance that must report has done so since the last time. A member of a
- * pipeline group would otherwise wait without end for a member that has dropped the prompt.
+ * pipeline group would otherwise wait for ever for a member that no longer has the prompt.
  */
 export function isReportedByAll(attempt: Attempt, instance: InstanceIndex): boolean {
   const computing = attempt.placed?.computing;

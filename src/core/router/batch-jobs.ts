@@ -13,8 +13,8 @@ interface HeldJob<Request> {
 const none: readonly never[] = [];
 
 /**
- * One instance prefills and decodes a job, below all interactive requests: steps that need the time leave the job out, and its blocks are
- * preempted at once when another request needs them. Jobs that find no memory wait here, in order of arrival.
+ * One instance prefills and decodes a job, below all interactive requests: a step without spare time has no rows of it, and it is preempted
+ * at once when another request needs its blocks. Jobs without memory are held here, in order of arrival.
  */
 export class BatchJobs<Request extends { readonly id: RequestId }> {
   readonly #context: ConductorContext<Request>;

@@ -8,7 +8,7 @@ type Refused = Extract<PinState, { readonly kind: 'refused' }>;
 
 interface Pin<Request> {
   instance: InstanceIndex;
-  /** Instances to ask next when this one refuses. */
+  /** Instances that receive the order next when this one refuses. */
   alternatives: readonly InstanceIndex[];
   /** The refusal to report: one for lack of memory, which may pass, before the last one. */
   refusal: Refused | undefined;
@@ -31,7 +31,7 @@ export class PinDirectory<Request extends { readonly id: RequestId }> {
 
   /**
    * Sends the order to the candidate with the fewest pinned tokens, and to the others in turn when an instance lacks the memory.
-   * @param candidates instances that compute prompts, the one first that placement prefers
+   * @param candidates instances that compute prompts; the one that placement selects comes first
    */
   pin(order: PinOrder<Request>, tokens: number, candidates: readonly InstanceIndex[]): void {
     const known = this.#pins.get(order.id);
@@ -72,7 +72,7 @@ export class PinDirectory<Request extends { readonly id: RequestId }> {
       if (state.kind === 'pinned') this.#context.emit({ kind: 'unpin', instance, id });
       return;
     }
-    if (state.kind === 'refused' && this.#askNext(pin, state)) return;
+    if (state.kind === 'refused' && this.#orderNext(pin, state)) return;
     if (state.kind !== 'pinned') this.#pins.delete(id);
     this.#update(id, instance, state.kind === 'refused' ? (pin.refusal ?? state) : state);
   }
@@ -82,7 +82,7 @@ export class PinDirectory<Request extends { readonly id: RequestId }> {
   }
 
   /** Sends a refused order to the next instance; false when none is left. */
-  #askNext(pin: Pin<Request>, state: Refused): boolean {
+  #orderNext(pin: Pin<Request>, state: Refused): boolean {
     if (state.why === 'failed') return false;
     if (pin.refusal?.why !== 'memory') pin.refusal = state;
     const [next, ...alternatives] = pin.alternatives;

@@ -16,7 +16,7 @@ import { IndexChecks } from './index-checks.ts';
 import { TransferChecks } from './transfer-checks.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';
 
-/** The cluster as its checks see it. */
+/** What the checks use of a cluster. */
 export interface CheckedCluster {
   readonly config: Pick<SimulationConfig, 'instances' | 'faults' | 'blockTokens'>;
   readonly queue: EventQueue;
@@ -28,7 +28,7 @@ export interface CheckedCluster {
     tokensSent(from: InstanceIndex, to: InstanceIndex, id: RequestId): number;
   };
   readonly clients: {
-    readonly live: number;
+    readonly unfinished: number;
     /** By the name that the client uses. */
     readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
   };
@@ -101,9 +101,9 @@ export class RequestChecks {
   check(): void {
     this.events++;
     const { queue, conductor, instances, network, faults, clients } = this.#cluster;
-    if (conductor.accepted !== clients.live)
+    if (conductor.accepted !== clients.unfinished)
       throw new Error(
-        `Requests broken: ${clients.live} clients wait, the conductor has ${conductor.accepted} requests`,
+        `Requests broken: ${clients.unfinished} clients wait, the conductor has ${conductor.accepted} requests`,
       );
     const longestUs = faults?.longestUs ?? this.#latencyUs;
     this.#index.check(conductor, staleSilentTimes * this.#silentUs + longestUs);
@@ -134,7 +134,7 @@ export class RequestChecks {
       );
   }
 
-  /** The conductor has every live request, and each ends before its timeout. */
+  /** The conductor has every unfinished request, and each ends before its timeout. */
   #checkAges(): void {
     const { queue, conductor, clients } = this.#cluster;
     for (const [id, { trace }] of clients.requests) {
@@ -148,10 +148,12 @@ export class RequestChecks {
   /** Throws unless all requests have ended. No more arrive, and no event of those that arrived is left. */
   checkEnded(): void {
     const { queue, conductor, instances, clients } = this.#cluster;
-    if (clients.live > 0) {
+    if (clients.unfinished > 0) {
       checkWaits(instances);
       const ids = [...clients.requests].map(([id]) => id).join(', ');
-      throw new Error(`Requests broken: ${clients.live} requests have not ended at ${queue.nowUs / 1e6} s: ${ids}`);
+      throw new Error(
+        `Requests broken: ${clients.unfinished} requests have not ended at ${queue.nowUs / 1e6} s: ${ids}`,
+      );
     }
     if (conductor.accepted > 0)
       throw new Error(`Requests broken: the conductor has ${conductor.accepted} requests that ended`);

@@ -39,7 +39,7 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));
     for (const { id, reservation, granted: has, missing } of arrivals) {
       if (!has) add(at(id, i), granted);
-      // Reports reveal lost senders. A sender that missed the grant, or released it, is resolved by retransmission.
+      // Reports reveal failed senders. A sender that missed the grant, or released it, is resolved by retransmission.
       else
         for (const from of missing)
           if (instances[from].components.handOff.sender.grantedReservation(id) === reservation)

@@ -200,7 +200,7 @@ export class Cluster implements ClusterHost {
   get nextUs(): number {
     const { queue, network } = this;
     if (network.changed && (queue.isIdle || queue.nextUs > queue.nowUs)) this.streams.refresh();
-    if (queue.isIdle && this.lending?.isActive(this.clients.live) !== true) return Number.POSITIVE_INFINITY;
+    if (queue.isIdle && this.lending?.isActive(this.clients.unfinished) !== true) return Number.POSITIVE_INFINITY;
     return queue.nextUs;
   }
 

@@ -112,7 +112,7 @@ export class SimulatedExecutor {
     this.#waits.forget(id, source);
   }
 
-  /** An event of the instance may bring what its step waits for, or report that it is missing. */
+  /** Handles the events that deliver awaited blocks or report them missing. */
   observe(event: Event): void {
     if (event.kind === 'arriving') this.blocksArriving(event.id, event.source, event.to);
     else if (event.kind === 'loaded') this.#blocksArrived(event.id, event.source, event.to);
@@ -136,7 +136,7 @@ export class SimulatedExecutor {
     this.#stepUs[0] = this.#endsUs - this.#startedUs;
   }
 
-  /** The run ends with the present step; at the end of a step, with the step after it. */
+  /** The run ends with the present step: at the boundary of two steps, with the later one. */
   endStepRun(): void {
     const { nowUs } = this.#queue;
     let endsUs = this.#startedUs;

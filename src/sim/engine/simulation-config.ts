@@ -101,7 +101,7 @@ export interface SimulationConfig {
   readonly threads?: ThreadTimes | undefined;
   /** Called with each routing decision and its reasons. */
   readonly placed?: ((id: RequestId, placement: PlacementTrace) => void) | undefined;
-  /** After every event, each machine checks itself and the cluster's invariants are checked. */
+  /** After every event, every state machine checks itself, and the invariants of the cluster are checked. */
   readonly checking: boolean;
   /** Undefined: no faults. */
   readonly faults?: FaultPlan | undefined;

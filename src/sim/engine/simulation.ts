@@ -52,7 +52,7 @@ export class Simulation {
 
   /** Requests that have arrived and not ended. */
   get unfinished(): number {
-    return this.cluster.clients.live;
+    return this.cluster.clients.unfinished;
   }
 
   /** Time of the next event; Infinity when nothing is left to happen. */
@@ -105,7 +105,9 @@ export class Simulation {
   /** No more requests arrive: true when all are answered and, without faults, nothing is left to happen. With faults, instances report for ever. */
   get isOver(): boolean {
     const { faults, clients } = this.cluster;
-    return faults === undefined ? this.nextUs === Number.POSITIVE_INFINITY : clients.live + clients.returning === 0;
+    return faults === undefined
+      ? this.nextUs === Number.POSITIVE_INFINITY
+      : clients.unfinished + clients.returning === 0;
   }
 
   /** Runs to the end, without further arrivals. */

@@ -7,7 +7,7 @@ import { type LendingTotal, LendingWorld, type LendingWorldConfig } from '../eng
 import type { ChaosCounts, ChaosKind } from './chaos-counts.ts';
 import { type Fault, fault } from './fault-plan.ts';
 
-/** Several waves of load; then all waiting sequences get their reservations; then leases, recalls and settlements end. */
+/** Durations of the phases: several waves of load; all waiting sequences receive their reservations; leases, recalls and settlements end. */
 const chaosUs = 10_000_000;
 const reservationsUs = 15_000_000;
 const restUs = 8_000_000;

@@ -25,7 +25,7 @@ interface InstanceFigures {
 /** Between two samples. */
 const swingIntervalUs = 1_000_000;
 
-/** The fluctuation of the loads of the prefill and the decode pool against each other. */
+/** The loads of the prefill and the decode pool over time: their means and the deviation of their difference. */
 class LoadSwing {
   #nextUs = 0;
   #count = 0;

@@ -21,7 +21,7 @@ interface ClientHost {
 
 export class Clients {
   readonly #host: ClientHost;
-  readonly #live = new Map<string, LengthRequest>();
+  readonly #unfinished = new Map<string, LengthRequest>();
   readonly #gaps = new Float64Pool();
   #returning = 0;
 
@@ -30,8 +30,8 @@ export class Clients {
   }
 
   /** Requests that have arrived and not ended. */
-  get live(): number {
-    return this.#live.size;
+  get unfinished(): number {
+    return this.#unfinished.size;
   }
 
   /** Refused requests that will return. */
@@ -39,9 +39,9 @@ export class Clients {
     return this.#returning;
   }
 
-  /** By client-side name: the current attempt of each live request. */
+  /** By client-side name: the current attempt of each unfinished request. */
   get requests(): Iterable<readonly [string, LengthRequest]> {
-    return this.#live;
+    return this.#unfinished;
   }
 
   submit(trace: TraceRequest, name: string): void {
@@ -52,21 +52,21 @@ export class Clients {
       return;
     }
     request.slo = trace.batch === true ? undefined : sloOf(trace, trace.outputTokens);
-    this.#live.set(name, request);
+    this.#unfinished.set(name, request);
     this.#host.deliverToConductor({ kind: 'submit', request });
   }
 
   /** A new attempt of the request begins. */
   attempt(id: string, request: LengthRequest): void {
-    this.#live.set(id, request);
+    this.#unfinished.set(id, request);
   }
 
   /** The client receives an event of its request. */
   deliver(id: string, event: GenerationEvent): void {
     if (event.kind !== 'finished' && event.kind !== 'failed') return;
-    const request = this.#live.get(id);
+    const request = this.#unfinished.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
-    this.#live.delete(id);
+    this.#unfinished.delete(id);
     const { outcome, config, checks, queue } = this.#host;
     checks?.ended(request, event);
     config.inspect?.ended(request, event);
@@ -81,11 +81,11 @@ export class Clients {
 
   /** False when the request has ended. */
   cancel(id: string): boolean {
-    return this.#live.delete(id);
+    return this.#unfinished.delete(id);
   }
 
   failAll(message: string): void {
-    for (const id of [...this.#live.keys()])
+    for (const id of [...this.#unfinished.keys()])
       this.deliver(id, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 

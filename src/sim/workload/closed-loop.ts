@@ -34,7 +34,7 @@ class ClosedLoop {
   readonly #queue = new EventQueue();
   readonly #instance;
   readonly #executor: SimulatedExecutor;
-  readonly #live = new Map<string, LengthRequest>();
+  readonly #unfinished = new Map<string, LengthRequest>();
   readonly #ended: LengthRequest[] = [];
   readonly #gaps = new Float64Pool();
   #sent = 0;
@@ -62,7 +62,7 @@ class ClosedLoop {
     const { inputTokens, outputTokens } = this.#config.lengths(index);
     const trace = { index, arrivalUs: this.#queue.nowUs, inputTokens, outputTokens, blocks: unshared };
     const request = new LengthRequest(trace, this.#config.instance.blockTokens, this.#gaps);
-    this.#live.set(request.id, request);
+    this.#unfinished.set(request.id, request);
     this.#frontendFreeUs =
       Math.max(this.#queue.nowUs, this.#frontendFreeUs) + Math.round(this.#config.frontendUs(inputTokens));
     this.#queue.at(this.#frontendFreeUs, () => this.#deliver({ kind: 'submit', request }));
@@ -92,9 +92,9 @@ class ClosedLoop {
   }
 
   #end(id: string): void {
-    const request = this.#live.get(id);
+    const request = this.#unfinished.get(id);
     if (request === undefined) throw new Error(`Closed loop broken: request ${id} ended twice`);
-    this.#live.delete(id);
+    this.#unfinished.delete(id);
     request.release();
     this.#ended.push(request);
     this.#send();

@@ -11,7 +11,7 @@ interface Growing {
   readonly rblocks: Set<RBlockId>;
   stalls: number;
   /** Remaining steps at its final length. */
-  stays: number;
+  finalSteps: number;
   /** It exceeds any single instance, and its final length is reserved. */
   readonly reserved: boolean;
 }
@@ -19,11 +19,11 @@ interface Growing {
 /** Steps that a sequence waits for a block before it ends. */
 const stallsMax = 12;
 /** Mean steps at the final length: long enough that debts outlive the load that caused them, and cycles of debts arise. */
-const staysMean = 80;
+const finalStepsMean = 80;
 /** Of a reserved sequence: blocks per step, steps that it waits for a block, and steps at its final length. */
 const reservedStepBlocks = 4;
 const reservedStallsMax = 100;
-const reservedStays = 5;
+const reservedFinalSteps = 5;
 
 export class GrowingSequences {
   readonly #memory: InstanceMemory;
@@ -77,8 +77,8 @@ export class GrowingSequences {
     return this.#long;
   }
 
-  /** Drops the long sequence that waits. */
-  dismiss(): void {
+  /** Cancels the long sequence that waits. */
+  cancelPending(): void {
     this.#long = undefined;
   }
 
@@ -88,13 +88,13 @@ export class GrowingSequences {
     const keepsOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.holdsReservation);
     if (this.#prng.chance(load) && this.#sequences.size < 24 && !keepsOut) {
       const target = this.#prng.integer(2, 10);
-      this.#add(target, this.#prng.exponentialUs(staysMean), false);
+      this.#add(target, this.#prng.exponentialUs(finalStepsMean), false);
     }
     this.#admitReserved();
     for (const sequence of this.#sequences) {
       const { reserved, target } = sequence;
       if (lengthOf(sequence) >= target) {
-        if (--sequence.stays < 0) this.#end(sequence, true);
+        if (--sequence.finalSteps < 0) this.#end(sequence, true);
       } else if (this.#extend(sequence)) {
         sequence.stalls = 0;
         for (let i = 1; i < reservedStepBlocks && reserved && lengthOf(sequence) < target; i++) this.#extend(sequence);
@@ -119,13 +119,13 @@ export class GrowingSequences {
     }
     const freeBlocks = available + this.#rmanager.idleBlocks - this.#committedBlocks;
     if (!this.#rmanager.holdsReservation || freeBlocks < this.#long.blocks) return;
-    this.#add(this.#long.blocks, reservedStays, true);
+    this.#add(this.#long.blocks, reservedFinalSteps, true);
     this.reservations++;
     this.#long = undefined;
   }
 
-  #add(target: number, stays: number, reserved: boolean): void {
-    this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, stays, reserved });
+  #add(target: number, finalSteps: number, reserved: boolean): void {
+    this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, finalSteps, reserved });
   }
 
   get #reservedCount(): number {
@@ -158,7 +158,7 @@ export class GrowingSequences {
   }
 
   /** Their contents are lost: the sequences that hold them end. */
-  lose(rblocks: readonly RBlockId[]): void {
+  contentsLost(rblocks: readonly RBlockId[]): void {
     const gone = new Set(rblocks);
     let held = 0;
     for (const sequence of this.#sequences) {

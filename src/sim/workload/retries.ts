@@ -7,7 +7,7 @@ import { counterUniform } from '../../util/counter-random.ts';
 
 export interface RetrySettings {
   /** Maximum number of returns of a request. */
-  readonly most: number;
+  readonly returnsMax: number;
   /** Undefined: the refusal's retry time. */
   readonly afterUs: number | undefined;
   readonly seed: number;
@@ -46,10 +46,10 @@ export class Retries {
     { trace }: LengthRequest,
     { code, retryAfterMs }: Extract<GenerationEvent, { kind: 'failed' }>,
   ): number | undefined {
-    const { most, afterUs, seed } = this.#settings;
+    const { returnsMax, afterUs, seed } = this.#settings;
     const before = this.#known.get(trace.index);
     const returns = (before?.returns ?? 0) + 1;
-    if (returns > most || code !== 'KV_OVERLOADED') {
+    if (returns > returnsMax || code !== 'KV_OVERLOADED') {
       if (this.#known.delete(trace.index)) this.gaveUp++;
       return undefined;
     }

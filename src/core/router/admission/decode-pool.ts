@@ -56,7 +56,7 @@ type Share = (decoding: DecodingRequest, fromUs: number) => number;
 
 /**
  * A request counts with its prompt and with one output token for each predicted step since its decode started. `countNow`, `countAt` and
- * `countExpected` select the requests that `load` and the methods after it see.
+ * `countExpected` select the requests that `load` and the methods after it use.
  */
 export class DecodePool {
   readonly #members: readonly (DecodeMember | undefined)[];

@@ -27,7 +27,7 @@ export class RefusalOdds {
     this.#slope = Math.max(slopeMin, this.#slope + rate * error * Math.max(-20, Math.min(20, x)));
   }
 
-  /** A request was refused before prefill, unobserved: the fit moves back to its prior, so that a past overload cannot refuse for ever. */
+  /** A request was refused before prefill, unobserved: the fit moves back to its prior, so that a past overload does not cause refusals for ever. */
   decay(): void {
     this.#intercept -= decayRate * this.#intercept;
     this.#slope += decayRate * (1 - this.#slope);

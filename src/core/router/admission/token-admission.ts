@@ -59,7 +59,7 @@ export class TokenAdmission implements AdmissionModel<GenerationRequest> {
       forecast: { kind: forecast, decodeUs, refusalProbabilityMax },
       requests: this,
       members: this.#members,
-      // KV pages leave during the prefill; what is left afterwards takes next to no time.
+      // KV pages leave during the prefill; the rest takes almost no time.
       handOff: undefined,
       inline:
         inlineTokens === undefined

@@ -99,7 +99,7 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
     role,
   }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>): void {
     const { nowUs, instances } = this.#context;
-    if (!instances.health.join(nowUs, instance, incarnation)) {
+    if (!instances.health.joined(nowUs, instance, incarnation)) {
       this.#context.ignore(
         `instanceJoined: instance ${instance} is unknown, or its incarnation ${incarnation} has joined or ended`,
       );

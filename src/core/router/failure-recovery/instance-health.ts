@@ -51,7 +51,7 @@ export class InstanceHealth {
   }
 
   /** The instance is up, without requests; false for an earlier incarnation, or one that has joined already. */
-  join(nowUs: number, instance: InstanceIndex, incarnation: number): boolean {
+  joined(nowUs: number, instance: InstanceIndex, incarnation: number): boolean {
     const health = this.#instances[instance];
     if (health === undefined || incarnation < (health.incarnation ?? 0)) return false;
     if (incarnation === health.incarnation && health.up) return false;

@@ -148,7 +148,7 @@ export class Placement {
   /**
    * Algorithm 1: the least sum of queue and prefill, behind the local prefix, or behind a fetched one that is longer by the threshold. A
    * prefix arrives while other prompts are computed, so that the longer of queue and transfer counts, not their sum. Among equal sums the
-   * fewest fetched blocks win, then the fewest computed ones: what is predicted to take no time still uses a link or an instance.
+   * fewest fetched blocks win, then the fewest computed ones: a predicted time of 0 still uses a link or an instance.
    */
   #leastTtft(query: PlacementQuery, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
     const { matches, tokens, blockTokens } = query;
@@ -180,7 +180,7 @@ export class Placement {
         }
       }
       if (us > bestUs) continue;
-      // Sums are equal only when all bits are: an instance that is later by any amount loses.
+      // Sums are compared exactly, without a tolerance.
       const after =
         us - bestUs ||
         fetched - bestFetched ||

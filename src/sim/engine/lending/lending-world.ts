@@ -128,7 +128,7 @@ export class LendingWorld implements FaultTarget {
     for (const node of this.nodes) {
       const { incarnation } = node;
       this.#whenAwake(node, incarnation, () => {
-        incarnation?.sequences.dismiss();
+        incarnation?.sequences.cancelPending();
         const { reservedSequences = 0, reservationsAdmitted = 0 } = incarnation?.sequences.demand ?? {};
         this.#carryOut(node, node.step(this.queue.nowUs, { ...noDemand, reservedSequences, reservationsAdmitted }));
       });
@@ -292,7 +292,7 @@ export class LendingWorld implements FaultTarget {
     for (const effect of effects) {
       if (effect.kind === 'rblocksLost') {
         this.totals.lostBlocks += effect.rblocks.length;
-        incarnation.sequences.lose(effect.rblocks);
+        incarnation.sequences.contentsLost(effect.rblocks);
       } else if (effect.kind === 'vacate') this.#vacate(node, incarnation, effect.rblocks);
       else if (effect.kind === 'stage') this.#stage(node, incarnation, effect);
     }
@@ -377,7 +377,7 @@ export class LendingWorld implements FaultTarget {
   }
 
   #cancelOne({ sequences }: NodeIncarnation): void {
-    if (!this.patient && sequences.pending !== undefined) sequences.dismiss();
+    if (!this.patient && sequences.pending !== undefined) sequences.cancelPending();
     else sequences.cancelOne();
   }
 
