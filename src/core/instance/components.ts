@@ -12,7 +12,7 @@ import { type MigrationConfig, RequestMigrator } from '../transfer/migration/req
 import { type PrefixFetchConfig, PrefixFetches } from '../transfer/prefix-fetch/prefix-fetches.ts';
 
 export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
-  /** Undefined: there is no other instance. */
+  /** Undefined: the instance hands off no request. */
   readonly handOff?: Omit<HandOffConfig, 'reservesFirst'> | undefined;
   /** The instance lends memory to other instances and borrows theirs; only for models of one layer group without a window. */
   readonly borrowing?: BorrowingConfig | undefined;
@@ -20,14 +20,17 @@ export interface ComponentsConfig extends PrefixFetchConfig, PipelineConfig {
   readonly migration?: MigrationConfig | undefined;
 }
 
-/** What an instance with these components is configured with; the memory that components set aside follows from it. */
+/** Configuration of an instance with these components; the memory that components reserve follows from it. */
 export type ServingConfig = Omit<InstanceConfig, 'receivePages' | 'stagingBlocks' | 'hostRows'> & ComponentsConfig;
 
 export type ServingComponents<Request extends Identified, S extends RunningRequest> = ReturnType<
   typeof createComponents<Request, S>
 >;
 
-/** In the order in which their hooks are called: `loaded` and `missing` concern the pipeline first, `streamBroken` the hand-off first. */
+/**
+ * In the order in which their hooks are called: the pipeline handles `loaded` and `prefixMissing` before prefix fetch, the
+ * hand-off handles `streamBroken` before the pipeline.
+ */
 export function createComponents<Request extends Identified, S extends RunningRequest>(
   context: InstanceContext<Request, S>,
   config: ComponentsConfig,
@@ -44,7 +47,7 @@ export function createComponents<Request extends Identified, S extends RunningRe
   };
 }
 
-/** Blocks that move to creditors while they are computed leave before: with borrowed memory every hand-off is layer-wise. */
+/** With borrowed memory every hand-off is layer-wise: blocks are sent before they move to creditors. */
 function handOffConfig({ handOff, borrowing }: ComponentsConfig): HandOffConfig | undefined {
   if (handOff === undefined) return undefined;
   return {

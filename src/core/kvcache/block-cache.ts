@@ -66,7 +66,7 @@ export class BlockCache {
   readonly extraRows: ExtraPageRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
-  /** The group whose blocks the cache reports. */
+  /** The group with the blocks that the cache reports. */
   readonly #reported: GroupCache;
   readonly #queue: EvictionQueue;
   /** Tables that belong to no sequence: blocks in transit between instances or tiers. */
@@ -349,11 +349,11 @@ export class BlockCache {
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
-      const gone = this.groups[g].firstAttended(position) - held.first;
-      if (gone <= 0) continue;
-      for (let i = 0; i < gone; i++) this.groups[g].release(held.blocks.at(i));
-      held.blocks.shift(gone);
-      held.first += gone;
+      const behind = this.groups[g].firstAttended(position) - held.first;
+      if (behind <= 0) continue;
+      for (let i = 0; i < behind; i++) this.groups[g].release(held.blocks.at(i));
+      held.blocks.shift(behind);
+      held.first += behind;
     }
   }
 

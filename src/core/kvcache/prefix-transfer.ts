@@ -217,7 +217,7 @@ class DeviceReceiveBuffer implements PoolReceiveBuffer {
   }
 }
 
-/** Slots of host memory whose contents are in transit. */
+/** Slots of host memory with contents in transit. */
 class HostReceiveBuffer implements PrefixReceiveBuffer {
   readonly blocks: number;
   readonly inPool = false;

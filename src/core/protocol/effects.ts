@@ -42,7 +42,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** All rows are those of batch jobs: the step yields to interactive requests. */
       readonly background: boolean;
       /**
-       * Tokens whose keys and values the step loads from host memory and stores there: 0 for a step that only decodes.
+       * Tokens of KV that the step loads from host memory and stores there: 0 for a step that only decodes.
        */
       readonly loadTokens: number;
       readonly storeTokens: number;

@@ -190,7 +190,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly id: RequestId;
       readonly source: LoadSource;
       readonly to: number;
-      /** A slot of SSD whose content is corrupt. */
+      /** A slot of SSD with corrupt contents. */
       readonly bad?: SlotId | undefined;
     }
   /** The oldest `blocks` blocks of the `writeSsd` effects are on SSD; at most as many as those named. */

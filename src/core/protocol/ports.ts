@@ -58,7 +58,7 @@ export interface GenerationRequest {
   readonly resumed?: ResumedFrom | undefined;
 }
 
-/** Tokens of output that the client has, and the number of prompt tokens whose log-probabilities it has. */
+/** Tokens of output that the client has, and the number of prompt tokens with log-probabilities that it has. */
 export interface ResumedFrom {
   readonly tokens: Int32Array;
   readonly scored: number;

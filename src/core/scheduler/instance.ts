@@ -18,7 +18,7 @@ import type { ReadyStep } from './step-launcher.ts';
 
 /**
  * At most one step, or one step run, is in flight. It counts when its result is committed; an aborted step is planned again without cancelled
- * requests. Late, doubled and unknown events change nothing and are answered with `ignored`.
+ * requests. Late, duplicate and unknown events change nothing and are answered with `ignored`.
  */
 export class Instance<
   Request extends Identified,

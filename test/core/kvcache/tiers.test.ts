@@ -108,7 +108,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
   });
 });
 
-test('a slot whose contents are in transit is not found and not evicted, and can be dropped', () => {
+test('a slot with contents in transit is not found and not evicted, and can be dropped', () => {
   const tier = new BlockTier(2, 'lru', () => undefined);
   const a = tier.allocate(wordsOf(1), 0, 1) as number;
   const b = tier.allocate(wordsOf(2), 0, 2) as number;
@@ -158,7 +158,7 @@ function serve({ cache }: World, path: string): readonly [device: number, host: 
   return fits ? [device, loaded - device] : undefined;
 }
 
-/** The names whose blocks a tier holds. */
+/** The names of blocks that a tier holds. */
 function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
   const { lower } = cache;
   return names.filter((name) => {

@@ -59,7 +59,7 @@ describe('membership', () => {
     expect(wake(20)).toEqual([]);
   });
 
-  test('a restart replaces the earlier incarnation, whose announcements are late from then on', () => {
+  test('a restart replaces the earlier incarnation, and announcements of that one are late from then on', () => {
     const { membership, announce } = members();
     announce(0, 'a', 5, 3);
     expect(announce(1, 'a', 6, 1)).toEqual(['a.5 restarted', 'joined a.6']);

@@ -1,6 +1,5 @@
 // Decides when an instance stores a snapshot of its cache for gateways, and what it sends to a gateway: the number of
-// the
-// stored snapshot with the batches since, or a snapshot of its own.
+// the stored snapshot with the batches since, or a snapshot of its own.
 import { assertNever } from '../../../util/assert-never.ts';
 import type { KvEventBatch, KvSnapshot } from '../../protocol/kv-events.ts';
 

@@ -58,7 +58,7 @@ export class BlockTier {
     return this.#arriving;
   }
 
-  /** Slots whose memory has another use. */
+  /** Slots that have given their memory to another use. */
   get reserved(): number {
     return this.#reserved;
   }

@@ -55,7 +55,7 @@ export class LowerTiers implements BlockListener {
   #readNow = 0;
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
-  /** Slots of host memory whose contents are in transit. */
+  /** Slots of host memory with contents in transit. */
   #expected = 0;
   #newReads = 0;
   readonly #reads = [0, 0, 0];
@@ -90,7 +90,7 @@ export class LowerTiers implements BlockListener {
   }
 
   /**
-   * Copies the chain's blocks `from..to`, computed by a sequence whose blocks may move to another instance. Device
+   * Copies the chain's blocks `from..to`, computed by a sequence with blocks that may move to another instance. Device
    * memory does not index them.
    */
   copyComputed({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
