@@ -17,7 +17,7 @@ import { counterUniform } from '../../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
 import { baseConfig, limits } from '../router/world.ts';
 import { FakeEngine } from '../scheduler/fake-engine.ts';
-import { PrefixWires } from '../transfer/fake-prefix-driver.ts';
+import { FakePrefixDriver } from '../transfer/fake-prefix-driver.ts';
 import type { BlockCopy, MoveInFlight } from './borrow-copies.ts';
 
 const groups = [{ layers: 2, window: undefined }] as const;
@@ -85,7 +85,7 @@ export class BorrowWorld {
   readonly #wires = new Map<string, Wire>();
   readonly #copies = new Map<string, MoveInFlight>();
   readonly #instanceByRequest = new Map<string, number>();
-  readonly prefixes: PrefixWires;
+  readonly prefixes: FakePrefixDriver;
   readonly #patient: boolean;
   /** The blocks that each step in flight waits for. */
   readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
@@ -119,7 +119,7 @@ export class BorrowWorld {
     this.engines = blocks.map(
       (total) => new FakeEngine((total + stagingBlocks + tierBlocks + hostBlocks) * 2, groups, this.#pagesLent),
     );
-    this.prefixes = new PrefixWires(this.engines, tiers?.ssdBlocks ?? 0, (from, to, event) => {
+    this.prefixes = new FakePrefixDriver(this.engines, tiers?.ssdBlocks ?? 0, (from, to, event) => {
       if (!this.dead.has(to)) this.#wire(from, to).queue.push(event);
     });
     this.#lent = blocks.map(() => new Map());
@@ -160,7 +160,7 @@ export class BorrowWorld {
     for (const [name, { from, to, debtor }] of this.#copies)
       if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
     this.#lent[instance]?.clear();
-    this.prefixes.lost(instance);
+    this.prefixes.instanceFailed(instance);
     for (const to of this.instances.keys()) {
       this.step(to, { kind: 'instanceFailed', instance });
       const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
@@ -172,7 +172,7 @@ export class BorrowWorld {
     const machine = this.instances[to];
     if (machine === undefined || this.dead.has(to)) return;
     const ran = this.running.get(to);
-    this.prefixes.hears(to, event);
+    this.prefixes.onEvent(to, event);
     for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
     if (this.running.get(to) !== ran) this.#awaited.set(to, machine.components.prefixes.awaitedBlocks(this.nowUs));
     machine.check();
@@ -254,7 +254,7 @@ export class BorrowWorld {
   #fill(debtor: number, { move, at, sources, step, last }: FilledBlocks): void {
     const copying = this.#copies.get(`${debtor} ${move}`);
     if (copying === undefined) return;
-    this.prefixes.settle(debtor);
+    this.prefixes.runLoads(debtor);
     for (const [i, source] of sources.entries())
       copying.blocks.push(this.#blockCopy(copying, source, copying.targets[at + i] ?? -1, step));
     copying.last = last;
@@ -342,7 +342,7 @@ export class BorrowWorld {
     const engine = this.engines[at];
     if (running === undefined || engine === undefined) return;
     this.running.delete(at);
-    this.prefixes.settle(at);
+    this.prefixes.runLoads(at);
     const { step, plan } = running;
     if (aborts) this.step(at, { kind: 'stepAborted', step });
     else {

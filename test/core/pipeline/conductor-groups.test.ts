@@ -1,4 +1,4 @@
-// Groups as the conductor sees them: the messages that it sends, and what it withdraws when a member is lost or fails.
+// Pipeline groups at the conductor: its messages to the members, and the cancels when a member is lost or fails.
 import { expect, test } from 'vitest';
 import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
 import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
@@ -36,7 +36,7 @@ test('a long prompt goes to the first member of its group, and each member is ch
   expect([forward.instance, forward.decodeAt]).toEqual([group.members[0], 3]);
   expect(group.members).toHaveLength(2);
   expect(group.decodeAt).toBe(3);
-  // The next short prompt goes to the one that has nothing to do.
+  // The next short prompt goes to the idle instance.
   const short = new LengthRequest(requestOf(1, 0, 20, 5), 16, new Float64Pool());
   const next = conductor.step(1, { kind: 'submit', request: short }).find(({ kind }) => kind === 'forward');
   expect(next).toMatchObject({ group: undefined });
@@ -62,16 +62,16 @@ test('a lost or failed member fails the attempt, and all other members release i
   conductor.check();
 });
 
-test('a member that alone still has a part is cancelled where the request has not started', () => {
+test('a request that only one member still has is retried if it has not started', () => {
   const detection = { reportTimeoutUs: 100, requestTimeoutUs: 1e9 };
   const { conductor, group } = conductorWithGroup({ attemptsMax: 2, detection });
   let number = 0;
-  /** Those members report it at that time, and everybody reports. */
-  const tries = (nowUs: number, having: readonly number[]) => {
+  /** At that time every instance reports, and these members report the request. Returns the number of new attempts. */
+  const retriesAt = (nowUs: number, holders: readonly number[]) => {
     const report = { incarnation: 0, number: ++number, kvEventNumber: 0 };
     const requests = [{ id: '0', outputs: 0, awaited: false }];
     for (const instance of instances.keys()) {
-      const own = having.includes(instance) ? requests : [];
+      const own = holders.includes(instance) ? requests : [];
       conductor.step(nowUs, { kind: 'report', instance, report: { ...report, requests: own } });
     }
     const effects = conductor.step(nowUs, { kind: 'wake' });
@@ -79,11 +79,11 @@ test('a member that alone still has a part is cancelled where the request has no
     return effects.filter(({ kind }) => kind === 'forward').length;
   };
   const [first = 0, second = 0] = group.members;
-  // The first one has it while the others are asked, and both have while they compute.
-  for (let nowUs = 50; nowUs <= 300; nowUs += 50) expect(tries(nowUs, [first])).toBe(0);
-  for (let nowUs = 350; nowUs <= 600; nowUs += 50) expect(tries(nowUs, [first, second])).toBe(0);
-  expect(tries(650, [second])).toBe(0);
-  expect(tries(700, [second])).toBe(1);
+  // The first member has it while the others join; both have it while they compute.
+  for (let nowUs = 50; nowUs <= 300; nowUs += 50) expect(retriesAt(nowUs, [first])).toBe(0);
+  for (let nowUs = 350; nowUs <= 600; nowUs += 50) expect(retriesAt(nowUs, [first, second])).toBe(0);
+  expect(retriesAt(650, [second])).toBe(0);
+  expect(retriesAt(700, [second])).toBe(1);
 });
 
 test('a cancel goes to every member until the prompt is handed off', () => {
@@ -105,8 +105,8 @@ test('a cancel goes to every member until the prompt is handed off', () => {
   conductor.check();
 });
 
-/** A request whose prompt goes on elsewhere. */
-function handedOver() {
+/** A request whose prompt is handed off. */
+function handedOff() {
   const conductor = new Conductor<LengthRequest>({
     instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
     queueMax: 10,
@@ -117,31 +117,31 @@ function handedOver() {
   const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
   if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('no instance decodes');
   const { id, instance, decodeAt } = forward;
-  const hear = (from: number, event: GenerationEvent) => {
+  const onEvent = (from: number, event: GenerationEvent) => {
     const effects = conductor.step(1, { kind: 'generationEvent', instance: from, id, event });
     conductor.check();
     return effects.flatMap((effect) => (effect.kind === 'emit' ? [effect.event] : []));
   };
-  return { conductor, instance, decodeAt, hear };
+  return { conductor, instance, decodeAt, onEvent };
 }
 
 const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
-const behind = { kind: 'started', cachedTokens: 16 } as const;
+const started = { kind: 'started', cachedTokens: 16 } as const;
 
-test('the cached tokens of the prefilling instance are reported, though the decoding one has all blocks, and counted once', () => {
-  const { conductor, instance, decodeAt, hear } = handedOver();
-  hear(decodeAt, tokens);
-  expect(hear(instance, behind)).toEqual([behind]);
-  expect(hear(instance, behind)).toEqual([]);
+test('the cached tokens of the prefill instance are reported, although the decode instance has all blocks, and counted once', () => {
+  const { conductor, instance, decodeAt, onEvent } = handedOff();
+  onEvent(decodeAt, tokens);
+  expect(onEvent(instance, started)).toEqual([started]);
+  expect(onEvent(instance, started)).toEqual([]);
   expect(conductor.blocks.hits).toBe(1);
 });
 
-test('cached tokens are reported before the end, by the decoding instance where the other report is overtaken, and counted once', () => {
-  const { conductor, instance, decodeAt, hear } = handedOver();
+test('cached tokens are reported before the end, by the decode instance if the other report is late, and counted once', () => {
+  const { conductor, instance, decodeAt, onEvent } = handedOff();
   const finished = { kind: 'finished', reason: 'length' } as const;
-  expect([behind, tokens].flatMap((event) => hear(decodeAt, event))).toEqual([behind, tokens]);
-  expect(hear(instance, behind)).toEqual([]);
-  expect(hear(decodeAt, finished)).toEqual([finished]);
-  expect(hear(instance, behind)).toEqual([]);
+  expect([started, tokens].flatMap((event) => onEvent(decodeAt, event))).toEqual([started, tokens]);
+  expect(onEvent(instance, started)).toEqual([]);
+  expect(onEvent(decodeAt, finished)).toEqual([finished]);
+  expect(onEvent(instance, started)).toEqual([]);
   expect(conductor.blocks.hits).toBe(1);
 });

@@ -1,4 +1,4 @@
-// Instances of models with windows: what their pages hold, and that requests get on as they do without.
+// Instances of models with sliding windows: their pages, and the same outputs as without windows.
 import { describe, expect, test } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
 import { expectComplete, expectedOutput, limits, promptOf, request, World } from '../router/world.ts';
@@ -41,7 +41,7 @@ describe('a model with windows only', () => {
     expect(world.instance.snapshot().preemptions).toBe(0);
   });
 
-  test('without room for the window, is refused past what fits', () => {
+  test('refuses a request that exceeds the pages, if these are fewer than a window', () => {
     const world = new World({ pages: 2 * (windowBlocks - 1), groups: windows });
     const fits = request('fits', promptOf(1, 60));
     world.submit(fits, request('not', promptOf(1, 62)));

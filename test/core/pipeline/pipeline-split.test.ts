@@ -1,4 +1,4 @@
-// How many layers each member of a group runs.
+// The split of layers between members of a group.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { splitLayers } from '../../../src/core/pipeline/split.ts';
@@ -15,7 +15,7 @@ test('a member that is twice as fast runs twice as many layers', () => {
   expect(splitLayers(6, [100, 1e6])).toEqual([5, 1]);
 });
 
-/** All ways to share so many layers out, one at least to each. */
+/** All splits of the layers, with at least one for each member. */
 function splits(layers: number, members: number): number[][] {
   if (members === 1) return [[layers]];
   return Array.from({ length: layers - members + 1 }, (_, i) => i + 1).flatMap((own) =>

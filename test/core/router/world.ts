@@ -84,7 +84,7 @@ export class World {
   readonly pins: (readonly [PinId, PinState])[] = [];
   nowUs = 0;
   running: RunStep | undefined;
-  abortAsked = 0;
+  abortRequests = 0;
   /** Most pages that sequences held at once. */
   usedPagesMax = 0;
   /** Rows of each step that ended well. */
@@ -175,7 +175,7 @@ export class World {
         break;
       case 'abortStep':
         expect(effect.step).toBe(this.running?.step);
-        this.abortAsked++;
+        this.abortRequests++;
         break;
       case 'ignored':
         this.ignored.push(effect.message);

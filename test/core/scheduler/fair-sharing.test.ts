@@ -1,11 +1,11 @@
-// Tenants of one priority in one instance: which request starts next, and how far apart the tenants can come.
+// Fair shares of tenants of one priority at one instance: which request starts next, and how far the shares can diverge.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { limits, promptOf, request, World } from '../router/world.ts';
 
 const narrow = { ...limits, tokensMax: 64, sequencesMax: 1 };
 
-/** In the order of their first tokens. */
+/** Requests in the order of their first tokens. */
 function firstsOf(world: World): readonly string[] {
   const firsts = new Set<string>();
   while (world.running !== undefined) {
@@ -22,7 +22,7 @@ function submitAll(world: World): void {
 }
 
 describe('tenants', () => {
-  test('alternate where both wait, though one of them submitted all of its requests earlier', () => {
+  test('alternate while both wait, although one of them submitted all of its requests earlier', () => {
     const world = new World({ limits: narrow });
     submitAll(world);
     expect(firstsOf(world)).toEqual(['first', 'few1', 'many1', 'few2', 'many2', 'few3', 'many3', 'many4']);
@@ -36,11 +36,11 @@ describe('tenants', () => {
     world.submit(request('writes', promptOf(1, 20), { tenant: 'a', maxTokens: 40 }));
     world.submit(request('a1', promptOf(2, 20), { tenant: 'a' }), request('a2', promptOf(3, 20), { tenant: 'a' }));
     for (let i = 0; i < 4; i++) world.submit(request(`b${i}`, promptOf(4 + i, 20), { tenant: 'b' }));
-    // 20 + 2 * 40 of a are in debt: b goes first until it has had as much, 20 + 2 * 4 each time.
+    // Tenant a was served 20 + 2 * 40: b goes first until it was served as much, 20 + 2 * 4 each time.
     expect(firstsOf(world)).toEqual(['writes', 'b0', 'b1', 'b2', 'a1', 'b3', 'a2']);
   });
 
-  test('a tenant that returns has saved no share', () => {
+  test('a tenant that returns has saved no share while it was idle', () => {
     const world = new World({ limits: narrow });
     for (let i = 0; i < 6; i++) world.submit(request(`a${i}`, promptOf(i, 40), { tenant: 'a' }));
     world.submit(request('once', promptOf(20, 40), { tenant: 'b' }));
@@ -50,7 +50,7 @@ describe('tenants', () => {
     expect(firsts.indexOf('a4')).toBeLessThan(2);
   });
 
-  test('a higher priority goes first, whatever share its tenant has had', () => {
+  test('a higher priority goes first, whatever its tenant was served', () => {
     const world = new World({ limits: narrow });
     submitAll(world);
     world.submit(request('urgent', promptOf(30, 40), { tenant: 'many', priority: 1 }));
@@ -87,7 +87,7 @@ describe('tenants', () => {
             all.some((_, i) => tenantOf(i) === tenant && world.of(`r${i}`).tokens.length === 0);
           if (waits('few') && waits('many')) widest = Math.max(widest, Math.abs(served.many - served.few));
         }
-        // Twice what the sequences that run at once may have had, prompts and outputs at their longest.
+        // Twice the service of the sequences that run at once, at the longest prompts and outputs.
         expect(widest).toBeLessThanOrEqual(2 * (sequencesMax + 1) * (60 + 2 * 12));
         expect(all.every(({ output }, i) => world.of(`r${i}`).tokens.length === output)).toBe(true);
       }),

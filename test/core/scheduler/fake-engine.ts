@@ -1,4 +1,4 @@
-// A deterministic engine for tests: it keeps tokens in pages instead of keys and values, and answers from what it reads back.
+// A deterministic engine for tests: pages hold tokens instead of keys and values, and each result depends on the tokens read back.
 import { checkGroups } from '../../../src/kernel/reference/groups.ts';
 import {
   type LayerGroup,
@@ -16,7 +16,7 @@ function mix(hash: number, value: number): number {
   return Math.imul(hash ^ (value + 0x9e3779b9), 0x85ebca6b) ^ (hash >>> 13);
 }
 
-/** What a prefix comes to: like keys and values, that of a position depends on all tokens up to it. */
+/** The hash of a prefix: like keys and values, it depends on all tokens before. */
 function hashOf(prefix: Iterable<number>): number {
   let hash = seedHash;
   for (const token of prefix) hash = mix(hash, token);
@@ -29,12 +29,12 @@ function tokenAfter(prefixHash: number, ...values: readonly number[]): number {
   return (hash >>> 4) % vocabulary;
 }
 
-/** The token that follows a prefix. With a seed, another for each; seen tokens and bias change it as well. */
+/** The token that follows a prefix. Seed, seen tokens and bias change it. */
 export function nextToken(prefix: Iterable<number>, seed: number, tokenIndex: number, extra = 0): number {
   return tokenAfter(hashOf(prefix), seed, tokenIndex, extra);
 }
 
-/** What the penalties' lists and the bias add up to: independent of the order of the list. */
+/** A sum over the lists of penalties and bias, independent of their order. */
 export function extraOf(tokens: ArrayLike<number>, counts: ArrayLike<number>, bias: number): number {
   let sum = bias * 1000;
   for (let i = 0; i < tokens.length; i++) sum += Math.imul((tokens[i] ?? 0) + 1, (counts[i] ?? 0) * 31 + 7);
@@ -50,7 +50,7 @@ function logprobAfter(prefixHash: number, token: number): number {
   return -tokenAfter(prefixHash, 99, token, 0) / 64;
 }
 
-/** Blocks that another engine lent: its pages, (layers). Undefined where it did not, or not any more. */
+/** Blocks that another engine lends: its pages, (layers). Undefined if it does not lend the block. */
 export type LentPages = (
   server: number,
   loan: number,
@@ -64,8 +64,8 @@ interface Slot {
 }
 
 /**
- * Each slot of a page holds a token and the hash of the prefix that ends with it, salted by the layer. A row's hash comes from the slot before
- * it, as keys and values come from those that a row sees; and every slot that a row may see must continue the one before.
+ * Each slot of a page holds a token and the hash of the prefix that ends with it, salted by the layer. The hash of a row depends on the slot
+ * before it, as keys and values depend on those that a row attends to. Every slot that a row attends to must continue the one before.
  */
 export class FakeEngine {
   readonly #groups: readonly LayerGroup[];
@@ -75,7 +75,7 @@ export class FakeEngine {
   rows = 0;
   steps = 0;
 
-  /** @param groups one of them sees two tokens at least */
+  /** @param groups at least one of them attends to two tokens or more */
   constructor(pages: number, groups: readonly LayerGroup[], lent: LentPages = () => undefined) {
     this.#groups = groups;
     this.#lent = lent;
@@ -83,7 +83,7 @@ export class FakeEngine {
     this.#hashes = new Int32Array(pages * pageTokens).fill(-1);
   }
 
-  /** Writes all rows, reads all that they may see, and answers each logit row. @param missing sequences whose prefixes do not come */
+  /** Writes all rows, reads all slots that they attend to, and computes each logit row. @param missing sequences whose prefixes do not arrive */
   run(step: Step, missing: ReadonlySet<number> = new Set()): StepResult {
     checkGroups(this.#groups, step);
     const unanswered = new Set([...this.#unanswered(step), ...missing]);
@@ -112,7 +112,7 @@ export class FakeEngine {
     this.#write(step, Math.min(rows, step.tokens.length), true);
   }
 
-  /** Sequences with keys that their creditor does not have any more. */
+  /** Sequences with keys that their creditor no longer has. */
   #unanswered({ remote }: Step): ReadonlySet<number> {
     const refused = remote.filter(({ server, loan, blocks }) =>
       blocks.some((block) => this.#lent(server, loan, block) === undefined),
@@ -120,7 +120,7 @@ export class FakeEngine {
     return new Set(refused.map(({ sequence }) => sequence));
   }
 
-  /** A page of another engine comes here, as it is. */
+  /** Copies a page of another engine. */
   copy(page: number, other: FakeEngine, otherPage: number): void {
     const from = otherPage * pageTokens;
     this.#tokens.set(other.#tokens.subarray(from, from + pageTokens), page * pageTokens);
@@ -152,7 +152,7 @@ export class FakeEngine {
     return hashes;
   }
 
-  /** Hash of what comes before the sequence's first row, from a group that still sees it. */
+  /** Hash of the prefix before the sequence's first row, from a group that still attends to it. */
   #hashBefore(step: Step, sequence: number): number {
     const position = (step.positions[step.rowStart[sequence] as number] as number) - 1;
     if (position < 0) return seedHash;
@@ -161,7 +161,7 @@ export class FakeEngine {
     return engine.#hashes[at] as number;
   }
 
-  /** Every slot that the sequence's rows may see, in every layer, holds what follows from the slot before it. */
+  /** Throws unless every slot that the sequence's rows attend to continues the slot before it, in every layer. */
   #read(step: Step, g: number, sequence: number, hashes: Int32Array): void {
     const group = step.groups[g] as StepGroup;
     const slot = (position: number, layer: number) => this.#slot(step, g, sequence, position, layer);
@@ -188,7 +188,7 @@ export class FakeEngine {
     if (before !== hashes[rows[1]]) throw new Error(`Group ${g} holds another sequence's tokens up to ${last}`);
   }
 
-  /** Where a key lies: here, or with a creditor. */
+  /** The slot of a key: here, or at a creditor. */
   #slot(step: Step, g: number, sequence: number, position: number, layer: number): Slot {
     const block = Math.floor(position / pageTokens);
     const keys = step.remote.find(

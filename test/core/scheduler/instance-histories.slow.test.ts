@@ -1,4 +1,4 @@
-// Random histories of an instance: whatever happens, every request that is left alone ends with exactly what it gets alone.
+// Random histories of an instance: every request that is not cancelled ends with exactly the output that it gets alone.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { type EvictionKind, evictionKinds } from '../../../src/core/kvcache/eviction.ts';
@@ -86,7 +86,7 @@ interface Settings {
   readonly eviction: EvictionKind;
   readonly queueMax: number;
   readonly usPerStep: number;
-  /** Of the memory, what batch jobs may hold together. */
+  /** Share of the memory that batch jobs may hold together. */
   readonly jobShare: number;
   /** Blocks that pins may hold, beyond those of the largest request. */
   readonly pinBlocks: number;
@@ -114,7 +114,7 @@ class History {
     const { groups, spareBlocks, pinBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
     const pages = pagesFor(groups, 153 + 70, pageTokens) + (spareBlocks + pinBlocks) * blockPages(groups) + 1;
     this.world = new World({
-      // The largest request fits alone, a block at a time, and a page is left that is no block.
+      // The largest request fits alone, a block at a time; one page more belongs to no block.
       pages,
       pinShare: (pinBlocks * blockPages(groups)) / pages,
       groups,
@@ -140,7 +140,7 @@ class History {
       world.submit(one);
     } else if (action.kind === 'cancel') {
       const id = `r${action.which}`;
-      // One that comes after its cancel is not taken.
+      // A request that is submitted after its cancel is ignored.
       if (!world.received.has(id)) return;
       world.cancel(id);
       if (!this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
@@ -161,7 +161,7 @@ class History {
     }
   }
 
-  /** Everyone ends, as it should, and nothing is held. */
+  /** Every request ends as expected, and no page is held. */
   end(): void {
     const { world } = this;
     world.finishAll(3_000);
@@ -173,8 +173,8 @@ class History {
     for (const one of this.requests) {
       const { events } = world.of(one.id);
       const last = events.at(-1);
-      const heardAtCancel = this.cancelled.get(one.id);
-      if (heardAtCancel !== undefined) expect(events).toHaveLength(heardAtCancel);
+      const eventsAtCancel = this.cancelled.get(one.id);
+      if (eventsAtCancel !== undefined) expect(events).toHaveLength(eventsAtCancel);
       else if (last?.kind !== 'failed') expectComplete(world, one);
       else expect(last.code === 'ENGINE_FAILED' || (last.code === 'KV_OVERLOADED' && events.length === 1)).toBe(true);
     }
@@ -201,7 +201,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
     }),
     { numRuns: 200 },
   );
-  // The histories reach what they are for.
+  // The histories cover preemption, sharing, eviction and pins.
   expect(Math.min(preempted, shared, evicted, pinned)).toBeGreaterThan(0);
 });
 

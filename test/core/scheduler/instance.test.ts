@@ -1,4 +1,4 @@
-// The instance machine: stories of requests, and random histories that end with exactly what each request gets alone.
+// The instance machine: single requests, refusals, cancels, aborts and failures.
 import { describe, expect, test } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import {
@@ -183,7 +183,7 @@ describe('cancel, abort, failure', () => {
     const other = request('b', promptOf(2, 90));
     world.submit(request('a', promptOf(1, 600)), other);
     world.cancel('a');
-    expect(world.abortAsked).toBe(1);
+    expect(world.abortRequests).toBe(1);
     expect(world.instance.snapshot().pages.used).toBeGreaterThan(0);
     world.abortStep(50);
     expect(world.of('a').events.map((event) => event.kind)).toEqual(['accepted', 'started']);
@@ -210,10 +210,10 @@ describe('cancel, abort, failure', () => {
     for (let i = 0; world.of('victim').tokens.length === 0; i++) {
       expect(i).toBeLessThan(50);
       world.submit(request(`x${i}`, promptOf(2 + i, 40)));
-      if (world.abortAsked > aborted) world.abortStep(1000);
+      if (world.abortRequests > aborted) world.abortStep(1000);
       else world.finishStep();
-      aborted = world.abortAsked;
-      // Now it runs beside the victim.
+      aborted = world.abortRequests;
+      // The new request now runs beside the victim.
       world.cancel(`x${i}`);
     }
     expect(aborted).toBeGreaterThan(0);

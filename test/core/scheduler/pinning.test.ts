@@ -1,4 +1,4 @@
-// Pinned prefixes: they stay while others come and go, within their share, until their time has passed.
+// Pinned prefixes: they survive eviction, within their share of memory, until they expire.
 import { describe, expect, it } from 'vitest';
 import type { PinState } from '../../../src/core/protocol/pin-order.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
@@ -32,7 +32,7 @@ const cachedOf = (w: World, id: string): number | undefined =>
   w.of(id).events.flatMap((event) => (event.kind === 'started' ? [event.cachedTokens] : []))[0];
 
 describe('a pinned prefix', () => {
-  it('is computed where it is not cached, without events for clients, and survives an eviction of all other blocks', () => {
+  it('is computed if it is not cached, without events for clients, and survives an eviction of all other blocks', () => {
     const w = world();
     w.deliver(pinOf('a'));
     expect(w.pins).toEqual([]);
@@ -46,7 +46,7 @@ describe('a pinned prefix', () => {
     expect(w.instance.components.pinning.hitTokens).toBe(128);
   });
 
-  it('is pinned immediately where it is cached', () => {
+  it('is pinned immediately if it is cached', () => {
     const w = world();
     w.submit(request('first', [...prefix, 5]));
     w.finishAll();
@@ -84,7 +84,7 @@ describe('a pinned prefix', () => {
     expect(w.instance.snapshot().pages.used).toBe(0);
   });
 
-  it('is refused with figures where pins would exceed their share, now or always, or where it is shorter than a block', () => {
+  it('is refused with figures if pins would exceed their share, now or always, or if it is shorter than a block', () => {
     const w = world();
     w.deliver(pinOf('a'));
     w.deliver(pinOf('b', promptOf(2, 64)));
@@ -116,11 +116,11 @@ describe('a pinned prefix', () => {
         },
       ],
     ]);
-    // What requests may be is shorter by what pins may hold.
+    // The longest request is shorter by the share of pins.
     expect(w.instance.capacityTokens).toBe(15 * 32);
   });
 
-  it('is refused with the name of the setting where pins may hold nothing', () => {
+  it('is refused with the name of the option if pins have no memory', () => {
     const w = new World({ pages: 40 });
     w.deliver(pinOf('a'));
     const message = 'Cannot pin a prefix: no memory is reserved for pins: set --pin-memory';
@@ -135,7 +135,7 @@ describe('the conductor', () => {
       queueMax: 10,
       requests: tokenRequests,
     });
-  const told = (c: Conductor<GenerationRequest>, instance: number, id: string, state: PinState) =>
+  const pinUpdated = (c: Conductor<GenerationRequest>, instance: number, id: string, state: PinState) =>
     c.step(1, { kind: 'pinUpdated', instance, id, state });
   const held: PinState = { kind: 'pinned', tokens: 128, untilUs: 9 };
 
@@ -144,30 +144,30 @@ describe('the conductor', () => {
     expect(c.step(0, pinOf('a'))).toEqual([{ ...pinOf('a'), instance: 0 }]);
     c.step(0, { kind: 'submit', request: request('r', prefix) });
     expect(c.step(1, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 0 }]);
-    expect(told(c, 0, 'a', held)).toEqual([{ kind: 'pinUpdated', id: 'a', instance: 0, state: held }]);
+    expect(pinUpdated(c, 0, 'a', held)).toEqual([{ kind: 'pinUpdated', id: 'a', instance: 0, state: held }]);
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toEqual([{ kind: 'unpin', instance: 0, id: 'a' }]);
-    expect(told(c, 0, 'a', { kind: 'unpinned' })).toHaveLength(1);
+    expect(pinUpdated(c, 0, 'a', { kind: 'unpinned' })).toHaveLength(1);
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toMatchObject([{ kind: 'ignored' }]);
   });
 
-  it('tries the next instance where one has no memory, and reports at last whether there may be some later', () => {
+  it('tries the next instance if one has no memory, and finally reports whether memory may be free later', () => {
     const c = make();
     const refused = (why: 'length' | 'memory'): PinState => ({ kind: 'refused', why, message: why });
     c.step(0, pinOf('a'));
-    expect(told(c, 0, 'a', refused('memory'))).toEqual([{ ...pinOf('a'), instance: 1 }]);
-    expect(told(c, 1, 'a', refused('length'))).toEqual([
+    expect(pinUpdated(c, 0, 'a', refused('memory'))).toEqual([{ ...pinOf('a'), instance: 1 }]);
+    expect(pinUpdated(c, 1, 'a', refused('length'))).toEqual([
       { kind: 'pinUpdated', id: 'a', instance: 1, state: refused('memory') },
     ]);
     c.step(1, pinOf('b'));
     c.step(1, { kind: 'instanceFailed', instance: 1 });
-    expect(told(c, 0, 'b', refused('length'))).toEqual([
+    expect(pinUpdated(c, 0, 'b', refused('length'))).toEqual([
       { kind: 'pinUpdated', id: 'b', instance: 0, state: refused('length') },
     ]);
   });
 
-  it('unpins a pin that it does not know, and reports pins that are lost with an instance', () => {
+  it('unpins an unknown pin, and reports pins that are lost with an instance', () => {
     const c = make();
-    expect(told(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
+    expect(pinUpdated(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
     c.step(0, pinOf('a'));
     expect(c.step(1, { kind: 'instanceFailed', instance: 0 })).toEqual([
       { kind: 'pinUpdated', id: 'a', instance: 0, state: { kind: 'unpinned' } },

@@ -1,4 +1,4 @@
-// What the steps of a very small instance take.
+// The step cost of a very small instance.
 import { RooflineCost } from '../../../src/core/cost/roofline.ts';
 
 export const blockTokens = 16;

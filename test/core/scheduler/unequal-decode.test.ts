@@ -1,4 +1,4 @@
-// Instances of unequal memory where prompts are handed over: each leg needs what it will hold, and no more.
+// Hand-offs between instances of unequal memory: each instance requires memory for its part of the request, and no more.
 import { describe, expect, it } from 'vitest';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
@@ -14,10 +14,10 @@ function submit(instances: Instances, promptTokens: number, maxTokens: number, b
     queueMax: 100,
     requests: tokenRequests,
   });
-  const ask = (id: string, tokens: number, outputs: number) =>
+  const send = (id: string, tokens: number, outputs: number) =>
     conductor.step(0, { kind: 'submit', request: request(id, promptOf(1, tokens), { maxTokens: outputs }) });
-  for (let i = 0; i < before; i++) ask(`before ${i}`, 10, 10);
-  const effects = ask('long', promptTokens, maxTokens);
+  for (let i = 0; i < before; i++) send(`before ${i}`, 10, 10);
+  const effects = send('long', promptTokens, maxTokens);
   conductor.check();
   const forward = effects.find((effect) => effect.kind === 'forward');
   return forward?.kind === 'forward' ? [forward.instance, forward.decodeAt] : effects;
@@ -30,7 +30,7 @@ describe('a request whose prompt is handed off', () => {
     ['decode', 1000],
   ];
 
-  it('is decoded where it fits, though an instance that is too small is less loaded', () => {
+  it('is decoded where it fits, although an instance that is too small is less loaded', () => {
     expect(submit(unequal, 200, 200, 1)).toEqual([0, 2]);
     expect(submit(unequal, 200, 50)).toEqual([0, 1]);
   });
@@ -48,7 +48,7 @@ describe('a request whose prompt is handed off', () => {
     ]);
   });
 
-  it('is refused with the figures of a decoding instance where no instance can hold it', () => {
+  it('is refused with the figures of a decode instance if no instance can hold it', () => {
     expect(submit(unequal, 600, 600)).toMatchObject([
       {
         kind: 'emit',
@@ -60,7 +60,7 @@ describe('a request whose prompt is handed off', () => {
     ]);
   });
 
-  it('goes to a mixed instance where only that one can hold it', () => {
+  it('goes to a mixed instance if only that one can hold it', () => {
     expect(submit([...unequal.slice(0, 2), ['mixed', 1000]], 200, 500)).toEqual([2, undefined]);
   });
 });

@@ -1,4 +1,4 @@
-// Requests that start while their prefixes come, where blocks move away and where host memory has a part: every key that a row sees is the right one.
+// Requests that start ahead of their prefixes, beside block moves and host memory: every row reads the right keys.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { pageTokens } from '../../../src/util/step.ts';
@@ -13,7 +13,7 @@ function cachedTokens(world: BorrowWorld, id: string): number | undefined {
   return started?.kind === 'started' ? started.cachedTokens : undefined;
 }
 
-/** Each is computed before the next comes. */
+/** Computes prompts one after another. */
 function compute(world: BorrowWorld, at: number, lengths: Readonly<Record<number, number>>): void {
   for (const [kind, length] of Object.entries(lengths)) {
     const id = `${kind}, ${length} at ${at}`;
@@ -25,65 +25,65 @@ function compute(world: BorrowWorld, at: number, lengths: Readonly<Record<number
 
 const ahead = { aheadOfUse: true, patient: true };
 
-describe('a request starts behind blocks that are still arriving', () => {
-  it('a request for which other blocks are moved away', () => {
+describe('a request that starts ahead of its prefix', () => {
+  it('starts while other blocks move to creditors', () => {
     const world = new BorrowWorld({ blocks: [72, 150], settles: true, seed: 1, ...ahead });
     compute(world, 1, { 3: 660 });
     const long = request('long', promptOf(1, 1_400), { maxTokens: 400 });
     world.submit(long, 0);
     world.until('a long prompt', () => world.tokensOf('long').length > 20);
-    const behind = request('behind', promptOf(3, 740), { maxTokens: 300 });
-    world.submit(behind, 0, { from: 1, blocks: 20, ...patient });
+    const follower = request('follower', promptOf(3, 740), { maxTokens: 300 });
+    world.submit(follower, 0, { from: 1, blocks: 20, ...patient });
     world.finish();
-    expect([world.prefixes.behind, world.prefixes.inVain]).toEqual([1, 0]);
-    expect(cachedTokens(world, 'behind')).toBe(20 * pageTokens);
+    expect([world.prefixes.arrivedAhead, world.prefixes.missedAhead]).toEqual([1, 0]);
+    expect(cachedTokens(world, 'follower')).toBe(20 * pageTokens);
     expect(world.totals[0]?.movedBlocks).toBeGreaterThan(0);
-    for (const one of [long, behind]) expect(world.tokensOf(one.id)).toEqual(expectedOutput(one).tokens);
+    for (const one of [long, follower]) expect(world.tokensOf(one.id)).toEqual(expectedOutput(one).tokens);
   });
 
-  it('a request that no instance can hold', () => {
+  it('may exceed every instance', () => {
     const world = new BorrowWorld({ blocks: [72, 200], settles: true, seed: 1, ...ahead });
     compute(world, 1, { 3: 2_000 });
     const overlong = request('overlong', promptOf(3, 4_500), { maxTokens: 30 });
     world.submit(overlong, 0, { from: 1, blocks: 60, ...patient });
     world.finish();
-    expect(world.prefixes.behind).toBe(1);
+    expect(world.prefixes.arrivedAhead).toBe(1);
     expect(cachedTokens(world, 'overlong')).toBe(60 * pageTokens);
     expect(world.totals[0]?.movedBlocks).toBeGreaterThan(0);
     expect(world.tokensOf('overlong')).toEqual(expectedOutput(overlong).tokens);
   });
 
-  it('starts behind blocks in host memory, with the rest from another instance', () => {
+  it('loads blocks from host memory, and the rest from another instance', () => {
     const tiers = { hostBlocks: 120, ssdBlocks: 0 };
     const world = new BorrowWorld({ blocks: [72, 150], settles: true, seed: 1, ...ahead, tiers });
     compute(world, 1, { 3: 1_600 });
-    // Of its 25 blocks the pool keeps some.
+    // The pool keeps some of its 25 blocks.
     compute(world, 0, { 3: 800 });
     compute(world, 0, { 4: 1_920 });
-    const behind = request('behind', promptOf(3, 1_700), { maxTokens: 20 });
-    world.submit(behind, 0, { from: 1, blocks: 50, ...patient });
+    const follower = request('follower', promptOf(3, 1_700), { maxTokens: 20 });
+    world.submit(follower, 0, { from: 1, blocks: 50, ...patient });
     world.finish();
-    expect([world.prefixes.behind, world.prefixes.inVain]).toEqual([1, 0]);
+    expect([world.prefixes.arrivedAhead, world.prefixes.missedAhead]).toEqual([1, 0]);
     expect(world.prefixes.loadedPages).toBe(13 * 2);
-    expect(cachedTokens(world, 'behind')).toBe(50 * pageTokens);
-    expect(world.tokensOf('behind')).toEqual(expectedOutput(behind).tokens);
+    expect(cachedTokens(world, 'follower')).toBe(50 * pageTokens);
+    expect(world.tokensOf('follower')).toEqual(expectedOutput(follower).tokens);
   });
 
-  it('starts behind blocks in host memory, with the rest from SSD', () => {
+  it('loads blocks from host memory, and the rest from SSD', () => {
     const tiers = { hostBlocks: 100, ssdBlocks: 200 };
     const world = new BorrowWorld({ blocks: [72, 72], settles: true, seed: 1, ...ahead, tiers });
     compute(world, 0, { 3: 1_600 });
-    // What has been used as a whole leaves host memory from its end.
+    // Prefixes that were used as a whole leave host memory from their ends.
     compute(world, 0, { 3: 1_601, 4: 1_280, 5: 960 });
-    world.until('all is on SSD', () => world.instances[0]?.snapshot().tiers?.ssd.blocks === 50 + 40 + 30);
+    world.until('all blocks are on SSD', () => world.instances[0]?.snapshot().tiers?.ssd.blocks === 50 + 40 + 30);
     for (let i = 0; i < 200; i++) world.advance(i, 200);
-    const behind = request('behind', promptOf(3, 1_700), { maxTokens: 20 });
-    world.submit(behind, 0);
+    const follower = request('follower', promptOf(3, 1_700), { maxTokens: 20 });
+    world.submit(follower, 0);
     world.finish();
-    expect([world.prefixes.behind, world.prefixes.inVain]).toEqual([1, 0]);
+    expect([world.prefixes.arrivedAhead, world.prefixes.missedAhead]).toEqual([1, 0]);
     expect(world.prefixes.loadedPages).toBeGreaterThan(0);
-    expect(cachedTokens(world, 'behind')).toBe(50 * pageTokens);
-    expect(world.tokensOf('behind')).toEqual(expectedOutput(behind).tokens);
+    expect(cachedTokens(world, 'follower')).toBe(50 * pageTokens);
+    expect(world.tokensOf('follower')).toEqual(expectedOutput(follower).tokens);
   });
 });
 
@@ -94,14 +94,14 @@ const spec = fc.record({
   at: fc.nat(2),
   /** The reported holder, and the number of blocks that it reports. */
   from: fc.nat(2),
-  said: fc.integer({ min: 20, max: 90 }),
+  reported: fc.integer({ min: 20, max: 90 }),
   patienceUs: fc.constantFrom(5_000, 1e9),
   after: fc.nat(3_500),
   cancelAfter: arbitraryCancel,
 });
 
-it('with any other event at instances that borrow, have tiers, and start requests early', () => {
-  let [behind, moved, loaded] = [0, 0, 0];
+it('reads the right keys among random events at instances that borrow, have tiers, and start requests ahead of use', () => {
+  let [arrived, moved, loaded] = [0, 0, 0];
   fc.assert(
     fc.property(
       fc.array(spec, { minLength: 8, maxLength: 14 }),
@@ -111,20 +111,20 @@ it('with any other event at instances that borrow, have tiers, and start request
       (specs, choices, failure, tiers) => {
         const seed = choices[0] ?? 0;
         const world = new BorrowWorld({ blocks: [72, 80, 100], settles: true, seed, aheadOfUse: true, tiers });
-        const arrivals = specs.map(({ kind, tokens, output, from, said: blocks, patienceUs, ...when }, i) => ({
+        const arrivals = specs.map(({ kind, tokens, output, from, reported: blocks, patienceUs, ...when }, i) => ({
           ...when,
           request: request(`r${i}`, promptOf(kind, tokens), { maxTokens: output }),
           prefix: from === when.at ? undefined : { from, blocks, patienceUs, transferUs: 0 },
         }));
         runHistory(world, { arrivals, choices, failure, turns: 5_000, intervalUsMax: 200 });
-        behind += world.prefixes.behind;
+        arrived += world.prefixes.arrivedAhead;
         loaded += world.prefixes.loadedPages;
         for (const { movedBlocks } of world.totals) moved += movedBlocks;
       },
     ),
     { numRuns: 12 },
   );
-  expect(behind).toBeGreaterThan(0);
+  expect(arrived).toBeGreaterThan(0);
   expect(moved).toBeGreaterThan(0);
   expect(loaded).toBeGreaterThan(0);
 });

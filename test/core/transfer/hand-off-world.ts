@@ -1,4 +1,4 @@
-// Instances that hand prompts to one another, with everything under way in the hands of a test.
+// A simulated cluster of instances that hand prompts off; the test selects the order of messages and step ends.
 import { expect } from 'vitest';
 import {
   createLengthInstance,
@@ -12,38 +12,39 @@ import { blockTokens, cost } from '../scheduler/small-cost.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 
-/** Two instances that decode, the last ones, and others that prefill; whatever is under way comes when the test says. */
+/** The last two instances decode, the others prefill. Messages are delivered and steps end when the test says so. */
 export class HandOffWorld {
   readonly instances: readonly LengthInstance[];
-  readonly heard = new Map<string, string[]>();
+  readonly received = new Map<string, string[]>();
   readonly requests: LengthRequest[] = [];
-  /** Under way. */
+  /** Messages in transit. */
   readonly messages: { readonly to: number; readonly event: LengthEvent }[] = [];
   /** Steps in flight, by instance. */
   readonly steps = new Map<number, number>();
-  /** Tokens on streams, by request, and by sender too. */
+  /** Tokens streamed, by request. */
   readonly streamed = new Map<string, number>();
+  /** Tokens streamed, by sender and request. */
   readonly #streamedFrom = new Map<string, number>();
-  /** Chunks whose rows have come to the member after: request, member, last token. */
-  readonly #passed = new Set<string>();
-  /** Steps that began before that, and those that ended before it. */
+  /** Chunks whose activations were sent to the next member: request, member, last token. */
+  readonly #sentChunks = new Set<string>();
+  /** Steps that began before their activations were sent, and those that ended before. */
   readonly ahead = { begun: 0, inVain: 0 };
-  /** Of the steps in flight, what they begin with. */
-  readonly #needed = new Map<number, string>();
+  /** Chunks that the steps in flight wait for, by instance. */
+  readonly #awaitedChunks = new Map<number, string>();
   nowUs = 0;
 
   readonly #prefills: number;
-  readonly #tellsAhead: boolean;
+  readonly #announcesChunks: boolean;
 
-  /** Instances at which rows wait for room. */
-  readonly full = new Set<number>();
-  /** Requests of which a chunk was begun there before. */
-  readonly begun = new Set<string>();
+  /** Instances with backpressure. */
+  readonly backpressured = new Set<number>();
+  /** Requests exempt from backpressure, because a chunk of them has begun. */
+  readonly begunRequests = new Set<string>();
 
-  /** @param tellsAhead members get `activationsPending` when the member before begins a chunk */
-  constructor(layerWise: boolean, receiveTokens: number, prefills = 2, tellsAhead = true) {
+  /** @param announcesChunks members get `activationsPending` when the previous member begins a chunk */
+  constructor(layerWise: boolean, receiveTokens: number, prefills = 2, announcesChunks = true) {
     this.#prefills = prefills;
-    this.#tellsAhead = tellsAhead;
+    this.#announcesChunks = announcesChunks;
     const handOff = { layerWise, receiveTokens, rechecksAdmission: false };
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
@@ -51,25 +52,25 @@ export class HandOffWorld {
       createLengthInstance({
         ...config,
         queueMax: 1_000,
-        isBackpressured: (id) => this.full.has(i) && !this.begun.has(id),
+        isBackpressured: (id) => this.backpressured.has(i) && !this.begunRequests.has(id),
       }),
     );
   }
 
-  /** @param members of the group that computes it; fewer than 2: one instance does */
+  /** @param members of the group that computes the prompt; fewer than 2: one instance computes it */
   submit(inputTokens: number, outputTokens: number, members: readonly number[] = []): void {
     const index = this.requests.length;
     const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens, blocks: new Int32Array(0) };
     const request = new LengthRequest(trace, blockTokens, new Float64Pool());
     this.requests.push(request);
-    this.heard.set(request.id, []);
+    this.received.set(request.id, []);
     const decodeAt = this.#prefills + (index % 3 === 0 ? 1 : 0);
     const group = members.length < 2 ? undefined : { members, chunkTokens: 32, decodeAt };
     const to = members[0] ?? index % this.#prefills;
     this.messages.push({ to, event: { kind: 'submit', request, decodeAt, group } });
   }
 
-  /** Is its submit there? The conductor's cancel never overtakes it. */
+  /** True once the submit was delivered: a cancel never overtakes it. */
   isSubmitted(id: string): boolean {
     return !this.messages.some(({ event }) => event.kind === 'submit' && event.request.id === id);
   }
@@ -78,28 +79,28 @@ export class HandOffWorld {
     for (let to = 0; to < this.instances.length; to++) this.messages.push({ to, event: { kind: 'cancel', id } });
   }
 
-  /** One of the things that could happen next. */
+  /** Delivers a message or ends a step; false if there is none. */
   advance(choice: number, doubled: boolean, lost: boolean): boolean {
     const options = this.messages.length + this.steps.size;
     if (options === 0) return false;
     const at = choice % options;
     if (at < this.messages.length) {
       const message = this.messages[at];
-      if (message !== undefined && !lost) this.tell(message.to, message.event);
-      // A submit that comes again after its request has ended would be a new request.
+      if (message !== undefined && !lost) this.deliver(message.to, message.event);
+      // A submit that is repeated after the end of its request would be a new request.
       if (!doubled || lost || message?.event.kind === 'submit') this.messages.splice(at, 1);
     } else {
       const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
       this.steps.delete(to);
-      const needed = this.#needed.get(to);
-      const inVain = needed !== undefined && !this.#passed.has(needed);
+      const awaited = this.#awaitedChunks.get(to);
+      const inVain = awaited !== undefined && !this.#sentChunks.has(awaited);
       if (inVain) this.ahead.inVain++;
-      this.tell(to, { kind: 'stepDone', step, result: inVain ? { unanswered: [0] } : undefined });
+      this.deliver(to, { kind: 'stepDone', step, result: inVain ? { unanswered: [0] } : undefined });
     }
     return true;
   }
 
-  tell(to: number, event: LengthEvent): void {
+  deliver(to: number, event: LengthEvent): void {
     this.nowUs += 100;
     const instance = this.instances[to];
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
@@ -113,7 +114,7 @@ export class HandOffWorld {
         this.#begin(from, effect);
         break;
       case 'emit':
-        if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
+        if (effect.event.kind !== 'accepted') this.received.get(effect.id)?.push(effect.event.kind);
         break;
       case 'send':
         this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
@@ -131,7 +132,7 @@ export class HandOffWorld {
         break;
       case 'sendActivations': {
         const { id, to, chunk } = effect;
-        this.#passed.add(`${id} ${to} ${chunk.tokens}`);
+        this.#sentChunks.add(`${id} ${to} ${chunk.tokens}`);
         this.messages.push({ to, event: { kind: 'activations', id, ...chunk } });
         break;
       }
@@ -148,19 +149,19 @@ export class HandOffWorld {
 
   /** Chunks of pipelines are announced when their steps begin. */
   #begin(at: number, { range, activationsOut }: Extract<Effect, { kind: 'runStep' }>): void {
-    this.#needed.delete(at);
-    const [served] = this.instances[at]?.inFlight ?? [];
-    if (range === undefined || served === undefined) return;
-    const { id, sequence } = served;
-    if (activationsOut !== undefined && this.#tellsAhead)
+    this.#awaitedChunks.delete(at);
+    const [running] = this.instances[at]?.inFlight ?? [];
+    if (range === undefined || running === undefined) return;
+    const { id, sequence } = running;
+    if (activationsOut !== undefined && this.#announcesChunks)
       this.messages.push({ to: activationsOut.to, event: { kind: 'activationsPending', id, ...activationsOut.chunk } });
     if (range.index === 0) return;
-    const needed = `${id} ${at} ${sequence.computed + sequence.planned}`;
-    this.#needed.set(at, needed);
-    if (!this.#passed.has(needed)) this.ahead.begun++;
+    const awaited = `${id} ${at} ${sequence.computed + sequence.planned}`;
+    this.#awaitedChunks.set(at, awaited);
+    if (!this.#sentChunks.has(awaited)) this.ahead.begun++;
   }
 
-  /** Whatever is left to happen, in order; what is doubled ends some time. */
+  /** Delivers all messages and ends all steps, in order. */
   finish(): void {
     for (let i = 0; i < 20_000 && this.advance(0, false, false); i++);
     expect([this.messages.length, this.steps.size]).toEqual([0, 0]);

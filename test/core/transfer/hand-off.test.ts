@@ -1,4 +1,4 @@
-// Hand-offs between instances whose messages come in any order, late, twice, or never: nothing is lost, answered twice or kept.
+// Hand-offs with reordered, late, duplicate and lost messages: no request is lost or answered twice, and no page leaks.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { HandOffWorld } from './hand-off-world.ts';
@@ -9,10 +9,10 @@ const moves = fc.array(fc.record({ choice: fc.nat(1_000), doubled: fc.boolean(),
   maxLength: 400,
 });
 
-/** By the one where it began, and once more by the one that decodes: the conductor hears the first of the two. */
-const told = ['started', 'started', 'tokens', 'finished'];
+/** Both the prefill and the decode instance report `started`; the conductor uses the first. */
+const expectedEvents = ['started', 'started', 'tokens', 'finished'];
 
-test('messages out of order, late or doubled: every request is answered once, and everything is free in the end', () => {
+test('reordered, late or duplicate messages: every request is answered once, and all pages are free at the end', () => {
   let whole = 0;
   fc.assert(
     fc.property(
@@ -34,10 +34,10 @@ test('messages out of order, late or doubled: every request is answered once, an
         world.finish();
         expect(world.pagesUsed()).toEqual([0, 0, 0, 0]);
         for (const { id, trace } of world.requests) {
-          const heard = world.heard.get(id) ?? [];
-          expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+          const received = world.received.get(id) ?? [];
+          expect(received.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
           if (cancelled.has(id)) continue;
-          expect(heard).toEqual(told);
+          expect(received).toEqual(expectedEvents);
           expect(world.streamed.get(id)).toBe(trace.inputTokens);
           whole++;
         }
@@ -48,7 +48,7 @@ test('messages out of order, late or doubled: every request is answered once, an
   expect(whole).toBeGreaterThan(100);
 });
 
-test('lost messages keep their requests waiting, and a cancel at every instance frees everything', () => {
+test('requests with lost messages wait, and a cancel at every instance frees all pages', () => {
   fc.assert(
     fc.property(fc.array(request, { minLength: 1, maxLength: 8 }), moves, (requests, history) => {
       const world = new HandOffWorld(true, 400);
@@ -58,8 +58,8 @@ test('lost messages keep their requests waiting, and a cancel at every instance 
       for (const { id } of world.requests) world.cancel(id);
       world.finish();
       expect(world.pagesUsed()).toEqual([0, 0, 0, 0]);
-      for (const heard of world.heard.values()) {
-        expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+      for (const received of world.received.values()) {
+        expect(received.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
       }
     }),
     { numRuns: 60 },
@@ -70,6 +70,6 @@ test('a prompt that exceeds the receive buffer is refused, and both instances re
   const world = new HandOffWorld(true, 40);
   world.submit(100, 5);
   world.finish();
-  expect(world.heard.get('0')).toEqual(['started', 'failed']);
+  expect(world.received.get('0')).toEqual(['started', 'failed']);
   expect(world.pagesUsed()).toEqual([0, 0, 0, 0]);
 });

@@ -1,4 +1,4 @@
-// Messages about requests that outgrow their instance: said again, doubled, late, or about instances that are gone.
+// Messages about requests that outgrow their instance: repeated, duplicate, late, or about failed instances.
 
 import { describe, expect, it } from 'vitest';
 import { createLengthInstance } from '../../../src/core/instance/length-instance.ts';
@@ -12,8 +12,8 @@ import { blockTokens, cost } from '../scheduler/small-cost.ts';
 const blocks = 6;
 const reportUs = 1_000;
 
-/** One instance of six blocks, whose steps end at once. */
-class Small {
+/** One instance of six blocks, whose steps end immediately. */
+class SmallInstance {
   readonly instance = createLengthInstance({
     ...{ cost, blockTokens, blocks, eviction: 'lru', coalesce: false, queueMax: 10, reportUs },
     limits: { tokensMax: 256, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 1e6, stepUsPrefill: 1e6 },
@@ -22,22 +22,25 @@ class Small {
   });
   #nowUs = 0;
 
-  tell(event: InstanceEvent<LengthRequest, undefined>, atUs = this.#nowUs): InstanceEffect<undefined, LengthRequest>[] {
+  deliver(
+    event: InstanceEvent<LengthRequest, undefined>,
+    atUs = this.#nowUs,
+  ): InstanceEffect<undefined, LengthRequest>[] {
     this.#nowUs = atUs;
     const effects = [...this.instance.step(atUs, event)];
     this.instance.check();
     const step = effects.find((effect) => effect.kind === 'runStep');
     return step === undefined
       ? effects
-      : [...effects, ...this.tell({ kind: 'stepDone', step: step.step, result: undefined })];
+      : [...effects, ...this.deliver({ kind: 'stepDone', step: step.step, result: undefined })];
   }
 
-  /** A request whose prompt fills all blocks but one, and which may come to more than all. */
+  /** Submits a request whose prompt fills all blocks but one, and which may outgrow the instance. */
   grow(): InstanceEffect<undefined, LengthRequest>[] {
     const inputTokens = (blocks - 1) * blockTokens;
     const trace = { index: 0, arrivalUs: 0, inputTokens, outputTokens: 2 * blockTokens, blocks: new Int32Array(0) };
     const request = new LengthRequest(trace, blockTokens, new Float64Pool());
-    return this.tell({ kind: 'submit', request });
+    return this.deliver({ kind: 'submit', request });
   }
 }
 
@@ -46,41 +49,41 @@ const sent = (effects: readonly InstanceEffect<undefined, LengthRequest>[]) =>
 
 describe('an instance whose request outgrows it', () => {
   it('reports that it outgrows, again with every report, until it gets its target', () => {
-    const small = new Small();
+    const small = new SmallInstance();
     const outgrows = { kind: 'outgrows', id: '0', tokens: (blocks + 1) * blockTokens };
     expect(small.grow()).toContainEqual(outgrows);
-    expect(small.tell({ kind: 'wake' }, reportUs)).toContainEqual(outgrows);
-    small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
-    expect(small.tell({ kind: 'wake' }, 2 * reportUs)).not.toContainEqual(outgrows);
+    expect(small.deliver({ kind: 'wake' }, reportUs)).toContainEqual(outgrows);
+    small.deliver({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
+    expect(small.deliver({ kind: 'wake' }, 2 * reportUs)).not.toContainEqual(outgrows);
   });
 
   it('reserves memory for all of its tokens there, once, and frees its blocks when they are received', () => {
-    const small = new Small();
+    const small = new SmallInstance();
     small.grow();
-    const effects = small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
+    const effects = small.deliver({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
     const [reserve] = effects.flatMap((effect) => (effect.kind === 'send' ? [effect.message] : []));
     expect(reserve).toMatchObject({ kind: 'reserve', id: '0', tokens: blocks * blockTokens + 1 });
-    expect(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 })).toEqual([]);
-    const streamed = small.tell({ kind: 'peer', from: 3, message: { kind: 'reserved', id: '0' } });
+    expect(small.deliver({ kind: 'migrate', id: '0', to: 3, incarnation: 0 })).toEqual([]);
+    const streamed = small.deliver({ kind: 'peer', from: 3, message: { kind: 'reserved', id: '0' } });
     expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, firstEvents: [] }]);
-    small.tell({ kind: 'peer', from: 3, message: { kind: 'received', id: '0' } });
+    small.deliver({ kind: 'peer', from: 3, message: { kind: 'received', id: '0' } });
     expect(small.instance.snapshot().pages.used).toBe(0);
     expect(small.instance.components.migrator?.totals).toMatchObject({ moved: 1, stalls: 1 });
   });
 
   it('ignores a finished request and notifies the receiver on cancel', () => {
-    const small = new Small();
-    expect(sent(small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 }))).toEqual([]);
+    const small = new SmallInstance();
+    expect(sent(small.deliver({ kind: 'migrate', id: '0', to: 3, incarnation: 0 }))).toEqual([]);
     small.grow();
-    small.tell({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
-    expect(sent(small.tell({ kind: 'cancel', id: '0' }))).toEqual(['release 3']);
+    small.deliver({ kind: 'migrate', id: '0', to: 3, incarnation: 0 });
+    expect(sent(small.deliver({ kind: 'cancel', id: '0' }))).toEqual(['release 3']);
     expect(small.instance.snapshot().pages.used).toBe(0);
   });
 });
 
 /** The effects of a fleet so far, as text. */
 class SmallFleet extends StandbyFleet {
-  readonly #said: string[] = [];
+  readonly #effectTexts: string[] = [];
 
   constructor(...capacities: readonly number[]) {
     super([{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))], {
@@ -88,14 +91,14 @@ class SmallFleet extends StandbyFleet {
     });
   }
 
-  get said(): readonly string[] {
+  get effectTexts(): readonly string[] {
     for (const effect of this.takeEffects())
-      this.#said.push(
+      this.#effectTexts.push(
         effect.kind === 'startInstance'
           ? `start ${effect.instance}`
           : `${effect.id}: ${effect.instance} to ${effect.to}`,
       );
-    return this.#said;
+    return this.#effectTexts;
   }
 }
 
@@ -107,7 +110,7 @@ describe('the fleet', () => {
     fleet.outgrows(move);
     fleet.instanceJoined(1);
     fleet.outgrows(move);
-    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
+    expect(fleet.effectTexts).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
   });
 
   it('restarts a lost instance for requests that need it again', () => {
@@ -117,19 +120,19 @@ describe('the fleet', () => {
     fleet.instanceFailed(1);
     fleet.outgrows({ id: 'a~2', from: 0, tokens: 60 });
     fleet.instanceJoined(1);
-    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
+    expect(fleet.effectTexts).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
     expect(fleet.started).toBe(2);
   });
 
-  it('gives freed room to the request that has waited longest', () => {
+  it('grants freed capacity to the request that has waited longest', () => {
     const fleet = new SmallFleet(100);
     fleet.outgrows({ id: 'a', from: 0, tokens: 60 });
     fleet.instanceJoined(1);
     fleet.outgrows({ id: 'b', from: 0, tokens: 70 });
     fleet.outgrows({ id: 'c', from: 0, tokens: 30 });
-    expect(fleet.said).toEqual(['start 1', 'a: 0 to 1']);
+    expect(fleet.effectTexts).toEqual(['start 1', 'a: 0 to 1']);
     fleet.ended('a');
-    expect(fleet.said.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
+    expect(fleet.effectTexts.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
     fleet.check();
   });
 });

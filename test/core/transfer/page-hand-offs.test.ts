@@ -1,5 +1,4 @@
-// Hand-offs whose pages are copied one by one into pages set aside, in any order of events: every key that a row sees is the right one, and
-// all pages come back.
+// Hand-offs whose pages are copied one by one into receive buffers, in any order of events: every row reads the right keys, and no page leaks.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { createTokenInstance, type TokenInstance } from '../../../src/core/instance/token-instance.ts';
@@ -17,35 +16,41 @@ const members = 4;
 const decodes = (index: number) => index >= 2;
 const receivePages = 60;
 
-interface Landing {
+interface ReceiveBuffer {
   readonly at: number;
   readonly pages: Int32Array;
-  readonly parcels: { readonly from: number; readonly step: number; readonly page: number; readonly place: number }[];
+  readonly descriptors: {
+    readonly from: number;
+    readonly step: number;
+    readonly page: number;
+    readonly place: number;
+  }[];
   firstEvents: readonly GenerationEvent[] | undefined;
   closed: boolean;
 }
 
-type Wire = { readonly message: PeerMessage; readonly landing: Landing | undefined };
+type Wire = { readonly message: PeerMessage; readonly receiveBuffer: ReceiveBuffer | undefined };
 type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 class PageWorld {
   readonly instances: readonly TokenInstance[];
   readonly engines: readonly FakeEngine[];
-  readonly heard = new Map<string, GenerationEvent[]>();
+  readonly received = new Map<string, GenerationEvent[]>();
   readonly running = new Map<number, Running>();
   /** Steps that have ended, by instance. */
   readonly ended = Array.from({ length: members }, () => 0);
-  /** Between two instances messages keep their order; between pairs there is none. */
+  /** Messages by pair of instances: in order within a pair, in any order between pairs. */
   readonly wires = new Map<string, { readonly from: number; readonly to: number; readonly queue: Wire[] }>();
-  /** To instances, in order each. */
-  readonly orders = Array.from({ length: members }, (): InstanceEvent[] => []);
-  /** Where prompts land: as the decoding side knows them, and as the prefilling sides do. */
-  readonly landings = new Map<string, Landing>();
-  readonly sending = new Map<string, Landing>();
-  /** What may still be read of what leaves. */
-  readonly unsent = new InFlightPages({
-    pending: (id) => this.sending.get(id)?.parcels.length ?? 0,
-    stop: (id) => void this.sending.get(id)?.parcels.splice(0),
+  /** Events for each instance, in order. */
+  readonly commands = Array.from({ length: members }, (): InstanceEvent[] => []);
+  /** Receive buffers by request, at the decode instances. */
+  readonly receiveBuffers = new Map<string, ReceiveBuffer>();
+  /** Receive buffers by request, at the prefill instances. */
+  readonly sending = new Map<string, ReceiveBuffer>();
+  /** Pages that streams may still read. */
+  readonly inFlight = new InFlightPages({
+    pending: (id) => this.sending.get(id)?.descriptors.length ?? 0,
+    stop: (id) => void this.sending.get(id)?.descriptors.splice(0),
     unreachable: () => [],
   });
   /** Streams that were halted. */
@@ -71,40 +76,40 @@ class PageWorld {
   }
 
   submit(one: GenerationRequest, at: number, decodeAt: number): void {
-    this.heard.set(one.id, []);
-    this.orders[at]?.push({ kind: 'submit', request: one, decodeAt });
+    this.received.set(one.id, []);
+    this.commands[at]?.push({ kind: 'submit', request: one, decodeAt });
   }
 
   cancel(id: string): void {
-    this.heard.delete(id);
-    for (const orders of this.orders) orders.push({ kind: 'cancel', id });
+    this.received.delete(id);
+    for (const commands of this.commands) commands.push({ kind: 'cancel', id });
   }
 
-  /** One of the things that could happen next; false when there is none. */
+  /** Runs one possible next event; false if there is none. */
   advance(choice: number, aborts: boolean): boolean {
-    const ready = [...this.landings.values()].filter(({ at, parcels: [first] }) => {
+    const ready = [...this.receiveBuffers.values()].filter(({ at, descriptors: [first] }) => {
       return first !== undefined && at >= 0 && first.step <= (this.ended[first.from] ?? 0);
     });
     const moves = [
-      ...[...this.wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
-      ...this.orders.flatMap((orders, at) => (orders.length > 0 ? [() => this.#order(at)] : [])),
+      ...[...this.wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#receiveWire(wire)),
+      ...this.commands.flatMap((commands, at) => (commands.length > 0 ? [() => this.#deliverCommand(at)] : [])),
       ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts)),
-      ...ready.map((landing) => () => this.#copy(landing)),
+      ...ready.map((receiveBuffer) => () => this.#copy(receiveBuffer)),
     ];
     moves[choice % Math.max(1, moves.length)]?.();
     return moves.length > 0;
   }
 
-  #order(at: number): void {
-    const event = this.orders[at]?.shift();
-    if (event !== undefined) this.tell(at, event);
+  #deliverCommand(at: number): void {
+    const event = this.commands[at]?.shift();
+    if (event !== undefined) this.deliver(at, event);
   }
 
-  #deliver({ from, to, queue }: { from: number; to: number; queue: Wire[] }): void {
+  #receiveWire({ from, to, queue }: { from: number; to: number; queue: Wire[] }): void {
     const wire = queue.shift();
     if (wire === undefined) return;
-    if (wire.landing !== undefined) this.sending.set(wire.message.id, wire.landing);
-    this.tell(to, { kind: 'peer', from, message: wire.message });
+    if (wire.receiveBuffer !== undefined) this.sending.set(wire.message.id, wire.receiveBuffer);
+    this.deliver(to, { kind: 'peer', from, message: wire.message });
   }
 
   #endStep(at: number, aborts: boolean): void {
@@ -115,36 +120,38 @@ class PageWorld {
     this.ended[at] = step.step;
     if (aborts) {
       engine.abort(step.plan, step.plan.tokens.length >> 1);
-      this.tell(at, { kind: 'stepAborted', step: step.step });
+      this.deliver(at, { kind: 'stepAborted', step: step.step });
     } else {
-      this.tell(at, { kind: 'stepDone', step: step.step, result: engine.run(step.plan) });
+      this.deliver(at, { kind: 'stepDone', step: step.step, result: engine.run(step.plan) });
     }
   }
 
-  #copy(landing: Landing): void {
-    const parcel = landing.parcels.shift();
-    if (parcel === undefined) return;
-    expect(landing.closed).toBe(false);
-    const source = this.engines[parcel.from];
-    if (source !== undefined) this.engines[landing.at]?.copy(landing.pages[parcel.place] ?? -1, source, parcel.page);
-    this.#settle(landing, parcel.from);
+  #copy(receiveBuffer: ReceiveBuffer): void {
+    const descriptor = receiveBuffer.descriptors.shift();
+    if (descriptor === undefined) return;
+    expect(receiveBuffer.closed).toBe(false);
+    const source = this.engines[descriptor.from];
+    if (source !== undefined)
+      this.engines[receiveBuffer.at]?.copy(receiveBuffer.pages[descriptor.place] ?? -1, source, descriptor.page);
+    this.#reportReceived(receiveBuffer, descriptor.from);
   }
 
-  #settle(landing: Landing, from: number): void {
-    if (landing.closed || landing.firstEvents === undefined || landing.parcels.length > 0) return;
-    const { firstEvents, at } = landing;
-    landing.firstEvents = undefined;
-    const id = [...this.landings].find(([, other]) => other === landing)?.[0] ?? '';
-    this.orders[at]?.push({ kind: 'promptReceived', from, id, firstEvents });
+  #reportReceived(receiveBuffer: ReceiveBuffer, from: number): void {
+    if (receiveBuffer.closed || receiveBuffer.firstEvents === undefined || receiveBuffer.descriptors.length > 0) return;
+    const { firstEvents, at } = receiveBuffer;
+    receiveBuffer.firstEvents = undefined;
+    const id = [...this.receiveBuffers].find(([, other]) => other === receiveBuffer)?.[0] ?? '';
+    this.commands[at]?.push({ kind: 'promptReceived', from, id, firstEvents });
   }
 
-  tell(at: number, event: InstanceEvent): void {
+  deliver(at: number, event: InstanceEvent): void {
     this.nowUs += 1_000;
     const instance = this.instances[at];
     if (instance === undefined) return;
     for (const effect of instance.step(this.nowUs, event)) this.#apply(at, instance, effect);
     instance.check();
-    for (const [id, { parcels }] of this.sending) if (parcels.some(({ from }) => from === at)) this.#checkReads(at, id);
+    for (const [id, { descriptors }] of this.sending)
+      if (descriptors.some(({ from }) => from === at)) this.#checkReads(at, id);
   }
 
   /** Pages that may still be read belong to the request, and no instance computes it again. */
@@ -160,18 +167,18 @@ class PageWorld {
       }
     }
     const ended = this.ended[at] ?? 0;
-    for (const { page, step } of this.sending.get(id)?.parcels ?? []) {
+    for (const { page, step } of this.sending.get(id)?.descriptors ?? []) {
       const from = computed.get(page);
-      if (from === undefined) throw new Error(`Page ${page} may be read for ${id}, and is not its`);
+      if (from === undefined) throw new Error(`Page ${page} may be read for ${id}, but belongs to another request`);
       const end = (sequence?.computed ?? 0) + (step > ended ? (sequence?.planned ?? 0) : 0);
-      if (from >= end) throw new Error(`Page ${page} may be read for ${id}, of which ${end} tokens are computed`);
+      if (from >= end) throw new Error(`Page ${page} may be read for ${id}, of which only ${end} tokens are computed`);
     }
   }
 
   #apply(at: number, instance: TokenInstance, effect: InstanceEffect): void {
     switch (effect.kind) {
       case 'emit':
-        this.heard.get(effect.id)?.push(effect.event);
+        this.received.get(effect.id)?.push(effect.event);
         break;
       case 'runStep':
         this.running.set(at, effect);
@@ -179,50 +186,57 @@ class PageWorld {
       case 'send': {
         const key = `${at} to ${effect.to}`;
         const wire = this.wires.get(key) ?? { from: at, to: effect.to, queue: [] };
-        const landing = effect.message.kind === 'reserved' ? this.landings.get(effect.message.id) : undefined;
-        wire.queue.push({ message: effect.message, landing });
+        const receiveBuffer =
+          effect.message.kind === 'reserved' ? this.receiveBuffers.get(effect.message.id) : undefined;
+        wire.queue.push({ message: effect.message, receiveBuffer });
         this.wires.set(key, wire);
         break;
       }
       case 'openReceiveBuffer':
-        this.landings.set(effect.id, { at, pages: effect.pages, parcels: [], firstEvents: undefined, closed: false });
+        this.receiveBuffers.set(effect.id, {
+          at,
+          pages: effect.pages,
+          descriptors: [],
+          firstEvents: undefined,
+          closed: false,
+        });
         break;
       case 'closeReceiveBuffer': {
-        const landing = this.landings.get(effect.id);
-        this.landings.delete(effect.id);
-        if (landing !== undefined) landing.closed = true;
-        landing?.parcels.splice(0);
+        const receiveBuffer = this.receiveBuffers.get(effect.id);
+        this.receiveBuffers.delete(effect.id);
+        if (receiveBuffer !== undefined) receiveBuffer.closed = true;
+        receiveBuffer?.descriptors.splice(0);
         break;
       }
       case 'stream': {
-        const landing = this.sending.get(effect.id);
-        if (landing === undefined || landing.closed) break;
+        const receiveBuffer = this.sending.get(effect.id);
+        if (receiveBuffer === undefined || receiveBuffer.closed) break;
         const layers = this.groups.flatMap(({ layers: count }, group) =>
           Array.from({ length: count }, (_, index) => ({ group, index })),
         );
         const end = effect.from + effect.tokens;
-        const from = this.unsent.resumeAt(effect.id, effect.from, end);
+        const from = this.inFlight.resumeAt(effect.id, effect.from, end);
         if (from === end && effect.firstEvents === undefined) break;
         const part = { ...effect, from, tokens: end - from };
-        const numbers = pageDescriptorsOf(part, { groups: this.groups, layers }, instance.pools);
-        for (let i = 0; i < numbers.length; i += 3)
-          landing.parcels.push({
+        const descriptors = pageDescriptorsOf(part, { groups: this.groups, layers }, instance.pools);
+        for (let i = 0; i < descriptors.length; i += 3)
+          receiveBuffer.descriptors.push({
             from: at,
             step: effect.step ?? 0,
-            page: numbers[i + 1] ?? -1,
-            place: numbers[i + 2] ?? -1,
+            page: descriptors[i + 1] ?? -1,
+            place: descriptors[i + 2] ?? -1,
           });
-        this.unsent.add(effect.id, numbers, end);
-        landing.firstEvents = effect.firstEvents;
-        this.#settle(landing, at);
+        this.inFlight.add(effect.id, descriptors, end);
+        receiveBuffer.firstEvents = effect.firstEvents;
+        this.#reportReceived(receiveBuffer, at);
         break;
       }
       case 'haltStream':
         this.halts++;
-        this.unsent.halt(effect.id, effect.from);
+        this.inFlight.halt(effect.id, effect.from);
         break;
       case 'stopStream':
-        this.unsent.stop(effect.id);
+        this.inFlight.stop(effect.id);
         break;
       case 'fault':
         throw new Error(effect.message);
@@ -260,9 +274,9 @@ test.each([
     ],
     pages: 40,
   },
-])('pages land in any order of events: $name', ({ groups, pages }) => {
+])('pages are received in any order of events: $name', ({ groups, pages }) => {
   let complete = 0;
-  let landed = 0;
+  let receivedSteps = 0;
   let halts = 0;
   fc.assert(
     fc.property(fc.array(sequences, { minLength: 1, maxLength: 9 }), moves, (specs, history) => {
@@ -273,21 +287,21 @@ test.each([
       for (const [i, one] of requests.entries()) world.submit(one, specs[i]?.at ?? 0, 2 + (specs[i]?.to ?? 0));
       for (const { choice, aborts, cancels } of history) {
         const one = requests[cancels];
-        if (one !== undefined && world.heard.has(one.id)) world.cancel(one.id);
+        if (one !== undefined && world.received.has(one.id)) world.cancel(one.id);
         world.advance(choice, aborts && choice % 3 === 0);
-        landed += Number(world.landings.size > 0);
+        receivedSteps += Number(world.receiveBuffers.size > 0);
       }
-      for (let i = 0; world.advance(i * 7, false); i++) if (i > 50_000) throw new Error('It never ends');
+      for (let i = 0; world.advance(i * 7, false); i++) if (i > 50_000) throw new Error('The history does not end');
       halts += world.halts;
       for (const instance of world.instances) {
-        const { pages: held, receivePages, running, waiting } = instance.snapshot();
-        expect([held.used, running, waiting, receivePages?.free]).toEqual([0, 0, 0, receivePages?.total]);
+        const { pages: poolPages, receivePages, running, waiting } = instance.snapshot();
+        expect([poolPages.used, running, waiting, receivePages?.free]).toEqual([0, 0, 0, receivePages?.total]);
       }
       for (const one of requests) {
-        const events = world.heard.get(one.id);
+        const events = world.received.get(one.id);
         if (events === undefined) continue;
         const last = events.at(-1);
-        // Nothing longer ever lands: it is declined.
+        // A prompt longer than the receive buffers is declined.
         if (last?.kind === 'failed') expect(last.code).toBe('CONTEXT_TOO_LONG');
         else {
           const tokens = events.flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
@@ -299,6 +313,6 @@ test.each([
     { numRuns: 60 },
   );
   expect(complete).toBeGreaterThan(20);
-  expect(landed).toBeGreaterThan(20);
+  expect(receivedSteps).toBeGreaterThan(20);
   expect(halts).toBeGreaterThan(0);
 });

@@ -34,7 +34,7 @@ export function prefixContext(
 }
 
 /** Prefix fetch over a cache. `handle` and `receive` return why an event or a message was ignored. */
-export function prefixMoves(
+export function prefixFetches(
   cache: BlockCache,
   emit: (effect: Effect) => void,
   config: PrefixFetchConfig,
@@ -43,12 +43,12 @@ export function prefixMoves(
   const { blockTokens } = cache;
   const options = incarnation === undefined ? { blockTokens } : { blockTokens, incarnation };
   const { clock, ignored, context } = prefixContext(cache, emit, options);
-  const moves = new PrefixFetches<never, never>(context, config);
+  const prefixes = new PrefixFetches<never, never>(context, config);
   const handle = (event: InstanceEvent<never, never>) => {
     ignored.length = 0;
-    moves.handle(event);
+    prefixes.handle(event);
     return ignored[0];
   };
   const receive = (from: number, message: PrefixMessage) => handle({ kind: 'peer', from, message });
-  return { clock, moves, handle, receive };
+  return { clock, prefixes, handle, receive };
 }

@@ -1,4 +1,4 @@
-// Prefixes between instances whose messages come in any order, late, twice, or never: nothing is lost, and nothing stays pinned.
+// Prefix fetch with reordered, late, duplicate and lost messages: no request is lost, and no block stays pinned.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { createLengthInstance, type LengthInstance } from '../../../src/core/instance/length-instance.ts';
@@ -13,7 +13,7 @@ import { blockTokens, cost } from '../scheduler/small-cost.ts';
 type Event = InstanceEvent<LengthRequest, LengthResult>;
 type Effect = InstanceEffect<undefined, LengthRequest>;
 
-interface Asked {
+interface RequestSpec {
   readonly at: number;
   readonly family: number;
   /** Blocks of the prompt, all but the last shared in the family. */
@@ -21,15 +21,15 @@ interface Asked {
   readonly output: number;
   /** The reported holder, and the number of blocks that it reports. */
   readonly from: number;
-  readonly said: number;
+  readonly reportedBlocks: number;
 }
 
 const instances = 3;
 
-/** Instances that prefill and decode; whatever is under way comes when the test says. */
+/** Instances that prefill and decode. Messages are delivered and steps end when the test says so. */
 class PrefixWorld {
   readonly instances: readonly LengthInstance[];
-  readonly heard = new Map<string, string[]>();
+  readonly received = new Map<string, string[]>();
   readonly requests: LengthRequest[] = [];
   readonly messages: { readonly to: number; readonly event: Event }[] = [];
   readonly steps = new Map<number, number>();
@@ -37,19 +37,20 @@ class PrefixWorld {
   /** Tokens that were sent, by request. */
   readonly sent = new Map<string, number>();
   /** Blocks reported in KV events, stored minus removed, by instance. */
-  readonly told = new Int32Array(instances);
+  readonly kvEventBlocks = new Int32Array(instances);
   nowUs = 0;
   readonly #patienceUs: number;
 
   /** What the step in flight of each instance waited for when it began. */
   readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
-  /** Blocks reported as loaded. */
-  readonly #came = new Set<string>();
-  /** Steps that ran behind blocks that came, and in vain. */
-  behind = 0;
-  inVain = 0;
+  /** Reported loads: instance, request and source. */
+  readonly #loadedSources = new Set<string>();
+  /** Requests that started ahead of blocks that arrived in time. */
+  arrivedAhead = 0;
+  /** Requests that started ahead of blocks that did not. */
+  missedAhead = 0;
 
-  /** @param blocks of each instance @param aheadOfUse requests start while their prefixes come */
+  /** @param blocks of each instance @param aheadOfUse requests start while their prefixes arrive */
   constructor(blocks = 30, patienceUs = 1e9, aheadOfUse = false) {
     this.#patienceUs = patienceUs;
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
@@ -66,7 +67,7 @@ class PrefixWorld {
     this.instances = Array.from({ length: instances }, () => createLengthInstance(config));
   }
 
-  submit({ at, family, blocks, output, from, said }: Asked): void {
+  submit({ at, family, blocks, output, from, reportedBlocks }: RequestSpec): void {
     const index = this.requests.length;
     const ids = Int32Array.from({ length: blocks }, (_, i) =>
       i < blocks - 1 ? 1000 * family + i : 1_000_000 + 100 * index + i,
@@ -75,8 +76,9 @@ class PrefixWorld {
     const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens: output, blocks: ids };
     const request = new LengthRequest(trace, blockTokens, new Float64Pool());
     this.requests.push(request);
-    this.heard.set(request.id, []);
-    const prefix = from === at || said === 0 ? undefined : { from, blocks: said, patienceUs: this.#patienceUs };
+    this.received.set(request.id, []);
+    const prefix =
+      from === at || reportedBlocks === 0 ? undefined : { from, blocks: reportedBlocks, patienceUs: this.#patienceUs };
     this.messages.push({ to: at, event: { kind: 'submit', request, prefix } });
   }
 
@@ -84,12 +86,12 @@ class PrefixWorld {
     for (let to = 0; to < instances; to++) this.messages.push({ to, event: { kind: 'cancel', id } });
   }
 
-  /** One of the things that could happen next. */
+  /** Delivers a message or ends a step; false if there is none. */
   advance(choice: number, doubled = false, lost = false): boolean {
     const options = this.messages.length + this.steps.size;
     if (options === 0) return false;
     const picked = choice % options;
-    // That all is here is mostly heard when a step has run meanwhile.
+    // In most cases `loaded` arrives only after a running step has ended.
     const waits = this.messages[picked]?.event.kind === 'loaded' && this.steps.size > 0 && choice % 7 > 0;
     const at = waits ? this.messages.length : picked;
     if (at < this.messages.length) {
@@ -98,18 +100,18 @@ class PrefixWorld {
       // Submits come from the conductor, and `prefixSent` from the instance itself: neither is lost or doubled.
       const local = kind === 'submit' || kind === 'prefixSent';
       if (local || lost || !doubled) this.messages.splice(at, 1);
-      if (message !== undefined && (local || !lost)) this.tell(message.to, message.event);
+      if (message !== undefined && (local || !lost)) this.deliver(message.to, message.event);
     } else {
       const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
       this.steps.delete(to);
-      this.tell(to, { kind: 'stepDone', step, result: this.#resultOf(to, choice) });
+      this.deliver(to, { kind: 'stepDone', step, result: this.#resultOf(to, choice) });
     }
     return true;
   }
 
-  tell(to: number, event: Event): void {
+  deliver(to: number, event: Event): void {
     this.nowUs += 100;
-    if (event.kind === 'loaded' && event.to > 0) this.#came.add(`${to} ${event.id} ${event.source}`);
+    if (event.kind === 'loaded' && event.to > 0) this.#loadedSources.add(`${to} ${event.id} ${event.source}`);
     const instance = this.instances[to];
     const ran = this.steps.get(to);
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
@@ -118,22 +120,22 @@ class PrefixWorld {
       this.#awaited.set(to, instance?.components.prefixes.awaitedBlocks(this.nowUs) ?? []);
   }
 
-  /** Blocks on their way may have arrived before their event; lost blocks have not. */
+  /** Blocks in transit may have arrived before their `loaded` event; lost blocks have not. */
   #resultOf(at: number, choice: number): LengthResult {
     const awaited = this.#awaited.get(at) ?? [];
     const missing = awaited.filter(({ id, sources }) => {
-      const told = sources?.every((source) => this.#came.has(`${at} ${id} ${source}`)) === true;
-      return !told && (choice % 2 === 0 || sources?.every((source) => this.#comes(at, id, source)) !== true);
+      const isLoaded = sources?.every((source) => this.#loadedSources.has(`${at} ${id} ${source}`)) === true;
+      return !isLoaded && (choice % 2 === 0 || sources?.every((source) => this.#willArrive(at, id, source)) !== true);
     });
-    this.behind += awaited.length - missing.length;
-    this.inVain += missing.length;
+    this.arrivedAhead += awaited.length - missing.length;
+    this.missedAhead += missing.length;
     return { unanswered: missing.map(({ place }) => place) };
   }
 
-  #comes(at: number, id: string, source: LoadSource): boolean {
+  #willArrive(at: number, id: string, source: LoadSource): boolean {
     const pending = ({ to, event }: PrefixWorld['messages'][number]) =>
       to === at && event.kind === 'loaded' && event.id === id && event.source === source && event.to > 0;
-    return this.#came.has(`${at} ${id} ${source}`) || this.messages.some(pending);
+    return this.#loadedSources.has(`${at} ${id} ${source}`) || this.messages.some(pending);
   }
 
   #apply(from: number, effect: Effect): void {
@@ -142,7 +144,7 @@ class PrefixWorld {
         this.steps.set(from, effect.step);
         break;
       case 'emit':
-        if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
+        if (effect.event.kind !== 'accepted') this.received.get(effect.id)?.push(effect.event.kind);
         break;
       case 'send':
         this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
@@ -159,14 +161,15 @@ class PrefixWorld {
       case 'stopStream':
         for (const [i, { event }] of [...this.messages.entries()].reverse()) {
           const { id, to } = effect;
-          const ofIt =
+          const isItsEvent =
             (event.kind === 'prefixSent' && event.to === to) || (event.kind === 'loaded' && event.source === from);
-          if (ofIt && 'id' in event && event.id === id) this.messages.splice(i, 1);
+          if (isItsEvent && 'id' in event && event.id === id) this.messages.splice(i, 1);
         }
         break;
       case 'kvEvents': {
         const { changes, stored } = effect.batch;
-        for (let i = 0; i < changes; i++) this.told[from] = (this.told[from] ?? 0) + (stored[i] === 1 ? 1 : -1);
+        for (let i = 0; i < changes; i++)
+          this.kvEventBlocks[from] = (this.kvEventBlocks[from] ?? 0) + (stored[i] === 1 ? 1 : -1);
         break;
       }
       case 'ignored':
@@ -177,7 +180,7 @@ class PrefixWorld {
     }
   }
 
-  /** Whatever is left to happen, in order. */
+  /** Delivers all messages and ends all steps, in order. */
   finish(): void {
     for (let i = 0; i < 20_000 && this.advance(0); i++);
     expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
@@ -191,7 +194,7 @@ class PrefixWorld {
       while (instance.nextUs < Number.POSITIVE_INFINITY) {
         waited = true;
         this.nowUs = Math.max(this.nowUs, instance.nextUs);
-        this.tell(i, { kind: 'wake' });
+        this.deliver(i, { kind: 'wake' });
         this.finish();
       }
     }
@@ -207,24 +210,24 @@ class PrefixWorld {
   }
 }
 
-const asked = fc.record({
+const requestSpec = fc.record({
   at: fc.nat(instances - 1),
   family: fc.nat(2),
   blocks: fc.integer({ min: 2, max: 9 }),
   output: fc.integer({ min: 1, max: 12 }),
   from: fc.nat(instances - 1),
-  said: fc.nat(9),
+  reportedBlocks: fc.nat(9),
 });
 const moves = fc.array(fc.record({ choice: fc.nat(1_000), doubled: fc.boolean(), cancel: fc.nat(60) }), {
   minLength: 200,
   maxLength: 400,
 });
-const requestsOf = fc.array(asked, { minLength: 1, maxLength: 20 });
+const requestsOf = fc.array(requestSpec, { minLength: 1, maxLength: 20 });
 
 describe('prefixes between instances', () => {
-  test('messages out of order, late or doubled: every request is answered once, and nothing stays pinned', () => {
+  test('reordered, late or duplicate messages: every request is answered once, and no block stays pinned', () => {
     const sizes = fc.constantFrom(12, 30);
-    let [whole, sent, late, behind, inVain] = [0, 0, 0, 0, 0];
+    let [whole, sent, late, arrivedAhead, missedAhead] = [0, 0, 0, 0, 0];
     fc.assert(
       fc.property(
         requestsOf,
@@ -236,7 +239,7 @@ describe('prefixes between instances', () => {
           const cancelled = new Set<string>();
           let next = 0;
           for (const [i, { choice, doubled, cancel }] of history.entries()) {
-            if (i % 8 === 0 && next < requests.length) world.submit(requests[next++] as Asked);
+            if (i % 8 === 0 && next < requests.length) world.submit(requests[next++] as RequestSpec);
             if (cancel < next && choice % 10 === 0) {
               cancelled.add(String(cancel));
               world.cancel(String(cancel));
@@ -246,16 +249,16 @@ describe('prefixes between instances', () => {
           world.finish();
           expect(world.pagesUsed()).toEqual([0, 0, 0]);
           for (const { id } of world.requests) {
-            const heard = world.heard.get(id) ?? [];
-            expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+            const received = world.received.get(id) ?? [];
+            expect(received.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
             if (cancelled.has(id)) continue;
-            expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
+            expect([received[0], received.at(-1)]).toEqual(['started', 'finished']);
             whole++;
           }
           sent += world.sent.size;
           late += world.ignored.length;
-          behind += world.behind;
-          inVain += world.inVain;
+          arrivedAhead += world.arrivedAhead;
+          missedAhead += world.missedAhead;
         },
       ),
       { numRuns: 300, endOnFailure: true },
@@ -263,11 +266,11 @@ describe('prefixes between instances', () => {
     expect(whole).toBeGreaterThan(150);
     expect(sent).toBeGreaterThan(50);
     expect(late).toBeGreaterThan(50);
-    expect(Math.min(behind, inVain)).toBeGreaterThan(3);
+    expect(Math.min(arrivedAhead, missedAhead)).toBeGreaterThan(3);
   });
 
-  test('lost messages delay their requests by no more than the patience', () => {
-    let [given, lost] = [0, 0];
+  test('lost messages delay their requests by at most the patience', () => {
+    let [waitedOut, lost] = [0, 0];
     fc.assert(
       fc.property(requestsOf, moves, fc.boolean(), (requests, history, aheadOfUse) => {
         const world = new PrefixWorld(30, 3_000, aheadOfUse);
@@ -276,24 +279,25 @@ describe('prefixes between instances', () => {
           world.advance(choice, false, cancel < 20);
           lost += Number(cancel < 20);
         }
-        given += Number(world.waitOut());
+        waitedOut += Number(world.waitOut());
         expect(world.pagesUsed()).toEqual([0, 0, 0]);
-        for (const heard of world.heard.values()) expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
+        for (const received of world.received.values())
+          expect([received[0], received.at(-1)]).toEqual(['started', 'finished']);
       }),
       { numRuns: 60 },
     );
-    expect(given).toBeGreaterThan(10);
+    expect(waitedOut).toBeGreaterThan(10);
     expect(lost).toBeGreaterThan(100);
   });
 
   /** Instance 0 has computed the family's prompt of six blocks. */
   const warmed = (aheadOfUse = false) => {
     const world = new PrefixWorld(30, 1e9, aheadOfUse);
-    world.submit({ at: 0, family: 0, blocks: 6, output: 1, from: 0, said: 0 });
+    world.submit({ at: 0, family: 0, blocks: 6, output: 1, from: 0, reportedBlocks: 0 });
     world.finish();
     return world;
   };
-  const again = { at: 1, family: 0, blocks: 6, output: 1, from: 0, said: 5 };
+  const again = { at: 1, family: 0, blocks: 6, output: 1, from: 0, reportedBlocks: 5 };
 
   test('become cached at the instance that fetched them, and reported as KV events', () => {
     const world = warmed();
@@ -301,8 +305,8 @@ describe('prefixes between instances', () => {
     world.finish();
     expect(world.sent.get('1')).toBe(5 * blockTokens);
     expect(world.cachedTokens(1)).toBe(5 * blockTokens);
-    expect([...world.told]).toEqual([6, 6, 0]);
-    // The next request finds it, and can fetch it from there.
+    expect([...world.kvEventBlocks]).toEqual([6, 6, 0]);
+    // Another instance can fetch the prefix from there; a request there finds it cached.
     world.submit({ ...again, at: 2, from: 1 });
     world.submit({ ...again, at: 1 });
     world.finish();
@@ -323,12 +327,12 @@ describe('prefixes between instances', () => {
     const world = new PrefixWorld();
     world.submit(again);
     world.finish();
-    expect(world.heard.get('0')).toEqual(['started', 'tokens', 'finished']);
+    expect(world.received.get('0')).toEqual(['started', 'tokens', 'finished']);
     expect(world.sent.size).toBe(0);
-    // Part of it is there: that is sent.
-    world.submit({ at: 0, family: 1, blocks: 4, output: 1, from: 0, said: 0 });
+    // Part of the prefix is cached there: that part is sent.
+    world.submit({ at: 0, family: 1, blocks: 4, output: 1, from: 0, reportedBlocks: 0 });
     world.finish();
-    world.submit({ ...again, family: 1, blocks: 9, said: 8 });
+    world.submit({ ...again, family: 1, blocks: 9, reportedBlocks: 8 });
     world.finish();
     expect(world.sent.get('2')).toBe(3 * blockTokens);
     expect(world.cachedTokens(1)).toBe(3 * blockTokens);
@@ -337,14 +341,14 @@ describe('prefixes between instances', () => {
   test('let a request start while they arrive, and are shared once its step has read them', () => {
     const world = warmed(true);
     world.submit(again);
-    // The submit, the question, what has left, and that it comes.
+    // Delivers the submit, `fetch`, `prefixSent` and `arriving`.
     for (let i = 0; i < 4; i++) world.advance(0);
     expect(world.instances[1]?.inFlight.map(({ id }) => id)).toEqual(['1']);
-    expect([...world.told]).toEqual([6, 0, 0]);
+    expect([...world.kvEventBlocks]).toEqual([6, 0, 0]);
     world.finish();
     expect(world.cachedTokens(1)).toBe(5 * blockTokens);
-    expect([...world.told]).toEqual([6, 6, 0]);
-    expect([world.behind, world.inVain]).toEqual([1, 0]);
+    expect([...world.kvEventBlocks]).toEqual([6, 6, 0]);
+    expect([world.arrivedAhead, world.missedAhead]).toEqual([1, 0]);
   });
 
   test('that do not arrive are computed by the requests that started behind them', () => {
@@ -353,24 +357,24 @@ describe('prefixes between instances', () => {
     for (let i = 0; i < 4; i++) world.advance(0);
     world.messages.splice(0);
     world.finish();
-    expect([world.behind, world.inVain]).toEqual([0, 1]);
-    expect(world.heard.get('1')).toEqual(['started', 'tokens', 'finished']);
+    expect([world.arrivedAhead, world.missedAhead]).toEqual([0, 1]);
+    expect(world.received.get('1')).toEqual(['started', 'tokens', 'finished']);
     expect(world.pagesUsed()).toEqual([0, 0, 0]);
-    expect([...world.told]).toEqual([6, 6, 0]);
+    expect([...world.kvEventBlocks]).toEqual([6, 6, 0]);
   });
 
   test('stop when their request is cancelled, and both instances release them', () => {
     const world = warmed();
     world.submit(again);
-    // The submit, and the question.
+    // Delivers the submit and `fetch`.
     world.advance(0);
     world.advance(0);
     expect(world.pagesUsed()).toEqual([5, 5, 0]);
-    world.tell(1, { kind: 'cancel', id: '1' });
+    world.deliver(1, { kind: 'cancel', id: '1' });
     expect(world.pagesUsed()).toEqual([5, 0, 0]);
     world.finish();
     expect(world.pagesUsed()).toEqual([0, 0, 0]);
-    expect(world.heard.get('1')).toEqual([]);
-    expect([...world.told]).toEqual([6, 0, 0]);
+    expect(world.received.get('1')).toEqual([]);
+    expect([...world.kvEventBlocks]).toEqual([6, 0, 0]);
   });
 });

@@ -1,10 +1,10 @@
-// A prefix that only SSD holds, asked for by another instance.
+// A prefix on SSD alone that another instance fetches.
 import { expect, test } from 'vitest';
 import { BlockCache, LastMatch } from '../../../src/core/kvcache/block-cache.ts';
 import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
-import { prefixMoves } from './prefix-context.ts';
+import { prefixFetches } from './prefix-context.ts';
 
 function chainOf(name: number): BlockChain {
   return { blocks: 4, words: Uint32Array.from({ length: 16 }, (_, i) => (i % 4 === 0 ? name * 1000 + i : 0)) };
@@ -30,7 +30,7 @@ function world() {
     tiers: { hostBlocks: 4, ssdBlocks: 12 },
   });
   const effects: InstanceEffect<never, never>[] = [];
-  const { handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), {});
+  const { handle, receive } = prefixFetches(cache, (effect) => effects.push(effect), {});
   serve(cache, chainOf(1));
   serve(cache, chainOf(2));
   expect(cache.lower?.takeSsdWrites().count).toBe(4);
@@ -43,7 +43,7 @@ const fetch = { kind: 'fetch', id: 'r', chain: chainOf(1), from: 1 } as const;
 test('is read into host memory, then sent from there', () => {
   const { cache, effects, handle, receive } = world();
   expect(receive(3, fetch)).toBeUndefined();
-  // Asked twice it is read once.
+  // A duplicate fetch reads it once.
   expect(receive(3, fetch)).toBeUndefined();
   expect(effects).toEqual([{ kind: 'readSsd', id: '3 r', blocks: 3, to: 4 }]);
   cache.check();
@@ -51,7 +51,7 @@ test('is read into host memory, then sent from there', () => {
   expect(effects.at(-1)).toEqual({ kind: 'streamPrefix', id: 'r', to: 3, tokens: 24, blocks: 4 });
   expect(handle({ kind: 'prefixSent', id: 'r', to: 3 })).toBeUndefined();
   cache.check();
-  // Nothing is pinned: all of it can make room.
+  // Nothing is pinned: all blocks can be evicted.
   cache.lower?.host.setReserved(4);
   expect(cache.lower?.host.held).toBe(0);
   cache.check();

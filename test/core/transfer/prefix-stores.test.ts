@@ -1,4 +1,4 @@
-// What a store takes of what it is offered, and what instances offer: whatever comes late, twice or never.
+// Offers of prefixes and the fetches of stores, with late, duplicate and lost messages.
 import { describe, expect, it } from 'vitest';
 import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
@@ -6,9 +6,9 @@ import type { BlockChain } from '../../../src/core/protocol/kv-events.ts';
 import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
 import { PrefixOffers } from '../../../src/core/transfer/prefix-fetch/prefix-offers.ts';
 import { ReplicationWorth } from '../../../src/core/transfer/prefix-fetch/replication-worth.ts';
-import { prefixContext, prefixMoves } from './prefix-context.ts';
+import { prefixContext, prefixFetches } from './prefix-context.ts';
 
-/** Of one prefix each: shorter ones are the beginnings of longer ones. */
+/** Chains of one name are prefixes of one another. */
 function chainOf(name: number, blocks: number): BlockChain {
   const words = Uint32Array.from({ length: 4 * blocks }, (_, i) => (i % 4 === 0 ? name * 1000 + i + 1 : 0));
   return { blocks, words };
@@ -17,7 +17,7 @@ function chainOf(name: number, blocks: number): BlockChain {
 const offer = (name: number, blocks: number) =>
   ({ kind: 'offer', id: `r${name}`, chain: chainOf(name, blocks) }) as const;
 
-interface Asked {
+interface SentMessage {
   readonly to: number;
   readonly kind: string;
   readonly name: string;
@@ -31,97 +31,102 @@ function world(hostBlocks: number) {
     tiers: { hostBlocks, ssdBlocks: 0 },
   });
   let effects: InstanceEffect<never, never>[] = [];
-  const { clock, moves, handle, receive } = prefixMoves(cache, (effect) => effects.push(effect), { isStore: true }, 3);
+  const { clock, prefixes, handle, receive } = prefixFetches(
+    cache,
+    (effect) => effects.push(effect),
+    { isStore: true },
+    3,
+  );
   /** The next fetch: its source, its name, its first block and its end. */
-  const asked = () => {
-    moves.advance();
-    moves.check();
+  const fetches = () => {
+    prefixes.advance();
+    prefixes.check();
     cache.check();
     const sent = effects;
     effects = [];
-    return sent.flatMap((effect): readonly Asked[] => {
+    return sent.flatMap((effect): readonly SentMessage[] => {
       if (effect.kind !== 'send') return [];
       const { message, to } = effect;
       if (message.kind !== 'fetch') return [{ to, kind: message.kind, name: message.id }];
       return [{ to, kind: message.kind, name: message.id, from: message.from, blocks: message.chain.blocks }];
     });
   };
-  const came = (name: string, to: number) => handle({ kind: 'loaded', id: name, source: 1, to });
-  return { cache, clock, moves, asked, came, handle, receive };
+  const arrived = (name: string, to: number) => handle({ kind: 'loaded', id: name, source: 1, to });
+  return { cache, clock, prefixes, fetches, arrived, handle, receive };
 }
 
 describe('a store', () => {
   it('fetches the blocks that it lacks of an offer once, and keeps them', () => {
-    const { cache, moves, asked, came, handle, receive } = world(64);
+    const { cache, prefixes, fetches, arrived, handle, receive } = world(64);
     expect(receive(1, offer(1, 4))).toBeUndefined();
-    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.1', from: 0, blocks: 4 }]);
+    expect(fetches()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.1', from: 0, blocks: 4 }]);
     // Another instance has more of it: the rest is fetched after the first blocks have arrived.
     expect(receive(2, offer(1, 6))).toBeUndefined();
-    expect(asked()).toEqual([]);
-    expect(came('fetch 3.1', 4)).toBeUndefined();
-    expect(asked()).toEqual([{ to: 2, kind: 'fetch', name: 'fetch 3.2', from: 4, blocks: 6 }]);
-    expect(came('fetch 3.2', 6)).toMatch('does not wait for it');
+    expect(fetches()).toEqual([]);
+    expect(arrived('fetch 3.1', 4)).toBeUndefined();
+    expect(fetches()).toEqual([{ to: 2, kind: 'fetch', name: 'fetch 3.2', from: 4, blocks: 6 }]);
+    expect(arrived('fetch 3.2', 6)).toMatch('does not wait for it');
     expect(handle({ kind: 'loaded', id: 'fetch 3.2', source: 2, to: 6 })).toBeUndefined();
     expect(receive(1, offer(1, 6))).toBeUndefined();
-    expect(asked()).toEqual([]);
+    expect(fetches()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(6);
-    expect(moves.storeSnapshot).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
+    expect(prefixes.storeSnapshot).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
     expect(receive(5, { kind: 'fetch', id: 'x', chain: chainOf(1, 6), from: 2 })).toBeUndefined();
     expect(handle({ kind: 'prefixSent', id: 'x', to: 5 })).toBeUndefined();
-    expect(moves.storeSnapshot?.sentBlocks).toBe(4);
+    expect(prefixes.storeSnapshot?.sentBlocks).toBe(4);
   });
 
   it('keeps the blocks that arrived of a fetch whose sender fails, or has no more', () => {
-    const { cache, moves, asked, came, receive } = world(64);
+    const { cache, prefixes, fetches, arrived, receive } = world(64);
     receive(1, offer(1, 6));
-    asked();
-    expect(came('fetch 3.1', 2)).toBeUndefined();
-    expect(asked()).toEqual([]);
+    fetches();
+    expect(arrived('fetch 3.1', 2)).toBeUndefined();
+    expect(fetches()).toEqual([]);
     expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(2);
     receive(1, offer(1, 6));
-    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.2', from: 2, blocks: 6 }]);
+    expect(fetches()).toEqual([{ to: 1, kind: 'fetch', name: 'fetch 3.2', from: 2, blocks: 6 }]);
     expect(receive(1, { kind: 'prefixMissing', id: 'fetch 3.2' })).toBeUndefined();
-    expect(moves.inProgress).toBe(0);
+    expect(prefixes.inProgress).toBe(0);
     expect(cache.lower?.host.arriving).toBe(0);
   });
 
-  it('gives up a fetch that does not arrive, and waits longer for the next', () => {
-    const { clock, moves, asked, receive } = world(64);
+  it('cancels a fetch that does not arrive, and waits longer for the next', () => {
+    const { clock, prefixes, fetches, receive } = world(64);
     receive(1, offer(1, 4));
-    asked();
-    clock.nowUs = moves.nextUs;
+    fetches();
+    clock.nowUs = prefixes.nextUs;
     expect(clock.nowUs).toBe(10_000_000);
-    expect(asked()).toEqual([{ to: 1, kind: 'cancelPrefix', name: 'fetch 3.1' }]);
+    expect(fetches()).toEqual([{ to: 1, kind: 'cancelPrefix', name: 'fetch 3.1' }]);
     receive(1, offer(1, 4));
-    expect(asked()).toHaveLength(1);
-    expect(moves.nextUs - clock.nowUs).toBe(20_000_000);
-    expect(moves.storeSnapshot?.declinedOffers).toBe(1);
+    expect(fetches()).toHaveLength(1);
+    expect(prefixes.nextUs - clock.nowUs).toBe(20_000_000);
+    expect(prefixes.storeSnapshot?.declinedOffers).toBe(1);
   });
 
-  it('fetches a long prefix in parts, as much of it as there is room for', () => {
-    const { cache, moves, asked, came, receive } = world(16);
+  it('fetches a long prefix in parts, as far as memory allows', () => {
+    const { cache, prefixes, fetches, arrived, receive } = world(16);
     receive(1, offer(1, 40));
     let parts = 0;
-    for (let [next] = asked(); next !== undefined; [next] = asked()) {
+    for (let [next] = fetches(); next !== undefined; [next] = fetches()) {
       const { name, from = 0, blocks = 0 } = next;
       expect(blocks - from).toBe(2);
-      came(name, blocks);
-      if (++parts > 40) throw new Error('it never ends');
+      arrived(name, blocks);
+      if (++parts > 40) throw new Error('the fetches do not end');
     }
     expect(parts).toBeGreaterThanOrEqual(8);
     expect(cache.lower?.host.held).toBe(16);
-    expect(moves.inProgress).toBe(0);
+    expect(prefixes.inProgress).toBe(0);
   });
 
   it('limits the fetches at once, and the offers that wait', () => {
-    const { moves, asked, came, receive } = world(1000);
+    const { prefixes, fetches, arrived, receive } = world(1000);
     for (let name = 0; name < 64; name++) expect(receive(1, offer(name, 2))).toBeUndefined();
     expect(receive(1, offer(64, 2))).toBe('64 offers wait');
-    const first = asked();
+    const first = fetches();
     expect(first).toHaveLength(4);
-    came(first[0]?.name ?? '', 2);
-    expect(asked()).toHaveLength(1);
-    expect(moves.storeSnapshot?.declinedOffers).toBe(1);
+    arrived(first[0]?.name ?? '', 2);
+    expect(fetches()).toHaveLength(1);
+    expect(prefixes.storeSnapshot?.declinedOffers).toBe(1);
   });
 });
 
@@ -163,15 +168,15 @@ describe('an instance', () => {
       { instance: 7, key: 1 },
       { instance: 8, key: 2 },
     ];
-    const served = sequenceOf(1, 30);
-    offers.offer(served);
-    offers.offer(served);
-    served.sequence.computed = 90;
+    const running = sequenceOf(1, 30);
+    offers.offer(running);
+    offers.offer(running);
+    running.sequence.computed = 90;
     sends.size = 4;
-    offers.offer(served);
+    offers.offer(running);
     expect(offered.map(({ blocks }) => blocks)).toEqual([3]);
     sends.size = 3;
-    offers.offer(served);
+    offers.offer(running);
     expect(offered.map(({ blocks }) => blocks)).toEqual([3, 10]);
     expect(new Set(offered.map(({ to }) => to)).size).toBe(1);
     for (let name = 2; name < 20; name++) offers.offer(sequenceOf(name, 80));

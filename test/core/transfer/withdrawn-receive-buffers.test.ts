@@ -1,4 +1,4 @@
-// Reservations of receive memory that are given up and repeated: with doubled, late and lost messages the last reservation counts, and no memory leaks.
+// Reservations of receive memory that are withdrawn and repeated: with duplicate, late and lost messages the last reservation counts, and no memory leaks.
 import { describe, expect, it } from 'vitest';
 import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
 import { KvReceiver } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
@@ -9,8 +9,8 @@ interface Request {
   readonly id: string;
 }
 
-/** The number of tokens, and the requests that they are granted to. */
-function decoder(capacityTokens: number) {
+/** A receiver with this much memory, and the requests to which memory is granted. */
+function receiverWith(capacityTokens: number) {
   const granted = new Map<string, number>();
   const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);
   const memory: ReceiveMemory = {
@@ -25,28 +25,28 @@ function decoder(capacityTokens: number) {
     check: (tokens) => expect(used()).toBe(tokens),
   };
   let effects: InstanceEffect<never, Request>[] = [];
-  const arrivals = new KvReceiver<Request>({ emit: (effect) => void effects.push(effect) }, memory);
-  /** What is said back to instance 7. */
-  const said = (): readonly unknown[] => {
+  const receiver = new KvReceiver<Request>({ emit: (effect) => void effects.push(effect) }, memory);
+  /** Messages to instance 7 since the last call. */
+  const messages = (): readonly unknown[] => {
     const all = effects.map((effect) => (effect.kind === 'send' ? effect.message : effect));
     effects = [];
-    arrivals.check();
+    receiver.check();
     return all;
   };
   const reserve = (id: string, reservation?: number) => {
-    arrivals.reserve(7, { kind: 'reserve', id, request: { id }, reservation }, 60);
-    return said();
+    receiver.reserve(7, { kind: 'reserve', id, request: { id }, reservation }, 60);
+    return messages();
   };
-  const withdraw = (id: string, reservation: number) => [arrivals.withdraw(7, id, reservation), ...said()];
+  const withdraw = (id: string, reservation: number) => [receiver.withdraw(7, id, reservation), ...messages()];
   return { reserve, withdraw, granted };
 }
 
 const reserved = (id: string, reservation?: number) =>
   reservation === undefined ? { kind: 'reserved', id } : { kind: 'reserved', id, reservation };
 
-describe('memory that is given up', () => {
-  it('is granted to the next prompt that waits, and the next reservation waits behind it', () => {
-    const { reserve, withdraw, granted } = decoder(100);
+describe('a withdrawn reservation', () => {
+  it('frees memory for the next waiting prompt, and the repeated reservation waits behind it', () => {
+    const { reserve, withdraw, granted } = receiverWith(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(withdraw('a', 0)).toEqual([true, reserved('b')]);
     expect(reserve('a', 1)).toEqual([]);
@@ -54,12 +54,12 @@ describe('memory that is given up', () => {
     expect([...granted.keys()]).toEqual(['a']);
   });
 
-  it('is not reserved for a reservation that arrives after its withdrawal, or twice', () => {
-    const { reserve, withdraw, granted } = decoder(100);
+  it('gets no memory when it arrives after its withdrawal, or twice', () => {
+    const { reserve, withdraw, granted } = receiverWith(100);
     expect(withdraw('a', 0)).toEqual([false]);
     expect(reserve('a')).toEqual([]);
     expect(reserve('a', 1)).toEqual([reserved('a', 1)]);
-    // Late, and twice.
+    // Late, and duplicate.
     expect(withdraw('a', 0)).toEqual([false]);
     expect(reserve('a')).toEqual([]);
     expect(reserve('a', 1)).toEqual([reserved('a', 1)]);
@@ -68,14 +68,14 @@ describe('memory that is given up', () => {
     expect(granted.size).toBe(0);
   });
 
-  it('is given up by the next reservation where the withdrawal was lost', () => {
-    const { reserve, granted } = decoder(100);
+  it('is replaced by the next reservation if the withdrawal was lost', () => {
+    const { reserve, granted } = receiverWith(100);
     expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
     expect(reserve('a', 1)).toEqual([reserved('b')]);
     expect([...granted.keys()]).toEqual(['b']);
   });
 
-  it('is granted to a computed prompt that keeps the blocks which the first needs: they waited for each other without end', () => {
+  it('frees memory for a computed prompt whose blocks the preempted prompt needs: otherwise they wait for each other without end', () => {
     const { requests, completed } = runRequestChaos(277).totals;
     expect(completed).toBeGreaterThan(requests / 2);
   });
