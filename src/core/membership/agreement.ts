@@ -27,7 +27,7 @@ export interface PagesSecret {
 }
 
 /** A process that joins. */
-export interface Candidate {
+export interface JoiningProcess {
   readonly modelFingerprint: string;
   /** Undefined for gateways, which compute nothing. */
   readonly root: BlockRoot | undefined;
@@ -59,7 +59,7 @@ export type JoinDecision =
  */
 export function agree(
   stored: Agreement | undefined,
-  own: Candidate,
+  own: JoiningProcess,
   fresh: FreshSecrets,
   others: boolean | undefined,
 ): JoinDecision {
@@ -118,7 +118,7 @@ function conflict(stored: Agreement, held: Agreement): string | undefined {
 }
 
 /** The first difference, in words; undefined: none. */
-function mismatch(stored: Agreement, own: Candidate): string | undefined {
+function mismatch(stored: Agreement, own: JoiningProcess): string | undefined {
   const { modelFingerprint, root, pages } = stored;
   if (modelFingerprint !== own.modelFingerprint)
     return `the cluster has the model with the fingerprint ${modelFingerprint}, this one has ${own.modelFingerprint}`;

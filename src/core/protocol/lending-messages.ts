@@ -1,7 +1,7 @@
 // Messages between instances and the gManager about lending. docs/internals/lending.md lists what a lost, duplicated,
 // late or orphaned message does.
 import type { BlockId, InstanceIndex, LoanNumber, ReservationNumber, SettlementId } from './ids.ts';
-import type { Candidate, LendingReport, Memory, Refusal } from './lending-report.ts';
+import type { CreditorCandidate, CreditorRefusal, LendingReport, Memory } from './lending-report.ts';
 
 export type Party = 'gmanager' | InstanceIndex;
 
@@ -17,7 +17,7 @@ export type LendingMessage =
       readonly reservation: Reservation | undefined;
       /** For a running request with committed memory: served before the holder of the reservation. */
       readonly urgent: boolean;
-      readonly refusals: readonly Refusal[];
+      readonly refusals: readonly CreditorRefusal[];
     }
   | { readonly kind: 'prepared'; readonly settlement: SettlementId; readonly blocks: number }
   | { readonly kind: 'declined'; readonly settlement: SettlementId }
@@ -28,7 +28,7 @@ export type LendingMessage =
   | {
       readonly kind: 'candidates';
       readonly query: number;
-      readonly creditors: readonly Candidate[];
+      readonly creditors: readonly CreditorCandidate[];
       /** The reservation that this instance holds now. */
       readonly reservation: ReservationNumber | undefined;
     }

@@ -37,7 +37,7 @@ export interface LendingReport {
 }
 
 /** A possible creditor, as offered to a debtor. */
-export interface Candidate {
+export interface CreditorCandidate {
   readonly instance: InstanceIndex;
   readonly incarnation: number;
   /** Blocks expected to be lendable. */
@@ -45,7 +45,7 @@ export interface Candidate {
 }
 
 /** A creditor's refusal, for the gManager. */
-export interface Refusal {
+export interface CreditorRefusal {
   readonly instance: InstanceIndex;
   readonly incarnation: number;
   readonly memory: Memory;

@@ -1,6 +1,6 @@
 // Brings a process to an agreement with its cluster: one record, written by compare-and-set, and discovery of running processes.
 import { createHash, randomBytes, webcrypto } from 'node:crypto';
-import { type Agreement, agree, type Candidate, type FreshSecrets } from '../../core/membership/agreement.ts';
+import { type Agreement, agree, type FreshSecrets, type JoiningProcess } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
 import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
@@ -24,7 +24,7 @@ const restoreUsMax = 10_000_000;
  * Agrees with the cluster, and maintains the record until the bus is closed. @throws Error in one line if the cluster has another model,
  * another form of it, or processes of another version
  */
-export async function agreeOn(bus: Bus, own: Candidate, options: KeepOptions = {}): Promise<Agreement> {
+export async function agreeOn(bus: Bus, own: JoiningProcess, options: KeepOptions = {}): Promise<Agreement> {
   let keeper: AgreementKeeper | undefined;
   // Subscribes before another process can read the written record.
   subscribeContests(bus, (theirs) => keeper?.onContest(theirs));
@@ -40,7 +40,7 @@ interface Agreed {
   readonly alone: boolean;
 }
 
-async function agreed(bus: Bus, own: Candidate): Promise<Agreed> {
+async function agreed(bus: Bus, own: JoiningProcess): Promise<Agreed> {
   const generated = generate();
   const startedUs = nowUs();
   for (;;) {

@@ -202,7 +202,7 @@ describe.each(evictionKinds)('eviction by %s', (kind) => {
           if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
           expect(index.blocksOf(0)).toBe(oracle.entries.size);
           for (const path of oracle.entries.keys())
-            expect(index.fate(chainOf(blocksOf(path)), path.length - 1)).toBe('held');
+            expect(index.replicaState(chainOf(blocksOf(path)), path.length - 1)).toBe('held');
           expect(cache.indexedDigests().length).toBe(4 * oracle.entries.size);
           expect(cache.evicted).toBe(oracle.evicted.length);
           expect(cache.usedPages + cache.cachedPages).toBe(3 * oracle.entries.size);

@@ -99,7 +99,7 @@ test('a consumer that applies all batches, and requests lost ones, has the block
       expect(number).toBe(consumer.batches.length);
       if (lossy === 0) expect(held).toBe(blocks);
       const chain = { blocks, words };
-      for (let i = 0; i < blocks; i++) expect(consumer.index.fate(chain, i)).toBe('held');
+      for (let i = 0; i < blocks; i++) expect(consumer.index.replicaState(chain, i)).toBe('held');
       expect(consumer.index.blocksOf(0)).toBe(blocks);
     }),
     { numRuns: 60 },

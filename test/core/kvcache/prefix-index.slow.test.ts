@@ -155,7 +155,7 @@ describe('the prefix index', () => {
     const holder = new Holder();
     index.apply(1, holder.change([1, 2]) as KvEventBatch);
     index.apply(1, holder.change([2]) as KvEventBatch);
-    expect([0, 1, 2].map((i) => index.fate(chainOf([1, 2, 3]), i))).toEqual(['held', 'evicted', 'never seen']);
+    expect([0, 1, 2].map((i) => index.replicaState(chainOf([1, 2, 3]), i))).toEqual(['held', 'evicted', 'never seen']);
   });
 });
 
@@ -209,9 +209,9 @@ describe('the table of replicas', () => {
       table.remove(wordsOf([name]), 0, 0);
     }
     table.check();
-    const fates = (from: number, to: number) =>
-      new Set(Array.from({ length: to - from }, (_, i) => table.fate(wordsOf([from + i]), 0)));
-    expect(fates(0, 20)).toEqual(new Set(['held']));
-    expect(fates(100, 1000)).toEqual(new Set(['evicted', 'never seen']));
+    const states = (from: number, to: number) =>
+      new Set(Array.from({ length: to - from }, (_, i) => table.replicaState(wordsOf([from + i]), 0)));
+    expect(states(0, 20)).toEqual(new Set(['held']));
+    expect(states(100, 1000)).toEqual(new Set(['evicted', 'never seen']));
   });
 });

@@ -208,7 +208,7 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
           if (log.changes > 0) expect(index.apply(0, log.take())).toBe('applied');
           const held = heldBy(world, allNames);
           expect(index.blocksOf(0)).toBe(held.length);
-          for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
+          for (const name of held) expect(index.replicaState({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
           // A snapshot gives the same index.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
           snapshot.restore(0, { ...log.snapshot(cache.indexedDigests(), cache.lower?.ssdOnlyBlocks), number: 1 });

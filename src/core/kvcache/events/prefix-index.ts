@@ -2,7 +2,7 @@
 import { digestWords } from '../../../util/blake2s.ts';
 import type { BlockChain } from '../../protocol/kv-events.ts';
 import { blockChange, type KvEventBatch, type KvSnapshot } from '../../protocol/kv-events.ts';
-import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
+import { type ReplicaState, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
   readonly instances: number;
@@ -186,8 +186,8 @@ export class PrefixIndex {
   }
 
   /** Whether an instance holds the chain's block at `index`, or has evicted it. */
-  fate(chain: BlockChain, index: number): BlockFate {
-    return this.#table.fate(chain.words, index * digestWords);
+  replicaState(chain: BlockChain, index: number): ReplicaState {
+    return this.#table.replicaState(chain.words, index * digestWords);
   }
 
   /** Throws unless the index is sound. Scans all of it. */

@@ -22,7 +22,7 @@ const takenShare = 0.75;
 export const instancesMax = 0xffff;
 
 /** State of a block, as far as the table remembers. */
-export type BlockFate = 'never seen' | 'evicted' | 'held';
+export type ReplicaState = 'never seen' | 'evicted' | 'held';
 
 export interface Replication {
   /** Distinct blocks that instances hold. */
@@ -101,7 +101,7 @@ export class ReplicaTable {
     return this.#words[slot + stateAt] !== 0 && this.#removeHolder(slot, instance);
   }
 
-  fate(words: Uint32Array, at: number): BlockFate {
+  replicaState(words: Uint32Array, at: number): ReplicaState {
     const holders = this.holders(this.find(words, at));
     return holders === undefined ? 'never seen' : holders === 0 ? 'evicted' : 'held';
   }

@@ -2,7 +2,7 @@
 
 import type { ReservationNumber } from '../../protocol/ids.ts';
 import type { Envelope, LendingMessage, Reservation } from '../../protocol/lending-messages.ts';
-import type { Candidate, Memory, Refusal } from '../../protocol/lending-report.ts';
+import type { CreditorCandidate, CreditorRefusal, Memory } from '../../protocol/lending-report.ts';
 import { memories } from '../../protocol/lending-report.ts';
 import type { Outbox } from '../outbox.ts';
 import type { LendingTimes } from '../times.ts';
@@ -20,7 +20,7 @@ type State =
       readonly blocks: number;
       readonly attempts: number;
       readonly untilUs: number;
-      readonly others: readonly Candidate[];
+      readonly others: readonly CreditorCandidate[];
     };
 
 /** After a query that found no device memory: retries during which host memory is used. */
@@ -47,7 +47,7 @@ export class LoanRequests {
   #query = 0;
   #answeredQuery = 0;
   #notBeforeUs = 0;
-  #refusals: Refusal[] = [];
+  #refusals: CreditorRefusal[] = [];
   #refusedLoan: number | undefined;
   /** Until this time no instance is expected to lend device memory. */
   #deviceExhaustedUntilUs = 0;
@@ -184,7 +184,7 @@ export class LoanRequests {
     this.#state = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
   }
 
-  #tryNext(creditors: readonly Candidate[], blocksMissing: number): void {
+  #tryNext(creditors: readonly CreditorCandidate[], blocksMissing: number): void {
     const blocks = Math.min(blocksMissing, this.#blocksMissing);
     if (blocks <= 0) {
       if (this.#hasDemand) this.#backOff();

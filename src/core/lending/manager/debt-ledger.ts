@@ -1,7 +1,7 @@
 // The global debt ledger (Infinite-LLM, section 5): how many blocks each instance lends to which others, from the last
 // heartbeats alone.
 import type { InstanceIndex } from '../../protocol/ids.ts';
-import type { Candidate, LendingReport, Memory, Refusal } from '../../protocol/lending-report.ts';
+import type { CreditorCandidate, CreditorRefusal, LendingReport, Memory } from '../../protocol/lending-report.ts';
 
 export interface LedgerEdge {
   readonly debtor: InstanceIndex;
@@ -72,7 +72,7 @@ export class DebtLedger {
   /**
    * Records a refusal. One of an earlier incarnation, or from before the last heartbeat, is ignored.
    */
-  refuse({ instance, incarnation, memory, sequence }: Refusal): void {
+  refuse({ instance, incarnation, memory, sequence }: CreditorRefusal): void {
     const entry = this.#entries.get(instance);
     if (entry === undefined || entry.incarnation !== incarnation || entry.report.sequence > sequence) return;
     entry.refusedAt.set(memory, sequence);
@@ -94,10 +94,10 @@ export class DebtLedger {
    * lendable blocks, then lowest index. The blocks of the first count as offered until its next heartbeat. A new query
    * replaces a debtor's offer.
    */
-  candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly Candidate[] {
+  candidates(debtor: InstanceIndex, memory: Memory, blocks: number): readonly CreditorCandidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
     if (blocks === 0) return [];
-    const candidates: Candidate[] = [];
+    const candidates: CreditorCandidate[] = [];
     for (const [instance, { incarnation }] of this.#entries) {
       const lendable = this.lendable(instance, memory, debtor);
       if (instance !== debtor && lendable > 0) candidates.push({ instance, incarnation, blocks: lendable });
@@ -124,7 +124,12 @@ export class DebtLedger {
    * largest). Creditors with lendable blocks come first, then the others in rotation, so that each of them recalls its
    * loans.
    */
-  candidatesForReservation(debtor: InstanceIndex, memory: Memory, blocks: number, round: number): readonly Candidate[] {
+  candidatesForReservation(
+    debtor: InstanceIndex,
+    memory: Memory,
+    blocks: number,
+    round: number,
+  ): readonly CreditorCandidate[] {
     for (const { offered } of this.#entries.values()) offered.delete(debtor);
     const all = [...this.#entries]
       .map(([instance, { incarnation }]) => ({
@@ -139,8 +144,8 @@ export class DebtLedger {
           b.lendableLater - a.lendableLater ||
           a.instance - b.instance,
       );
-    const ready: Candidate[] = [];
-    const others: Candidate[] = [];
+    const ready: CreditorCandidate[] = [];
+    const others: CreditorCandidate[] = [];
     let sum = 0;
     for (const { instance, incarnation, lendableLater } of all) {
       if (sum >= blocks) break;

@@ -53,8 +53,8 @@ export function countPromptBlocks(
   const partial = Math.ceil(of.promptTokens / of.blockTokens) - reusable;
   const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
   for (let i = hits; i < reusable; i++) {
-    const fate = index.fate(chain, i);
-    found[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
+    const state = index.replicaState(chain, i);
+    found[state === 'held' ? 'elsewhere' : state === 'evicted' ? 'evicted' : 'neverSeen']++;
   }
   return found;
 }
