@@ -42,8 +42,8 @@ export const optimised = {
 const sanitizers = '-fsanitize=address,undefined';
 
 /**
- * The addon for tests with hostile input. Instrumented code compiles slowly, so it is little optimised and leaves out the instruction-set
- * families: the code that parses files is the same for all.
+ * The addon for tests with hostile input. Instrumented code compiles slowly, so it has few optimisations and no
+ * instruction-set families: the code that parses files is the same for all.
  */
 export const sanitized = {
   folder: join(buildFolder, 'sanitized', 'build'),
@@ -56,7 +56,7 @@ export const sanitized = {
 /** For test programs that detect races between threads. */
 export const raced = {
   folder: join(buildFolder, 'raced', 'build'),
-  what: 'the native kernels under a sanitizer of threads',
+  what: 'the native kernels under the thread sanitizer',
   families: [],
   flags: ['-O1', '-g1', '-fsanitize=thread'],
   linkFlags: ['-fsanitize=thread'],
@@ -120,7 +120,7 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
 
 /**
  * The objects of some sources, for programs that tests link. Objects that a variant's addon or another test has compiled are reused.
- * @param {string[]} names of files in native/, without their end: `linear/linear`
+ * @param {string[]} names of files in native/, without extension: `linear/linear`
  * @throws Error if there is no compiler, or it fails
  */
 export async function objectsFor(names, variant) {
@@ -169,16 +169,16 @@ function planUnits(compiler, sources, variant) {
 
 /** The instruction-set families that the compiler supports; cached, since the check costs three compiler starts. */
 function usableFamilies(compiler) {
-  const remembered = join(buildFolder, 'families.json');
+  const recordPath = join(buildFolder, 'families.json');
   const key = hash([compiler.name, JSON.stringify(families)]);
-  const known = readRecord(remembered);
+  const known = readRecord(recordPath);
   if (known?.key === key) return known.usable;
   const usable = Object.keys(families).filter((family) => {
     const args = [...compiler.prefix, ...families[family], '-x', 'c++', '-fsyntax-only', '-'];
     return spawnSync(compiler.command, args, { input: '#include <immintrin.h>\nint one;\n' }).status === 0;
   });
   mkdirSync(buildFolder, { recursive: true });
-  writeFileSync(remembered, JSON.stringify({ key, usable }));
+  writeFileSync(recordPath, JSON.stringify({ key, usable }));
   return usable;
 }
 
@@ -218,7 +218,7 @@ function execute(compiler, args) {
   });
 }
 
-/** Runs `work` over `items`, at most `width` at a time. After a failure no further item starts, and the failure is thrown. */
+/** Runs `work` for each item, at most `width` at a time. After a failure no further item starts, and the failure is thrown. */
 async function inParallel(items, width, work) {
   const queue = [...items];
   const worker = async () => {
@@ -240,9 +240,9 @@ function removeOlder(object) {
     if (name.startsWith(source) && name.endsWith('.o') && name !== own) rmSync(join(folder, name), { force: true });
 }
 
-function removeStaleObjects(objectFolder, wanted) {
+function removeStaleObjects(objectFolder, current) {
   for (const name of readdirSync(objectFolder)) {
-    if (name.endsWith('.o') && !wanted.has(name)) rmSync(join(objectFolder, name), { force: true });
+    if (name.endsWith('.o') && !current.has(name)) rmSync(join(objectFolder, name), { force: true });
   }
 }
 

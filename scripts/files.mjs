@@ -2,7 +2,7 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** The parsed file, or undefined when it is missing or incomplete: a record of earlier work is only a hint. */
+/** The parsed file, or undefined when it is missing or incomplete: the work is then done again. */
 export function readRecord(path) {
   try {
     return JSON.parse(readFileSync(path, 'utf8'));

@@ -42,8 +42,8 @@ export async function fuzz(options, report) {
     }
     if (run.done !== undefined) {
       const { cases: count, ...outcomes } = run.done;
-      const told = Object.entries(outcomes).map(([stage, times]) => `${stage} ${times}`);
-      report(`fuzzed ${next - from + count} mutated models with seed ${seed}: ${told.join(', ')}`);
+      const figures = Object.entries(outcomes).map(([stage, times]) => `${stage} ${times}`);
+      report(`fuzzed ${next - from + count} mutated models with seed ${seed}: ${figures.join(', ')}`);
       break;
     }
     next = run.at + 1;
@@ -52,9 +52,8 @@ export async function fuzz(options, report) {
 }
 
 /**
- * Compiles what `fuzz` needs in a process of low priority, so that other work keeps the cores. Resolves when the
- * process has ended;
- * whatever it could not compile, `fuzz` compiles later or reports as missing.
+ * Compiles what `fuzz` needs in a process of low priority, so that other work keeps the cores. Resolves when the process
+ * has ended. What it could not compile, `fuzz` compiles later or reports as missing.
  */
 export function compileFuzzTarget() {
   return new Promise((resolve) => {
@@ -80,8 +79,7 @@ function sanitizerLibraries() {
 }
 
 function environment(preload) {
-  // Node frees nothing at exit. Freed memory is quarantined, within a bound that still lets a case's own memory be
-  // measured.
+  // Node frees nothing at exit. The quarantine of freed memory is small, so that the memory of a case can be measured.
   const address = 'detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1';
   return { ...process.env, LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
 }
@@ -107,20 +105,20 @@ async function runCases({ from, cases, seconds, seed }, preload) {
     env: environment(preload),
     stdio: ['ignore', 'pipe', 'pipe'],
   });
-  const said = { stdout: '', stderr: '' };
+  const output = { stdout: '', stderr: '' };
   for (const name of ['stdout', 'stderr'])
     child[name].setEncoding('utf8').on('data', (text) => {
-      said[name] += text;
+      output[name] += text;
     });
   const hung = watchForHang(child, progress);
   const code = await new Promise((resolve) => child.on('close', (status, signal) => resolve(status ?? signal)));
   const at = Number(readFileSync(progress, 'utf8')) || from;
   rmSync(folder, { recursive: true, force: true });
-  const lines = said.stdout.split('\n');
+  const lines = output.stdout.split('\n');
   const findings = lines.filter((line) => line.startsWith('FAULT ')).map((line) => JSON.parse(line.slice(6)));
   const done = lines.find((line) => line.startsWith('DONE '));
   if (done !== undefined) return { at, findings, done: JSON.parse(done.slice(5)) };
-  const why = hung() ? `it hung for ${hangMs / 1000} s` : `the process ended with ${code}:\n${excerpt(said.stderr)}`;
+  const why = hung() ? `it hung for ${hangMs / 1000} s` : `the process ended with ${code}:\n${excerpt(output.stderr)}`;
   return { at, findings: [...findings, { index: at, seedName: 'crash or hang', why }], done: undefined };
 }
 

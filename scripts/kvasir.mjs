@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The `kvasir` command: prepares what is missing (progress on stderr, so that stdout stays the command's own), then runs it.
+// The `kvasir` command: builds what is missing (progress on stderr, since stdout belongs to the command), then runs it.
 import { realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';

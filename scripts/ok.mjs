@@ -16,14 +16,14 @@ const checks = [
   ['tests', [join(root, 'scripts', 'test.mjs')]],
 ];
 
-/** The projects follow from the table of rooms: a room without its project would go unchecked. */
+/** True if the TypeScript projects agree with the table of rooms: a room without a project would not be checked. */
 function projectsAreCurrent() {
   const stale = [...expectedTsconfigs(root)].filter(([path, text]) => {
     const full = join(root, path);
     return !existsSync(full) || readFileSync(full, 'utf8') !== text;
   });
   for (const [path] of stale)
-    console.error(`${path} is not as the table of rooms says: run node scripts/write-tsconfigs.mjs`);
+    console.error(`${path} differs from the table of rooms: run node scripts/write-tsconfigs.mjs`);
   return stale.length === 0;
 }
 

@@ -1,9 +1,9 @@
-// The one table of rooms: what each may import besides `util`, and whether it may see Node.
+// The table of rooms: what each may import besides `util`, and whether it may use Node.
 // To add a room: add a line here and run `node scripts/write-tsconfigs.mjs`.
 
 /**
- * `imports` names rooms, folders of a room, or single files of it (`room/folder`, `room/file`). `pure` rooms compile without Node's types and may
- * import only the packages named here.
+ * `imports` names rooms, folders of a room, or single files of it (`room/folder`, `room/file`). `pure` rooms compile
+ * without Node's types and may import only the packages named here.
  * @type {Readonly<Record<string, { imports: readonly string[], pure: boolean, packages?: readonly string[] }>>}
  */
 export const rooms = {
@@ -46,10 +46,10 @@ function everyRoomBut(...excluded) {
   return [...all, 'gateway', 'bench'].filter((room) => !excluded.includes(room));
 }
 
-/** The rooms that the project of `room` references, `util` first, as far as `exists` accepts them. */
+/** The rooms that the project of `room` references, `util` first; without those for which `exists` is false. */
 export function referencesOf(room, exists) {
-  const wanted = room === 'util' ? [] : ['util', ...rooms[room].imports.map((target) => target.split('/')[0])];
-  return wanted.filter(exists);
+  const imported = room === 'util' ? [] : ['util', ...rooms[room].imports.map((target) => target.split('/')[0])];
+  return imported.filter(exists);
 }
 
 /** True when a file of room `from` may import `target`, a path below `src/` without its extension. */

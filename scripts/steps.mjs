@@ -60,7 +60,7 @@ export function ensureBuilt(report) {
   writeFileSync(stampPath, JSON.stringify(sources));
 }
 
-/** Path to "size mtime" of every file that shapes dist/; undefined in an installed package, which ships dist/. */
+/** "size mtime" by path for every file that determines dist/; undefined in an installed package, which ships dist/. */
 function sourceTree() {
   const folder = join(root, 'src');
   if (!existsSync(folder)) return undefined;
@@ -78,6 +78,8 @@ function run(command, args) {
   const result = spawnSync(command, args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
   if (result.error !== undefined) throw new Error(`Cannot run ${command}: ${result.error.message}`);
   if (result.status === 0) return;
-  const said = `${result.stdout}${result.stderr}`.trim();
-  throw new Error(`Cannot run ${[command, ...args].join(' ')}: exit code ${result.status ?? result.signal}:\n${said}`);
+  const output = `${result.stdout}${result.stderr}`.trim();
+  throw new Error(
+    `Cannot run ${[command, ...args].join(' ')}: exit code ${result.status ?? result.signal}:\n${output}`,
+  );
 }

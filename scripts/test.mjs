@@ -28,7 +28,7 @@ const none = { passed: 0, failed: 0, skipped: 0 };
 
 function close({ passed, failed, skipped }) {
   console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
-  // A run without tests proves nothing, so it fails.
+  // A run without tests fails.
   process.exitCode = failed === 0 && passed > 0 ? 0 : 1;
 }
 
@@ -39,7 +39,7 @@ function argumentsOf([flag, ...rest]) {
   return { fuzzSeconds: 0, rest: process.argv.slice(2) };
 }
 
-/** The exit code of node with `args`; null when a signal ended it. */
+/** Runs node with `args`. Resolves with its exit code; null when a signal ended it. */
 function run(args) {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });

@@ -61,7 +61,7 @@ function testProject(present) {
 
 function render(project) {
   const text = JSON.stringify(project, undefined, 2);
-  // Short lists stay on one line, as the formatter wants them.
+  // Short lists stay on one line, as the formatter requires.
   const flat = text.replace(/\[\s+("[^\]{}]*")\s+\]/g, (_, items) => `[${items.replace(/\s+/g, ' ')}]`);
   return `${flat.replace(/\{\s+("path": "[^"]+")\s+\}/g, '{ $1 }')}\n`;
 }

@@ -109,7 +109,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
       const heat = tab.locator('#heat');
       await heat.scrollIntoViewIfNeeded();
       await heat.hover({ position: { x: 400, y: 30 } });
-      expect(await tab.locator('#said').textContent()).toMatch(/^mixed 1 at .*: \d+ requests running$/);
+      expect(await tab.locator('#instances .caption').textContent()).toMatch(/^mixed 1 at .*: \d+ requests running$/);
       const before = await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL());
       await tab.getByRole('button', { name: 'KV used' }).click();
       expect(await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL())).not.toBe(before);

@@ -27,19 +27,19 @@ function run(command, args) {
   });
 }
 
-/** Objects of the sources that are not of an x86 family. */
+/** Compiles the sources that belong to no x86 instruction set. Returns their objects. */
 async function compileAll() {
   const sources = filesUnder(native).filter((path) => path.endsWith('.cc') && !/[/_](avx2|avx512|amx)\.cc$/.test(path));
   const objects = sources.map((path) => join(folder, `${relative(native, path).replaceAll('/', '.')}.o`));
   let next = 0;
-  const lane = async () => {
+  const worker = async () => {
     while (next < sources.length) {
       const i = next++;
       const includes = ['-I', native, ...nodeApiIncludes()];
       await run(compiler, [...flags, '-fPIC', ...includes, '-c', sources[i], '-o', objects[i]]);
     }
   };
-  await Promise.all(Array.from({ length: availableParallelism() }, lane));
+  await Promise.all(Array.from({ length: availableParallelism() }, worker));
   return objects;
 }
 

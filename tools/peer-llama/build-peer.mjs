@@ -50,7 +50,7 @@ export function onlyCpu(folder, cpu) {
   return alone;
 }
 
-/** The headers lie in a git bundle of the package. */
+/** Extracts the headers from the git bundle of the package. */
 function headersIn(folder, work) {
   const headers = join(work, 'llama.cpp');
   if (!existsSync(join(headers, 'include', 'llama.h'))) {
@@ -60,7 +60,7 @@ function headersIn(folder, work) {
   return headers;
 }
 
-/** The linker wants libX.so where the package has libX.v1.so. */
+/** Links libX.so, which the linker requires, to libX.v1.so of the package. */
 function linkPlainNames(libraries, work) {
   for (const name of readdirSync(libraries)) {
     const plain = name.replace(/\.v[^/]*(\.(?:so|dylib))$/, '$1');

@@ -11,7 +11,7 @@ import { PeerValues } from './peer-values.mjs';
 import { pieceVocabularies } from './piece-vocabulary.mjs';
 import { allCharacters, markedTexts, mixtures, texts } from './token-texts.mjs';
 
-/** llama.cpp goes by the model's name where ours goes by its architecture: white space behind Phi-3's control tokens is theirs. */
+/** llama.cpp strips white space behind control tokens if the model's name contains phi-3; ours if its architecture is phi3. */
 function writeVocabulary(path, name, data) {
   const flags = { addBos: 'add_bos_token', addEos: 'add_eos_token', addSpacePrefix: 'add_space_prefix' };
   writeGgufFile(path, [
@@ -55,9 +55,9 @@ try {
     const different = [];
     const compare = async (text, special) => {
       const got = ours.encode(text, { addSpecial: special, parseSpecial: special }).join(' ');
-      const wanted = (await (special ? peer.marked(text) : peer.tokens(text))).join(' ');
-      if (got !== wanted) different.push({ text, special, got, wanted });
-      return wanted;
+      const expected = (await (special ? peer.marked(text) : peer.tokens(text))).join(' ');
+      if (got !== expected) different.push({ text, special, got, expected });
+      return expected;
     };
     const all = [...texts, ...markedTexts];
     const lines = [];
@@ -68,8 +68,8 @@ try {
     }
     for (const text of allCharacters(64)) await compare(text, false);
     console.log(`${name}: ${different.length} texts differ`);
-    for (const { text, special, got, wanted } of different.sort((a, b) => a.text.length - b.text.length).slice(0, 6)) {
-      console.log(`  ${JSON.stringify(text)}${special ? ', marked' : ''}\n    ours ${got}\n    peer ${wanted}`);
+    for (const { text, special, got, expected } of different.sort((a, b) => a.text.length - b.text.length).slice(0, 6)) {
+      console.log(`  ${JSON.stringify(text)}${special ? ', marked' : ''}\n    ours ${got}\n    peer ${expected}`);
     }
     if (!flags.vocabulary.includes(name)) recorded[name] = lines;
     peer.close();

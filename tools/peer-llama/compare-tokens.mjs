@@ -14,7 +14,7 @@ import { allCharacters, mixtures, texts } from './token-texts.mjs';
 
 const plain = { addSpecial: false, parseSpecial: false };
 
-/** A vocabulary of a GGUF file, or the one made for this. */
+/** The vocabulary of a GGUF file, or without a path the one of pair-vocabulary.mjs. */
 function vocabularyOf(path) {
   if (path === undefined) return { name: 'pairs', ...pairVocabulary() };
   const files = openModel(path);
@@ -44,7 +44,7 @@ function writeVocabulary(path, { tokens, merges, tokenTypes }, pre) {
 
 const same = (a, b) => a.length === b.length && a.every((id, at) => id === b[at]);
 
-/** Texts with differing ids. A text of many characters is narrowed down to the characters that differ. */
+/** The texts that the two tokenizers encode differently. */
 async function differencesIn(ours, peer, candidates) {
   const found = [];
   for (const text of candidates) {
@@ -53,7 +53,7 @@ async function differencesIn(ours, peer, candidates) {
   return found;
 }
 
-/** Code points that make a difference wherever they stand. */
+/** Code points whose texts are encoded differently, found by bisection over blocks of characters. */
 async function charactersThatDiffer(ours, peer) {
   const found = [];
   for (let from = 0; from < 0x110000; from += 1024) {

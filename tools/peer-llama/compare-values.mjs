@@ -46,11 +46,11 @@ function logProbabilities(logits) {
 
 const best = (values) => values.reduce((at, value, index) => (value > values[at] ? index : at), 0);
 
-/** Worst distances of log-probabilities over all steps of a case, every token of the vocabulary for the engines. */
+/** Worst distances of log-probabilities over all steps of a case; between the engines, over the whole vocabulary. */
 async function compareCase(engine, peer, { prompt, greedy, steps }) {
   const worst = { oursPeer: 0, oursGolden: 0, peerGolden: 0, tokens: 0, steps: 0 };
   for (const [at, token] of greedy.entries()) {
-    // Ours continue, the peer's begin anew at each step.
+    // Our engine continues from its KV pages; the peer computes all tokens anew at each step.
     const ours = logProbabilities(at === 0 ? ourLogits(engine, prompt, 0) : ourLogits(engine, [greedy[at - 1]], prompt.length + at - 1));
     const theirs = logProbabilities(await peer.logits([...prompt, ...greedy.slice(0, at)]));
     const raise = (key, value) => {

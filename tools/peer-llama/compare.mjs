@@ -22,12 +22,12 @@ const figures = [
   { name: 'decode at 4096', command: 'decode', batch: 1, depth: 4096, steps: 8 },
 ];
 
-/** Ratios that the project holds itself to, by shape, inputs and instruction set where it matters; in the order of `figures`. */
-const wanted = {
+/** Target ratios of the project by shape, inputs and, if it matters, instruction set; in the order of `figures`. */
+const targets = {
   '135m': { int8Avx2: [1.2, 1, 1, 1, 1, 1], int8: [1.6, 1.3, 2, undefined, 1.7, 3], bf16: [1, undefined, 1, 1, 1, 1], bf16Amx: [3, 0.6, 1.5, 2, undefined, 2] },
   '1b': { int8: [1.5, 1, 1.8, undefined, undefined, undefined] },
 };
-/** Pause after a step of the peer: its threads spin for about 100 ms and must not share the cores with the next contender. */
+/** Pause between two contenders: the peer's threads spin for about 100 ms after a step and would share the cores. */
 const pauseMs = 400;
 
 class Peer {
@@ -45,7 +45,7 @@ class Peer {
     return JSON.parse(value);
   }
 
-  ask(line) {
+  request(line) {
     this.#child.stdin.write(`${line}\n`);
     return this.next();
   }
@@ -63,14 +63,14 @@ function ourTimes(bench, { command, tokens, repeats, batch, depth, steps }) {
   return command === 'prefill' ? bench.prefill(tokens, repeats) : bench.decode(batch, depth, steps);
 }
 
-/** Median and least over all rounds of every contender's steps. They take turns within a round; a pause lets the other's threads fall asleep. */
+/** Median and minimum of every contender's steps over all rounds. Contenders alternate within a round, with a pause between. */
 async function measure(contenders, rounds) {
   const table = figures.map(() => new Map(contenders.map(({ name }) => [name, []])));
   for (let round = 0; round < rounds; round++) {
     for (const [index, figure] of figures.entries()) {
       for (const { name, time } of contenders) {
         table[index].get(name).push(...(await time(figure)));
-        await new Promise((awake) => setTimeout(awake, pauseMs));
+        await new Promise((resume) => setTimeout(resume, pauseMs));
       }
     }
     console.error(`round ${round + 1} of ${rounds}`);
@@ -78,13 +78,13 @@ async function measure(contenders, rounds) {
   return table.map((times) => new Map([...times].map(([name, values]) => [name, { median: median(values), least: Math.min(...values) }])));
 }
 
-function wantedRatio(inputs, index) {
-  const ofShape = wanted[flags.shape] ?? {};
+function targetRatio(inputs, index) {
+  const ofShape = targets[flags.shape] ?? {};
   const ofIsa = `${inputs}${backend.isa.charAt(0).toUpperCase()}${backend.isa.slice(1)}`;
   return (ofShape[ofIsa] ?? ofShape[inputs])?.[index];
 }
 
-/** What memory at its roof or arithmetic at its peak alone would take. */
+/** The larger of the times that memory at its roof and arithmetic at its peak would take. */
 function floorMs(bench, { command, tokens, batch, depth }, roof, peak) {
   const { bytes, operations } = command === 'prefill' ? bench.prefillCost(tokens) : bench.decodeCost(batch, depth);
   return Math.max(bytes / roof / 1e6, operations / peak / 1e6);
@@ -125,8 +125,8 @@ const peer = new Peer(built, model, threads);
 const { variant } = await peer.next();
 const contenders = [
   ...forms.map((inputs, index) => ({ name: inputs, time: async (figure) => ourTimes(benches[index], figure) })),
-  { name: 'flash', time: (figure) => peer.ask(peerCommand(figure, 1)) },
-  { name: 'plain', time: (figure) => peer.ask(peerCommand(figure, 0)) },
+  { name: 'flash', time: (figure) => peer.request(peerCommand(figure, 1)) },
+  { name: 'plain', time: (figure) => peer.request(peerCommand(figure, 0)) },
 ];
 const table = await measure(contenders, Number(flags.rounds));
 peer.close();
@@ -148,7 +148,7 @@ const rows = figures.map((figure, index) => {
       leastMs: times.get(inputs).least,
       ratio: peerMs / times.get(inputs).median,
       leastRatio: peerLeastMs / times.get(inputs).least,
-      wanted: wantedRatio(inputs, index),
+      target: targetRatio(inputs, index),
       floorMs: floorMs(benches[form], figure, best.roof, best[inputs]),
     })),
   };
@@ -164,11 +164,11 @@ if (flags.json) {
   const fixed = (value, digits = 2) => (value === undefined ? '-' : value.toFixed(digits));
   console.log(`${model}: ${threads} threads, ours ${report.isa}, the peer ${variant}`);
   console.log(`read roof ${fixed(best.roof, 1)} GB/s; peaks int8 ${fixed(best.int8, 0)}, bf16 ${fixed(best.bf16, 0)} GFLOP/s`);
-  const lines = [['figure', 'inputs', 'ours ms', 'least', 'peer ms', 'least', 'flash', 'ratio', 'of least', 'wanted', 'floor ms']];
+  const lines = [['figure', 'inputs', 'ours ms', 'least', 'peer ms', 'least', 'flash', 'ratio', 'of least', 'target', 'floor ms']];
   for (const { figure, peerMs, peerLeastMs, peerFlash, forms: ours } of rows) {
-    for (const { inputs, ms, leastMs, ratio, leastRatio, wanted: atLeast, floorMs: floor } of ours) {
+    for (const { inputs, ms, leastMs, ratio, leastRatio, target, floorMs: floor } of ours) {
       const peerCells = [fixed(peerMs), fixed(peerLeastMs), peerFlash ? 'on' : 'off'];
-      lines.push([figure, inputs, fixed(ms), fixed(leastMs), ...peerCells, fixed(ratio), fixed(leastRatio), fixed(atLeast), fixed(floor)]);
+      lines.push([figure, inputs, fixed(ms), fixed(leastMs), ...peerCells, fixed(ratio), fixed(leastRatio), fixed(target), fixed(floor)]);
     }
   }
   for (const line of lines) console.log(line.map((cell, column) => cell.padEnd(column === 0 ? 15 : 9)).join(''));

@@ -1,13 +1,13 @@
 // A byte-level vocabulary that shows where a pre-tokenizer cuts: any two bytes side by side in a piece merge, in an order without pattern.
 
-/** How a byte-level vocabulary writes each byte: itself where it is printable Latin-1, else a character from U+0100 on. */
+/** The character for each byte in a byte-level vocabulary: itself if it is printable Latin-1, else one from U+0100 on. */
 const byteChars = (() => {
   let next = 0x100;
   const printable = (byte) => (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte !== 0xad);
   return Array.from({ length: 256 }, (_, byte) => String.fromCharCode(printable(byte) ? byte : next++));
 })();
 
-/** Words that are tokens though no merge leads to them: a pre-tokenizer either takes a whole piece that is a token, or not. */
+/** Tokens that no merge produces: they show whether a pre-tokenizer takes a whole piece that is a token. */
 const words = ['hello', 'Ġworld', '123', "'ve", 'ĊĊĊ'];
 
 /** @returns {{ tokens: string[], merges: string[] }} 256 bytes, 65,536 pairs and a few words */

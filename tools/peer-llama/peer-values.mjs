@@ -1,4 +1,4 @@
-// llama.cpp as a process that answers questions one line at a time: token ids, pieces, logits.
+// llama.cpp as a process that returns token ids, pieces or logits, one line for each command.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { buildPeer } from './build-peer.mjs';
@@ -20,33 +20,33 @@ export class PeerValues {
     this.#lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   }
 
-  /** Ids of a text: no special token added, none read. */
+  /** Ids of a text, without special tokens. */
   async tokens(text) {
-    return numbersOf(await this.#ask(`tokens ${Buffer.from(text).toString('hex')}`));
+    return numbersOf(await this.#request(`tokens ${Buffer.from(text).toString('hex')}`));
   }
 
-  /** Ids of a text with the special tokens that the file asks for and those that the text spells out. */
+  /** Ids of a text with the special tokens that the file requires and those in the text. */
   async marked(text) {
-    return numbersOf(await this.#ask(`marked ${Buffer.from(text).toString('hex')}`));
+    return numbersOf(await this.#request(`marked ${Buffer.from(text).toString('hex')}`));
   }
 
   /** (vocabulary) logits behind these tokens. */
   async logits(ids) {
-    return Float32Array.from(numbersOf(await this.#ask(`logits ${ids.join(' ')}`)));
+    return Float32Array.from(numbersOf(await this.#request(`logits ${ids.join(' ')}`)));
   }
 
   close() {
     this.#child.stdin.end();
   }
 
-  #ask(line) {
+  #request(line) {
     this.#child.stdin.write(`${line}\n`);
     return this.#next();
   }
 
   async #next() {
     const { value, done } = await this.#lines.next();
-    if (done) throw new Error('Cannot ask the peer: it ended');
+    if (done) throw new Error('Cannot query the peer: it ended');
     return value;
   }
 }

@@ -28,7 +28,7 @@ constexpr int kTokenIds = 30000;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("Cannot run the peer: " + what); }
 
-/** Threads that live from one step to the next, as llama.cpp's own programs have them: one pool for all contexts and the whole run. */
+/** One thread pool for all contexts and the whole run, as in llama.cpp's own programs. */
 ggml_threadpool_t create_threads(int count) {
   ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
   auto create = reinterpret_cast<decltype(ggml_threadpool_new)*>(ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_new"));
@@ -132,7 +132,7 @@ class Peer {
   std::map<std::pair<bool, int>, llama_context*> contexts_;
 };
 
-/** The CPU library that it chose for this machine. */
+/** The CPU library that ggml has selected for this machine. */
 std::string variant() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -2,10 +2,10 @@
 
 const types = { normal: 1, unknown: 2, control: 3, userDefined: 4, unused: 5, byte: 6 };
 
-/** Characters that are tokens; any other falls apart into bytes. */
+/** Characters that are tokens; any other is encoded as bytes. */
 const characters = ['▁', ...Array.from({ length: 94 }, (_, at) => String.fromCharCode(33 + at)), ...'éäñßшиΩλ你好世界日本語한국😀👍½٣…“”'];
 const control = ['<|user|>', '<|assistant|>', '<|end|>', '<|endoftext|>', '<start_of_turn>', '<end_of_turn>'];
-// Files hold the spaces of such tokens plain.
+// Files store the spaces of such tokens as spaces.
 const userDefined = ['\n\n', '\n\n\n', '\t\t', '  ', '   ', '<table>', '</table>', '[tool]', '<0xZZ>'];
 
 /**
@@ -39,7 +39,7 @@ function pieceVocabulary() {
   };
 }
 
-/** Vocabularies as files of these kinds have them. */
+/** Vocabularies with the settings of these model families. */
 export function pieceVocabularies() {
   const vocabulary = pieceVocabulary();
   // Phi-3 has no tokens of white space alone.

@@ -1,4 +1,4 @@
-// Writes a GGUF file of random weights in the shape of a real model: speed needs no meaning, and both engines read the same bytes.
+// Writes a GGUF file of random weights in the shape of a real model: speed does not depend on the values.
 // node tools/peer-llama/random-gguf.mjs OUT 135m|1b [q4_0|q8_0|q4_k]
 import { closeSync, openSync, realpathSync, writeSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -7,7 +7,7 @@ const shapes = {
   '135m': { hidden: 576, heads: 9, kvHeads: 3, headDim: 64, ffn: 1536, layers: 30, vocabulary: 49_152 },
   '1b': { hidden: 2048, heads: 32, kvHeads: 8, headDim: 64, ffn: 8192, layers: 16, vocabulary: 32_000 },
 };
-/** ggml's number of a type, elements and bytes of a block, what a scale is divided by; minima in units of it, where a type has them. */
+/** Of each type: ggml's number, elements and bytes of a block, the divisor of scales, and minima in units of the scale. */
 const types = {
   f32: { id: 0, block: 32, blockBytes: 128 },
   q4_0: { id: 2, block: 32, blockBytes: 18, largest: 4.6 },

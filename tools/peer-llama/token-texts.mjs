@@ -1,6 +1,6 @@
 // Texts that pre-tokenizers may cut differently: scripts, digits, spaces, newlines, contractions, controls, emoji, broken sequences.
 
-/** Recorded with their ids in the repository. */
+/** The texts that the repository stores with their ids. */
 export const texts = [
   'hello world, hello  world   hello\tworld',
   "I'll you've we're he'd it's I'm can't 'tis o'clock rock'n'roll 'S 'Ve 'LL 'rE 'M",
@@ -24,7 +24,7 @@ export const texts = [
   'https://example.com/a?b=c&d=%20#e user@example.org C:\\dir\\file.txt ~/x ../y', '{"key": [1, 2.5, null], "a\\n": true}\n', 'def f(x):\n\treturn x**2  # 注释\n', '<div class="x">&nbsp;</div>', 'a_b __init__ _x x_ $x @x #x', 'x=1;y+=2;z=x<=y?x:y;',
 ];
 
-/** Texts that spell special tokens out. */
+/** Texts with special tokens. */
 export const markedTexts = [
   '<|user|>\nhello<|end|>\n<|assistant|>\n', '<|user|> \t\n hello <|end|>', '<|user|>\n', '<|end|>  ', 'a<|end|>b', 'a <|end|> b', '<|endoftext|> a', '<|endoftext|>\n\na',
   '<s>hello', '<s> hello</s>\n<s>', 'a</s>b', '<unk> a<unk>', '<start_of_turn>user\nhello<end_of_turn>\n<start_of_turn>model\n',

@@ -1,8 +1,8 @@
 // Computes token ids and logits with llama.cpp's C API, on command, for comparison with another engine.
 // values MODEL LIBRARIES [vocabulary]: prints "ready" once it is loaded, then answers each line of stdin with one line:
-//   tokens HEX       ids of the UTF-8 bytes, no special token added and none read from the text
-//   marked HEX       ids with the special tokens that the file asks for, and those read that are spelled out in the text
-//   pieces ID...     bytes in hexadecimal that each token stands for
+//   tokens HEX       ids of the UTF-8 bytes, without special tokens
+//   marked HEX       ids with the special tokens that the file requires, and those in the text
+//   pieces ID...     bytes of each token in hexadecimal
 //   logits ID...     logits after the last of these tokens, computed from an empty context on one thread with float32 keys and values
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kContext = 1024;
 
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("Cannot ask the peer: " + what); }
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("Cannot query the peer: " + what); }
 
 std::string from_hex(const std::string& hex) {
   std::string bytes;

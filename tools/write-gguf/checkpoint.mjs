@@ -19,7 +19,7 @@ export function readCheckpoint(/** @type {string} */ folder) {
 }
 
 function floats(name, dtype, data) {
-  // A copy: the data need not lie where float32 wants it.
+  // A copy, since the data may be misaligned for float32.
   const { buffer } = Uint8Array.from(data);
   if (dtype === 'F32') return new Float32Array(buffer);
   if (dtype !== 'BF16') throw new Error(`Cannot read ${name}: dtype ${dtype}, known are F32 and BF16`);

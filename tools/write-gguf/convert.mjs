@@ -33,7 +33,7 @@ function architectureOf({ model_type: type }) {
 const headsOf = (config) => config.num_attention_heads ?? config.n_head;
 const hiddenOf = (config) => config.hidden_size ?? config.n_embd;
 const headDimOf = (config) => config.head_dim ?? hiddenOf(config) / headsOf(config);
-/** Rope settings of all layers, or of those that see everything. */
+/** Rope settings of all layers, or of those without a window. */
 const ropeOf = (config) => {
   const settings = config.rope_parameters ?? { rope_theta: config.rope_theta, ...config.rope_scaling };
   return settings.full_attention ?? settings;
@@ -73,12 +73,12 @@ function rotaryMetadata(config) {
     ['rope.dimension_count', u32(headDim)],
     ['rope.freq_base', f32(rope.rope_theta)],
     ...(kind === 'linear' ? [['rope.scaling.type', string('linear')], ['rope.scaling.factor', f32(rope.factor)]] : []),
-    // llama.cpp asks for it in every phi3 file.
+    // llama.cpp requires this key in every phi3 file.
     ...(config.model_type === 'phi3' ? [['rope.scaling.original_context_length', u32(config.original_max_position_embeddings)]] : []),
   ];
 }
 
-/** By how much Llama 3's scaling divides each frequency. */
+/** The divisor of each frequency in Llama 3's scaling. */
 function ropeDivisors(config) {
   const rope = ropeOf(config);
   if (rope.rope_type !== 'llama3') return undefined;
@@ -91,7 +91,7 @@ function ropeDivisors(config) {
   });
 }
 
-/** The tensor as the file has it; none for what files leave out. */
+/** The tensor as GGUF stores it; none for a tensor that GGUF files omit. */
 function stored(architecture, config, name, { shape, values }) {
   const to = tensorName(architecture, name);
   if (to === undefined || (to === 'output.weight' && config.tie_word_embeddings)) return [];
@@ -106,7 +106,7 @@ function gemmaValues(architecture, config, name, values) {
   if (name.endsWith('norm.weight')) return values.map((value) => value + 1);
   // GGUF has no key for the scale of queries: the queries are multiplied by it, relative to llama.cpp's own scale.
   const scale = Math.sqrt(headDimOf(config) / config.query_pre_attn_scalar);
-  if (scale !== 1 && architecture !== 'gemma2') throw new Error(`Cannot write GGUF: ${architecture} has no place for a query scale`);
+  if (scale !== 1 && architecture !== 'gemma2') throw new Error(`Cannot write GGUF: ${architecture} cannot store a query scale`);
   return name.includes('.q_proj.') ? values.map((value) => value * scale) : values;
 }
 
@@ -116,7 +116,7 @@ function transposed(values, [rows, columns]) {
   return out;
 }
 
-/** (heads, 2, half, columns) to (heads, half, 2, columns): rope turns neighbours there. */
+/** (heads, 2, half, columns) to (heads, half, 2, columns): llama.cpp rotates neighbouring pairs. */
 function pairedRows(values, rows, heads) {
   const columns = values.length / rows;
   const headRows = rows / heads;

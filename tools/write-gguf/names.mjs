@@ -1,4 +1,4 @@
-// What a GGUF file calls the tensors of Hugging Face checkpoints.
+// Names of the tensors of Hugging Face checkpoints in GGUF files.
 
 const decoder = {
   'input_layernorm': 'attn_norm',
@@ -25,7 +25,7 @@ const gpt2 = { 'ln_1': 'attn_norm', 'attn.c_attn': 'attn_qkv', 'attn.c_proj': 'a
 const layerStems = { llama: decoder, qwen2: decoder, qwen3: decoder, gemma2: gemma, gemma3: gemma, phi3, gpt2 };
 const topStems = { 'embed_tokens': 'token_embd', 'norm': 'output_norm', 'lm_head': 'output', 'wte': 'token_embd', 'wpe': 'position_embd', 'ln_f': 'output_norm' };
 
-/** @returns {string | undefined} undefined for what a file does not hold */
+/** @returns {string | undefined} undefined for a tensor that GGUF files do not contain */
 export function tensorName(/** @type {string} */ architecture, /** @type {string} */ name) {
   const [, layer, stem, kind] = /^(?:model\.|transformer\.)?(?:(?:layers|h)\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name) ?? [];
   const to = layer === undefined ? topStems[stem] : layerStems[architecture]?.[stem];

@@ -2,7 +2,7 @@
 import { clock, colour, compact, element, most, sum, whole } from './format.mjs';
 import { onDraw } from './plots.mjs';
 
-/** Arrows drawn at most: the strongest ones. */
+/** Number of arrows drawn: the strongest ones. */
 const arrowsMax = 80;
 const [centreX, centreY, radius] = [260, 150, 112];
 
@@ -11,26 +11,26 @@ export function links(place, load, names) {
   if (load.links.length === 0) return;
   const edges = load.links.map(({ from, to, bytes }) => [from, to, bytes]);
   const all = sum(edges.map(([, , bytes]) => bytes));
-  const note = `${compact(all)} bytes in all, from the one that sends to the one that receives`;
-  const { graph, said } = graphCard(place, 'Links', note);
-  const draw = () => drawArrows(graph, said, { names, edges, highest: strongest(edges), unit: 'bytes' });
+  const note = `${compact(all)} bytes in all, from sender to receiver`;
+  const { graph, caption } = graphCard(place, 'Links', note);
+  const draw = () => drawArrows(graph, caption, { names, edges, highest: strongest(edges), unit: 'bytes' });
   onDraw(draw);
 }
 
-/** Blocks that debtors hold from creditors, at the time of the slider. */
+/** Blocks that debtors have borrowed from creditors, at the time of the slider. */
 export function debts(place, load, names) {
   const highest = most(load.debts.map(strongest));
   if (highest === 0) return;
   const lent = load.debts.map((edges) => sum(edges.map(([, , blocks]) => blocks)));
   let at = lent.indexOf(most(lent));
-  const { graph, said, note } = graphCard(place, 'Debts', '');
+  const { graph, caption, note } = graphCard(place, 'Debts', '');
   const slider = element('input', { type: 'range', min: 0, max: load.debts.length - 1, value: at });
   slider.setAttribute('aria-label', 'time');
   graph.before(slider);
   const draw = () => {
     const when = clock(load.seconds[at]);
-    note.textContent = `${whole(lent[at])} blocks lent at ${when}, from the one that owes to the one that lends`;
-    drawArrows(graph, said, { names, edges: load.debts[at], highest, unit: 'blocks' });
+    note.textContent = `${whole(lent[at])} blocks lent at ${when}, from debtor to creditor`;
+    drawArrows(graph, caption, { names, edges: load.debts[at], highest, unit: 'blocks' });
   };
   slider.oninput = () => {
     at = Number(slider.value);
@@ -44,23 +44,23 @@ const strongest = (edges) => most(edges.map(([, , weight]) => weight));
 function graphCard(place, title, text) {
   const note = element('p', {}, text);
   const graph = element('div', { className: 'arrows' });
-  const said = element('div', { className: 'said' });
-  place.append(element('div', { className: 'card' }, element('h2', {}, title), note, graph, said));
-  return { graph, said, note };
+  const caption = element('div', { className: 'caption' });
+  place.append(element('div', { className: 'card' }, element('h2', {}, title), note, graph, caption));
+  return { graph, caption, note };
 }
 
 /** @param edges from, to, weight */
-function drawArrows(target, said, { names, edges, highest, unit }) {
+function drawArrows(target, caption, { names, edges, highest, unit }) {
   const parts = [];
   const shown = edges.toSorted(([, , a], [, , b]) => b - a).slice(0, arrowsMax);
   for (const [from, to, weight] of shown.reverse()) {
     const path = arrow(point(from, names.length), point(to, names.length), weight / highest);
-    const says = () => {
-      said.textContent = `${names[from]} to ${names[to]}: ${compact(weight)} ${unit}`;
+    const show = () => {
+      caption.textContent = `${names[from]} to ${names[to]}: ${compact(weight)} ${unit}`;
     };
-    path.onmouseenter = says;
+    path.onmouseenter = show;
     path.onmouseleave = () => {
-      said.textContent = '';
+      caption.textContent = '';
     };
     parts.push(path);
   }

@@ -12,7 +12,7 @@ export function instances(section, load, names) {
   ];
   let chosen = choices[0];
   const heat = element('canvas', { id: 'heat' });
-  const said = element('div', { id: 'said' });
+  const caption = element('div', { className: 'caption' });
   const top = element('span', {});
   const buttons = choices.map((choice) => {
     const choose = () => {
@@ -24,7 +24,7 @@ export function instances(section, load, names) {
   const scale = element('span', { className: 'scale' }, '0', element('i'), top);
   const choice = element('span', { className: 'choice' }, ...buttons);
   const head = element('div', { className: 'head' }, element('h2', {}, 'Every instance'), scale, choice);
-  section.append(head, heat, said);
+  section.append(head, heat, caption);
   let place;
   const redraw = () => {
     const [field, , , highest, format] = chosen;
@@ -36,12 +36,13 @@ export function instances(section, load, names) {
   };
   heat.onmousemove = ({ offsetX, offsetY }) => {
     const cell = place(offsetX, offsetY);
-    const [field, , say] = chosen;
-    said.textContent =
-      cell && `${names[cell.row]} at ${clock(load.seconds[cell.column])}: ${say(load[field][cell.row][cell.column])}`;
+    const [field, , describe] = chosen;
+    caption.textContent =
+      cell &&
+      `${names[cell.row]} at ${clock(load.seconds[cell.column])}: ${describe(load[field][cell.row][cell.column])}`;
   };
   heat.onmouseleave = () => {
-    said.textContent = '';
+    caption.textContent = '';
   };
   onDraw(redraw);
 }

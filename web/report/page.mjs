@@ -35,8 +35,8 @@ function tiles() {
     [duration(seconds), `simulated; ${compact(counts.steps)} steps`],
   ];
   if (setting.has('ttft-slo')) {
-    const kept = counts.withinSlo / Math.max(1, counts.completed);
-    figures.splice(2, 0, [percent(kept), 'of completed requests within SLO', kept < 0.99]);
+    const share = counts.withinSlo / Math.max(1, counts.completed);
+    figures.splice(2, 0, [percent(share), 'of completed requests within SLO', share < 0.99]);
   }
   const place = document.getElementById('tiles');
   for (const [figure, name, bad] of figures) {
@@ -83,7 +83,7 @@ function blocks() {
   }
   place.append(
     element('h2', {}, 'Blocks of prompts'),
-    element('p', {}, `${whole(all)} blocks: read from cache, or why they were computed`),
+    element('p', {}, `${whole(all)} blocks: from cache, or computed for these reasons`),
     bar,
     legend,
   );
@@ -110,7 +110,7 @@ function network(plot) {
 function lending(plot) {
   if (load.debts.length === 0) return;
   const lent = load.debts.map((edges) => sum(edges.map(([, , blocks]) => blocks)));
-  plot('Lent memory', 'blocks of KV that instances have of one another', [
+  plot('Lent memory', 'KV blocks that instances have borrowed from one another', [
     { label: 'lent', hue: 'violet', values: lent },
   ]);
 }
