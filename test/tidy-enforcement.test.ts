@@ -96,7 +96,7 @@ afterEach(() => rmSync(tree, { recursive: true, force: true }));
 describe('the gate', () => {
   it('passes an innocent tree', () => {
     expect(breachesOf(readSourceTree(tree))).toEqual([]);
-    expect(compile('core', 'graph', 'runtime')).toEqual({ status: 0, said: '' });
+    expect(compile('core', 'graph', 'runtime')).toEqual({ status: 0, output: '' });
     expect(lint()).toMatchObject({ status: 0 });
   });
 
@@ -104,13 +104,13 @@ describe('the gate', () => {
     write(path, `${innocent[path]}${code}`);
     expect(breachesOf(readSourceTree(tree))).toEqual([expect.stringMatching(breach)]);
     if (compiler !== undefined) {
-      const { status, said } = compile(path.split('/')[1] ?? '');
-      expect(said).toMatch(compiler);
+      const { status, output } = compile(path.split('/')[1] ?? '');
+      expect(output).toMatch(compiler);
       expect(status).not.toBe(0);
     }
     if (linter !== undefined) {
-      const { status, said } = lint();
-      expect(said).toMatch(linter);
+      const { status, output } = lint();
+      expect(output).toMatch(linter);
       expect(status).not.toBe(0);
     }
   });
@@ -126,8 +126,8 @@ const compile = (...rooms: readonly string[]) =>
 
 const lint = () => runTool('@biomejs/biome/bin/biome', ['lint', '--error-on-warnings', 'src']);
 
-function runTool(tool: string, args: readonly string[]): { status: number | null; said: string } {
+function runTool(tool: string, args: readonly string[]): { status: number | null; output: string } {
   const script = join(root, 'node_modules', tool);
   const { status, stdout, stderr } = spawnSync(process.execPath, [script, ...args], { cwd: tree, encoding: 'utf8' });
-  return { status, said: `${stdout}${stderr}` };
+  return { status, output: `${stdout}${stderr}` };
 }

@@ -23,7 +23,7 @@ it('keeps folders small, imports free of cycles, and the order of the folders of
   expect(coreOrderBreachesOf(graph)).toEqual([]);
 });
 
-it('has a TypeScript project for every room, as the table of rooms says', () => {
+it('has a TypeScript project for every room, equal to the table of rooms', () => {
   for (const [path, text] of expectedTsconfigs(root)) {
     expect(existsSync(join(root, path)) && readFileSync(join(root, path), 'utf8'), path).toBe(text);
   }
@@ -54,7 +54,7 @@ it('locks the optional packages of every platform, so that npm ci works on each'
   expect(optional.filter((name) => packages[`node_modules/${name}`] === undefined)).toEqual([]);
 });
 
-it('speaks of no process, request or byte as of a person, and keeps Markdown narrow', () => {
+it('uses no words for people for processes, requests or bytes, and keeps Markdown narrow', () => {
   const breaches = [...proseBreaches([...files, ...readPages(root)])];
   const over = breaches.filter(([folder, found]) => found.length > (remaining[folder] ?? 0));
   const report = over.map(([folder, found]) => [

@@ -8,7 +8,7 @@ import { borrowingCluster, liveCluster } from '../runtime/threads/instances.ts';
 const quiet = { vocabSize: 500, onProgress: () => {} };
 const native = loadNative();
 
-async function withAll(clusters: readonly LiveCluster[], use: () => Promise<void>): Promise<void> {
+async function withClusters(clusters: readonly LiveCluster[], use: () => Promise<void>): Promise<void> {
   try {
     await Promise.all(clusters.map((cluster) => cluster.ready()));
     await use();
@@ -20,7 +20,7 @@ async function withAll(clusters: readonly LiveCluster[], use: () => Promise<void
 it.skipIf(native === undefined)('queries other instances for every token beyond the local capacity', async () => {
   const borrowing = borrowingCluster([40, 40, 40]);
   const alone = liveCluster([{ contextTokens: 8192 }]);
-  await withAll([borrowing, alone], async () => {
+  await withClusters([borrowing, alone], async () => {
     const row = await benchSpeed({ ...quiet, borrowing, alone, context: 2048, generate: 6, repeats: 1 });
     // A query of 4 heads of 64 in bf16 in each of 6 layers, at least, and an answer in f32.
     expect(row.remoteBytesPerToken).toBeGreaterThan(6 * 4 * 64 * (2 + 4));
@@ -37,7 +37,7 @@ it.skipIf(native === undefined)('compares an overflow with a larger instance tha
     await port.ready();
     return { port, close: () => port.close() };
   };
-  await withAll([borrowing, small], async () => {
+  await withClusters([borrowing, small], async () => {
     const rows = await benchMove({ ...quiet, borrowing, small, openBigger, pool: 1280, shares: [1 / 20] });
     expect(rows).toHaveLength(1);
     expect(rows[0]?.movedMs).toBeGreaterThan(rows[0]?.loadMs ?? 0);

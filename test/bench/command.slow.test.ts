@@ -66,9 +66,9 @@ test.each([
   [['accuracy', '--text', 'x', '--forms', 'q4'], 'Cannot use --forms q4'],
   [['kernel', 'gemm', '--types', 'q2'], 'Cannot use --types q2'],
   [['kernel', 'attention', '--contexts', '0'], 'Cannot use --contexts 0'],
-])('bad usage is exit code 2 and one line: %j', (args, said) => {
+])('bad usage is exit code 2 and one line: %j', (args, message) => {
   const { code, err, out } = bench(...args);
-  expect(err).toContain(said);
+  expect(err).toContain(message);
   expect(err.trimEnd().split('\n').length).toBeLessThanOrEqual(2);
   expect(code).toBe(2);
   expect(out).toBe('');

@@ -34,7 +34,7 @@ const errors = (...factors: readonly number[]) =>
   points.map((each, i) => errorsOf(each, { ttftMs: 100, tpotMs: 10 * (factors[i] ?? 1) }));
 
 describe('errors', () => {
-  it('are relative: medians of absolute and signed values, with TTFT of few clients apart', () => {
+  it('are relative: medians of absolute and signed values, with TTFT of few clients separate', () => {
     const measured = [point('a', 1, 8), point('a', 1, 16), point('a', 1, 32)];
     const some = measured.map((each, i) => errorsOf(each, { ttftMs: 100 + 20 * (i + 1), tpotMs: [9, 12, 7][i] ?? 0 }));
     expect(groupErrors('all', some)).toEqual({

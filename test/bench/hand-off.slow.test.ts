@@ -5,8 +5,8 @@ import { loadNative } from '../../src/kernel/native/native.ts';
 import { liveCluster } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async () => {
-  const apart = (sendsAtEnd: boolean) => liveCluster([{ role: 'prefill', sendsAtEnd }, { role: 'decode' }]);
-  const [alone, pair, atEnd] = [liveCluster([{}]), apart(false), apart(true)];
+  const disaggregated = (sendsAtEnd: boolean) => liveCluster([{ role: 'prefill', sendsAtEnd }, { role: 'decode' }]);
+  const [alone, pair, atEnd] = [liveCluster([{}]), disaggregated(false), disaggregated(true)];
   try {
     await Promise.all([alone.ready(), pair.ready(), atEnd.ready()]);
     const rows = await benchHandOff({

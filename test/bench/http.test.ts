@@ -37,10 +37,10 @@ describe('one timed completion', () => {
     const clock = new ScriptedClock();
     await serve(async (response, { prompt }) => {
       clock.pass(10);
-      await clock.seen(() => response.writeHead(200).flushHeaders());
+      await clock.untilRead(() => response.writeHead(200).flushHeaders());
       for (const gapMs of [40, 7, 5]) {
         clock.pass(gapMs);
-        await clock.seen(() => response.write(token()));
+        await clock.untilRead(() => response.write(token()));
       }
       clock.pass(1000);
       response.end(token('', 'length') + usage(prompt.length, 3, 2) + event('[DONE]'));
@@ -58,7 +58,7 @@ describe('one timed completion', () => {
       cachedTokens: 2,
       complete: true,
     });
-    expect(server?.asked).toMatchObject([{ model: 'm', prompt: [7, 8, 9], max_tokens: 3, ignore_eos: true }]);
+    expect(server?.requests).toMatchObject([{ model: 'm', prompt: [7, 8, 9], max_tokens: 3, ignore_eos: true }]);
     expect(server?.headers[0]?.authorization).toBe('Bearer secret');
   });
 
@@ -114,12 +114,12 @@ describe('one timed completion', () => {
 describe('rows', () => {
   test('single: medians over requests of exact lengths', async () => {
     const clock = new ScriptedClock();
-    await serve(async (response, asked, n) => {
-      if (n === 0) return answerAtOnce(response, asked);
-      await clock.seen(() => response.writeHead(200).flushHeaders());
+    await serve(async (response, request, n) => {
+      if (n === 0) return answerAtOnce(response, request);
+      await clock.untilRead(() => response.writeHead(200).flushHeaders());
       for (const ms of n === 1 ? [100, 10, 10] : [200, 20, 20]) {
         clock.pass(ms);
-        await clock.seen(() => response.write(token()));
+        await clock.untilRead(() => response.write(token()));
       }
       response.end(token('', 'length') + usage(5, 3) + event('[DONE]'));
     });
@@ -133,7 +133,7 @@ describe('rows', () => {
       requests: 2,
       complete: 2,
     });
-    expect(server?.asked.slice(1).map(({ prompt }) => prompt.length)).toEqual([5, 5]);
+    expect(server?.requests.slice(1).map(({ prompt }) => prompt.length)).toEqual([5, 5]);
   });
 
   test('c8 and c32: waves of streams, every gap counted', async () => {
@@ -141,30 +141,30 @@ describe('rows', () => {
     const { rows } = await bench(['c8', 'c32']);
     expect(rows.c8).toMatchObject({ streams: 8, requests: 16, complete: 16 });
     expect(rows.c32).toMatchObject({ streams: 32, requests: 64, complete: 64 });
-    expect(server?.asked).toHaveLength(1 + 16 + 64);
-    expect(new Set(server?.asked.map(({ prompt }) => prompt.join()))).toHaveLength(81);
+    expect(server?.requests).toHaveLength(1 + 16 + 64);
+    expect(new Set(server?.requests.map(({ prompt }) => prompt.join()))).toHaveLength(81);
   });
 
   test('prefix: seven share the first prompt except their own tokens, and start after its first token', async () => {
     const release: (() => void)[] = [];
-    await serve(async (response, asked, n) => {
-      if (n === 0) return answerAtOnce(response, asked);
+    await serve(async (response, request, n) => {
+      if (n === 0) return answerAtOnce(response, request);
       // Rounds of eight: the first, which ends when the last of its seven followers was answered.
       const place = (n - 1) % 8;
       if (place > 0) {
-        answerAtOnce(response, asked, 10);
+        answerAtOnce(response, request, 10);
         if (place === 7) release.pop()?.();
         return;
       }
       const others = new Promise<void>((go) => release.push(go));
-      expect(server?.asked).toHaveLength(n + 1);
+      expect(server?.requests).toHaveLength(n + 1);
       response.writeHead(200).write(token());
       await others;
       response.end(token() + usage(26, 2) + event('[DONE]'));
     });
     const { rows } = await bench(['prefix']);
     expect(rows.prefix).toMatchObject({ prefixTokens: 10, cachedTokens: [10] });
-    const prompts = server?.asked.slice(1).map(({ prompt }) => prompt) ?? [];
+    const prompts = server?.requests.slice(1).map(({ prompt }) => prompt) ?? [];
     expect(prompts.map(({ length }) => length)).toEqual(Array(16).fill(26));
     for (const round of [prompts.slice(0, 8), prompts.slice(8)])
       expect(new Set(round.map((prompt) => prompt.slice(0, 10).join()))).toHaveLength(1);
@@ -173,37 +173,37 @@ describe('rows', () => {
   });
 
   test('together: computed tokens are those not cached', async () => {
-    await serve((response, asked, n) => answerAtOnce(response, asked, n > 1 ? 9 : 0));
+    await serve((response, request, n) => answerAtOnce(response, request, n > 1 ? 9 : 0));
     const { rows } = await bench(['together']);
     // 26 of the first, 17 of each of the other seven, over 26.
     expect(rows.together).toMatchObject({ streams: 8, computedTokens: 145, ratio: 5.58 });
   });
 
   test('long: health calls beside a prefill, until there are enough', async () => {
-    await serve(async (response, asked, n) => {
+    await serve(async (response, request, n) => {
       const before = checked;
       // After the warm-up and two prefills alone come those with health calls beside them.
       while (n > 2 && checked < before + 2) await new Promise(setImmediate);
-      answerAtOnce(response, asked);
+      answerAtOnce(response, request);
     });
     let checked = 0;
     const now = (): number => checked++;
     const { rows } = await bench(['long'], { now });
     expect(rows.long).toMatchObject({ promptTokens: 7, healthFailed: 0 });
-    expect(server?.asked.at(-1)).toMatchObject({ max_tokens: 1 });
+    expect(server?.requests.at(-1)).toMatchObject({ max_tokens: 1 });
   });
 
   test('long: a refused prompt is an error with its status', async () => {
-    await serve((response, asked) => {
-      if (asked.max_tokens === 1) response.writeHead(400).end();
-      else answerAtOnce(response, asked);
+    await serve((response, request) => {
+      if (request.max_tokens === 1) response.writeHead(400).end();
+      else answerAtOnce(response, request);
     });
     await expect(bench(['long'])).rejects.toThrow('Cannot bench long: a prompt of 7 tokens gave no token: status 400');
   });
 
   test('overload: distinguishes served, refused and lost requests', async () => {
-    await serve((response, asked, n) => {
-      if (n === 0 || n > 4) return answerAtOnce(response, asked);
+    await serve((response, request, n) => {
+      if (n === 0 || n > 4) return answerAtOnce(response, request);
       if (n === 1) response.destroy();
       else if (n === 2) response.writeHead(500).end();
       else response.writeHead(429, { 'retry-after': '1' }).end('{}');

@@ -5,13 +5,13 @@ import type { AddressInfo } from 'node:net';
 /** A clock that advances on request; callers can await every read of it. */
 export class ScriptedClock {
   #nowMs = 0;
-  #looks = 0;
-  #waiting: { readonly looks: number; readonly go: () => void }[] = [];
+  #reads = 0;
+  #waiting: { readonly reads: number; readonly go: () => void }[] = [];
 
   readonly now = (): number => {
-    this.#looks++;
-    const due = this.#waiting.filter(({ looks }) => looks <= this.#looks);
-    this.#waiting = this.#waiting.filter(({ looks }) => looks > this.#looks);
+    this.#reads++;
+    const due = this.#waiting.filter(({ reads }) => reads <= this.#reads);
+    this.#waiting = this.#waiting.filter(({ reads }) => reads > this.#reads);
     for (const { go } of due) queueMicrotask(go);
     return this.#nowMs;
   };
@@ -20,15 +20,15 @@ export class ScriptedClock {
     this.#nowMs += ms;
   }
 
-  /** Runs an action that makes a caller read the clock, and waits for that read. */
-  async seen(act: () => void, looks = 1): Promise<void> {
-    const looked = new Promise<void>((go) => this.#waiting.push({ looks: this.#looks + looks, go }));
+  /** Runs an action that makes a caller read the clock, and waits for that read (or for several). */
+  async untilRead(act: () => void, reads = 1): Promise<void> {
+    const read = new Promise<void>((go) => this.#waiting.push({ reads: this.#reads + reads, go }));
     act();
-    await looked;
+    await read;
   }
 }
 
-export interface AskedCompletion {
+export interface CompletionRequest {
   readonly prompt: readonly number[];
   readonly max_tokens: number;
   readonly model: string;
@@ -36,16 +36,16 @@ export interface AskedCompletion {
 
 export interface Scripted {
   readonly url: string;
-  readonly asked: AskedCompletion[];
+  readonly requests: CompletionRequest[];
   readonly headers: IncomingMessage['headers'][];
   close(): Promise<void>;
 }
 
 /** @param answer response to the n-th completion, n from 0 */
 export async function scriptedServer(
-  answer: (response: ServerResponse, asked: AskedCompletion, n: number) => void | Promise<void>,
+  answer: (response: ServerResponse, request: CompletionRequest, n: number) => void | Promise<void>,
 ): Promise<Scripted> {
-  const asked: AskedCompletion[] = [];
+  const requests: CompletionRequest[] = [];
   const headers: IncomingMessage['headers'][] = [];
   const server = createServer(async (request, response) => {
     if (request.url === '/v1/models') {
@@ -53,9 +53,9 @@ export async function scriptedServer(
     } else if (request.url === '/health') {
       response.end('{}');
     } else if (request.url === '/v1/completions') {
-      const body = JSON.parse((await request.setEncoding('utf8').toArray()).join('')) as AskedCompletion;
+      const body = JSON.parse((await request.setEncoding('utf8').toArray()).join('')) as CompletionRequest;
       headers.push(request.headers);
-      await answer(response, body, asked.push(body) - 1);
+      await answer(response, body, requests.push(body) - 1);
     } else {
       response.writeHead(404).end();
     }
@@ -65,7 +65,7 @@ export async function scriptedServer(
     server.closeAllConnections();
     return new Promise((closed) => server.close(() => closed()));
   };
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked, headers, close };
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, requests, headers, close };
 }
 
 export function event(body: object | '[DONE]'): string {
@@ -83,9 +83,9 @@ export function usage(promptTokens: number, completionTokens: number, cachedToke
   });
 }
 
-/** The whole response at once, as from an infinitely fast server. */
-export function answerAtOnce(response: ServerResponse, asked: AskedCompletion, cachedTokens = 0): void {
-  const tokens = Array.from({ length: asked.max_tokens }, () => token()).join('');
-  const end = token('', 'length') + usage(asked.prompt.length, asked.max_tokens, cachedTokens) + event('[DONE]');
+/** The complete response at once, as from an infinitely fast server. */
+export function answerAtOnce(response: ServerResponse, request: CompletionRequest, cachedTokens = 0): void {
+  const tokens = Array.from({ length: request.max_tokens }, () => token()).join('');
+  const end = token('', 'length') + usage(request.prompt.length, request.max_tokens, cachedTokens) + event('[DONE]');
   response.writeHead(200, { 'content-type': 'text/event-stream' }).end(tokens + end);
 }

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { settledMemory } from '../../src/bench/soak/settle.ts';
 
-const [leftAlone, stillUnchanged] = [1000, 6];
+const [quietMs, stillUnchanged] = [1000, 6];
 
 /** Resident bytes in sequence; the last value repeats. */
 function serverOf(...resident: readonly number[]) {
@@ -13,13 +13,13 @@ function serverOf(...resident: readonly number[]) {
     heapBytes: measured,
   });
   const pause = async (ms: number) => void pauses.push(ms);
-  return { pauses, run: () => settledMemory(measure, leftAlone, pause) };
+  return { pauses, run: () => settledMemory(measure, quietMs, pause) };
 }
 
-test('waits through a plateau until the allocators have given back everything', async () => {
+test('waits through a plateau until the allocators have released unused memory', async () => {
   const server = serverOf(250_000, 249_990, 249_990, 234_000, 234_000, 202_000, 200_000);
   expect(await server.run()).toMatchObject({ residentBytes: 200_000 });
-  expect(server.pauses).toEqual(Array(6 + stillUnchanged).fill(leftAlone));
+  expect(server.pauses).toEqual(Array(6 + stillUnchanged).fill(quietMs));
 });
 
 test('a process that releases nothing is measured by its current value, not its lowest', async () => {
@@ -35,5 +35,5 @@ test('a process that never settles is measured too', async () => {
 });
 
 test('a remote server has no measurable memory', async () => {
-  expect(await settledMemory(undefined, leftAlone)).toBeUndefined();
+  expect(await settledMemory(undefined, quietMs)).toBeUndefined();
 });

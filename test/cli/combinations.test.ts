@@ -5,7 +5,7 @@ import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulate
 
 const combinations: readonly (readonly [string, Readonly<Record<string, unknown>>])[] = [
   [
-    'groups, inline prefill, classes and refusals where prompts land',
+    'groups, inline prefill, classes and refusals at the decode instance',
     {
       ...{ workload: 'real', requests: 150, seed: 17, rate: 4, prefill: 2, decode: 1, cacheBlocks: 160 },
       ...{ hostCacheBlocks: 400, sloClasses: 'a=10x/5x@0.5,b=30s/200ms@0.5', admission: 'stage' },
@@ -30,7 +30,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
     },
   ],
   [
-    'faults, batch jobs, prefixes that move and inline prefill',
+    'faults, batch jobs, prefix fetches and inline prefill',
     {
       ...{ workload: 'real', requests: 20, seed: 32, rate: 2, prefill: 2, decode: 2, mixed: 1, hostCacheBlocks: 0 },
       ...{ inlineTokens: 1024, linkGbps: 40, stepMs: 20, blockTokens: 128, chunkTokens: 1024, batchRate: 0.5 },

@@ -179,13 +179,18 @@ describe('kvasir', () => {
     const flags = ['--requests', '20', '--check', '--json'];
     const simulate = (...more: string[]) =>
       JSON.parse(kvasir('simulate', 'experiments/disaggregation.yaml', ...flags, ...more).stdout.trim());
-    const apart = simulate();
-    expect(apart).toMatchObject({ requests: 20, completed: 20, withinSlo: 20, refused: { atPrefill: 0, atDecode: 0 } });
+    const disaggregated = simulate();
+    expect(disaggregated).toMatchObject({
+      requests: 20,
+      completed: 20,
+      withinSlo: 20,
+      refused: { atPrefill: 0, atDecode: 0 },
+    });
     // 32,768 tokens of 80 layers' keys and values for 8 heads of 128, 2 bytes each.
-    expect(apart.bytesMoved.handoff).toBe(20 * 32_768 * 80 * 2 * 8 * 128 * 2);
+    expect(disaggregated.bytesMoved.handoff).toBe(20 * 32_768 * 80 * 2 * 8 * 128 * 2);
     const coupled = simulate('--prefill', '0', '--decode', '0', '--mixed', '4');
     expect(coupled).toMatchObject({ completed: 20, bytesMoved: { handoff: 0 } });
-    expect(coupled.tbtMs.p99).toBeGreaterThan(2 * apart.tbtMs.p99);
+    expect(coupled.tbtMs.p99).toBeGreaterThan(2 * disaggregated.tbtMs.p99);
   });
 
   it('fails when chaos missed a fault or a handler; one seed is a replay', () => {

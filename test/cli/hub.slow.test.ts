@@ -112,17 +112,17 @@ describe('models of the hub', () => {
   });
 
   it('pulled by two processes at once are fetched once, and cannot be removed meanwhile', async () => {
-    let letGo = (): void => {};
-    const asked = new Promise<void>((resolve) => {
+    let respond = (): void => {};
+    const requested = new Promise<void>((resolve) => {
       hub.misbehave = (request, response, _sent, content) => {
         if (!request.path.startsWith('/cdn/org/two') || content === undefined) return false;
-        letGo = () => response.writeHead(200, { 'content-length': content.byteLength }).end(content);
+        respond = () => response.writeHead(200, { 'content-length': content.byteLength }).end(content);
         resolve();
         return true;
       };
     });
     const first = start(['models', 'pull', 'org/two']);
-    await asked;
+    await requested;
     const second = start(['models', 'pull', 'org/two']);
     const waiting = await new Promise<string>((resolve) =>
       second.child.stderr?.once('data', (chunk: Buffer) => resolve(chunk.toString())),
@@ -133,7 +133,7 @@ describe('models of the hub', () => {
       status: 1,
       stderr: `Cannot remove org/two: process ${first.child.pid} is downloading into it\n`,
     });
-    letGo();
+    respond();
     const ends = await Promise.all([first.ended, second.ended]);
     expect(ends.map(({ status }) => status)).toEqual([0, 0]);
     expect(ends[0].stdout).toBe(ends[1].stdout);

@@ -50,6 +50,6 @@ test.each([
   ['slo-classes: {chat: {completion: 1s, priority: high}}', 'chat.priority: Invalid input: expected number'],
   ['slo-classes: {chat: {ttft: 1s}}', '{"chat":{"ttft":"1s"}}: chat: write name=TTFT/TBT or name=COMPLETION, in YAML'],
   ['kv-memory: {a: 1}', '--kv-memory {"a":1}: write 512m or 2g'],
-])('names the invalid part: %s', (yaml, says) => {
-  expect(() => read(yaml)).toThrow(says);
+])('names the invalid part: %s', (yaml, message) => {
+  expect(() => read(yaml)).toThrow(message);
 });

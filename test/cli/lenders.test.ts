@@ -15,14 +15,14 @@ it('needs two instances that compute: stores do not lend', () => {
 
 it('counts the host memory of each instance', () => {
   const rules = readOptions(serveOptionsSchema, { borrow: true, lendShare: '1', lendHost: '1' });
-  const reach = (...hostBytes: number[]) =>
+  const requestBytes = (...hostBytes: number[]) =>
     requestKvBytes(
       hostBytes.map((bytes) => ({ kvBytes: 1000, hostBytes: bytes })),
       1,
       rules,
     );
-  expect(reach(1000, 1000) - reach(0, 0)).toBeGreaterThan(1900);
+  expect(requestBytes(1000, 1000) - requestBytes(0, 0)).toBeGreaterThan(1900);
   // The instance without host memory uses that of the other, and the other one its own.
-  expect(reach(1000, 0) - reach(0, 0)).toBeGreaterThan(900);
-  expect(reach(1000, 0)).toBeLessThan(reach(1000, 1000) - 900);
+  expect(requestBytes(1000, 0) - requestBytes(0, 0)).toBeGreaterThan(900);
+  expect(requestBytes(1000, 0)).toBeLessThan(requestBytes(1000, 1000) - 900);
 });

@@ -53,7 +53,7 @@ async function sharesOf(flags: Record<string, unknown>, hardware: string, tp: nu
 }
 
 /** The cheapest cluster with prefill and decode on different hardware, below `belowPrice`. */
-async function cheapestApart(
+async function cheapestDisaggregated(
   flags: Record<string, unknown>,
   { instancesMax, within }: { readonly instancesMax: number; readonly within: number },
   belowPrice: number,
@@ -111,7 +111,7 @@ describe('the cheapest cluster', () => {
         if (shares.some((share) => share >= limits.within)) cheapest = Math.min(cheapest, n * price);
       }
     }
-    cheapest = Math.min(cheapest, await cheapestApart(flags, limits, cheapest));
+    cheapest = Math.min(cheapest, await cheapestDisaggregated(flags, limits, cheapest));
     const runs: string[] = [];
     const settings = { ...limits, flags, hardware: ['pair', 'single'] };
     expect(cheapest).toBeLessThan(Number.POSITIVE_INFINITY);

@@ -40,8 +40,8 @@ function simulate(...flags: string[]): { stateHash: string; steps: number; refus
 describe('files of a run', () => {
   it('do not change the run', () => {
     const plain = simulate();
-    const watched = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
-    expect(watched.stateHash).toBe(plain.stateHash);
+    const recorded = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
+    expect(recorded.stateHash).toBe(plain.stateHash);
     expect(plain.refused.atPrefill).toBeGreaterThan(0);
   });
 
@@ -80,18 +80,18 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
   });
   afterAll(() => browser?.close());
 
-  async function opened(colorScheme: 'light' | 'dark', see: (page: Page) => Promise<void>, path = page): Promise<void> {
+  async function opened(colorScheme: 'light' | 'dark', use: (page: Page) => Promise<void>, path = page): Promise<void> {
     const context = await browser.newContext({ offline: true, colorScheme, viewport: { width: 1280, height: 900 } });
     const tab = await context.newPage();
-    const heard: string[] = [];
-    tab.on('console', (message) => heard.push(message.text()));
-    tab.on('pageerror', (error) => heard.push(String(error)));
-    tab.on('request', (request) => heard.push(request.url()));
+    const events: string[] = [];
+    tab.on('console', (message) => events.push(message.text()));
+    tab.on('pageerror', (error) => events.push(String(error)));
+    tab.on('request', (request) => events.push(request.url()));
     await tab.goto(pathToFileURL(path).href);
     await tab.waitForSelector('html[data-drawn]');
-    await see(tab);
-    // Itself, and nothing else.
-    expect(heard).toEqual([pathToFileURL(path).href]);
+    await use(tab);
+    // The page requests only itself, and writes nothing to the console.
+    expect(events).toEqual([pathToFileURL(path).href]);
     await context.close();
   }
 
@@ -128,7 +128,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
       ...['--placement', 'random', '--low-water', '0.1', '--lend-share', '0.8', '--report', lendingPage],
     ];
     expect(spawnSync(process.execPath, [command, ...lending], { encoding: 'utf8' }).stderr).toBe('');
-    const look = async (tab: Page) => {
+    const checkDebts = async (tab: Page) => {
       const debts = tab.locator('.card', { has: tab.getByRole('heading', { name: 'Debts' }) });
       expect(await debts.locator('path').count()).toBeGreaterThan(0);
       expect(await debts.locator('p').textContent()).toMatch(/^\d+ blocks lent at /);
@@ -137,7 +137,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () =>
       const links = tab.locator('.card', { has: tab.getByRole('heading', { name: 'Links' }) });
       expect(await links.locator('path').count()).toBeGreaterThan(0);
     };
-    await opened('light', look, lendingPage);
+    await opened('light', checkDebts, lendingPage);
   });
 });
 

@@ -25,10 +25,10 @@ describe('the hardware of a role', () => {
   it('sets prefill and decode speed separately', async () => {
     const fast = await simulate({ hardware: 'h100x8' });
     const slow = await simulate({ hardware: 'h20x8' });
-    const parted = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h20x8' });
-    expect(parted.tbtUs.mean).toBe(slow.tbtUs.mean);
-    // The exposed part of the hand-off is equal, as their NICs are.
-    expect(Math.abs(parted.ttftUs.mean - fast.ttftUs.mean)).toBeLessThan(0.02 * fast.ttftUs.mean);
+    const disaggregated = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h20x8' });
+    expect(disaggregated.tbtUs.mean).toBe(slow.tbtUs.mean);
+    // The exposed part of the hand-off is equal, as the NICs are.
+    expect(Math.abs(disaggregated.ttftUs.mean - fast.ttftUs.mean)).toBeLessThan(0.02 * fast.ttftUs.mean);
     expect(slow.ttftUs.mean).toBeGreaterThan(3 * fast.ttftUs.mean);
     const narrow = await simulate({ hardware: 'h100x8', decodeNicGbps: '10' });
     expect(narrow.ttftUs.mean).toBeGreaterThan(fast.ttftUs.mean + 500_000);
@@ -69,8 +69,8 @@ describe('the hardware of a role', () => {
     const [stages] = instanceSpecs(clusterOf({ mixed: '1', tp: '8', pp: '2' }), false);
     if (one === undefined || two === undefined || stages === undefined) throw new Error('no instance');
     expect(two.nic.bytesPerSecond).toBe(2 * one.nic.bytesPerSecond);
-    const landing = (spec: typeof one) => spec.machine.handOff?.receiveTokens ?? 0;
-    expect(Math.abs(landing(two) - 2 * landing(one))).toBeLessThan(2);
+    const receiveTokensOf = (spec: typeof one) => spec.machine.handOff?.receiveTokens ?? 0;
+    expect(Math.abs(receiveTokensOf(two) - 2 * receiveTokensOf(one))).toBeLessThan(2);
     expect(two.machine.cost.kvCapacityTokens).toBeGreaterThan(2 * one.machine.cost.kvCapacityTokens);
     const shape = { rows: 4096, keyRows: 8_390_656, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
     const us = [one, two, stages].map(({ machine }) => machine.cost.stepUs(shape));
@@ -78,7 +78,7 @@ describe('the hardware of a role', () => {
     const computeUs = (us[0] ?? 0) - 1300 - 160 * ((1.75 * 67_108_864) / 140_000 + 5);
     const expected = computeUs / 2 + 1300 + 160 * ((1.75 * 67_108_864) / 140_000 + 5 + 67_108_864 / 70_000 + 20);
     expect(Math.abs((us[1] ?? 0) - expected)).toBeLessThan(2);
-    // One hand-over of 64 MiB leaves the machine.
+    // One transfer of 64 MiB between stages leaves the machine.
     expect(Math.abs((us[2] ?? 0) - (us[0] ?? 0) - 67_108_864 / 70_000 - 10)).toBeLessThan(1.5 + computeUs / 2);
   });
 });

@@ -1,4 +1,4 @@
-// The rows of `kvasir top`: gauges as they are, rates between two views, and debts.
+// The rows of `kvasir top`: gauges, rates between two views, and debts.
 import { expect, it } from 'vitest';
 import { clusterViewSchema, topRows } from '../../src/cli/serve/host/instance-rows.ts';
 import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/ports.ts';
@@ -7,8 +7,8 @@ import { emptySnapshot } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
 import { noCluster } from '../gateway/world.ts';
 
-/** Two lending instances: the first, at place 4, owes three blocks to the other, at place 9. */
-function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
+/** Two lending instances: lender 4 owes three blocks to lender 9. */
+function lending(lenderNumber: number, links: LendingSnapshot['links']): LendingSnapshot {
   const nothing = {
     movedBlocks: 0,
     hostBlocks: 0,
@@ -18,20 +18,20 @@ function lending(place: number, links: LendingSnapshot['links']): LendingSnapsho
     lostBlocks: 0,
   };
   const counts = { ...nothing, copiedBytes: 0, overlappedBytes: 0, stalls: 1, stallUs: 20 };
-  const asked = { queries: 0, bytesIn: 0, bytesOut: 0 };
+  const noQueries = { queries: 0, bytesIn: 0, bytesOut: 0 };
   return {
     ...{
       ...counts,
-      lenderNumber: place,
+      lenderNumber,
       links,
-      lentBlocks: place === 9 ? 3 : 0,
-      borrowedBlocks: place === 4 ? 3 : 0,
+      lentBlocks: lenderNumber === 9 ? 3 : 0,
+      borrowedBlocks: lenderNumber === 4 ? 3 : 0,
       remoteBlocks: 2,
       remoteCachedBlocks: 0,
     },
     ...{
-      servedAttention: { ...asked, rows: 0, refused: 0, seconds: 0, restSeconds: 0 },
-      remoteAttention: { ...asked, waitSeconds: 0 },
+      servedAttention: { ...noQueries, rows: 0, refused: 0, seconds: 0, restSeconds: 0 },
+      remoteAttention: { ...noQueries, waitSeconds: 0 },
     },
   };
 }

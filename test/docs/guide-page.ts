@@ -85,7 +85,7 @@ class Session {
   readonly #shell: ChildProcess;
   readonly #servers: ChildProcess[] = [];
   #printed = '';
-  #complaints = '';
+  #errors = '';
 
   constructor(folder: string, bin: string) {
     this.#folder = folder;
@@ -95,7 +95,7 @@ class Session {
       this.#printed += data;
     });
     this.#shell.stderr?.on('data', (data) => {
-      this.#complaints += data;
+      this.#errors += data;
     });
   }
 
@@ -103,14 +103,14 @@ class Session {
     for (const block of blocks) {
       const problem = block.kind === 'sh' ? await this.#command(block) : await this.#server(block);
       // What follows depends on it.
-      if (problem !== undefined) return [`${block.code}${problem}\n${this.#complaints}`];
+      if (problem !== undefined) return [`${block.code}${problem}\n${this.#errors}`];
     }
     return [];
   }
 
   async #command({ code, expected }: Block): Promise<string | undefined> {
     this.#printed = '';
-    this.#complaints = '';
+    this.#errors = '';
     this.#shell.stdin?.write(`${code}\nprintf '\\n:done %s\\n' $?\n`);
     const done = /\n:done (\d+)\n$/;
     if (!(await until(() => done.test(this.#printed)))) return `still runs, printed:\n${this.#printed}`;

@@ -9,7 +9,7 @@ export interface Page {
   readonly text: string;
 }
 
-/** README, docs, and the pages of tools and models; without the changelog, which names what was. */
+/** README, docs, and the pages of tools and models; without the changelog, which names former things. */
 export function readPages(): readonly Page[] {
   const below = ['docs', 'tools', 'models'].flatMap((folder) =>
     readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })

@@ -35,7 +35,7 @@ function textBreaches({ path, text }: SourceFile): string[] {
   );
   if (mark !== null) breaches.push(`holds ${mark[0]}`);
   if (path.startsWith('test/') && path.endsWith('.test.ts') && !isKnownTestFolder(path)) {
-    breaches.push('tests no room: its folder under test/ is named like none');
+    breaches.push('tests no room: its folder under test/ has the name of no room');
   }
   return breaches;
 }

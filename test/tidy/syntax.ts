@@ -51,11 +51,11 @@ export function readSyntax(file: SourceFile): FileSyntax {
   return { imports, names, members, functions };
 }
 
-function visit(node: SyntaxNode, see: (node: SyntaxNode) => void): void {
-  see(node);
+function visit(node: SyntaxNode, onNode: (node: SyntaxNode) => void): void {
+  onNode(node);
   for (const [field, value] of Object.entries(node)) {
     if (isPropertyName(node, field)) continue;
-    for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) visit(child, see);
+    for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) visit(child, onNode);
   }
 }
 
