@@ -36,10 +36,10 @@ export class BatchJobs<Request extends { readonly id: RequestId }> {
 
   /** Tokens of the largest job that any instance accepts; undefined when no instance is up. */
   get largestTokens(): number | undefined {
-    let most: number | undefined;
+    let largest: number | undefined;
     for (let i = 0; i < this.#tokens.length; i++)
-      if (this.#takesJobs(i)) most = Math.max(most ?? 0, this.#capacityTokens(i));
-    return most;
+      if (this.#takesJobs(i)) largest = Math.max(largest ?? 0, this.#capacityTokens(i));
+    return largest;
   }
 
   #takesJobs(instance: InstanceIndex): boolean {

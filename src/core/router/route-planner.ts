@@ -61,17 +61,17 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
     const holdsAll = this.#holdsAll(size);
     const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens, this.#mayCompute(size, holdsAll));
     const inline = elsewhere && this.#planInline(request, size, holdsAll);
-    const alone =
+    const ungrouped =
       inline === undefined
         ? this.#routeOf(elsewhere, size, holdsAll)
         : { instance: inline.instance, decodeAt: undefined };
     const grouped =
       elsewhere &&
-      alone?.decodeAt !== undefined &&
-      this.#placer.group(request, size.promptTokens, elsewhere, alone.decodeAt);
+      ungrouped?.decodeAt !== undefined &&
+      this.#placer.group(request, size.promptTokens, elsewhere, ungrouped.decodeAt);
     const { placement, route } = grouped
-      ? groupRoute(grouped, alone)
-      : { placement: inline ?? elsewhere, route: alone };
+      ? groupRoute(grouped, ungrouped)
+      : { placement: inline ?? elsewhere, route: ungrouped };
     const verdict =
       placement &&
       this.#admission.judge(nowUs, request, {
@@ -168,11 +168,11 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   /** The refusal of a request that exceeds the memory of its instances; `no-instance`: none is left. */
   capacityRefusal({ route, job, size }: RoutingDecision): Refusal | 'no-instance' | undefined {
     const { instances } = this.#context;
-    const most = job
+    const capacityTokens = job
       ? this.#jobs.largestTokens
       : route && instances.at(route.decodeAt ?? route.instance).capacityTokens;
-    if (most === undefined) return 'no-instance';
-    const refused = contextTooLong(size, most);
+    if (capacityTokens === undefined) return 'no-instance';
+    const refused = contextTooLong(size, capacityTokens);
     if (refused !== undefined || route?.decodeAt === undefined) return refused;
     const computing = assignedInstances(route).filter((each) => each !== route.decodeAt);
     return contextTooLong(promptOf(size), Math.min(...computing.map((each) => instances.at(each).capacityTokens)));
@@ -184,10 +184,10 @@ export class RoutePlanner<Request extends { readonly id: RequestId }> {
   }
 }
 
-function groupRoute({ choice, prefix }: GroupPlacement, alone: Route) {
+function groupRoute({ choice, prefix }: GroupPlacement, ungrouped: Route) {
   const { members, layers, chunkTokens, queueUs, waitUs, prefillUs } = choice;
   const [instance] = members;
-  const { decodeAt = instance } = alone;
+  const { decodeAt = instance } = ungrouped;
   const placement: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs, prefillUs };
   return { placement, route: { instance, decodeAt, group: { members, layers, chunkTokens, prefix, decodeAt } } };
 }

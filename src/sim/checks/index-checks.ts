@@ -79,7 +79,7 @@ export class IndexChecks {
     for (const instance of this.#dirty) {
       for (const { words } of this.#published[instance])
         if (index.indexHas(instance, words, 0))
-          throw stale(instance, words, 0, 'though the instance has published its removal');
+          throw staleEntry(instance, words, 0, 'though the instance has published its removal');
       this.#published[instance].length = 0;
       const { size } = this.#removed[instance];
       if (size >= changesMax)
@@ -95,7 +95,7 @@ export class IndexChecks {
       const ageUs = nowUs - sinceUs;
       if (ageUs <= mostUs) return;
       if (index.indexHas(instance, words, 0))
-        throw stale(instance, words, 0, `which was removed ${ageUs / 1e6} s ago: at most ${mostUs / 1e6} s`);
+        throw staleEntry(instance, words, 0, `which was removed ${ageUs / 1e6} s ago: at most ${mostUs / 1e6} s`);
       removed.delete(key);
     }
     this.#dirty.delete(instance);
@@ -109,7 +109,7 @@ export class IndexChecks {
         const key = keyOf(chain.words, at);
         const isPublished = this.#published[instance].some(({ words }) => keyOf(words, 0) === key);
         if (!isPublished && !this.#removed[instance].has(key))
-          throw stale(instance, chain.words, at, 'which it does not have and has not just removed');
+          throw staleEntry(instance, chain.words, at, 'which it does not have and has not just removed');
       }
     }
   }
@@ -119,6 +119,6 @@ function keyOf(words: Uint32Array, at: number): string {
   return `${words[at]} ${words[at + 1]} ${words[at + 2]} ${words[at + 3]}`;
 }
 
-function stale(instance: InstanceIndex, words: Uint32Array, at: number, why: string): Error {
-  return new Error(`Requests broken: the index names block ${keyOf(words, at)} at instance ${instance}, ${why}`);
+function staleEntry(instance: InstanceIndex, words: Uint32Array, at: number, reason: string): Error {
+  return new Error(`Requests broken: the index names block ${keyOf(words, at)} at instance ${instance}, ${reason}`);
 }

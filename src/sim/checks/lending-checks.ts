@@ -151,9 +151,9 @@ export function checkEmpty(nodes: readonly MemoryInstance[]): void {
   for (const { instance, incarnation } of nodes) {
     if (incarnation === undefined) continue;
     const { rmanager, memory } = incarnation;
-    const left = [...rmanager.debts].length + rmanager.creditor.totals.length + rmanager.table.size;
+    const leaked = [...rmanager.debts].length + rmanager.creditor.totals.length + rmanager.table.size;
     const pages = memory.heldPages;
-    if (left + pages > 0)
+    if (leaked + pages > 0)
       throw new Error(
         `Lending broken: instance ${instance} leaks: ${pages} pages, ${[...rmanager.debts].length} debts, ${rmanager.creditor.totals.length} loans, ${rmanager.table.size} rBlocks`,
       );

@@ -170,8 +170,8 @@ export class RequestChecks {
       const { inProgress: moving } = components.prefixes;
       // Pins outlast requests; the instance itself checks their pages.
       const used = cached.pinned.size > 0 ? 0 : instance.snapshot().pages.used;
-      const left = requests.size + receiver.size + sender.size + moving;
-      if (used + left > 0)
+      const leaked = requests.size + receiver.size + sender.size + moving;
+      if (used + leaked > 0)
         throw new Error(
           `Requests broken: instance ${i} leaks: ${used} pages, ${requests.size} requests, ${receiver.size} receives, ${sender.size} sends, ${moving} prefixes`,
         );
@@ -260,8 +260,8 @@ class CancelChecks {
     this.#any = true;
     if (cancelledUs.size > rememberedMax)
       for (const oldest of cancelledUs.keys()) if (cancelledUs.delete(oldest)) break;
-    if (handOff.sender.has(id) || requests.has(id)) throw held(index, id);
-    for (const awaited of handOff.receiver.awaited()) if (awaited === id) throw held(index, id);
+    if (handOff.sender.has(id) || requests.has(id)) throw heldAfterCancel(index, id);
+    for (const awaited of handOff.receiver.awaited()) if (awaited === id) throw heldAfterCancel(index, id);
   }
 
   /** The instance has failed. */
@@ -275,17 +275,17 @@ class CancelChecks {
     for (const [index, { requests, components }] of instances.entries()) {
       const cancelledUs = this.#cancelledUs[index];
       if (cancelledUs.size === 0) continue;
-      for (const { id } of requests.live) if (cancelledUs.has(id)) throw held(index, id);
-      for (const { id } of components.handOff.receiver.all()) if (cancelledUs.has(id)) throw held(index, id);
+      for (const { id } of requests.live) if (cancelledUs.has(id)) throw heldAfterCancel(index, id);
+      for (const { id } of components.handOff.receiver.all()) if (cancelledUs.has(id)) throw heldAfterCancel(index, id);
     }
     for (const { kind, from, to, name } of network.transfers) {
       const cancelledUs = this.#cancelledUs[kind === 'prefix' ? to : from].get(name);
       if (cancelledUs !== undefined && nowUs > cancelledUs + (kind === 'prefix' ? latencyUs : 0))
-        throw held(from, name);
+        throw heldAfterCancel(from, name);
     }
   }
 }
 
-function held(index: InstanceIndex, id: RequestId): Error {
+function heldAfterCancel(index: InstanceIndex, id: RequestId): Error {
   return new Error(`Requests broken: instance ${index} holds request ${id}, which is cancelled`);
 }

@@ -87,7 +87,7 @@ export class TransferChecks {
     for (let block = Math.floor(from / this.#blockTokens); block < blocksEnd; block++) {
       const upTo = Math.min(end, (block + 1) * this.#blockTokens);
       const entry = entryOf(owner, block);
-      if (entry === undefined) throw broken(index, id, block);
+      if (entry === undefined) throw brokenTransfer(index, id, block);
       sent.push({ table, at: { block }, id: held.at(entry), upTo });
     }
   }
@@ -98,7 +98,7 @@ export class TransferChecks {
     let moved = this.#moved.get(moveOf(index, move));
     for (const { sequence } of moved === undefined ? requests.sequences() : [])
       if (holds(sequence.table, first)) moved = { table: sequence.table, blocks: [] };
-    if (moved === undefined) throw broken(index, `move ${move}`, first);
+    if (moved === undefined) throw brokenTransfer(index, `move ${move}`, first);
     moved.blocks.splice(at, sources.length, ...sources);
     this.#moved.set(moveOf(index, move), moved);
   }
@@ -116,7 +116,7 @@ export class TransferChecks {
       if (running === undefined) continue;
       const end = Math.max(this.#host.streams.tokensSent(from, to, id), running.sequence.computed);
       const written = sent.find(({ upTo }) => upTo > end);
-      if (written !== undefined) throw broken(index, id, written.id);
+      if (written !== undefined) throw brokenTransfer(index, id, written.id);
     }
   }
 
@@ -136,13 +136,14 @@ export class TransferChecks {
   check(): void {
     const { instances, network, streams } = this.#host;
     for (const { kind, from, to, name } of network.transfers) {
-      if (kind === 'prefix' && !instances[from].components.prefixes.sends.has(to, name)) throw broken(from, name);
+      if (kind === 'prefix' && !instances[from].components.prefixes.sends.has(to, name))
+        throw brokenTransfer(from, name);
       if (kind === 'borrow') this.#checkMoved(from, name);
       if (kind === 'borrow' || kind === 'settle') this.#checkLent(name);
       if (kind !== 'handoff') continue;
       const key = keyOf(kind, from, to, name);
-      const left = streams.tokensSent(from, to, name);
-      const sent = this.#sent.get(key)?.filter(({ upTo }) => upTo > left) ?? [];
+      const sentTokens = streams.tokensSent(from, to, name);
+      const sent = this.#sent.get(key)?.filter(({ upTo }) => upTo > sentTokens) ?? [];
       this.#sent.set(key, sent);
       checkOwned(from, name, instances[from], sent);
     }
@@ -151,7 +152,7 @@ export class TransferChecks {
   #checkMoved(from: InstanceIndex, name: string): void {
     const moved = this.#moved.get(name);
     for (const block of moved?.blocks ?? [])
-      if (moved !== undefined && !holds(moved.table, block)) throw broken(from, name, block);
+      if (moved !== undefined && !holds(moved.table, block)) throw brokenTransfer(from, name, block);
   }
 
   #checkLent(name: string): void {
@@ -172,7 +173,7 @@ function checkOwned(from: InstanceIndex, name: string, instance: LengthInstance,
   for (const { table, at, id } of sent) {
     const { blocks } = table.groups[0];
     const entry = 'entry' in at ? at.entry : entryOf(owner, at.block);
-    if (entry === undefined || entry >= blocks.length || blocks.at(entry) !== id) throw broken(from, name, id);
+    if (entry === undefined || entry >= blocks.length || blocks.at(entry) !== id) throw brokenTransfer(from, name, id);
   }
 }
 
@@ -212,7 +213,7 @@ function entryOf({ table, remoteBlocks, remoteFrom }: Owner, block: number): num
   return block < remoteFrom + remoteBlocks ? undefined : block - remoteBlocks;
 }
 
-function broken(from: InstanceIndex, name: string, block?: number): Error {
+function brokenTransfer(from: InstanceIndex, name: string, block?: number): Error {
   const what = block === undefined ? 'blocks' : `block ${block}`;
   return new Error(
     `Transfers broken: ${what} of instance ${from} may still be read for ${name}, and is free, reused or computed again`,

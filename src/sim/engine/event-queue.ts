@@ -78,8 +78,8 @@ export class EventQueue {
     this.#pop();
     const inBackground = key >= background;
     if (inBackground) this.#backgroundSize--;
-    const place = inBackground ? key - background : key;
-    if (place < firstAction) (inBackground ? this.#backgroundHandlers : this.#handlers)[place]();
+    const position = inBackground ? key - background : key;
+    if (position < firstAction) (inBackground ? this.#backgroundHandlers : this.#handlers)[position]();
     else {
       const action = this.#actions.get(key);
       this.#actions.delete(key);
@@ -104,15 +104,15 @@ export class EventQueue {
   #push(timeUs: number, key: number): void {
     if (this.#size === this.#times.length) this.#grow();
     if (key >= background) this.#backgroundSize++;
-    let place = this.#size++;
-    while (place > 0) {
-      const parent = (place - 1) >> 1;
+    let position = this.#size++;
+    while (position > 0) {
+      const parent = (position - 1) >> 1;
       if (!before(timeUs, key, this.#times[parent], this.#keys[parent])) break;
-      this.#move(parent, place);
-      place = parent;
+      this.#move(parent, position);
+      position = parent;
     }
-    this.#times[place] = timeUs;
-    this.#keys[place] = key;
+    this.#times[position] = timeUs;
+    this.#keys[position] = key;
   }
 
   #pop(): void {
@@ -120,9 +120,9 @@ export class EventQueue {
     if (last <= 0) return;
     const timeUs = this.#times[last];
     const key = this.#keys[last];
-    let place = 0;
+    let position = 0;
     for (;;) {
-      let child = 2 * place + 1;
+      let child = 2 * position + 1;
       if (child >= last) break;
       if (
         child + 1 < last &&
@@ -130,11 +130,11 @@ export class EventQueue {
       )
         child++;
       if (!before(this.#times[child], this.#keys[child], timeUs, key)) break;
-      this.#move(child, place);
-      place = child;
+      this.#move(child, position);
+      position = child;
     }
-    this.#times[place] = timeUs;
-    this.#keys[place] = key;
+    this.#times[position] = timeUs;
+    this.#keys[position] = key;
   }
 
   #move(from: number, to: number): void {

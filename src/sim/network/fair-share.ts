@@ -94,18 +94,18 @@ export class FairShare {
     const keys = this.#keys;
     const moved = heap[from];
     const key = keys[from];
-    let place = from;
+    let position = from;
     for (;;) {
-      let child = 2 * place + 1;
+      let child = 2 * position + 1;
       if (child >= heap.length) break;
       if (child + 1 < heap.length && keys[child + 1] < keys[child]) child++;
       if (keys[child] >= key) break;
-      heap[place] = heap[child];
-      keys[place] = keys[child];
-      place = child;
+      heap[position] = heap[child];
+      keys[position] = keys[child];
+      position = child;
     }
-    heap[place] = moved;
-    keys[place] = key;
+    heap[position] = moved;
+    keys[position] = key;
   }
 }
 

@@ -38,12 +38,12 @@ export class Histogram {
     return this.#max;
   }
 
-  /** At most `most` adjacent ranges that cover every value, of about equal relative width. */
-  bins(most: number): readonly HistogramBin[] {
+  /** At most `binsMax` adjacent ranges that cover every value, of about equal relative width. */
+  bins(binsMax: number): readonly HistogramBin[] {
     const first = this.#counts.findIndex((count) => count > 0);
     if (first < 0) return [];
     const last = this.#counts.findLastIndex((count) => count > 0);
-    const width = Math.ceil((last - first + 1) / most);
+    const width = Math.ceil((last - first + 1) / binsMax);
     const bins: HistogramBin[] = [];
     for (let from = first; from <= last; from += width) {
       const count = this.#counts.subarray(from, from + width).reduce((sum, each) => sum + each, 0);

@@ -13,9 +13,9 @@ const lines = [
 export function loadPlot({ seconds, poolLoads }: LoadOverTime, title: string): string | undefined {
   if (poolLoads.length === 0) return undefined;
   const minutes = Math.max(1 / 60, (seconds.at(-1) ?? 0) / 60);
-  const most = Math.max(1, ...poolLoads.map(({ prefill, decode }) => Math.max(prefill, decode)));
+  const maxLoad = Math.max(1, ...poolLoads.map(({ prefill, decode }) => Math.max(prefill, decode)));
   const x = (minute: number) => fixed(margin.left + (minute / minutes) * (width - margin.left - margin.right));
-  const y = (load: number) => fixed(height - margin.bottom - (load / most) * (height - margin.top - margin.bottom));
+  const y = (load: number) => fixed(height - margin.bottom - (load / maxLoad) * (height - margin.top - margin.bottom));
   const curve = (field: 'prefill' | 'decode', colour: string) => {
     const points = poolLoads.map((loads, i) => `${x(seconds[i] / 60)},${y(loads[field])}`).join(' ');
     return `<polyline points="${points}" fill="none" stroke="${colour}" stroke-width="1.5"/>`;
@@ -30,7 +30,7 @@ export function loadPlot({ seconds, poolLoads }: LoadOverTime, title: string): s
     `<rect width="${width}" height="${height}" fill="#fff"/>`,
     `<text x="${margin.left}" y="16" font-weight="bold">${escaped(title)}</text>`,
     ...legend,
-    ...ticks(most, 0.25).map((load) => horizontal(load, y(load), load === 1)),
+    ...ticks(maxLoad, 0.25).map((load) => horizontal(load, y(load), load === 1)),
     ...ticks(minutes, Math.max(1, Math.ceil(minutes / 12))).map(
       (minute) => `<text x="${x(minute)}" y="${height - 18}" text-anchor="middle">${minute}</text>`,
     ),
@@ -46,8 +46,8 @@ function horizontal(load: number, y: number, full: boolean): string {
   return `<line x1="${margin.left}" y1="${y}" x2="${width - margin.right}" y2="${y}" ${style}/><text x="${margin.left - 6}" y="${y}" dy="4" text-anchor="end">${load}</text>`;
 }
 
-function ticks(most: number, step: number): readonly number[] {
-  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+function ticks(max: number, step: number): readonly number[] {
+  return Array.from({ length: Math.floor(max / step) + 1 }, (_, i) => i * step);
 }
 
 function fixed(value: number): number {

@@ -118,13 +118,15 @@ export class LoadRecorder {
     };
   }
 
-  #nicShares(way: 'sent' | 'received'): readonly (readonly number[])[] {
+  #nicShares(direction: 'sent' | 'received'): readonly (readonly number[])[] {
     const samples = this.#samples;
     return this.#simulation.cluster.network.nicBytesPerSecond.map((bytesPerSecond, i) =>
       samples.map(({ atUs, traffic }, at) => {
         const next = samples[at + 1] ?? samples[at];
-        const most = (bytesPerSecond * (next.atUs - atUs)) / 1e6;
-        return most === 0 ? 0 : Number(((next.traffic[way][i] - traffic[way][i]) / most).toFixed(3));
+        const capacityBytes = (bytesPerSecond * (next.atUs - atUs)) / 1e6;
+        return capacityBytes === 0
+          ? 0
+          : Number(((next.traffic[direction][i] - traffic[direction][i]) / capacityBytes).toFixed(3));
       }),
     );
   }

@@ -77,10 +77,10 @@ export function cheapestOf<U extends Unit, K extends TrialResult>(trials: readon
 export function frontierOf<U extends Unit, K extends TrialResult>(
   trials: readonly Trial<U, K>[],
 ): readonly Trial<U, K>[] {
-  let most = -1;
+  let bestShare = -1;
   return byPrice(trials).filter(({ share }) => {
-    const better = share > most;
-    most = Math.max(most, share);
+    const better = share > bestShare;
+    bestShare = Math.max(bestShare, share);
     return better;
   });
 }

@@ -183,33 +183,33 @@ export class FailureRecovery<Request extends { readonly id: RequestId }> {
   }
 
   /** The current attempt is lost. */
-  #retry(tracked: TrackedRequest<Request>, why: string): void {
+  #retry(tracked: TrackedRequest<Request>, reason: string): void {
     this.#router.cancelAttempt(tracked, false);
-    const reason = tracked.progress?.ended;
-    if (reason !== undefined) {
-      this.#router.endRequest(tracked, { kind: 'finished', reason });
+    const finishReason = tracked.progress?.ended;
+    if (finishReason !== undefined) {
+      this.#router.endRequest(tracked, { kind: 'finished', reason: finishReason });
     } else if (tracked.attempts >= (this.#context.config.retries?.attemptsMax ?? 1)) {
-      this.#fail(tracked, tracked.attempts === 1 ? why : `${why}: tried ${tracked.attempts} times`);
+      this.#fail(tracked, tracked.attempts === 1 ? reason : `${reason}: tried ${tracked.attempts} times`);
     } else {
       tracked.attempts++;
-      this.#routeNextAttempt(tracked, why);
+      this.#routeNextAttempt(tracked, reason);
     }
   }
 
-  #routeNextAttempt(tracked: TrackedRequest<Request>, why: string): void {
+  #routeNextAttempt(tracked: TrackedRequest<Request>, reason: string): void {
     const request = tracked.progress?.resume(attemptId(tracked.id, tracked.attempts));
     if (request === undefined) return;
     const decision = this.#router.plan(request);
     const noCapacity = this.#router.planner.capacityRefusal(decision);
     if (noCapacity === 'no-instance') {
       // With failure detection the request waits for an instance to join.
-      if (this.#detection === undefined) this.#fail(tracked, why);
+      if (this.#detection === undefined) this.#fail(tracked, reason);
     } else if (noCapacity !== undefined) this.#router.endRequest(tracked, noCapacity);
     else this.#router.dispatchOrHold(tracked, request, decision);
   }
 
-  #fail(tracked: TrackedRequest<Request>, why: string): void {
-    const message = `Cannot generate: ${why}`;
+  #fail(tracked: TrackedRequest<Request>, reason: string): void {
+    const message = `Cannot generate: ${reason}`;
     this.#router.endRequest(tracked, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined });
   }
 }
