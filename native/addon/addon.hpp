@@ -1,4 +1,4 @@
-// What the addon's files share: registries, argument readers, and the binding functions. Include <napi.h> first.
+// Shared by the addon's files: registries, argument readers, and the binding functions. Include <napi.h> first.
 #pragma once
 #include "addon/arguments.hpp"
 #include "kv/page_loader.hpp"
@@ -23,8 +23,7 @@ struct BoundLinear {
 struct BoundCompletionQueue;
 
 /**
- * One set of objects for all threads that load the addon. Never destroyed, since threads may outlive the exit of the
- * main one.
+ * One set of objects for all threads that load the addon. Never destroyed, because threads may outlive the main one.
  */
 struct Registries {
   Registry<Backend> backends{"backend"};
@@ -32,13 +31,13 @@ struct Registries {
   Registry<const FloatVector> vectors{"vector"};
   Registry<KvPool> pools{"KV pool"};
   Registry<Program> programs{"program"};
-  Registry<BoundCompletionQueue> completion_queues{"buffers"};
+  Registry<BoundCompletionQueue> completion_queues{"completion queue"};
   Registry<LayerArrivals> arrivals{"arrivals"};
   Registry<ReceiveBuffer> receive_buffers{"receive buffer"};
   Registry<LocalPageSender> local_senders{"local page sender"};
   Registry<PageLoader> page_loaders{"page loader"};
   Registry<BlockStore> block_stores{"block store"};
-  Registry<RemoteAttentionEndpoint> remote_endpoints{"remote attention"};
+  Registry<RemoteAttentionEndpoint> remote_endpoints{"remote attention endpoint"};
   Registry<RemoteAttentionListener> remote_listeners{"remote attention listener"};
   Registry<AttentionWorker> attention_workers{"attention worker"};
   Registry<WorkerLink> worker_links{"worker link"};
@@ -73,7 +72,7 @@ inline Napi::Value number(Napi::Env env, double value) { return Napi::Number::Ne
 /** Reads `step` and `descriptors (n, 3): layer, page, slot`. */
 std::vector<PageDescriptor> descriptors_argument(Arguments& in);
 /** Reads host and port. `port_least` 0 admits port 0, which chooses a free port. */
-HostPort address_argument(Arguments& in, int least);
+HostPort address_argument(Arguments& in, int port_least);
 HashKey key_argument(Arguments& in);
 Transport transport_argument(Arguments& in);
 Napi::Object counts_object(Napi::Env env, const SendCounts& counts);

@@ -118,7 +118,7 @@ Span<T> array_of(napi_env env, napi_value value, const char* what) {
     const napi_status status = napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr);
     if (status == napi_ok && type == ArrayType<T>::type) return {static_cast<const T*>(data), length};
   }
-  throw std::runtime_error(std::string("Cannot use ") + what + ": it is no " + ArrayType<T>::name);
+  throw std::runtime_error(std::string("Cannot use ") + what + ": it is not of type " + ArrayType<T>::name);
 }
 
 template <class T>
@@ -135,20 +135,20 @@ class Arguments {
     const Napi::Value value = next(what);
     const double number = value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : -1.5;
     if (!(number >= least && number <= most) || number != static_cast<int>(number)) {
-      throw std::runtime_error(std::string("Cannot use ") + what + ": it is no integer from " + std::to_string(least) + " to " + std::to_string(most));
+      throw std::runtime_error(std::string("Cannot use ") + what + ": it is not an integer from " + std::to_string(least) + " to " + std::to_string(most));
     }
     return static_cast<int>(number);
   }
 
   std::string text(const char* what) {
     const Napi::Value value = next(what);
-    if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no string");
+    if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is not a string");
     return value.As<Napi::String>().Utf8Value();
   }
 
   Napi::Function function(const char* what) {
     const Napi::Value value = next(what);
-    if (!value.IsFunction()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no function");
+    if (!value.IsFunction()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is not a function");
     return value.As<Napi::Function>();
   }
 

@@ -15,10 +15,10 @@ constexpr int kHeadsMax = 1 << 10;
 
 /** A backend locked against steps. */
 struct ExclusiveBackend {
-  explicit ExclusiveBackend(Arguments& in) : backend(registries().backends.get(in.handle("backend"))), lock(backend->busy), turn(*backend) {}
+  explicit ExclusiveBackend(Arguments& in) : backend(registries().backends.get(in.handle("backend"))), lock(backend->busy), step_lock(*backend) {}
   std::shared_ptr<Backend> backend;
   std::lock_guard<std::mutex> lock;
-  StepLock turn;
+  StepLock step_lock;
 };
 
 size_t read_mebibytes(Arguments& in, const char* what) { return static_cast<size_t>(in.integer(what, 1, kMebibytesMax)) << 20; }
@@ -46,9 +46,9 @@ Napi::Value bind_read_roof(Arguments& in, Napi::Env env) {
 }
 
 /** (backend, kvType) => operations per second of attention's instruction */
-Napi::Value bind_arithmetic_peak(Arguments& in, Napi::Env env) {
+Napi::Value bind_attention_peak(Arguments& in, Napi::Env env) {
   const ExclusiveBackend busy(in);
-  return Napi::Number::New(env, arithmetic_peak(busy.backend->pool, busy.backend->isa, static_cast<KvType>(in.integer("kvType", 0, 1))));
+  return Napi::Number::New(env, attention_peak(busy.backend->pool, busy.backend->isa, static_cast<KvType>(in.integer("kvType", 0, 1))));
 }
 
 /** (backend, inputs) => operations per second of the instruction of linear layers */
@@ -94,7 +94,7 @@ Napi::Value bind_bench_prefill(Arguments& in, Napi::Env env) {
 
 void bind_benches(Napi::Env env, Napi::Object exports) {
   bind<bind_read_roof>(env, exports, "readRoof");
-  bind<bind_arithmetic_peak>(env, exports, "attentionPeak");
+  bind<bind_attention_peak>(env, exports, "attentionPeak");
   bind<bind_product_peak>(env, exports, "productPeak");
   bind<bind_bench_decode>(env, exports, "benchDecode");
   bind<bind_bench_prefill>(env, exports, "benchPrefill");

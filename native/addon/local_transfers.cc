@@ -27,7 +27,7 @@ Napi::Value bind_free_completion_queue(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (layers, blocks) => arrivals of pages (blocks, layers), behind which a step can compute */
+/** (layers, blocks) => arrival counters of (blocks, layers) pages, for steps that wait for their layers */
 Napi::Value bind_create_arrivals(Arguments& in, Napi::Env env) {
   const int layers = in.integer("layers", 1, 1 << 16);
   const int blocks = in.integer("blocks", 0, INT32_MAX / layers);
@@ -58,7 +58,7 @@ Napi::Value bind_open_receive_buffer(Arguments& in, Napi::Env env) {
   return number(env, handle);
 }
 
-/** (buffer): no thread writes to its pages after it returns */
+/** (buffer): no thread writes to its pages after the return */
 Napi::Value bind_close_receive_buffer(Arguments& in, Napi::Env env) {
   const int handle = in.handle("receive buffer");
   registries().receive_buffers.get(handle)->close();
@@ -100,7 +100,7 @@ Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
   return Napi::Boolean::New(env, true);
 }
 
-/** (sender, buffer): none of its pages is read after it returns */
+/** (sender, buffer): the sender reads none of the buffer's pages after the return */
 Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
   const auto sender = registries().local_senders.get(in.handle("local page sender"));
   sender->stop(in.handle("receive buffer"));

@@ -37,7 +37,7 @@ struct PageArguments {
   }
 };
 
-/** (backend, name) => pool: that of another process of the same user */
+/** (backend, name) => pool of another process of the same user */
 Napi::Value bind_open_pool(Arguments& in, Napi::Env env) {
   const auto backend = registries().backends.get(in.handle("backend"));
   return number(env, registries().pools.add(KvPool::open(backend->isa, in.text("name"))));
@@ -67,7 +67,7 @@ Napi::Value bind_write_page(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, pages, values): float32 rows one after another, as programs leave them there */
+/** (pool, pages, values): consecutive float32 rows, in the layout that programs write */
 Napi::Value bind_write_rows(Arguments& in, Napi::Env env) {
   RowPagesView rows;
   rows.pool = registries().pools.get(in.handle("KV pool"));

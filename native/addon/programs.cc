@@ -110,7 +110,7 @@ std::vector<std::shared_ptr<WorkerLink>> read_attention_workers(Arguments& in) {
   return links;
 }
 
-/** Index in the abort array, if it is that long, of the flag that the step waits for rows. */
+/** Index in the abort array of the flag "the step waits for rows"; shorter arrays have no such flag. */
 constexpr size_t kWaitingWord = 2;
 
 template <class T>
@@ -132,8 +132,9 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 
 /**
  * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered,
- * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if no sequence can go
- * unanswered. The fields of sampling, result and each group are in the order of src/kernel/native/step.ts.
+ * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if every
+ * sequence has all its keys and rows. The fields of sampling, result and each group are in the order of
+ * src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const auto program = registries().programs.get(in.handle("program"));

@@ -65,7 +65,7 @@ Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (server, loan, blocks): no query reads their pages after it returns */
+/** (server, loan, blocks): no query reads their pages after the return */
 Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
@@ -95,7 +95,7 @@ Napi::Object counts_object(Napi::Env env, const RemoteAttentionServerCounts& cou
 /** (server) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
 Napi::Value bind_remote_attention_server_counts(Arguments& in, Napi::Env env) { return counts_object(env, server_argument(in)->counts()); }
 
-/** (server, loan) => the same of one loan; times are 0 */
+/** (server, loan) => the same counts for one loan; times are 0 */
 Napi::Value bind_remote_attention_loan_counts(Arguments& in, Napi::Env env) {
   const auto server = server_argument(in);
   return counts_object(env, server->counts_of(in.integer("loan", 0, INT32_MAX)));
@@ -103,12 +103,12 @@ Napi::Value bind_remote_attention_loan_counts(Arguments& in, Napi::Env env) {
 
 /** (backend) => { queries, bytesOut, bytesIn, waitSeconds } */
 Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
-  const RemoteCounters& tally = registries().backends.get(in.handle("backend"))->remote;
+  const RemoteCounters& counters = registries().backends.get(in.handle("backend"))->remote;
   Napi::Object result = Napi::Object::New(env);
-  result.Set("queries", static_cast<double>(tally.queries.load()));
-  result.Set("bytesOut", static_cast<double>(tally.bytes_out.load()));
-  result.Set("bytesIn", static_cast<double>(tally.bytes_in.load()));
-  result.Set("waitSeconds", static_cast<double>(tally.wait_nanoseconds.load()) / 1e9);
+  result.Set("queries", static_cast<double>(counters.queries.load()));
+  result.Set("bytesOut", static_cast<double>(counters.bytes_out.load()));
+  result.Set("bytesIn", static_cast<double>(counters.bytes_in.load()));
+  result.Set("waitSeconds", static_cast<double>(counters.wait_nanoseconds.load()) / 1e9);
   return result;
 }
 

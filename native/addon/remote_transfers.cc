@@ -78,7 +78,7 @@ Napi::Value bind_create_remote_sender(Arguments& in, Napi::Env env) {
   return number(env, registries().remote_senders.add(std::make_shared<RemotePageSender>(pool, transport, key, frame_bytes, give_up_ms)));
 }
 
-/** (target, step, descriptors (n, 3): layer, page, slot, last, pages of them that may be written meanwhile) */
+/** (target, step, descriptors (n, 3): layer, page, slot, last, pages that may be written while they are sent) */
 Napi::Value bind_send_pages_remote(Arguments& in, Napi::Env env) {
   const RemoteTarget to(in);
   std::vector<PageDescriptor> descriptors = descriptors_argument(in);
@@ -90,7 +90,7 @@ Napi::Value bind_send_pages_remote(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (target): none of its pages is read after it returns */
+/** (target): the sender reads none of the buffer's pages after the return */
 Napi::Value bind_stop_sending_remote(Arguments& in, Napi::Env env) {
   const RemoteTarget to(in);
   to.sender->stop(to.address, to.buffer);
@@ -103,7 +103,7 @@ Napi::Value bind_pending_pages_remote(Arguments& in, Napi::Env env) {
   return number(env, static_cast<double>(to.sender->pending(to.address, to.buffer)));
 }
 
-/** (sender, host, port) => transport of the latest connection; automatic: none yet */
+/** (sender, host, port) => transport of the latest connection; `automatic` before the first */
 Napi::Value bind_transport_to(Arguments& in, Napi::Env env) {
   const auto sender = registries().remote_senders.get(in.handle("remote page sender"));
   return number(env, static_cast<int>(sender->transport_to(address_argument(in, 1))));
@@ -153,8 +153,8 @@ Napi::Value bind_allowed_cores(Arguments&, Napi::Env env) {
 }
 
 /** (cores): pins this thread, and the threads it starts, to them */
-Napi::Value bind_stay_on(Arguments& in, Napi::Env env) {
-  stay_on(cores_argument(in));
+Napi::Value bind_set_thread_affinity(Arguments& in, Napi::Env env) {
+  set_thread_affinity(cores_argument(in));
   return env.Undefined();
 }
 
@@ -193,7 +193,7 @@ void bind_remote_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_free_remote_sender>(env, exports, "freeRemoteSender");
   bind<bind_bench_sockets>(env, exports, "benchSockets");
   bind<bind_allowed_cores>(env, exports, "allowedCores");
-  bind<bind_stay_on>(env, exports, "stayOn");
+  bind<bind_set_thread_affinity>(env, exports, "setThreadAffinity");
 }
 
 }  // namespace kvasir

@@ -91,7 +91,7 @@ Napi::Value bind_begin_store_layers(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (store, job): none of its pages is touched after it returns */
+/** (store, job): none of its pages is read or written after the return */
 Napi::Value bind_stop_store_job(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   store->stop(in.integer("job", 1, INT32_MAX));

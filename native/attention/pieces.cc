@@ -18,7 +18,7 @@ AttentionPieces::AttentionPieces(const AttentionArgs& args, const void* query, c
     const AttentionRoot& root = roots[r];
     std::vector<int> locals;
     for (size_t i = 0; i < root.pieces.size(); i++)
-      if (!root.pieces[i].elsewhere) locals.push_back(static_cast<int>(i));
+      if (!root.pieces[i].is_remote) locals.push_back(static_cast<int>(i));
     first_task_.push_back(tasks_);
     first_merge_.push_back(merges_);
     first_partial_.push_back(partials_);
@@ -79,11 +79,11 @@ void AttentionPieces::run_merge(int merge, uint8_t* workspace) const {
   };
   int local = 0;
   for (const AttentionPiece& piece : root.pieces) {
-    const int place = piece.elsewhere ? 0 : local++;
+    const int place = piece.is_remote ? 0 : local++;
     if (piece.first * kRangeTokens >= tile.end_key()) break;
-    // A given partial is copied, since merging works in place.
-    PartialRows rows = piece.elsewhere ? stream_.shape.partial(space.stack + stream_.shape.partial_floats * depth) : partial(root_index, tile_index, kv_head, place);
-    if (piece.elsewhere) stream_.read_rows(tile, kv_head, *piece.given, static_cast<size_t>(root.sequence->row + root.token), rows);
+    // A remote partial is copied, since merging works in place.
+    PartialRows rows = piece.is_remote ? stream_.shape.partial(space.stack + stream_.shape.partial_floats * depth) : partial(root_index, tile_index, kv_head, place);
+    if (piece.is_remote) stream_.read_rows(tile, kv_head, *piece.remote_partial, static_cast<size_t>(root.sequence->row + root.token), rows);
     stack[depth++] = {piece.first, piece.ranges, rows};
     while (depth > 1 && stack[depth - 2].ranges == stack[depth - 1].ranges && stack[depth - 2].first % (2 * stack[depth - 1].ranges) == 0) merge_top();
   }

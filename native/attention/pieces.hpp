@@ -1,5 +1,5 @@
-// Attention over keys in several places: some in this pool, some computed elsewhere. A debtor and its creditors both
-// run it, so that the tree of partials, and every bit, equals that of one pool.
+// Attention over keys of several instances: this pool has some, and creditors return partials of the others. Debtor and
+// creditors both run it, so that the tree of partials, and every bit, equals that of one pool.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -15,8 +15,8 @@ namespace kvasir {
 struct AttentionPiece {
   int first;
   int ranges;
-  const Partial* given;  // the partial of the root's rows, computed elsewhere; null: computed here
-  bool elsewhere;        // `given` must be set before the merge
+  const Partial* remote_partial;  // the partial of the root's rows from a creditor; null: computed here
+  bool is_remote;                 // `remote_partial` must be set before the merge
 };
 
 /** Appends the aligned subtrees that cover ranges [from, to), none longer than `most`, a power of two. */
@@ -45,7 +45,7 @@ struct AttentionRoot {
   size_t first_row;  // the batch row at which `output` begins
 
   /** True for a single piece of this pool: its task writes the output, and nothing is merged. */
-  bool is_whole() const { return pieces.size() == 1 && !pieces[0].elsewhere; }
+  bool is_whole() const { return pieces.size() == 1 && !pieces[0].is_remote; }
 };
 
 /** Aligned memory that grows and never shrinks. */

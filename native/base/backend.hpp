@@ -1,4 +1,4 @@
-// The compute state of one backend: its instruction set, its threads, their present user, and its counters.
+// The compute state of one backend: its instruction set, its threads, the locks on them, and its counters.
 #pragma once
 #include <atomic>
 #include <mutex>

@@ -1,4 +1,4 @@
-// An event count: threads sleep until it is notified again after they last looked.
+// An event count: threads sleep until a notification that follows their last check.
 #pragma once
 #include <chrono>
 

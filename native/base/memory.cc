@@ -70,7 +70,7 @@ std::string mebibytes(uint64_t bytes) { return std::to_string(bytes >> 20) + " M
 void require_available(size_t bytes, const std::string& what) {
   const uint64_t available = available_bytes();
   if (bytes <= available) return;
-  throw std::runtime_error("Cannot map memory for " + what + ": not enough available: " + mebibytes(bytes) + " asked, " +
+  throw std::runtime_error("Cannot map memory for " + what + ": not enough available: " + mebibytes(bytes) + " requested, " +
                            mebibytes(available) + " available");
 }
 
@@ -80,7 +80,7 @@ Mapping::Mapping(size_t bytes, const std::string& what) {
   raw_bytes_ = bytes_ + kHugePageBytes;
   void* mapped = mmap(nullptr, raw_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
-    throw std::runtime_error("Cannot map memory for " + what + ": " + std::strerror(errno) + ": " + mebibytes(bytes) + " asked");
+    throw std::runtime_error("Cannot map memory for " + what + ": " + std::strerror(errno) + ": " + mebibytes(bytes) + " requested");
   }
   raw_ = static_cast<uint8_t*>(mapped);
   const uintptr_t address = reinterpret_cast<uintptr_t>(raw_);

@@ -1,4 +1,4 @@
-// Measuring attention: pools of shuffled pages, timing, the read roof.
+// Measurements of attention: pools of shuffled pages, timing, the read roof.
 #include "bench/attention.hpp"
 
 #include <algorithm>
@@ -170,7 +170,7 @@ double read_roof(ThreadPool& pool, size_t bytes, int repetitions) {
   return best;
 }
 
-double arithmetic_peak(ThreadPool& pool, Isa isa, KvType type) {
+double attention_peak(ThreadPool& pool, Isa isa, KvType type) {
   PeakLoop loop = find_peak_loop(isa, type);
   constexpr int kIterations = 4000000;
   auto task = [&](int, int) { loop.run(kIterations); };

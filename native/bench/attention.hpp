@@ -38,7 +38,7 @@ double read_roof(ThreadPool& pool, size_t bytes, int repetitions);
  * Floating-point operations per second of independent multiply-adds in registers, with the instruction of attention in
  * this form.
  */
-double arithmetic_peak(ThreadPool& pool, Isa isa, KvType type);
+double attention_peak(ThreadPool& pool, Isa isa, KvType type);
 
 /** One row of each of as many sequences of `context` tokens as fill `pool_bytes`; pages are shuffled over the pool. */
 DecodeFigure bench_decode(ThreadPool& pool, const AttentionShape& shape, int context, size_t pool_bytes, int repetitions);

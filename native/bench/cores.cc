@@ -19,7 +19,7 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-void stay_on(const std::vector<int>& cores) {
+void set_thread_affinity(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int core : cores)
@@ -30,7 +30,7 @@ void stay_on(const std::vector<int>& cores) {
 #else
 
 std::vector<int> allowed_cores() { return {}; }
-void stay_on(const std::vector<int>&) {}
+void set_thread_affinity(const std::vector<int>&) {}
 
 #endif
 

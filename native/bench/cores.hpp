@@ -1,4 +1,4 @@
-// The cores of a measurement's threads, chosen by the measurement instead of the scheduler.
+// Thread affinity: a measurement chooses the cores of its threads instead of the scheduler.
 #pragma once
 #include <vector>
 
@@ -10,6 +10,6 @@ std::vector<int> allowed_cores();
  * Pins the calling thread, and the threads it starts, to these cores. Does nothing if the system has no affinity or the
  * list is empty.
  */
-void stay_on(const std::vector<int>& cores);
+void set_thread_affinity(const std::vector<int>& cores);
 
 }  // namespace kvasir

@@ -1,4 +1,4 @@
-// A plain transfer with blocking calls, the cheapest way.
+// A plain transfer with blocking socket calls.
 #include "bench/sockets.hpp"
 
 #include <fcntl.h>
@@ -46,7 +46,7 @@ double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chun
     setsockopt(socket->descriptor(), IPPROTO_TCP, TCP_NODELAY, &off, sizeof off);
   }
   std::thread reader([&] {
-    stay_on(reader_cores);
+    set_thread_affinity(reader_cores);
     const uint8_t here = 1;
     while (read_all(pair.receiver, to, bytes, chunk_bytes) && write_all(pair.receiver, &here, 1, 1)) {
     }

@@ -31,7 +31,7 @@ Description read_description(const std::string& name) {
   const bool sane = found.type >= 0 && found.type <= 1 && found.kv_heads > 0 && found.kv_heads <= kSizeMax && found.head_dim > 0 &&
                     found.head_dim <= kSizeMax && found.pages > 0;
   if (known && sane) return found;
-  throw std::runtime_error("Cannot open KV pool " + name + ": it is no pool of version " + std::to_string(kVersion));
+  throw std::runtime_error("Cannot open KV pool " + name + ": it is not a pool of version " + std::to_string(kVersion));
 }
 
 }  // namespace

@@ -62,8 +62,8 @@ class Connection {
    */
   virtual void await_bytes(size_t count) const = 0;
 
-  /** True if `reserve` would return at once; false if that is not known. */
-  virtual bool has_room() const { return false; }
+  /** True if `reserve` would return at once; false if unknown. */
+  virtual bool can_reserve() const { return false; }
   /**
    * Memory for the next bytes to send, at most `kReserveBytes`, valid until `commit`; null if no space becomes free in
    * time.

@@ -17,7 +17,7 @@ namespace kvasir {
 struct SharedRings {
   struct Heads {
     RingState states[2];
-    std::atomic<uint32_t> over{0};
+    std::atomic<uint32_t> ended{0};
   };
   static constexpr size_t kHeadBytes = size_t{1} << 16;  // a multiple of every page size
   static constexpr size_t kBytes = kHeadBytes + 2 * kRingBytes;
@@ -78,7 +78,7 @@ std::unique_ptr<SharedMemoryConnection> SharedMemoryConnection::offer(Socket soc
   if (descriptor < 0) return nullptr;
   const bool passed = pass_descriptor(socket, descriptor);
   uint8_t taken;
-  if (passed && socket.receive(&taken, 1, deadline, ended)) return over(std::move(socket), descriptor, true);
+  if (passed && socket.receive(&taken, 1, deadline, ended)) return create(std::move(socket), descriptor, true);
   close(descriptor);
   return nullptr;
 }
@@ -90,12 +90,12 @@ std::unique_ptr<SharedMemoryConnection> SharedMemoryConnection::accept(Socket so
     close(descriptor);
     return nullptr;
   }
-  auto connection = over(std::move(socket), descriptor, false);
+  auto connection = create(std::move(socket), descriptor, false);
   const uint8_t taken = 1;
   return connection != nullptr && connection->socket_.send(&taken, 1, deadline, ended) ? std::move(connection) : nullptr;
 }
 
-std::unique_ptr<SharedMemoryConnection> SharedMemoryConnection::over(Socket socket, int descriptor, bool offered) {
+std::unique_ptr<SharedMemoryConnection> SharedMemoryConnection::create(Socket socket, int descriptor, bool offered) {
   auto rings = std::make_unique<SharedRings>(descriptor);
   close(descriptor);
   if (!rings->are_mapped()) return nullptr;
@@ -112,35 +112,35 @@ SharedMemoryConnection::SharedMemoryConnection(Socket socket, std::unique_ptr<Sh
 SharedMemoryConnection::~SharedMemoryConnection() { shut_down(); }
 
 void SharedMemoryConnection::shut_down() const {
-  rings_->heads->over.store(1, std::memory_order_seq_cst);
+  rings_->heads->ended.store(1, std::memory_order_seq_cst);
   socket_.shut_down();
   in_.wake_all();
   out_.wake_all();
 }
 
-bool SharedMemoryConnection::is_over() const { return rings_->heads->over.load(std::memory_order_seq_cst) != 0; }
+bool SharedMemoryConnection::has_ended() const { return rings_->heads->ended.load(std::memory_order_seq_cst) != 0; }
 
 /** Bytes written before the end are still received. */
 int64_t SharedMemoryConnection::receive_parts(const iovec* parts, int count) const {
-  const bool last = is_over();
-  size_t there = in_.available();
-  if (there == RingEnd::kInvalid) return kBroken;
-  if (there == 0) return last ? 0 : kWouldBlock;
+  const bool last = has_ended();
+  size_t available = in_.available();
+  if (available == RingEnd::kInvalid) return kBroken;
+  if (available == 0) return last ? 0 : kWouldBlock;
   size_t moved = 0;
   const uint8_t* from = in_.next();
-  for (int i = 0; i < count && there > 0; i++) {
-    const size_t bytes = std::min(parts[i].iov_len, there);
+  for (int i = 0; i < count && available > 0; i++) {
+    const size_t bytes = std::min(parts[i].iov_len, available);
     std::memcpy(parts[i].iov_base, from + moved, bytes);
     moved += bytes;
-    there -= bytes;
+    available -= bytes;
   }
   in_.advance(moved);
   return static_cast<int64_t>(moved);
 }
 
 const uint8_t* SharedMemoryConnection::peek(size_t& bytes) const {
-  const size_t there = in_.available();
-  bytes = there == RingEnd::kInvalid ? 0 : there;
+  const size_t available = in_.available();
+  bytes = available == RingEnd::kInvalid ? 0 : available;
   return in_.next();
 }
 
@@ -148,7 +148,7 @@ void SharedMemoryConnection::consume(size_t bytes) const { in_.advance(bytes); }
 
 int64_t SharedMemoryConnection::send_parts(const iovec* parts, int count, bool) const {
   const size_t space = out_.available();
-  if (space == RingEnd::kInvalid || is_over()) return kBroken;
+  if (space == RingEnd::kInvalid || has_ended()) return kBroken;
   if (space == 0) return kWouldBlock;
   size_t moved = 0;
   for (int i = 0; i < count && moved < space; i++) {
@@ -160,19 +160,19 @@ int64_t SharedMemoryConnection::send_parts(const iovec* parts, int count, bool) 
   return static_cast<int64_t>(moved);
 }
 
-bool SharedMemoryConnection::is_there(const RingEnd& end, size_t bytes) const { return end.available() >= bytes || is_over(); }
+bool SharedMemoryConnection::has_available(const RingEnd& end, size_t bytes) const { return end.available() >= bytes || has_ended(); }
 
-bool SharedMemoryConnection::is_readable() const { return is_there(in_, 1); }
+bool SharedMemoryConnection::is_readable() const { return has_available(in_, 1); }
 bool SharedMemoryConnection::spin_until_readable() const {
   return spin([this] { return is_readable(); });
 }
 
 bool SharedMemoryConnection::await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  if (spin([&] { return is_there(end, bytes); })) return true;
+  if (spin([&] { return has_available(end, bytes); })) return true;
   while (!ended.load(std::memory_order_acquire)) {
     if (is_hung_up(socket_)) shut_down();
     else end.sleep(bytes, kWait);
-    if (is_there(end, bytes)) return true;
+    if (has_available(end, bytes)) return true;
     if (steady_clock::now() >= deadline) return false;
   }
   return false;
@@ -187,19 +187,19 @@ void SharedMemoryConnection::await_bytes(size_t count) const {
   await_available(in_, std::min(count, kRingWaitBytes), in_milliseconds(kWait.count()), never);
 }
 
-bool SharedMemoryConnection::has_room() const {
+bool SharedMemoryConnection::can_reserve() const {
   const size_t space = out_.available();
-  return space != RingEnd::kInvalid && space >= kReserveBytes && !is_over();
+  return space != RingEnd::kInvalid && space >= kReserveBytes && !has_ended();
 }
 
 uint8_t* SharedMemoryConnection::reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
   static_assert(kReserveBytes <= kRingWaitBytes, "a reservation fits into a ring");
-  if (!await_available(out_, bytes, deadline, ended) || is_over() || out_.available() < bytes) return nullptr;
+  if (!await_available(out_, bytes, deadline, ended) || has_ended() || out_.available() < bytes) return nullptr;
   return out_.available() == RingEnd::kInvalid ? nullptr : out_.next();
 }
 
 bool SharedMemoryConnection::commit(size_t bytes, Deadline, const std::atomic<bool>&) {
-  if (is_over()) return false;
+  if (has_ended()) return false;
   out_.advance(bytes);
   return true;
 }

@@ -31,7 +31,7 @@ class SharedMemoryConnection final : public Connection {
   bool is_readable() const override;
   bool spin_until_readable() const override;
   void await_bytes(size_t count) const override;
-  bool has_room() const override;
+  bool can_reserve() const override;
   uint8_t* reserve(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
   bool commit(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
 
@@ -40,9 +40,9 @@ class SharedMemoryConnection final : public Connection {
 
  private:
   SharedMemoryConnection(Socket socket, std::unique_ptr<SharedRings> rings, bool offered);
-  static std::unique_ptr<SharedMemoryConnection> over(Socket socket, int descriptor, bool offered);
-  bool is_over() const;
-  bool is_there(const RingEnd& end, size_t bytes) const;
+  static std::unique_ptr<SharedMemoryConnection> create(Socket socket, int descriptor, bool offered);
+  bool has_ended() const;
+  bool has_available(const RingEnd& end, size_t bytes) const;
   bool await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
 
   Socket socket_;

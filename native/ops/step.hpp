@@ -1,4 +1,4 @@
-// One step as the kernels see it: views of the caller's arrays, and the check that every index in them is valid.
+// One step as views of the caller's arrays, and the check that every index in them is valid.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -44,7 +44,7 @@ struct RowPagesView {
   Span<int32_t> pages;
 };
 
-/** Mirrors ComingRows. */
+/** Mirrors PendingRows. */
 struct ArrivingRowsView {
   RowPagesView rows;
   std::shared_ptr<LayerArrivals> arrivals;  // null: unknown handle

@@ -100,7 +100,8 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
 /**
- * Why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with the blocks.
+ * The reason why remote keys are invalid; empty if they are valid. Their entries in the block table are checked with
+ * the blocks.
  */
 std::string remote_keys_error(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
   if (keys.sequence < 0 || keys.sequence >= step.sequences()) return "names sequence " + std::to_string(keys.sequence);
@@ -192,7 +193,7 @@ void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
   check_ragged(s.bias_start, rows, s.bias_tokens.size, "biasStart");
   check_within(s.seen_tokens, vocabulary, "seenTokens", "tokens of the vocabulary");
   check_within(s.bias_tokens, vocabulary, "biasTokens", "tokens of the vocabulary");
-  check_within(s.top_logprobs, kTopLogprobsMax + 1, "topLogprobs", "counts that can be asked for");
+  check_within(s.top_logprobs, kTopLogprobsMax + 1, "topLogprobs", "allowed counts");
   for (size_t i = 0; i < rows; i++)
     if (s.has_target[i] && (s.target[i] < 0 || s.target[i] >= vocabulary)) refuse(at("target", i, s.target[i]) + ": not in the vocabulary");
 }

@@ -1,5 +1,5 @@
-// A step waiting for transfers one after the other: attention needs all of a layer's pages, and each transfer has its
-// own deadline.
+// A step waits for its transfers one after the other: attention needs all pages of a layer, and each transfer has a
+// deadline of its own.
 #include "program/layer_waits.hpp"
 
 #include <algorithm>
@@ -22,14 +22,14 @@ void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
   if (!step.arriving.empty() || step.rows_in.rows.pool) begun_ = Clock::now();
 }
 
-template <class Over>
-void LayerWaits::wait(EventCount& event, Backend& backend, const int32_t* abort, const Over& over) {
-  if (over()) return;
+template <class Ended>
+void LayerWaits::wait(EventCount& event, Backend& backend, const int32_t* abort, const Ended& ended) {
+  if (ended()) return;
   backend.threads_lock.unlock();
   const auto begin = Clock::now();
   while (!aborted_) {
     const uint32_t seen = event.epoch();
-    if (over()) break;
+    if (ended()) break;
     aborted_ = __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
     if (!aborted_ && !spin([&] { return event.epoch() != seen; })) event.wait_for(seen, kPollInterval);
   }
@@ -38,7 +38,7 @@ void LayerWaits::wait(EventCount& event, Backend& backend, const int32_t* abort,
   backend.arrival_wait_nanoseconds += static_cast<uint64_t>(waited.count());
 }
 
-bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
+bool LayerWaits::has_ended(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
   const Clock::time_point now = Clock::now();
   return arrivals.is_ready(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last_arrival()) > stall_limit_ || now - begun_ > within;
 }
@@ -46,7 +46,7 @@ bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::millisecond
 /** Waits for one transfer. `arrivals` null: it does not exist any more. */
 bool LayerWaits::await_transfer(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort) {
   if (arrivals == nullptr) return false;
-  wait(arrivals->event(), backend, abort, [&] { return is_over(*arrivals, within, layer); });
+  wait(arrivals->event(), backend, abort, [&] { return has_ended(*arrivals, within, layer); });
   return arrivals->is_ready(layer);
 }
 

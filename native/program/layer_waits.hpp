@@ -41,10 +41,10 @@ class LayerWaits {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const;
+  bool has_ended(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const;
   bool await_transfer(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Backend& backend, const int32_t* abort);
-  template <class Over>
-  void wait(EventCount& event, Backend& backend, const int32_t* abort, const Over& over);
+  template <class Ended>
+  void wait(EventCount& event, Backend& backend, const int32_t* abort, const Ended& ended);
 
   std::chrono::milliseconds stall_limit_;
   const StepView* step_ = nullptr;

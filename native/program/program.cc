@@ -134,7 +134,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            &workers_,
                            unanswered_.data(),
                            abort};
-  const StepLock turn(*plan_->bindings.backend);
+  const StepLock step_lock(*plan_->bindings.backend);
   const RunningStep running(pool.progress);
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;

@@ -47,11 +47,11 @@ void RemoteAttentionClient::serve() {
 
 /**
  * Sends from the calling thread, which saves a wake-up, if that does not block: no other query is being sent, and the
- * connection has room.
+ * connection has free space.
  */
 bool RemoteAttentionClient::send_at_once(const std::shared_ptr<RemoteQuery>& query) {
   const std::unique_lock<std::mutex> sending(sending_, std::try_to_lock);
-  if (!sending.owns_lock() || connection_ == nullptr || broken_ || !connection_->has_room() || query_message_bytes(*query) > Connection::kReserveBytes) return false;
+  if (!sending.owns_lock() || connection_ == nullptr || broken_ || !connection_->can_reserve() || query_message_bytes(*query) > Connection::kReserveBytes) return false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (closed_ || !queue_.empty()) return false;

@@ -59,7 +59,7 @@ struct RemoteAttentionListener::Session final : QueryObserver {
 
   bool answer_at_once(const RemoteQuery& query) {
     const std::unique_lock<std::mutex> lock(writing, std::try_to_lock);
-    if (!lock.owns_lock() || !connected || over || !connection.has_room() || answer_message_bytes(query) > Connection::kReserveBytes) return false;
+    if (!lock.owns_lock() || !connected || over || !connection.can_reserve() || answer_message_bytes(query) > Connection::kReserveBytes) return false;
     return answer(take_answered([&](const RemoteQuery& other) { return &other == &query; }));
   }
 

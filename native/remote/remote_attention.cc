@@ -74,7 +74,7 @@ std::vector<AttentionRoot> RemoteAttention::roots_of(const Group& group, const W
   }
   for (size_t i = wave.request; i < wave.request_end; i++) {
     const Request& request = group.requests[i];
-    for (size_t node = 0; node < request.nodes.size(); node++) roots[request.root - wave.root].pieces[request.pieces[node]].given = &request.partials[node];
+    for (size_t node = 0; node < request.nodes.size(); node++) roots[request.root - wave.root].pieces[request.pieces[node]].remote_partial = &request.partials[node];
   }
   return roots;
 }
@@ -130,7 +130,7 @@ void RemoteAttention::fail(Group& group, const Wave& wave, int sequence) {
   }
 }
 
-bool RemoteAttention::all_over(Group& group, const Wave& wave) {
+bool RemoteAttention::all_ended(Group& group, const Wave& wave) {
   for (size_t i = wave.request; i < wave.request_end; i++)
     if (group.requests[i].query != nullptr && group.requests[i].query->is_open()) return false;
   return true;
@@ -149,7 +149,7 @@ void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentio
       if (known == endpoint) return at;
     return answers.emplace_back(endpoint, begin).second;
   };
-  const bool waits = !all_over(group, wave);
+  const bool waits = !all_ended(group, wave);
   if (waits) call.backend.threads_lock.unlock();
   while (!aborted_) {
     const uint32_t seen = event_->epoch();
@@ -172,7 +172,7 @@ void RemoteAttention::await(Group& group, const Wave& wave, const RemoteAttentio
       Request& request = group.requests[i];
       if (request.query != nullptr && request.query->is_open() && now - last_answer(request.endpoint.get()) > deadline_) fail(group, wave, group.roots[request.root].sequence);
     }
-    if (all_over(group, wave) && !open) break;
+    if (all_ended(group, wave) && !open) break;
     aborted_ = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0;
     if (!aborted_ && !spin([&] { return event_->epoch() != seen; })) event_->wait_for(seen, kPollInterval);
   }

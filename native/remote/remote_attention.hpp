@@ -91,7 +91,7 @@ class RemoteAttention {
   void post(Group& group, const Wave& wave, const RemoteAttentionCall& call);
   void run_wave(Group& group, const Wave& wave, const RemoteAttentionCall& call, bool first);
   void await(Group& group, const Wave& wave, const RemoteAttentionCall& call);
-  bool all_over(Group& group, const Wave& wave);
+  bool all_ended(Group& group, const Wave& wave);
   void fail(Group& group, const Wave& wave, int sequence);
   std::vector<AttentionRoot> roots_of(const Group& group, const Wave& wave, const RemoteAttentionCall& call) const;
   bool failed(const Root& root) const { return unanswered_[root.sequence] != 0; }

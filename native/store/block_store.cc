@@ -20,7 +20,7 @@ BlockStore::~BlockStore() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
-    reads_.erase(reads_.begin() + (working_on_ != 0 && !reads_.empty() && reads_.front().number == working_on_ ? 1 : 0), reads_.end());
+    reads_.erase(reads_.begin() + (current_job_ != 0 && !reads_.empty() && reads_.front().number == current_job_ ? 1 : 0), reads_.end());
   }
   changed_.notify_all();
   thread_.join();
@@ -56,16 +56,16 @@ void BlockStore::enqueue(Job job) {
 
 void BlockStore::stop(int job) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto is_it = [job](const Job& other) { return other.number == job; };
+  const auto is_job = [job](const Job& other) { return other.number == job; };
   // The job in progress ends after its current block or page.
   for (std::deque<Job>* queue : {&reads_, &writes_})
     for (Job& each : *queue)
-      if (is_it(each)) each.stopped = true;
-  changed_.wait(lock, [&] { return working_on_ != job; });
+      if (is_job(each)) each.stopped = true;
+  changed_.wait(lock, [&] { return current_job_ != job; });
   for (std::deque<Job>* queue : {&reads_, &writes_}) {
     for (const Job& each : *queue)
-      if (is_it(each) && each.arrivals) each.arrivals->finish();
-    queue->erase(std::remove_if(queue->begin(), queue->end(), is_it), queue->end());
+      if (is_job(each) && each.arrivals) each.arrivals->finish();
+    queue->erase(std::remove_if(queue->begin(), queue->end(), is_job), queue->end());
   }
   results_.erase(std::remove_if(results_.begin(), results_.end(), [job](const BlockStoreResult& result) { return result.job == job; }), results_.end());
 }
@@ -96,12 +96,12 @@ void BlockStore::serve() {
     const Kind kind = reads_.empty() ? writes_.front().kind : Kind::read;
     Job& job = queue_of(kind).front();
     const StoredBlock block = job.blocks[job.next];
-    working_on_ = job.number;
+    current_job_ = job.number;
     lock.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    // Other threads only drop the job in progress, and wait for its current block.
+    // Other threads can only stop the job in progress, and they wait for its current block.
     const bool by_layer = job.arrivals != nullptr;
-    const bool done = by_layer ? read_page(job) : carry_out(kind, block);
+    const bool done = by_layer ? read_page(job) : execute(kind, block);
     const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - begin;
     lock.lock();
     if (kind == Kind::read) counts_.read_nanoseconds += static_cast<uint64_t>(spent.count());
@@ -109,7 +109,7 @@ void BlockStore::serve() {
     if (kind == Kind::read && is_block) done ? counts_.read_bytes += slab_.block_bytes() : counts_.bad_blocks++;
     if (kind == Kind::write) done ? counts_.written_bytes += slab_.block_bytes() : counts_.failed_writes++;
     if (kind == Kind::write && !done) error_ = slab_.error();
-    working_on_ = 0;
+    current_job_ = 0;
     const bool ended = advance(queue_of(kind), done);
     changed_.notify_all();
     if (!ended) continue;
@@ -119,7 +119,7 @@ void BlockStore::serve() {
   }
 }
 
-bool BlockStore::carry_out(Kind kind, const StoredBlock& block) {
+bool BlockStore::execute(Kind kind, const StoredBlock& block) {
   if (kind == Kind::erase) slab_.erase(block.slot);
   if (kind == Kind::write) return slab_.write(block.slot, block.digest, block.depth, pool_->page(block.page));
   if (kind == Kind::read) return slab_.read(block.slot, block.digest, pool_->page(block.page));
@@ -131,9 +131,9 @@ bool BlockStore::read_page(Job& job) {
   if (job.layer == 0) job.readings.push_back(slab_.begin_reading(job.blocks[job.next].slot, job.blocks[job.next].digest));
   Slab::Reading& reading = job.readings[job.next];
   const size_t place = job.next * static_cast<size_t>(pages_of_block_) + static_cast<size_t>(job.layer);
-  slab_.read_on(reading, pool_->page(job.pages[place]), pool_->layout.page_bytes());
+  slab_.read_next(reading, pool_->page(job.pages[place]), pool_->layout.page_bytes());
   if (job.layer == pages_of_block_ - 1 && !slab_.end_reading(reading)) return false;
-  if (reading.sound) job.arrivals->page_arrived(static_cast<int>(place));
+  if (reading.valid) job.arrivals->page_arrived(static_cast<int>(place));
   return true;
 }
 

@@ -61,7 +61,7 @@ class BlockStore {
    * block is valid. An invalid block ends the job.
    */
   void begin_by_layer(int job, std::vector<StoredBlock> blocks, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals);
-  /** Drops a job. None of its pages is touched after it returns, and it has no result. */
+  /** Drops a job. None of its pages is read or written after the return, and it has no result. */
   void stop(int job);
   /** Moves at most `limit` results into `out`; returns the count. */
   int take(BlockStoreResult* out, int limit);
@@ -85,7 +85,7 @@ class BlockStore {
 
   void serve();
   std::deque<Job>& queue_of(Kind kind) { return kind == Kind::read ? reads_ : writes_; }
-  bool carry_out(Kind kind, const StoredBlock& block);
+  bool execute(Kind kind, const StoredBlock& block);
   bool read_page(Job& job);
   bool has_slot(const StoredBlock& block) const { return block.slot >= 0 && block.slot < slab_.slots(); }
   void enqueue(Job job);
@@ -97,7 +97,7 @@ class BlockStore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> reads_, writes_;
-  int working_on_ = 0;  // the job that is touching its pages
+  int current_job_ = 0;  // the job that reads or writes its pages now; 0: none
   std::deque<BlockStoreResult> results_;
   BlockStoreCounts counts_;
   std::string error_;

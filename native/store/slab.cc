@@ -13,7 +13,6 @@
 #include <cstring>
 #include <stdexcept>
 
-
 namespace kvasir {
 namespace {
 
@@ -105,11 +104,11 @@ Slab::Slab(Isa isa, const std::string& path, const SlabShape& shape) : isa_(isa)
     open_files(path);
     const bool is_new = file_bytes(index_) == 0;
     if (is_new && file_bytes(blocks_) > 0) refuse(path + ".blocks", "it exists without its index: remove it, or choose another folder");
-    const std::string why = is_new ? std::string() : use_index(path + ".index");
-    if (is_new || !why.empty()) begin_anew(path + ".index");
-    const std::string lacks = allocate_blocks(path + ".blocks", is_new || !why.empty());
-    if (!why.empty()) note_ = "Began anew at " + path + ".index: " + why;
-    else if (!lacks.empty()) note_ = lacks;
+    const std::string why = is_new ? std::string() : load_index(path + ".index");
+    if (is_new || !why.empty()) reset(path + ".index");
+    const std::string missing = allocate_blocks(path + ".blocks", is_new || !why.empty());
+    if (!why.empty()) note_ = "Reset " + path + ".index: " + why;
+    else if (!missing.empty()) note_ = missing;
   } catch (...) {
     close_files();
     throw;
@@ -134,15 +133,15 @@ void Slab::close_files() {
 }
 
 /** Loads the index; returns why it is unusable, or an empty text. */
-std::string Slab::use_index(const std::string& path) {
+std::string Slab::load_index(const std::string& path) {
   Header header = {};
-  const size_t there = std::min<uint64_t>(sizeof header, file_bytes(index_));
-  if (!read_at(index_, &header, there, 0)) refuse(path, std::strerror(errno));
+  const size_t size = std::min<uint64_t>(sizeof header, file_bytes(index_));
+  if (!read_at(index_, &header, size, 0)) refuse(path, std::strerror(errno));
   static const Header nothing = {};
   // The first use ended before it wrote the header.
   if (std::memcmp(&header, &nothing, sizeof header) == 0) return "it was empty";
-  if (there < sizeof header.magic || header.magic != kMagic) refuse(path, "it is no index of blocks: choose another folder");
-  if (there < sizeof header) return "it was cut short";
+  if (size < sizeof header.magic || header.magic != kMagic) refuse(path, "it is not a block index: choose another folder");
+  if (size < sizeof header) return "it was cut short";
   if (header.version != kVersion) return "it is of version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
   if (header.checksum != header_checksum(isa_, header)) return "its header is broken";
   if (header.block_bytes != shape_.block_bytes || header.identity != shape_.identity)
@@ -166,7 +165,7 @@ void Slab::read_entries() {
   else reserve(index_, index_bytes());
 }
 
-void Slab::begin_anew(const std::string& path) {
+void Slab::reset(const std::string& path) {
   entries_.assign(shape_.slots, SlabEntry{});
   Header header = {kMagic, kVersion, 0, shape_.block_bytes, shape_.identity, 0};
   header.checksum = header_checksum(isa_, header);
@@ -176,28 +175,28 @@ void Slab::begin_anew(const std::string& path) {
 
 /** Returns a message about blocks that are missing from the file. */
 std::string Slab::allocate_blocks(const std::string& path, bool is_new) {
-  const uint64_t wanted = offset(slots()), there = file_bytes(blocks_);
-  if (there > wanted && ftruncate(blocks_, static_cast<off_t>(wanted)) != 0) refuse(path, std::strerror(errno));
+  const uint64_t wanted = offset(slots()), size = file_bytes(blocks_);
+  if (size > wanted && ftruncate(blocks_, static_cast<off_t>(wanted)) != 0) refuse(path, std::strerror(errno));
   if (!reserve(blocks_, wanted)) {
     const std::string why = std::strerror(errno);
     // Other processes may have taken the space meanwhile: returns what was allocated.
-    if (there < wanted && ftruncate(blocks_, static_cast<off_t>(there)) != 0) refuse(path, std::strerror(errno));
+    if (size < wanted && ftruncate(blocks_, static_cast<off_t>(size)) != 0) refuse(path, std::strerror(errno));
     refuse(path, std::to_string(wanted) + " bytes are needed, " + std::to_string(free_bytes(blocks_)) + " are free: " + why);
   }
   int lost = 0;
   for (int slot = 0; !is_new && slot < slots(); slot++) {
-    if (!holds(slot) || offset(slot) + shape_.block_bytes <= there) continue;
+    if (!holds(slot) || offset(slot) + shape_.block_bytes <= size) continue;
     erase(slot);
     lost++;
   }
-  return lost == 0 ? std::string() : "Lost " + std::to_string(lost) + " blocks of " + path + ": it was cut to " + std::to_string(there) + " bytes";
+  return lost == 0 ? std::string() : "Lost " + std::to_string(lost) + " blocks of " + path + ": it was cut to " + std::to_string(size) + " bytes";
 }
 
 uint64_t Slab::index_bytes() const { return kHeaderBytes + shape_.slots * sizeof(SlabEntry); }
 
 uint64_t Slab::offset(int slot) const { return static_cast<uint64_t>(slot) * ((shape_.block_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment); }
 
-bool Slab::put_entry(int slot, const SlabEntry& entry) {
+bool Slab::write_entry(int slot, const SlabEntry& entry) {
   entries_[slot] = entry;
   return write_at(index_, &entry, sizeof entry, kHeaderBytes + static_cast<uint64_t>(slot) * sizeof entry);
 }
@@ -208,7 +207,7 @@ bool Slab::write(int slot, const BlockDigest& digest, uint32_t depth, const uint
   erase(slot);
   SlabEntry entry = {digest, ++generation_, contents_checksum(isa_, digest, block, shape_.block_bytes), depth, {}, 0};
   entry.checksum = entry_checksum(isa_, entry, slot);
-  if (write_at(blocks_, block, shape_.block_bytes, offset(slot)) && put_entry(slot, entry)) return true;
+  if (write_at(blocks_, block, shape_.block_bytes, offset(slot)) && write_entry(slot, entry)) return true;
   error_ = std::strerror(errno);
   erase(slot);
   return false;
@@ -226,22 +225,22 @@ Slab::Reading Slab::begin_reading(int slot, const BlockDigest& digest) const {
   return {slot, digest, RunningChecksum(isa_, contents_seed(digest)), 0, holds(slot) && entries_[slot].digest == digest};
 }
 
-void Slab::read_on(Reading& reading, uint8_t* to, uint64_t bytes) const {
-  reading.sound = reading.sound && read_at(blocks_, to, bytes, offset(reading.slot) + reading.bytes);
-  if (reading.sound) reading.sum.add(to, bytes);
+void Slab::read_next(Reading& reading, uint8_t* to, uint64_t bytes) const {
+  reading.valid = reading.valid && read_at(blocks_, to, bytes, offset(reading.slot) + reading.bytes);
+  if (reading.valid) reading.sum.add(to, bytes);
   reading.bytes += bytes;
 }
 
 bool Slab::end_reading(const Reading& reading) {
   const SlabEntry& entry = entries_[reading.slot];
-  const bool whole = reading.sound && reading.bytes == shape_.block_bytes && holds(reading.slot) && entry.digest == reading.digest &&
+  const bool whole = reading.valid && reading.bytes == shape_.block_bytes && holds(reading.slot) && entry.digest == reading.digest &&
                      entry.contents == reading.sum.value();
   if (!whole) erase(reading.slot);
   return whole;
 }
 
 void Slab::erase(int slot) {
-  if (holds(slot) && !put_entry(slot, SlabEntry{})) error_ = std::strerror(errno);
+  if (holds(slot) && !write_entry(slot, SlabEntry{})) error_ = std::strerror(errno);
 }
 
 }  // namespace kvasir

@@ -61,11 +61,11 @@ class Slab {
     BlockDigest digest;
     RunningChecksum sum;
     uint64_t bytes = 0;
-    bool sound;
+    bool valid;
   };
   Reading begin_reading(int slot, const BlockDigest& digest) const;
   /** Reads the next part, of whole checksum stripes. */
-  void read_on(Reading& reading, uint8_t* to, uint64_t bytes) const;
+  void read_next(Reading& reading, uint8_t* to, uint64_t bytes) const;
   /** Ends a read in parts: as `read`. */
   bool end_reading(const Reading& reading);
   /** Empties the slot. */
@@ -75,12 +75,12 @@ class Slab {
  private:
   void open_files(const std::string& path);
   void close_files();
-  std::string use_index(const std::string& path);
-  void begin_anew(const std::string& path);
+  std::string load_index(const std::string& path);
+  void reset(const std::string& path);
   uint64_t index_bytes() const;
   void read_entries();
   std::string allocate_blocks(const std::string& path, bool is_new);
-  bool put_entry(int slot, const SlabEntry& entry);
+  bool write_entry(int slot, const SlabEntry& entry);
   uint64_t offset(int slot) const;
 
   Isa isa_;

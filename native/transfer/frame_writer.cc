@@ -26,7 +26,7 @@ bool FrameWriter::write(FrameHeader header, const std::vector<PageDescriptor>& d
   head_.resize(sizeof header + list_bytes);
   std::memcpy(head_.data(), &header, sizeof header);
   if (list_bytes > 0) std::memcpy(head_.data() + sizeof header, slots.data(), list_bytes);
-  return connection_.is_shared() ? write_copies(header, descriptors, reading) : write_straight(header, descriptors, reading);
+  return connection_.is_shared() ? write_copies(header, descriptors, reading) : write_in_place(header, descriptors, reading);
 }
 
 FrameWriter::Chunk FrameWriter::next(const FrameHeader& header, size_t from) const {
@@ -36,23 +36,23 @@ FrameWriter::Chunk FrameWriter::next(const FrameHeader& header, size_t from) con
 
 bool FrameWriter::write_copies(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading) {
   PagesChecksum sum(pool_.isa, kPagesSeed, page_bytes_);
-  bool wanted = true;
+  bool readable = true;
   for (Chunk chunk = next(header, 0);; chunk = next(header, chunk.to)) {
     const size_t head = chunk.from == 0 ? head_.size() : 0, bytes = chunk.to - chunk.from;
-    uint8_t* out = connection_.reserve(head + bytes + sizeof end_, kNever, broken_);
+    uint8_t* out = connection_.reserve(head + bytes + sizeof trailer_, kNever, broken_);
     if (out == nullptr) return false;
     if (head > 0) std::memcpy(out, head_.data(), head);
-    wanted = wanted && reading.begin();
-    if (wanted) {
+    readable = readable && reading.begin();
+    if (readable) {
       copy_pages(descriptors, chunk, sum, out + head);
       reading.end();
     } else {
       std::memset(out + head, 0, bytes);
     }
-    end_ = wanted ? sum.value() : given_up(header);
-    if (chunk.all) std::memcpy(out + head + bytes, &end_, sizeof end_);
-    if (!connection_.commit(head + bytes + (chunk.all ? sizeof end_ : 0), kNever, broken_)) return false;
-    if (chunk.all) return true;
+    trailer_ = readable ? sum.value() : given_up(header);
+    if (chunk.last) std::memcpy(out + head + bytes, &trailer_, sizeof trailer_);
+    if (!connection_.commit(head + bytes + (chunk.last ? sizeof trailer_ : 0), kNever, broken_)) return false;
+    if (chunk.last) return true;
   }
 }
 
@@ -64,20 +64,20 @@ void FrameWriter::copy_pages(const std::vector<PageDescriptor>& descriptors, con
   }
 }
 
-bool FrameWriter::write_straight(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading) {
+bool FrameWriter::write_in_place(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading) {
   PagesChecksum sum(pool_.isa, kPagesSeed, page_bytes_);
   zeros_.resize(kChunkBytes);
-  bool wanted = true;
+  bool readable = true;
   for (Chunk chunk = next(header, 0);; chunk = next(header, chunk.to)) {
     parts_.clear();
     if (chunk.from == 0) add_part(head_.data(), head_.size());
-    wanted = wanted && reading.begin();
-    if (wanted) add_pages(descriptors, chunk, sum);
+    readable = readable && reading.begin();
+    if (readable) add_pages(descriptors, chunk, sum);
     else if (chunk.to > chunk.from) add_part(zeros_.data(), chunk.to - chunk.from);
-    end_ = wanted ? sum.value() : given_up(header);
-    if (chunk.all) add_part(&end_, sizeof end_);
-    if (!send_parts(header, chunk, reading, wanted)) return false;
-    if (chunk.all) return true;
+    trailer_ = readable ? sum.value() : given_up(header);
+    if (chunk.last) add_part(&trailer_, sizeof trailer_);
+    if (!send_parts(header, chunk, reading, readable)) return false;
+    if (chunk.last) return true;
   }
 }
 
@@ -123,12 +123,12 @@ bool FrameWriter::drop_pages(size_t first) {
   return any;
 }
 
-/** Pages are read only inside the send calls, and only while `wanted`. */
-bool FrameWriter::send_parts(const FrameHeader& header, const Chunk& chunk, const ReadAccess& reading, bool& wanted) {
+/** Pages are read only inside the send calls, and only while `readable`. */
+bool FrameWriter::send_parts(const FrameHeader& header, const Chunk& chunk, const ReadAccess& reading, bool& readable) {
   for (size_t first = 0;;) {
     const size_t count = std::min(parts_.size() - first, kPartsMost);
     const int64_t sent = connection_.send_parts(parts_.data() + first, static_cast<int>(count), true);
-    if (wanted) reading.end();
+    if (readable) reading.end();
     if (sent == Connection::kBroken) return false;
     size_t gone = static_cast<size_t>(std::max<int64_t>(sent, 0));
     for (; first < parts_.size() && gone >= parts_[first].iov_len; first++) gone -= parts_[first].iov_len;
@@ -136,9 +136,9 @@ bool FrameWriter::send_parts(const FrameHeader& header, const Chunk& chunk, cons
     parts_[first].iov_base = static_cast<uint8_t*>(parts_[first].iov_base) + gone;
     parts_[first].iov_len -= gone;
     if (!connection_.await_writable(kNever, broken_)) return false;
-    if (!wanted) continue;
-    wanted = reading.begin();
-    if (!wanted && drop_pages(first) && chunk.all) end_ = given_up(header);
+    if (!readable) continue;
+    readable = reading.begin();
+    if (!readable && drop_pages(first) && chunk.last) trailer_ = given_up(header);
   }
 }
 

@@ -35,16 +35,16 @@ class FrameWriter {
   /** Bytes `from` to `to` of a frame's pages. */
   struct Chunk {
     size_t from, to;
-    bool all;  // the frame's last chunk; the trailer follows
+    bool last;  // the frame's last chunk; the trailer follows
   };
 
   Chunk next(const FrameHeader& header, size_t from) const;
   bool write_copies(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading);
-  bool write_straight(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading);
+  bool write_in_place(const FrameHeader& header, const std::vector<PageDescriptor>& descriptors, const ReadAccess& reading);
   void copy_pages(const std::vector<PageDescriptor>& descriptors, const Chunk& chunk, PagesChecksum& sum, uint8_t* out) const;
   void add_pages(const std::vector<PageDescriptor>& descriptors, const Chunk& chunk, PagesChecksum& sum);
   void add_part(const void* data, size_t bytes);
-  bool send_parts(const FrameHeader& header, const Chunk& chunk, const ReadAccess& reading, bool& wanted);
+  bool send_parts(const FrameHeader& header, const Chunk& chunk, const ReadAccess& reading, bool& readable);
   bool is_page(const iovec& part) const;
   bool drop_pages(size_t first);
 
@@ -54,7 +54,7 @@ class FrameWriter {
   const size_t page_bytes_;
   std::vector<uint8_t> head_, copies_, zeros_;
   std::vector<iovec> parts_;
-  uint64_t end_ = 0;
+  uint64_t trailer_ = 0;
 };
 
 }  // namespace kvasir

@@ -51,18 +51,18 @@ void PageReceiver::serve(Connection& connection, const std::atomic<bool>& ended)
   BufferedReader reader(connection);
   Frame frame{};
   size_t unacknowledged = 0;
-  bool on = true;
-  for (uint32_t sequence = 1; on && !ended; sequence++) {
+  bool open = true;
+  for (uint32_t sequence = 1; open && !ended; sequence++) {
     const FrameOutcome outcome = receive_frame(reader, sequence, frame, ended);
     count(outcome, frame.slots.size());
-    on = outcome == FrameOutcome::received || outcome == FrameOutcome::late;
+    open = outcome == FrameOutcome::received || outcome == FrameOutcome::late;
     unacknowledged += frame.slots.size() * page_bytes_;
     // While more frames arrive, one acknowledgement covers many.
     const bool last = frame.header.kind == FrameKind::last_pages;
-    if (!on || (outcome == FrameOutcome::received && unacknowledged < kAckBytes && (reader.is_readable() || (!last && connection.spin_until_readable())))) continue;
+    if (!open || (outcome == FrameOutcome::received && unacknowledged < kAckBytes && (reader.is_readable() || (!last && connection.spin_until_readable())))) continue;
     unacknowledged = 0;
     const Ack ack = {kAckMagic, sequence, outcome == FrameOutcome::late ? AckStatus::closed : AckStatus::received, 0};
-    on = connection.send(&ack, sizeof ack, in_milliseconds(kStallMs), ended);
+    open = connection.send(&ack, sizeof ack, in_milliseconds(kStallMs), ended);
   }
 }
 

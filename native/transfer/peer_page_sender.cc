@@ -48,7 +48,7 @@ PeerPageSender::~PeerPageSender() {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
   }
-  over_.notify_all();
+  ended_changed_.notify_all();
   pool_->progress.event.notify();
   thread_.join();
 }
@@ -131,7 +131,7 @@ void PeerPageSender::disconnect() {
   connection_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   connected_ = false;
-  if (unacknowledged_.empty()) fails_ = false;
+  if (unacknowledged_.empty()) failing_ = false;
   else counts_.broken++;
   for (; !unacknowledged_.empty(); unacknowledged_.pop_back()) queue_.requeue(unacknowledged_.back().batch);
   unacknowledged_bytes_ = 0;
@@ -140,20 +140,20 @@ void PeerPageSender::disconnect() {
 /** After a failure: waits with exponential backoff, and gives up in the end. */
 void PeerPageSender::back_off() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!fails_) failing_since_ = steady_clock::now();
-  fails_ = true;
+  if (!failing_) failing_since_ = steady_clock::now();
+  failing_ = true;
   if (steady_clock::now() - failing_since_ >= milliseconds(give_up_ms_)) {
     give_up();
     return;
   }
-  over_.wait_for(lock, milliseconds(backoff_ms_), [this] { return ended_.load(); });
+  ended_changed_.wait_for(lock, milliseconds(backoff_ms_), [this] { return ended_.load(); });
   backoff_ms_ = std::clamp(2 * backoff_ms_, kBackoffMs, kBackoffMaxMs);
 }
 
 /** Requires the lock. */
 void PeerPageSender::give_up() {
   counts_.given_up++;
-  fails_ = false;
+  failing_ = false;
   backoff_ms_ = 0;
   for (const RemoteReceiveBuffer& buffer : queue_.targets()) {
     given_up_.push_back(buffer);
@@ -251,7 +251,7 @@ bool PeerPageSender::take_ack(const Ack& ack) {
       unacknowledged_.pop_front();
     }
     last_ack_ = steady_clock::now();
-    fails_ = false;
+    failing_ = false;
     backoff_ms_ = 0;
   }
   for (const Queue::Batch& batch : acknowledged) {

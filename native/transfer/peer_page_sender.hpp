@@ -91,7 +91,7 @@ class PeerPageSender {
   Queue queue_;
 
   mutable std::mutex mutex_;
-  std::condition_variable over_;
+  std::condition_variable ended_changed_;
   PeerSendCounts counts_;
   std::deque<Unacknowledged> unacknowledged_;
   size_t unacknowledged_bytes_ = 0;
@@ -105,7 +105,7 @@ class PeerPageSender {
   std::unique_ptr<FrameWriter> writer_;  // over `connection_`
   uint32_t sequence_ = 0;
   Deadline failing_since_;  // time of the first failure since the last acknowledgement
-  bool fails_ = false;
+  bool failing_ = false;
   int backoff_ms_ = 0;
   std::atomic<bool> broken_{false};  // the current connection
   std::atomic<bool> ended_{false};

@@ -56,7 +56,7 @@ export async function benchMessenger(backend: Backend, options: MessengerBench):
       try {
         rows.push(await measure(backend, native, run));
       } finally {
-        native.stayOn(all);
+        native.setThreadAffinity(all);
       }
       options.onProgress(`pages of ${pageKiB} KiB, frames of ${frameKiB} KiB`);
     }
@@ -139,10 +139,10 @@ class TransportPair {
 
   constructor(native: NativeModule, { from, to, transport, frameBytes, senders, receivers }: TransportPairOptions) {
     const options = { host: '127.0.0.1', token: 'bench', transport, frameBytes };
-    native.stayOn(receivers);
+    native.setThreadAffinity(receivers);
     this.#receiver = new NativeRemoteMessenger(to, options, () => this.#onReceived());
     // This thread starts the sender thread at the first transfer, and writes to the bare socket.
-    native.stayOn(senders);
+    native.setThreadAffinity(senders);
     this.#sender = new NativeRemoteMessenger(from, options, () => {});
   }
 

@@ -120,7 +120,7 @@ export interface NativeModule {
   /** Cores that this thread may run on; empty if unknown. */
   allowedCores(): readonly number[];
   /** Pins this thread, and the threads it starts, to these cores. */
-  stayOn(cores: Int32Array): void;
+  setThreadAffinity(cores: Int32Array): void;
   createRemoteAttentionServer(backend: number, pool: number): number;
   freeRemoteAttention(endpoint: number): void;
   /** Listens at `host` and `port`; the key has 32 bytes. */
