@@ -1,4 +1,4 @@
-// The kernel contract on AMX as the addon emulates it with AVX-512: what a machine without tiles can check of those kernels.
+// The kernel contract on the AMX kernels over emulated tiles, for machines with AVX-512 and without AMX.
 import { afterAll, describe, test } from 'vitest';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
@@ -8,14 +8,14 @@ import { testRemoteKeys } from './backend-remote.ts';
 import { testSteps } from './backend-steps.ts';
 import { testWindows } from './backend-windows.ts';
 
-// The addon reads it once, when first asked: this file has a process of its own.
+// The addon reads the variable once, at first use: this file has a process of its own.
 process.env.KVASIR_ISA = 'amx-emulated';
 
 function emulated(threads: number): Backend {
   return createNativeBackend({ isa: 'amx', threads });
 }
 
-/** Undefined where nothing was compiled, or the machine lacks the AVX-512 that the emulation is made of. */
+/** Undefined if the kernels are not compiled, or the machine lacks AVX-512, which the emulation uses. */
 function tryEmulated(): Backend | undefined {
   if (loadNative() === undefined) return undefined;
   try {

@@ -8,7 +8,7 @@ import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { expectClose, expectSameBits, numbers, pageValues, play, type Scene } from './scene.ts';
 
-/** What a score is besides scale (q . k). */
+/** Parameters of a score besides scale (q . k). */
 export interface ScoreRules {
   readonly window?: number;
   readonly softcap?: number;
@@ -34,7 +34,7 @@ const sequenceLists = fc.array(
   { minLength: 1, maxLength: 4 },
 );
 
-/** More positions than any of those sequences has. */
+/** More positions than any sequence of these tests has. */
 const contextMax = 1200;
 const layers = 2;
 const layer = { group: 0, index: 1 };
@@ -109,13 +109,13 @@ export function attentionScene(
   };
 }
 
-/** How far attention may lie from the oracle, which does not round P: instructions that take bf16 pairs alone ask for rounded weights. */
+/** Bound of the distance from the reference, which does not round P; instructions that multiply bf16 pairs require rounded weights. */
 export function attentionBound(backend: Backend, kvType: KvType): number {
   const roundsWeights = backend.isa === 'avx512' || backend.isa === 'amx';
   return kvType === 'bf16' && roundsWeights ? 1e-3 : 2e-6;
 }
 
-/** `rows` rows of sequence `s` from row `row` of the step on, alone, with blocks from `firstBlock` on. */
+/** A step of sequence `s` alone: `rows` rows from row `row` of the step on, with blocks from `firstBlock` on. */
 export function rowsAlone(scene: Scene, s: number, row: number, rows: number, firstBlock: number): Scene {
   const { step } = scene;
   const { columns } = scene.buffers[0];
@@ -183,7 +183,7 @@ export function testAttention(backend: Backend): void {
     );
   });
 
-  test('attention is within its bound of the oracle, statistics too', () => {
+  test('attention and its statistics are within the bound of the reference', () => {
     fc.assert(
       fc.property(shapes, kvTypes, sequenceLists, fc.nat(), fc.boolean(), (shape, kvType, sequences, seed, stats) => {
         const scene = attentionScene(shape, kvType, sequences, seed, stats);
@@ -202,7 +202,7 @@ export function testAttention(backend: Backend): void {
     );
   });
 
-  test('a row of attention has the same bits alone as among others', () => {
+  test('a row of attention has the same bits alone and in a batch', () => {
     fc.assert(
       fc.property(shapes, kvTypes, sequenceLists, fc.nat(), (shape, kvType, sequences, seed) => {
         const together = attentionScene(shape, kvType, sequences, seed, false);
@@ -218,7 +218,7 @@ export function testAttention(backend: Backend): void {
     );
   });
 
-  test('merge of partials is within 2e-6 of the oracle; empty parts add nothing', () => {
+  test('merged partials are within 2e-6 of the reference, and empty parts add nothing', () => {
     const shape = fc.record({
       heads: fc.integer({ min: 1, max: 5 }),
       headDim: fc.integer({ min: 1, max: 80 }),

@@ -1,4 +1,4 @@
-// Every op outside attention, on random shapes: a backend against the oracle.
+// Every op outside attention on random shapes: a backend against the reference backend.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
@@ -21,7 +21,7 @@ const activations = fc.constantFrom<Activation>('silu', 'gelu', 'gelu_tanh', 're
 const columnCounts = fc.integer({ min: 1, max: 300 });
 const rowCounts = fc.oneof(fc.integer({ min: 1, max: 6 }), fc.integer({ min: 7, max: 90 }));
 
-/** Steps of one sequence that only its rows matter of. */
+/** A step of one sequence for ops that use its rows only. */
 export function rowsStep(rows: number, logits: 'none' | 'all' = 'none', tokens?: readonly number[]): Step {
   const blocks = Array.from({ length: Math.ceil(rows / pageTokens) }, (_, id) => id);
   const ids = tokens ?? new Array<number>(rows).fill(0);
@@ -57,10 +57,10 @@ function wholeBlocks(columns: number, types: readonly WeightType[]): number {
   return Math.ceil(columns / block) * block;
 }
 
-/** What underflows in one order of operations may not in another. */
+/** One order of operations may underflow where another does not. */
 const vanishing = 1e-30;
 
-/** How far two roundings of nearly equal values may lie apart. */
+/** Bound of the distance between two roundings of nearly equal values. */
 function roundedTolerance(wanted: Float32Array, rounding: Rounding | 'plain' | KvType): (index: number) => number {
   const largest = wanted.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
   if (rounding === 'int8') return () => largest / 100;
@@ -80,7 +80,7 @@ function expectOutput(backend: Backend, scene: Scene, rounding: Rounding | 'plai
 export function testOps(backend: Backend): void {
   test('embed', () => {
     const types = fc.constantFrom<WeightType>(...floatTypes, ...quantisedTypes);
-    // A tied table is packed for the head's products.
+    // A tied embedding table is packed in the form of the head.
     const shape = fc.record({
       blocks: fc.integer({ min: 1, max: 5 }),
       table: fc.integer({ min: 1, max: 70 }),
@@ -133,7 +133,7 @@ export function testOps(backend: Backend): void {
         styles,
         fc.nat(),
         (least, rows, rounding, { style, adds, shifts }, seed) => {
-          // The variance of a few values may nearly vanish, and the result with it.
+          // The variance of a few values may be nearly 0, which makes the result inexact.
           const columns = style === 'layer' ? least + 15 : least;
           const op: Op = {
             ...{ kind: 'norm', style, x: 0, residual: adds ? 1 : undefined },
@@ -307,13 +307,13 @@ export function testOps(backend: Backend): void {
   });
 }
 
-/** A segment that is read line by line behind one of four and a half lines. */
+/** A segment of whole cache lines behind one of four and a half lines. */
 const behindHalfLine = {
   ...{ form: 'bf16', types: ['q4_0', 'bf16'], blocks: 1, bias: false },
   rows: [16, 16, 16],
 } satisfies LinearShape;
 
-/** Float32 sums err with the sum of magnitudes; a form that rounds folded weights to bf16 adds a random walk of half units. */
+/** The error of float32 sums grows with the sum of magnitudes; weights rounded to bf16 add a random walk of half units. */
 function productTolerance(
   x: Float32Array,
   weights: readonly number[],

@@ -1,4 +1,4 @@
-// Remote keys: ranges of a sequence dealt to remote attention servers of other pools, against the same keys all in one pool.
+// Remote keys: ranges of a sequence at remote attention servers of other pools, against the same keys all in one pool.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { HeadShape, KvType } from '../../src/graph/program.ts';
@@ -10,7 +10,7 @@ import { type Connect, expectSameBits, play, resultOf, type Scene, type SceneSer
 
 const rangeBlocks = rangeTokens / pageTokens;
 
-/** Where each whole range of each sequence lies: undefined at home, else the index of a server. Ranges from that of the first row on are at home. */
+/** The location of each whole range of each sequence: undefined is local, else the index of a server. Ranges from that of the first row on are local. */
 export type Placement = (sequence: number, range: number) => number | undefined;
 
 interface GrowingServer {
@@ -18,7 +18,7 @@ interface GrowingServer {
   readonly loans: { loan: number; blocks: number[]; pages: number[] }[];
 }
 
-/** The scene with some ranges lent out: their pages at home hold NaN, their places in the table none. */
+/** The scene with some remote ranges: their local pages hold NaN, and their table entries are `remoteBlock`. */
 export function lendOut(scene: Scene, servers: number, placement: Placement): Scene {
   const { step } = scene;
   const [group] = step.groups;
@@ -51,7 +51,7 @@ export function lendOut(scene: Scene, servers: number, placement: Placement): Sc
   };
 }
 
-/** Moves listed blocks to a server, as a loan of their own. The creditor has other ids for its blocks. */
+/** Moves listed blocks to a server under a loan of their own. The creditor has its own block ids. */
 function moveOut({ step }: Scene, server: GrowingServer, pages: Float32Array[], listed: Int32Array) {
   const [{ pageTable, layers }] = step.groups;
   const loan = { loan: server.loans.length + 1, blocks: [] as number[], pages: [] as number[] };
@@ -94,7 +94,7 @@ function rulesOf([kind, value]: readonly ['plain' | 'softcap' | 'slopes', number
   return kind === 'slopes' ? { slopes: Float32Array.from({ length: heads }, (_, head) => value / (head + 1)) } : {};
 }
 
-/** Somewhere between all at home and nothing, in stretches or scattered. */
+/** A random distribution from all local to none, in runs or scattered. */
 function placementOf(seed: number, servers: number): Placement {
   const scattered = seed % 2 === 0;
   return (sequence, range) => {
@@ -105,7 +105,7 @@ function placementOf(seed: number, servers: number): Placement {
 
 export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect): void {
   const playRemote = (scene: Scene, wanted: Wanted) => play(backend, scene, wanted, undefined, connect);
-  test('attention over ranges dealt to servers has the bits of one pool, statistics too', () => {
+  test('attention and its statistics over ranges at servers have the bits of one pool', () => {
     fc.assert(
       fc.property(
         ...([shapes, fc.constantFrom<KvType>('bf16', 'f32'), sequenceLists, rules] as const),
@@ -124,7 +124,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect)
     );
   });
 
-  test('a server that does not lend the blocks fails its own sequences and no other', () => {
+  test('a server that refuses the blocks fails only sequences with keys there', () => {
     const whole = attentionScene(
       { heads: 4, kvHeads: 2, headDim: 16 },
       'bf16',
@@ -146,7 +146,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, connect?: Connect)
     }
   });
 
-  test('refuses remote keys that are not whole ranges before the first row, in order, and away from home', () => {
+  test('refuses remote keys unless they are whole ranges before the first row, in order, and not local', () => {
     const whole = attentionScene(
       { heads: 2, kvHeads: 2, headDim: 8 },
       'f32',

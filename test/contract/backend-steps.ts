@@ -1,4 +1,5 @@
-// Steps as a whole: threads change no bit, a set abort word ends a step, and no index outside its array is followed.
+// Whole steps: the thread count changes no bit, a set abort word ends a step, and no index outside its array is
+// followed.
 import fc from 'fast-check';
 import { afterAll, expect, test } from 'vitest';
 import type { BufferSpec, InputForm, Op } from '../../src/graph/program.ts';
@@ -106,7 +107,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
     for (const other of others) other.close();
   });
 
-  test('logits have the same bits on 1, 2 and 3 threads, and run after run', () => {
+  test('logits have the same bits on 1, 2 and 3 threads and in every run', () => {
     const forms = fc.constantFrom<InputForm>('f32', 'bf16', 'int8');
     fc.assert(
       fc.property(forms, fc.integer({ min: 1, max: 130 }), fc.nat(), (form, rows, seed) => {
@@ -121,7 +122,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
     );
   });
 
-  test('NaN in one sequence leaves the others their bits', () => {
+  test('NaN in one sequence changes no bit of the others', () => {
     const two = (form: InputForm, spoil: boolean): Scene => {
       const scene = layerScene(form, someStep(40), 3);
       const step: Step = {
@@ -140,7 +141,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
       };
       const spoilt = numbers(5, pageValues(shape.kvHeads, shape.headDim)).fill(spoil ? Number.NaN : 1);
       const start = spoil ? [numbers(5, spoilt.length), numbers(6, spoilt.length), spoilt] : [];
-      // Sequence 0 reads on from a spoilt page: its first 32 positions are in page 2, as if cached.
+      // Sequence 0 continues behind a page of NaN: its first 32 positions are in page 2, as if cached.
       const later: Step = {
         ...step,
         positions: step.positions.map((position, row) => (row < 33 ? position + 31 : position)),
@@ -166,7 +167,7 @@ export function testSteps(backend: Backend, create: (threads: number) => Backend
   });
 }
 
-/** What the native backend refuses before it computes: each would read or write outside its memory. */
+/** Steps that the native backend refuses before it computes: each would read or write outside its memory. */
 export function testRefusals(backend: Backend): void {
   const step = someStep(40);
   const group = step.groups[0];
@@ -196,7 +197,7 @@ export function testRefusals(backend: Backend): void {
     [
       'another array type',
       { tokens: Float32Array.from(step.tokens) as unknown as Int32Array },
-      /tokens: it is no Int32Array/,
+      /tokens: it is not of type Int32Array/,
     ],
   ];
   test.each(cases)('refuses a step with %s', (_, change, message) => {
@@ -204,7 +205,7 @@ export function testRefusals(backend: Backend): void {
     expect(() => play(backend, { ...scene, step: { ...step, ...change } }, {})).toThrow(message);
   });
 
-  test('refuses programs that do not fit their weights, and memory that is not there', () => {
+  test('refuses programs that do not match their weights, and more memory than is available', () => {
     const scene = layerScene('f32', step, 2);
     const broken: readonly (readonly [Partial<Scene>, RegExp])[] = [
       [{ ops: [{ kind: 'linear', weight: 4, bias: undefined, x: 1, out: 5 }] }, /columns of linear.x: 64, not 96/],
@@ -214,7 +215,9 @@ export function testRefusals(backend: Backend): void {
     ];
     for (const [change, message] of broken) expect(() => play(backend, { ...scene, ...change }, {})).toThrow(message);
     const huge = { pages: 2 ** 30, kvHeads: 64, headDim: 128, type: 'f32' } as const;
-    expect(() => backend.createKvPool(huge)).toThrow(/Cannot map memory for a KV pool .* MiB asked, .* MiB available/);
+    expect(() => backend.createKvPool(huge)).toThrow(
+      /Cannot map memory for a KV pool .* MiB requested, .* MiB available/,
+    );
     expect(() => backend.freeVector(123_456_789)).toThrow(/no such handle/);
   });
 }

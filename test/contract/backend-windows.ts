@@ -1,4 +1,5 @@
-// Attention with windows, soft-capped scores and ALiBi slopes on random shapes; what lies outside a window may be gone, or NaN.
+// Attention with windows, soft-capped scores and ALiBi slopes on random shapes. Blocks outside a window may be missing
+// or hold NaN.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { HeadShape, KvType } from '../../src/graph/program.ts';
@@ -38,7 +39,7 @@ const cases = fc.record({
 });
 type Case = typeof cases extends fc.Arbitrary<infer T> ? T : never;
 
-/** Keys that are like the query, of which one is far enough for its slope to take it to where the others are: the roundings of large scores show. */
+/** Keys similar to the query; the slope brings one distant key to the score of the others, so roundings of large scores show. */
 const largeScores: Case = {
   shape: { heads: 6, kvHeads: 2, headDim: 256 },
   ...{ kvType: 'f32', window: 64, softcap: undefined, alibi: true, stats: true, seed: 581470 },
@@ -62,7 +63,7 @@ function sceneOf({ shape, kvType, window, softcap, alibi, sequences, seed, stats
   return attentionScene(shape, kvType, sequences, seed, stats, rules);
 }
 
-/** The scene without the blocks that its windows left behind, and with NaN in every key that no row sees. */
+/** The scene without blocks behind its windows, and with NaN in every key that no row attends to. */
 function leftoverTiers(scene: Scene, window: number | undefined, keptBlocks: number): Scene {
   const { step } = scene;
   const [group] = step.groups;
@@ -91,7 +92,7 @@ function leftoverTiers(scene: Scene, window: number | undefined, keptBlocks: num
   return { ...scene, pages, step: { ...step, groups: [{ ...group, ...listed }] } };
 }
 
-/** Writes NaN to the slots of a page that `chosen` names. */
+/** Writes NaN to the `chosen` slots of a page. */
 function spoil(page: Float32Array, scene: Scene, chosen: (slot: number) => boolean): void {
   const headDim = scene.kv?.headDim ?? 0;
   for (let row = 0; row * headDim < page.length; row++) {
@@ -104,7 +105,7 @@ function bufferOf(backend: Backend, scene: Scene): Float32Array {
 }
 
 export function testWindows(backend: Backend): void {
-  test('windows, caps and slopes are within their bound of the oracle; what no row sees may be gone', () => {
+  test('windows, caps and slopes are within the bound of the reference, without keys that no row attends to', () => {
     fc.assert(
       fc.property(cases, fc.integer({ min: 0, max: 2 }), (given, keptBlocks) => {
         const scene = sceneOf(given);
@@ -123,7 +124,7 @@ export function testWindows(backend: Backend): void {
     );
   });
 
-  test('rows have the same bits alone, in chunks and in company, whatever blocks are listed', () => {
+  test('rows have the same bits alone, in chunks and in a batch, for any listed blocks', () => {
     fc.assert(
       fc.property(cases, fc.integer({ min: 1, max: 9 }), (given, chunk) => {
         const scene = sceneOf({ ...given, stats: false });
@@ -144,7 +145,7 @@ export function testWindows(backend: Backend): void {
     );
   });
 
-  test('a NaN key reaches the rows with it in their window, and no others', () => {
+  test('a NaN key affects only rows with the key in their window', () => {
     fc.assert(
       fc.property(cases, fc.nat(), (given, pick) => {
         const scene = sceneOf({ ...given, stats: false, sequences: [{ start: 500, rows: 60 }] });
@@ -165,7 +166,7 @@ export function testWindows(backend: Backend): void {
     );
   });
 
-  test('refuses a step that lacks a block of a window, or any block without a window', () => {
+  test('refuses a step without a block of a window, or without any block of a full-attention sequence', () => {
     const shape = { heads: 2, kvHeads: 1, headDim: 16 };
     const stepFrom = (scene: Scene, first: number): Step =>
       rowsAlone(scene, 0, 0, scene.step.tokens.length, first).step;

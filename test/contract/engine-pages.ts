@@ -1,4 +1,4 @@
-// The pool of an engine, as messengers are tried on it: two blocks of the embedded model, computed by its own steps.
+// The pool of an engine for tests of messengers: two blocks that steps of the embedded model compute.
 import { Engine } from '../../src/engine/engine.ts';
 import type { LoadedModel } from '../../src/engine/load-model.ts';
 import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';

@@ -1,4 +1,5 @@
-// The native messengers keep the contract, between two pools of one process: copying, as between processes of a host, and over tcp, on good lines and bad ones.
+// The contract of messengers for the native ones: copies between two pools of a process, and shared memory and TCP
+// between processes, over reliable and faulty connections.
 import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -24,7 +25,7 @@ function open(create: (engine: Engine, wake: () => void) => Messenger): readonly
     const awaken = (): Promise<void> =>
       new Promise((resolve) => {
         ring = resolve;
-        // What came before this asks again.
+        // An event before this call is checked by the caller again.
         setImmediate(resolve);
       });
     return { pool, messenger, awaken };
@@ -32,7 +33,7 @@ function open(create: (engine: Engine, wake: () => void) => Messenger): readonly
   return [end(), end()];
 }
 
-if (loadNative() === undefined) describe.skip('the native messengers: the kernels are not compiled', () => {});
+if (loadNative() === undefined) describe.skip('native messengers: the kernels are not compiled', () => {});
 else {
   messengerContract('the native messenger', () => open(({ pool }, wake) => new NativeMessenger(pool, wake)));
   const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
@@ -46,48 +47,48 @@ else {
   let target = '';
   const proxy = await TcpProxy.start(() => target);
   afterAll(() => proxy.stop());
-  /** Its landings are reached through the proxy. */
-  const behindProxy = (far: NativeRemoteMessenger): Messenger => {
-    const shown = (landing: string): string => landing.replace(/:\d+/, `:${new URL(proxy.url).port}`);
+  /** Its receive buffers are reached through the proxy. */
+  const behindProxy = (remote: NativeRemoteMessenger): Messenger => {
+    const shown = (buffer: string): string => buffer.replace(/:\d+/, `:${new URL(proxy.url).port}`);
     return {
       get counts() {
-        return far.counts;
+        return remote.counts;
       },
       get nextStep() {
-        return far.nextStep;
+        return remote.nextStep;
       },
       open: (pages, layers) => {
-        const landing = far.open(pages, layers);
-        target = `tcp://${landing.split('/')[0]}`;
-        return shown(landing);
+        const buffer = remote.open(pages, layers);
+        target = `tcp://${buffer.split('/')[0]}`;
+        return shown(buffer);
       },
-      arrivals: (landing, blocks) => far.arrivals(landing, blocks),
-      close: (landing) => far.close(landing),
-      received: () => far.received().map(shown),
-      unreachable: () => far.unreachable(),
-      send: (landing, step, parcels, last) => far.send(landing, step, parcels, last),
-      stop: (landing) => far.stop(landing),
-      pending: (landing) => far.pending(landing),
-      transportTo: (landing) => far.transportTo(landing),
+      arrivals: (buffer, blocks) => remote.arrivals(buffer, blocks),
+      close: (buffer) => remote.close(buffer),
+      received: () => remote.received().map(shown),
+      unreachable: () => remote.unreachable(),
+      send: (buffer, step, descriptors, last) => remote.send(buffer, step, descriptors, last),
+      stop: (buffer) => remote.stop(buffer),
+      pending: (buffer) => remote.pending(buffer),
+      transportTo: (buffer) => remote.transportTo(buffer),
     };
   };
-  describe('behind a proxy', () => {
+  describe('a native messenger behind a proxy', () => {
     const ends = open(({ pool }, wake) => behindProxy(new NativeRemoteMessenger(pool, tcp, wake)));
     proxy.delay(2);
     messengerContract('the native messenger over a tcp line that is slow', () => ends);
 
-    it('brings all pages over one that loses and breaks', async () => {
+    it('delivers all pages over a proxy that loses and corrupts data', async () => {
       const [sender, receiver] = ends;
       const [first, second] = sender.pool.blocks;
       const pages = [...first, ...second];
-      const parcels = Int32Array.from(pages.flatMap((page, place) => [place % first.length, page, place]));
+      const descriptors = Int32Array.from(pages.flatMap((page, place) => [place % first.length, page, place]));
       sender.pool.step();
       proxy.lose(0.1);
       for (let round = 0; round < 2; round++) {
         const to = Int32Array.from(pages, (_, place) => receiver.pool.pages - 1 - place);
         for (const page of to) receiver.pool.write(page, receiver.pool.read(page).fill(7));
-        const landing = receiver.messenger.open(to);
-        sender.messenger.send(landing, 0, parcels, true);
+        const buffer = receiver.messenger.open(to);
+        sender.messenger.send(buffer, 0, descriptors, true);
         if (round === 1) {
           proxy.cut(true);
           await new Promise((resolve) => setImmediate(resolve));
@@ -96,18 +97,18 @@ else {
         while (receiver.messenger.received().length === 0) await receiver.awaken();
         for (const [place, page] of pages.entries())
           expect(receiver.pool.read(to[place] ?? -1)).toEqual(sender.pool.read(page));
-        receiver.messenger.close(landing);
+        receiver.messenger.close(buffer);
       }
       expect(sender.messenger.counts.faults).toBeGreaterThan(0);
     });
   });
 
-  it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {
+  it('reports given-up receive buffers, and sends nothing more to them until they are stopped', async () => {
     const [sender, receiver] = open(
       ({ pool }, wake) => new NativeRemoteMessenger(pool, { ...tcp, giveUpMs: 100 }, wake),
     );
-    const landing = receiver.messenger.open(Int32Array.of(0, 1));
-    const gone = landing.replace(/:\d+/, `:${await closedPort()}`);
+    const buffer = receiver.messenger.open(Int32Array.of(0, 1));
+    const gone = buffer.replace(/:\d+/, `:${await closedPort()}`);
     const page = Int32Array.of(0, 0, 0);
     sender.messenger.send(gone, 0, page, false);
     const told = async (): Promise<readonly string[]> => {
@@ -124,7 +125,7 @@ else {
     sender.messenger.stop(gone);
     sender.messenger.send(gone, 0, page, true);
     expect(await told()).toEqual([gone]);
-    sender.messenger.send(landing, 0, page, true);
+    sender.messenger.send(buffer, 0, page, true);
     while (receiver.messenger.received().length === 0) await receiver.awaken();
   });
 }

@@ -1,4 +1,4 @@
-// The simulator's network keeps the contract of messengers.
+// The contract of messengers for the simulator's network.
 import { messengerContract } from './messenger.ts';
 import { simulatedEnds } from './simulated-messenger.ts';
 

@@ -1,28 +1,29 @@
-// What every messenger must do: pages land as they were last, layers leave when they are ready, and nothing is touched once it was said so.
+// The contract of messengers: pages arrive in their last state, layers leave once they are ready, and no page is read
+// or written after a stop or close.
 import { describe, expect, it } from 'vitest';
 import type { Messenger, ReceiveBufferHandle } from '../../src/runtime/transfer/messenger.ts';
 
-/** What no step computes. */
-const elsewhere = Math.fround(3.14159e20);
+/** A value that no step computes. */
+const notComputed = Math.fround(3.14159e20);
 
-/** Pages that a messenger carries, and what computes them. */
+/** The pages that a messenger sends, and the steps that compute them. */
 export interface PagePool {
-  /** In all. */
+  /** Number of pages. */
   readonly pages: number;
   readonly pageBytes: number;
-  /** Two that a step computes: of each a page of every layer, in the order of computation. */
+  /** Two blocks that a step computes: their pages by layer, in the order of computation. */
   readonly blocks: readonly [readonly number[], readonly number[]];
-  /** Runs that step, or gives it up. */
+  /** Runs that step, or aborts it. */
   step(aborts?: 'aborts'): void;
   read(page: number): Float32Array;
   write(page: number, values: Float32Array): void;
 }
 
-/** One end: a pool, and its messenger. */
+/** A pool and its messenger. */
 export interface MessengerEnd {
   readonly pool: PagePool;
   readonly messenger: Messenger;
-  /** Resolves when something has landed since the last call. */
+  /** Resolves once a receive buffer has become complete since the last call. */
   awaken(): Promise<void>;
 }
 
@@ -31,10 +32,10 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     const [sender, receiver] = open();
     const [first, second] = sender.pool.blocks;
     const run = () => sender.pool.step();
-    const parcels = (from: readonly number[], base = 0) =>
+    const descriptors = (from: readonly number[], base = 0) =>
       Int32Array.from(from.flatMap((page, layer) => [layer, page, base + layer]));
-    /** Receiver's pages, from the end of its pool. */
-    const places = (count: number, behind = 0) =>
+    /** Pages of the receiver, from the end of its pool. */
+    const targetPages = (count: number, behind = 0) =>
       Int32Array.from({ length: count }, (_, i) => receiver.pool.pages - 1 - behind - i);
     const expectEqual = (to: Int32Array, from: readonly number[]) => {
       for (const [i, page] of from.entries()) expect(receiver.pool.read(to[i] ?? -1)).toEqual(sender.pool.read(page));
@@ -45,143 +46,143 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     const expectSpoilt = (to: Int32Array) => {
       for (const page of to) expect(receiver.pool.read(page)).toEqual(receiver.pool.read(page).fill(7));
     };
-    async function landed(wanted: ReceiveBufferHandle): Promise<void> {
+    async function received(wanted: ReceiveBufferHandle): Promise<void> {
       for (;;) {
         const all = receiver.messenger.received();
-        expect(all.every((landing) => landing === wanted)).toBe(true);
+        expect(all.every((buffer) => buffer === wanted)).toBe(true);
         if (all.length > 0) return;
         await receiver.awaken();
       }
     }
 
-    it('copies what was computed before, and says when all is there', async () => {
+    it('copies pages computed earlier, and reports completion', async () => {
       run();
-      const to = places(first.length);
+      const to = targetPages(first.length);
       const { bytes, pages: count } = sender.messenger.counts;
-      const landing = receiver.messenger.open(to);
-      sender.messenger.send(landing, 0, parcels(first), true);
-      await landed(landing);
+      const buffer = receiver.messenger.open(to);
+      sender.messenger.send(buffer, 0, descriptors(first), true);
+      await received(buffer);
       expectEqual(to, first);
-      expect(sender.messenger.transportTo(landing)).toMatch(/^(thread|shared|tcp)$/);
+      expect(sender.messenger.transportTo(buffer)).toMatch(/^(thread|shared|tcp)$/);
       const { pageBytes } = sender.pool;
       expect(sender.messenger.counts).toMatchObject({
         pages: count + first.length,
         bytes: bytes + first.length * pageBytes,
       });
-      receiver.messenger.close(landing);
+      receiver.messenger.close(buffer);
     });
 
-    it('says how many pages may still be read', async () => {
-      const to = places(first.length);
-      const landing = receiver.messenger.open(to);
-      expect(sender.messenger.pending(landing)).toBe(0);
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
-      expect(sender.messenger.pending(landing)).toBe(first.length);
+    it('counts the pages that may still be read', async () => {
+      const to = targetPages(first.length);
+      const buffer = receiver.messenger.open(to);
+      expect(sender.messenger.pending(buffer)).toBe(0);
+      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), false);
+      expect(sender.messenger.pending(buffer)).toBe(first.length);
       run();
-      while (sender.messenger.pending(landing) > 0) await new Promise((resolve) => setImmediate(resolve));
+      while (sender.messenger.pending(buffer) > 0) await new Promise((resolve) => setImmediate(resolve));
       expectEqual(to, first);
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
-      sender.messenger.stop(landing);
-      expect(sender.messenger.pending(landing)).toBe(0);
-      receiver.messenger.close(landing);
+      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
+      sender.messenger.stop(buffer);
+      expect(sender.messenger.pending(buffer)).toBe(0);
+      receiver.messenger.close(buffer);
     });
 
-    it('keeps what waits for its layers back, and holds up no other landing', async () => {
-      const [waiting, other] = [places(first.length), places(second.length, first.length)];
+    it('holds pages back until their layers are ready, without delay for other receive buffers', async () => {
+      const [waiting, other] = [targetPages(first.length), targetPages(second.length, first.length)];
       spoil(waiting);
       const late = receiver.messenger.open(waiting);
-      sender.messenger.send(late, sender.messenger.nextStep, parcels(first), true);
+      sender.messenger.send(late, sender.messenger.nextStep, descriptors(first), true);
       const soon = receiver.messenger.open(other);
-      sender.messenger.send(soon, 0, parcels(second), true);
-      await landed(soon);
+      sender.messenger.send(soon, 0, descriptors(second), true);
+      await received(soon);
       expectEqual(other, second);
       expectSpoilt(waiting);
       run();
-      await landed(late);
+      await received(late);
       expectEqual(waiting, first);
-      for (const landing of [late, soon]) receiver.messenger.close(landing);
+      for (const buffer of [late, soon]) receiver.messenger.close(buffer);
     });
 
-    it('lands a page that is sent again as it was last, also when the step between was aborted', async () => {
-      const to = places(first.length);
-      const landing = receiver.messenger.open(to);
+    it('delivers a page that is sent again in its last state, also after an aborted step', async () => {
+      const to = targetPages(first.length);
+      const buffer = receiver.messenger.open(to);
       const filling = Int32Array.from(first);
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false, filling);
+      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), false, filling);
       for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(1));
       sender.pool.step('aborts');
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true, filling);
+      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true, filling);
       run();
-      await landed(landing);
+      await received(buffer);
       expectEqual(to, first);
-      receiver.messenger.close(landing);
+      receiver.messenger.close(buffer);
     });
 
     it('sends layers while the step that computes them runs', async () => {
-      const to = places(first.length);
+      const to = targetPages(first.length);
       const { earlyBytes } = sender.messenger.counts;
-      // The machine may have no core for it this time: it is tried again until it had.
+      // On a busy machine the sender may get no core during the step: repeats until it does.
       while (sender.messenger.counts.earlyBytes === earlyBytes) {
-        const landing = receiver.messenger.open(to);
-        sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+        const buffer = receiver.messenger.open(to);
+        sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
         run();
-        await landed(landing);
-        receiver.messenger.close(landing);
+        await received(buffer);
+        receiver.messenger.close(buffer);
       }
       expectEqual(to, first);
     });
 
-    it('touches nothing once it was stopped, or the landing closed', async () => {
-      const [stopped, closed, last] = [0, 1, 2].map((n) => places(first.length, n * first.length)) as [
+    it('reads and writes nothing after a stop or the close of the receive buffer', async () => {
+      const [stopped, closed, last] = [0, 1, 2].map((n) => targetPages(first.length, n * first.length)) as [
         Int32Array,
         Int32Array,
         Int32Array,
       ];
       for (const to of [stopped, closed]) spoil(to);
       const [a, b] = [receiver.messenger.open(stopped), receiver.messenger.open(closed)];
-      for (const landing of [a, b]) sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+      for (const buffer of [a, b]) sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
       sender.messenger.stop(a);
       receiver.messenger.close(b);
       run();
-      sender.messenger.send(b, 0, parcels(first), true);
-      const landing = receiver.messenger.open(last);
-      sender.messenger.send(landing, 0, parcels(first), true);
-      await landed(landing);
+      sender.messenger.send(b, 0, descriptors(first), true);
+      const buffer = receiver.messenger.open(last);
+      sender.messenger.send(buffer, 0, descriptors(first), true);
+      await received(buffer);
       for (const to of [stopped, closed]) expectSpoilt(to);
       expectEqual(last, first);
-      for (const one of [a, landing]) receiver.messenger.close(one);
+      for (const one of [a, buffer]) receiver.messenger.close(one);
     });
 
     it('continues after a stop, to the same receive buffer, without reading what was registered in between', async () => {
-      const [to, other] = [places(first.length), places(1, first.length)];
+      const [to, other] = [targetPages(first.length), targetPages(1, first.length)];
       for (let i = 0; i < 6; i++) {
         run();
-        const landing = receiver.messenger.open(to);
-        // Some may have left by then, or not.
-        sender.messenger.send(landing, 0, parcels(first), false);
-        if (i % 2 === 1) sender.messenger.send(landing, sender.messenger.nextStep, parcels(second), false);
-        sender.messenger.stop(landing);
-        expect(sender.messenger.pending(landing)).toBe(0);
-        for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(elsewhere));
+        const buffer = receiver.messenger.open(to);
+        // Some pages may have left already.
+        sender.messenger.send(buffer, 0, descriptors(first), false);
+        if (i % 2 === 1) sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(second), false);
+        sender.messenger.stop(buffer);
+        expect(sender.messenger.pending(buffer)).toBe(0);
+        for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(notComputed));
         const behind = receiver.messenger.open(other);
-        sender.messenger.send(behind, 0, parcels(second.slice(0, 1)), true);
-        await landed(behind);
-        for (const page of to) expect(receiver.pool.read(page).includes(elsewhere)).toBe(false);
+        sender.messenger.send(behind, 0, descriptors(second.slice(0, 1)), true);
+        await received(behind);
+        for (const page of to) expect(receiver.pool.read(page).includes(notComputed)).toBe(false);
         run();
-        sender.messenger.send(landing, 0, parcels(first), true);
-        await landed(landing);
+        sender.messenger.send(buffer, 0, descriptors(first), true);
+        await received(buffer);
         expectEqual(to, first);
-        for (const each of [landing, behind]) receiver.messenger.close(each);
+        for (const each of [buffer, behind]) receiver.messenger.close(each);
       }
     });
 
-    it('refuses pages and places that there are not', () => {
-      const landing = receiver.messenger.open(places(1));
+    it('refuses pages and slots that do not exist', () => {
+      const buffer = receiver.messenger.open(targetPages(1));
       const send = (page: number, place: number) => () =>
-        sender.messenger.send(landing, 0, Int32Array.of(0, page, place), true);
+        sender.messenger.send(buffer, 0, Int32Array.of(0, page, place), true);
       expect(send(sender.pool.pages, 0)).toThrow('no such page or slot');
       expect(send(0, 1)).toThrow('no such page or slot');
       expect(() => receiver.messenger.open(Int32Array.of(receiver.pool.pages))).toThrow('Cannot open a receive buffer');
-      receiver.messenger.close(landing);
+      receiver.messenger.close(buffer);
       expect(receiver.messenger.received()).toEqual([]);
     });
   });

@@ -1,4 +1,4 @@
-// A scene: a small program with its weights, pages and step, which any backend can play; what it leaves is compared.
+// A scene: a small program with its weights, pages and step, which any backend can run; its outputs are compared.
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
 import type {
@@ -25,11 +25,11 @@ export interface Scene {
   /** `server` of its remote keys is an index into `servers`. */
   readonly step: Step;
   readonly servers?: readonly SceneServer[];
-  /** Positions that the program is made for; undefined: as many as any test has. */
+  /** Maximum positions of the program; undefined: as many as the longest test needs. */
   readonly contextMax?: number;
 }
 
-/** A creditor: a pool of its own, and what of it is lent. */
+/** A creditor: its pool and the lent blocks. */
 export interface SceneServer {
   readonly pages: readonly Float32Array[];
   readonly loans: readonly {
@@ -63,7 +63,7 @@ export interface Played {
 const mostPositions = 4096;
 const noAbort = new Int32Array(1);
 
-/** Runs the scene on a backend that is left as it was, and reads back what is wanted. */
+/** Runs the scene on a backend, reads the requested outputs, and frees all that it created. */
 export function play(
   backend: Backend,
   scene: Scene,
@@ -123,7 +123,7 @@ function openServer(backend: Backend, scene: Scene, { pages, loans }: SceneServe
   return { pool, server };
 }
 
-/** The layer groups that ops name. */
+/** The layer groups that the ops refer to. */
 export function groupsOf(ops: readonly Op[]): readonly LayerGroup[] {
   const groups: LayerGroup[] = [];
   for (const op of ops) {
@@ -141,7 +141,7 @@ export function resultOf(played: Played): StepResult {
   return played.outcome.result;
 }
 
-/** Numbers in (-scale, scale), a function of seed alone: scrambled counters, since tests draw hundreds of millions. */
+/** Numbers in (-scale, scale), a function of the seed alone. Counters are scrambled because tests draw hundreds of millions. */
 export function numbers(seed: number, count: number, scale = 1): Float32Array {
   const values = new Float32Array(count);
   const start = scrambled(seed);
@@ -149,7 +149,7 @@ export function numbers(seed: number, count: number, scale = 1): Float32Array {
   return values;
 }
 
-/** 32 bits that look like none of those of the number before. */
+/** A hash of 32 bits that decorrelates consecutive numbers. */
 function scrambled(counter: number): number {
   let bits = Math.imul(counter, 0x9e3779b9);
   bits = Math.imul(bits ^ (bits >>> 16), 0x85ebca6b);
@@ -179,7 +179,7 @@ export function expectClose(
 export function expectSameBits(got: Float32Array, wanted: Float32Array, what: string): void {
   const bits = (values: Float32Array) => new Uint32Array(values.buffer, values.byteOffset, values.length);
   const [gotBits, wantedBits] = [bits(got), bits(wanted)];
-  // Those that are the same are many, and compared in this way a hundred times as fast.
+  // Most values are equal, and a comparison of whole buffers is a hundred times as fast.
   const same = gotBits.length === wantedBits.length && gotBits.every((each, i) => each === wantedBits[i]);
   if (!same) expect(gotBits, what).toEqual(wantedBits);
 }

@@ -1,4 +1,5 @@
-// The simulator's network behind the interface of messengers: pages are copied when it says that they have left, in simulated time.
+// The simulator's network behind the interface of messengers: pages are copied when the network has sent them, in
+// simulated time.
 import type { Messenger, ReceiveBufferHandle } from '../../src/runtime/transfer/messenger.ts';
 import { Network } from '../../src/sim/network/network.ts';
 import type { MessengerEnd, PagePool } from './messenger.ts';
@@ -8,59 +9,59 @@ const pages = 64;
 const pageValues = 1024;
 const pageBytes = pageValues * Float32Array.BYTES_PER_ELEMENT;
 const stepUs = 1000;
-/** Several pages in the time of a step. */
+/** Fast enough for several pages during a step. */
 const nic = { bytesPerSecond: 20e6, us: 10 };
-/** Layer, page, place. */
-const parcelWords = 3;
+/** Layer, page, slot. */
+const descriptorWords = 3;
 
-/** What one call of `send` puts on the way. */
+/** The pages of one call of `send`. */
 interface Sent {
   readonly from: number;
-  readonly parcels: Int32Array;
+  readonly descriptors: Int32Array;
   readonly last: boolean;
-  /** The step that computes it; 0: it is there. */
+  /** The step that computes them; 0: computed before. */
   readonly step: number;
   readonly name: string;
 }
 
-interface Landing {
+interface SimulatedBuffer {
   readonly at: number;
   readonly pages: Int32Array;
-  /** In order: the first one is on its way, unless a step is to compute it. */
+  /** In order; the first entry is in transit, unless its step has not run. */
   readonly queue: Sent[];
 }
 
 class SimulatedWorld {
   readonly network = new Network({ nics: [nic, nic], linkBytesPerSecond: undefined });
-  readonly landings = new Map<ReceiveBufferHandle, Landing>();
+  readonly buffers = new Map<ReceiveBufferHandle, SimulatedBuffer>();
   readonly complete: ReceiveBufferHandle[] = [];
   readonly memory = [0, 1].map(() => Array.from({ length: pages }, () => new Float32Array(pageValues)));
   readonly counts = [0, 1].map(() => ({ pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0 }));
-  /** Of each end: the one that runs next. */
+  /** The number of the next step of each end. */
   readonly steps = [1, 1];
   nowUs = 0;
   sends = 0;
 
   begin(handle: ReceiveBufferHandle, untilUs = this.nowUs): void {
-    const landing = this.landings.get(handle);
-    const sent = landing?.queue[0];
-    if (landing === undefined || sent === undefined || sent.step >= (this.steps[sent.from] ?? 0)) return;
-    const bytes = (sent.parcels.length / parcelWords) * pageBytes;
+    const buffer = this.buffers.get(handle);
+    const sent = buffer?.queue[0];
+    if (buffer === undefined || sent === undefined || sent.step >= (this.steps[sent.from] ?? 0)) return;
+    const bytes = (sent.descriptors.length / descriptorWords) * pageBytes;
     const { from, name } = sent;
-    this.network.stream(this.nowUs, { from, to: landing.at, name, kind: 'handoff' }, { bytes, untilUs, last: true });
+    this.network.stream(this.nowUs, { from, to: buffer.at, name, kind: 'handoff' }, { bytes, untilUs, last: true });
   }
 
   stop(handle: ReceiveBufferHandle): void {
-    const landing = this.landings.get(handle);
-    for (const { from, name } of landing?.queue.splice(0) ?? [])
-      this.network.stop(this.nowUs, { from, to: landing?.at ?? 0, name, kind: 'handoff' });
+    const buffer = this.buffers.get(handle);
+    for (const { from, name } of buffer?.queue.splice(0) ?? [])
+      this.network.stop(this.nowUs, { from, to: buffer?.at ?? 0, name, kind: 'handoff' });
   }
 
-  /** What a step computes comes into being while it runs. */
+  /** Runs a step; the pages that it computes leave while it runs. */
   step(at: number): void {
     const step = this.steps[at] ?? 0;
     this.steps[at] = step + 1;
-    for (const [handle, { queue }] of this.landings)
+    for (const [handle, { queue }] of this.buffers)
       if (queue[0]?.from === at && queue[0].step === step) this.begin(handle, this.nowUs + stepUs);
     const before = this.network.trafficBy(this.nowUs).sent[at] ?? 0;
     this.run(this.nowUs + stepUs);
@@ -81,17 +82,17 @@ class SimulatedWorld {
   }
 
   #left(name: string): void {
-    for (const [handle, { at, queue, pages: places }] of this.landings) {
+    for (const [handle, { at, queue, pages: places }] of this.buffers) {
       const [sent] = queue;
       if (sent?.name !== name) continue;
       queue.shift();
-      for (let i = 0; i < sent.parcels.length; i += parcelWords) {
-        const [page = 0, place = 0] = sent.parcels.subarray(i + 1, i + parcelWords);
+      for (let i = 0; i < sent.descriptors.length; i += descriptorWords) {
+        const [page = 0, place = 0] = sent.descriptors.subarray(i + 1, i + descriptorWords);
         this.memory[at]?.[places[place] ?? 0]?.set(this.memory[sent.from]?.[page] ?? []);
       }
       const counts = this.counts[sent.from];
       if (counts !== undefined) {
-        counts.pages += sent.parcels.length / parcelWords;
+        counts.pages += sent.descriptors.length / descriptorWords;
         counts.bytes = this.network.moved.handoff;
       }
       if (sent.last) this.complete.push(handle);
@@ -121,45 +122,45 @@ class SimulatedMessenger implements Messenger {
   open(own: Int32Array): ReceiveBufferHandle {
     if (own.some((page) => page < 0 || page >= pages))
       throw new RangeError('Cannot open a receive buffer: there is no such page');
-    const handle = `landing ${++this.#world.sends}`;
-    this.#world.landings.set(handle, { at: this.#at, pages: own, queue: [] });
+    const handle = `buffer ${++this.#world.sends}`;
+    this.#world.buffers.set(handle, { at: this.#at, pages: own, queue: [] });
     return handle;
   }
 
   arrivals(): undefined {}
 
-  close(landing: ReceiveBufferHandle): void {
-    this.#world.stop(landing);
-    this.#world.landings.delete(landing);
+  close(buffer: ReceiveBufferHandle): void {
+    this.#world.stop(buffer);
+    this.#world.buffers.delete(buffer);
   }
 
   received(): readonly ReceiveBufferHandle[] {
     this.#world.run();
-    return this.#world.complete.splice(0).filter((handle) => this.#world.landings.get(handle)?.at === this.#at);
+    return this.#world.complete.splice(0).filter((handle) => this.#world.buffers.get(handle)?.at === this.#at);
   }
 
   unreachable(): readonly ReceiveBufferHandle[] {
     return [];
   }
 
-  send(handle: ReceiveBufferHandle, step: number, parcels: Int32Array, last: boolean): void {
-    const landing = this.#world.landings.get(handle);
-    if (landing === undefined) return;
-    for (let i = 0; i < parcels.length; i += parcelWords)
-      if ((parcels[i + 1] ?? pages) >= pages || (parcels[i + 2] ?? 0) >= landing.pages.length)
+  send(handle: ReceiveBufferHandle, step: number, descriptors: Int32Array, last: boolean): void {
+    const buffer = this.#world.buffers.get(handle);
+    if (buffer === undefined) return;
+    for (let i = 0; i < descriptors.length; i += descriptorWords)
+      if ((descriptors[i + 1] ?? pages) >= pages || (descriptors[i + 2] ?? 0) >= buffer.pages.length)
         throw new RangeError('Cannot send: there is no such page or slot');
-    landing.queue.push({ from: this.#at, parcels, last, step, name: `${++this.#world.sends}` });
-    if (landing.queue.length === 1) this.#world.begin(handle);
+    buffer.queue.push({ from: this.#at, descriptors, last, step, name: `${++this.#world.sends}` });
+    if (buffer.queue.length === 1) this.#world.begin(handle);
   }
 
-  stop(landing: ReceiveBufferHandle): void {
-    this.#world.stop(landing);
+  stop(buffer: ReceiveBufferHandle): void {
+    this.#world.stop(buffer);
   }
 
-  pending(landing: ReceiveBufferHandle): number {
+  pending(buffer: ReceiveBufferHandle): number {
     this.#world.run();
-    const queue = this.#world.landings.get(landing)?.queue ?? [];
-    return queue.reduce((sum, { parcels }) => sum + parcels.length / parcelWords, 0);
+    const queue = this.#world.buffers.get(buffer)?.queue ?? [];
+    return queue.reduce((sum, { descriptors }) => sum + descriptors.length / descriptorWords, 0);
   }
 
   transportTo(): 'tcp' {

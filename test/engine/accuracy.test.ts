@@ -1,4 +1,4 @@
-// The accuracy figures: zero for the baseline itself, ordered by form, equal to a direct computation.
+// Accuracy figures: 0 for the baseline itself, ordered by form, and equal to a direct computation.
 import { afterAll, expect, test } from 'vitest';
 import { accuracyBaseline, measureAccuracy } from '../../src/engine/accuracy.ts';
 import { Engine } from '../../src/engine/engine.ts';
@@ -14,7 +14,7 @@ afterAll(() => {
 
 const text = [...tinyGoldens()[3].prompt, ...tinyGoldens()[3].greedy].slice(0, 70);
 
-test('the baseline is no distance from itself, and rounder inputs are farther', () => {
+test('the baseline has distance 0 from itself, and coarser inputs have a larger one', () => {
   const forms = [
     accuracyBaseline,
     { weights: 'native', inputs: 'bf16' },
@@ -28,7 +28,7 @@ test('the baseline is no distance from itself, and rounder inputs are farther', 
   expect(bf16.sameTop).toBeGreaterThan(0.9);
 });
 
-test('perplexity is what the log-probabilities of each next token say, at any block size', () => {
+test('perplexity follows from the log-probabilities of the next tokens, at any block size', () => {
   const tokens = text.slice(0, 20);
   const model = loadModel({ model: embeddedModel, backend, inputs: 'f32', context: 64 });
   const engine = new Engine({ model, backend, tokensMax: 8, logitRowsMax: 1, kvBytes: 2 ** 22 });
@@ -41,7 +41,7 @@ test('perplexity is what the log-probabilities of each next token say, at any bl
   }
 });
 
-test('a text of one token predicts nothing and is refused', () => {
+test('refuses a text of one token', () => {
   expect(() => measureAccuracy({ model: embeddedModel, backend, tokens: [1], forms: [] })).toThrow(
     'the text has 1 tokens: 2 required',
   );

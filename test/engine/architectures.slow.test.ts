@@ -1,5 +1,5 @@
-// Small random checkpoints of every architecture: native kernels agree with the oracle, bits do not depend on company or chunks,
-// and a window's layers need nothing that they left behind.
+// Small random checkpoints of every architecture: native kernels agree with the reference, bits do not depend on the
+// batch or on chunks, and window layers need no block behind their window.
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
@@ -44,7 +44,7 @@ function values(rows: readonly Uint32Array[]): number[] {
   return rows.flatMap((row) => [...new Float32Array(row.buffer)]);
 }
 
-/** The prompt's last tokens, one by one over spoilt pages: those of blocks that its window layers left behind. */
+/** Logit bits of the prompt's last tokens, decoded one by one after NaN was written to the blocks behind the windows. */
 function tailRows(player: Player, windows: readonly number[], from: number): Uint32Array[] {
   const blocks = blocksFor(promptTokens, 0);
   player.step([{ tokens: prompt.slice(0, from), start: 0, blocks, logits: 'none' }]);
@@ -67,7 +67,7 @@ function describeFamily({ name, native, create }: NamedBackend): void {
     afterAll(() => backend.close());
 
     if (native)
-      test('the f32 form gives the logits of the oracle', () => {
+      test('the f32 form gives the logits of the reference', () => {
         const oracle = new ReferenceBackend();
         const wanted = values(withPlayer(oracle, path, 'f32', (player) => promptRows(player, [256])));
         const got = values(withPlayer(backend, path, 'f32', (player) => promptRows(player, [256])));
@@ -89,7 +89,7 @@ function describeFamily({ name, native, create }: NamedBackend): void {
     });
 
     if (spec.window !== undefined)
-      test('what a window left behind may be gone', () => {
+      test('blocks behind a window are not needed', () => {
         withPlayer(backend, path, 'bf16', (player, engine) => {
           const windows = engine.model.kv.groups.flatMap(({ window }) => window ?? []);
           expect(windows).toEqual([spec.window]);
@@ -103,7 +103,7 @@ function describeFamily({ name, native, create }: NamedBackend): void {
 
 for (const backend of backends) describeFamily(backend);
 
-test('a window is none where the context never leaves it', () => {
+test('a window is dropped if the context never exceeds it', () => {
   const backend = new ReferenceBackend();
   const gemma = familySpecs.find(({ architecture }) => architecture === 'gemma2') ?? oddSpec;
   const model = folder.huggingFace(gemma, 'bf16');

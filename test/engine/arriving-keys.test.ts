@@ -1,4 +1,5 @@
-// Steps over blocks that are still on their way: the bits of blocks that were there, and of those that do not come only their own sequence is lost.
+// Steps over blocks in transit: arrived blocks give the bits of present ones, and missing blocks fail only their own
+// sequence.
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import fc from 'fast-check';
@@ -15,11 +16,11 @@ const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gg
 const blocksMax = 24;
 
 interface Arriving {
-  /** Blocks that come, and the rows behind them. */
+  /** Blocks in transit, and the rows behind them. */
   readonly blocks: number;
   readonly rows: number;
-  /** `late`: some pages of a layer never come; `closed`: nothing comes, and that is said; `gone`: they are not known any more. */
-  readonly fate: 'here' | 'comes' | 'late' | 'closed' | 'gone';
+  /** `late`: some pages of a layer do not arrive; `closed`: the transfer ends without pages; `gone`: its arrivals are freed. */
+  readonly fate: 'present' | 'arrives' | 'late' | 'closed' | 'gone';
   readonly layer: number;
 }
 
@@ -27,21 +28,21 @@ const sequences: fc.Arbitrary<readonly Arriving[]> = fc.array(
   fc.record({
     blocks: fc.integer({ min: 1, max: 4 }),
     rows: fc.integer({ min: 1, max: 9 }),
-    fate: fc.constantFrom<Arriving['fate']>('here', 'comes', 'comes', 'late', 'closed', 'gone'),
+    fate: fc.constantFrom<Arriving['fate']>('present', 'arrives', 'arrives', 'late', 'closed', 'gone'),
     layer: fc.nat(),
   }),
   { minLength: 1, maxLength: 4 },
 );
 
-describe.skipIf(loadNative() === undefined)('a step over blocks that are on their way', () => {
+describe.skipIf(loadNative() === undefined)('a step over blocks in transit', () => {
   const backend = createNativeBackend({ threads: 2 });
   const model = loadModel({ model: path, backend, context: 256 });
-  const [home, other] = [0, 1].map(
+  const [engine, other] = [0, 1].map(
     () => new Engine({ model, backend, tokensMax: 256, logitRowsMax: 8, kvBytes: blocksMax * 2 ** 18 }),
   ) as [Engine, Engine];
-  const [messenger, receiver] = [other, home].map(({ pool }) => new NativeMessenger(pool, () => {}));
+  const [messenger, receiver] = [other, engine].map(({ pool }) => new NativeMessenger(pool, () => {}));
   const { groups } = model.kv;
-  const layers = home.layers.length;
+  const layers = engine.layers.length;
   const pages = plainPages(blocksMax, groups);
   const noAbort = new Int32Array(1);
   const tokenOf = (sequence: number, position: number) => 3 + ((sequence * 131 + position * 7) % 200);
@@ -53,31 +54,32 @@ describe.skipIf(loadNative() === undefined)('a step over blocks that are on thei
     return { tokens, start: from, blocks, logits: 'last' };
   }
 
-  function run(engine: Engine, step: Step, arriving?: readonly ArrivingKeys[]) {
-    const outcome = engine.run({ ...step, arriving }, noAbort);
+  function run(target: Engine, step: Step, arriving?: readonly ArrivingKeys[]) {
+    const outcome = target.run({ ...step, arriving }, noAbort);
     if (outcome.kind !== 'done') throw new Error('aborted');
     return outcome.result;
   }
 
-  /** Brings the sequence's blocks to the other engine's own places, as its fate wants it. */
-  function bring(sequence: number, { blocks, fate, layer }: Arriving) {
+  /** Sends the sequence's blocks to the other engine's pages, as its fate requires. */
+  function transfer(sequence: number, { blocks, fate, layer }: Arriving) {
     const to = pages[0].pageTable.slice(6 * sequence * layers, (6 * sequence + blocks) * layers);
-    const landing = receiver.open(to, layers);
-    const arrivals = receiver.arrivals(landing, blocks) ?? 0;
-    const parcels: number[] = [];
+    const buffer = receiver.open(to, layers);
+    const arrivals = receiver.arrivals(buffer, blocks) ?? 0;
+    const descriptors: number[] = [];
     for (let l = 0; l < layers; l++)
       for (let block = 0; block < blocks; block++) {
-        const place = block * layers + l;
-        if (fate !== 'late' || l !== layer % layers) parcels.push(l, to[place], place);
+        const slot = block * layers + l;
+        if (fate !== 'late' || l !== layer % layers) descriptors.push(l, to[slot], slot);
       }
-    if (fate === 'closed') messenger.send(landing, 0, Int32Array.of(), true);
-    if (fate === 'gone') receiver.close(landing);
-    if (fate === 'comes' || fate === 'late') messenger.send(landing, 0, Int32Array.from(parcels), fate === 'comes');
+    if (fate === 'closed') messenger.send(buffer, 0, Int32Array.of(), true);
+    if (fate === 'gone') receiver.close(buffer);
+    if (fate === 'arrives' || fate === 'late')
+      messenger.send(buffer, 0, Int32Array.from(descriptors), fate === 'arrives');
     const free = () => {
-      if (fate !== 'gone') receiver.close(landing);
-      messenger.stop(landing);
+      if (fate !== 'gone') receiver.close(buffer);
+      messenger.stop(buffer);
     };
-    // Long enough for contents that arrive, short for those that do not.
+    // Long enough for pages that arrive, short for those that do not.
     const withinMs = fate === 'late' ? 5 : 60_000;
     return { keys: { sequence, arrivals, withinMs }, free };
   }
@@ -91,17 +93,17 @@ describe.skipIf(loadNative() === undefined)('a step over blocks that are on thei
         for (const sequence of prompt) run(other, groupedStep([sequence], pages));
         const expected = run(other, step);
         for (let page = 0; page < blocksMax * layers; page++)
-          home.writePage(page, home.readPage(page).fill(Number.NaN));
-        const present = prompt.filter((_, s) => all[s]?.fate === 'here');
-        for (const sequence of present) run(home, groupedStep([sequence], pages));
-        const brought = all.flatMap((arriving, s) => (arriving.fate === 'here' ? [] : [bring(s, arriving)]));
+          engine.writePage(page, engine.readPage(page).fill(Number.NaN));
+        const present = prompt.filter((_, s) => all[s]?.fate === 'present');
+        for (const sequence of present) run(engine, groupedStep([sequence], pages));
+        const transfers = all.flatMap((arriving, s) => (arriving.fate === 'present' ? [] : [transfer(s, arriving)]));
         const result = run(
-          home,
+          engine,
           step,
-          brought.map(({ keys }) => keys),
+          transfers.map(({ keys }) => keys),
         );
-        for (const { free } of brought) free();
-        const lost = all.flatMap(({ fate }, s) => (fate === 'here' || fate === 'comes' ? [] : [s]));
+        for (const { free } of transfers) free();
+        const lost = all.flatMap(({ fate }, s) => (fate === 'present' || fate === 'arrives' ? [] : [s]));
         expect([...result.unanswered]).toEqual(lost);
         for (const s of all.keys()) {
           if (lost.includes(s)) continue;
@@ -122,14 +124,14 @@ describe.skipIf(loadNative() === undefined)('a step over blocks that are on thei
     const arrivals = new NativeArrivals(layers, 1);
     const step = groupedStep([rowsOf(0, pageTokens, 3)], pages);
     const keys = { sequence: 0, arrivals: arrivals.handle, withinMs: 600_000 };
-    // Where it gives up before it is told to stop, nothing came for as long as a step waits: then it is tried again.
-    for (let kind = ''; kind !== 'aborted'; ) kind = home.run({ ...step, arriving: [keys] }, abort).kind;
+    // On a busy machine the wait may time out before the abort: the step runs again.
+    for (let kind = ''; kind !== 'aborted'; ) kind = engine.run({ ...step, arriving: [keys] }, abort).kind;
     arrivals.free();
     await new Promise((resolve) => worker.on('exit', resolve));
   });
 
-  it('refuses to wait for a sequence that there is not', () => {
+  it('refuses arrivals of a sequence that does not exist', () => {
     const step = groupedStep([rowsOf(0, 0, 3)], pages);
-    expect(() => run(home, step, [{ sequence: 1, arrivals: 1, withinMs: 1 }])).toThrow('no such sequence');
+    expect(() => run(engine, step, [{ sequence: 1, arrivals: 1, withinMs: 1 }])).toThrow('no such sequence');
   });
 });

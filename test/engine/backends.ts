@@ -1,4 +1,4 @@
-// Backends that this machine can run the engine on: the oracle, and the native kernels of every instruction set it has.
+// Backends of this machine for engine tests: the reference, and the native kernels of every instruction set.
 import type { Backend } from '../../src/kernel/backend.ts';
 import { availableIsas, createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';

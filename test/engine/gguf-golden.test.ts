@@ -25,7 +25,7 @@ const folder = new ModelFolder();
 afterAll(() => folder.remove());
 
 describe.skipIf(!existsSync(`${sharedModels}/random`))('random models as GGUF (shared models)', () => {
-  test.each(names)('%s, f32: the same tokens, log-probabilities within 1e-3', (name) => {
+  test.each(names)('%s, f32: golden tokens, and log-probabilities within 1e-3', (name) => {
     const path = join(folder.path, `${name}.gguf`);
     convert(`${sharedModels}/random/${name}`, path);
     const backend = backends[backends.length - 1].create(1);

@@ -113,7 +113,7 @@ for (const backend of backends) {
         });
     });
   }
-  test(`the embedded model on ${backend.name}: the golden tokens, recall over 1,500 tokens too`, () => {
+  test(`the embedded model on ${backend.name}: golden tokens, also with recall over 1,500 tokens`, () => {
     const kernels = backend.create(2);
     const model = loadModel({ model: embeddedModel, backend: kernels, inputs: 'f32', context: 2048 });
     const engine = new Engine({ model, backend: kernels, tokensMax: 512, logitRowsMax: 1, kvBytes: 2 ** 26 });

@@ -1,4 +1,4 @@
-// Golden cases of the shared models, and how far an engine is from one.
+// Golden cases of the shared models, and the distance of an engine from a case.
 import { existsSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Engine } from '../../src/engine/engine.ts';
@@ -56,12 +56,12 @@ export function tinyGoldens(): readonly TinyGolden[] {
 }
 
 export interface ForcedStep {
-  /** What the engine would have said. */
+  /** The token that the engine would choose. */
   readonly token: number;
   readonly logits: Float32Array;
 }
 
-/** Runs the prompt, then each golden token, whatever token the engine itself would choose. */
+/** Runs the prompt, then each golden token, independent of the tokens that the engine would choose. */
 export function* forcedSteps(
   engine: Engine,
   prompt: readonly number[],

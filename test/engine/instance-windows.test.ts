@@ -1,4 +1,4 @@
-// Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
+// Instances over real engines: models with windows give the same bits in a batch and in few pages as alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { createTokenInstance } from '../../src/core/instance/token-instance.ts';
@@ -21,7 +21,7 @@ interface Generated {
   cachedTokens: number;
 }
 
-/** Runs all to their ends and checks every invariant after every step. */
+/** Runs all requests to their end, and checks every invariant after every step. */
 function serve(engine: Engine, requests: readonly GenerationRequest[]) {
   const machine = createTokenInstance({
     ...baseConfig,
@@ -68,7 +68,7 @@ describe.skipIf(native === undefined).each(['mistral-window', 'gemma2', 'gemma3'
     const layers = groups.reduce((sum, group) => sum + group.layers, 0);
     const engineOf = (pages: number): Engine =>
       new Engine({ model, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * pageBytes });
-    // A step's chunk beside the longest sequence; whole, that one alone would take 20 blocks.
+    // Enough for a chunk beside the longest sequence, which would take 20 blocks without windows.
     const engines = [engineOf(pagesFor(groups, 640, pageTokens) + 4 * layers), engineOf(20 * layers)] as const;
     use(...engines);
     for (const engine of engines) engine.close();
@@ -76,7 +76,7 @@ describe.skipIf(native === undefined).each(['mistral-window', 'gemma2', 'gemma3'
     backend.close();
   };
 
-  test.skipIf(!existsSync(path))('beside others, from cache and in few pages: the bits of one alone', () => {
+  test.skipIf(!existsSync(path))('gives the bits of a single request in a batch, from cache and in few pages', () => {
     withEngines((few, plenty) => {
       const vocabulary = few.model.config.vocabSize;
       const shared = someTokens(150, vocabulary, 3);

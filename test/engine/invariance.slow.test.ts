@@ -1,4 +1,5 @@
-// Batch invariance: a request's logits have the same bits alone, in company, in any chunks, from cached blocks, rebuilt, on any threads.
+// Batch invariance: a request's logits have the same bits alone, in a batch, in any chunks, from cached blocks,
+// recomputed, and on any number of threads.
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
@@ -36,36 +37,36 @@ afterAll(() => {
   folder.remove();
 });
 
-/** One way to bring a request to its end. */
-interface Course {
+/** One schedule of a request: its chunks and the batch around it. */
+interface Schedule {
   readonly threads: number;
   /** Sizes of its prefill chunks; the last repeats. */
   readonly chunkSizes: readonly number[];
-  /** Blocks at its front that another request left in the cache. */
+  /** Leading blocks from the cache. */
   readonly cachedBlocks: number;
-  /** Other requests in each step, before and after it: tokens of each. */
+  /** Tokens of each other request of the batch, before and after it. */
   readonly before: readonly number[];
   readonly after: readonly number[];
   readonly firstBlock: number;
 }
 
-const alone: Course = { threads: 1, chunkSizes: [512], cachedBlocks: 0, before: [], after: [], firstBlock: 0 };
+const alone: Schedule = { threads: 1, chunkSizes: [512], cachedBlocks: 0, before: [], after: [], firstBlock: 0 };
 
-/** Blocks 0..63 serve the request, those from 64 on the company. */
-function rowsOf(player: Player, prompt: readonly number[], course: Course): Uint32Array[] {
-  const blocks = blocksFor(prompt.length, course.firstBlock);
-  const cached = Math.min(course.cachedBlocks * pageTokens, prompt.length - 1);
+/** Logit bits of the request. Its blocks are 0..63, those of the other requests begin at 64. */
+function rowsOf(player: Player, prompt: readonly number[], schedule: Schedule): Uint32Array[] {
+  const blocks = blocksFor(prompt.length, schedule.firstBlock);
+  const cached = Math.min(schedule.cachedBlocks * pageTokens, prompt.length - 1);
   for (const chunk of chunksOf(prompt.slice(0, cached), 0, [512])) player.step([{ ...chunk, blocks, logits: 'none' }]);
-  const company = (tokens: number, index: number): PlainSequence => ({
+  const batchSequence = (tokens: number, index: number): PlainSequence => ({
     tokens: someTokens(tokens, oddSpec.vocabSize, index + 3),
     start: 0,
     blocks: blocksFor(tokens, 64 + 4 * index),
     logits: index % 2 === 0 ? 'all' : 'none',
   });
-  const before = course.before.map((tokens, index) => company(tokens, index));
-  const after = course.after.map((tokens, index) => company(tokens, index + before.length));
+  const before = schedule.before.map((tokens, index) => batchSequence(tokens, index));
+  const after = schedule.after.map((tokens, index) => batchSequence(tokens, index + before.length));
   const rowsBefore = before.reduce((sum, { tokens, logits }) => sum + (logits === 'all' ? tokens.length : 0), 0);
-  return chunksOf(prompt, cached, course.chunkSizes).flatMap(({ start, tokens }) => {
+  return chunksOf(prompt, cached, schedule.chunkSizes).flatMap(({ start, tokens }) => {
     const { rows } = player.step([...before, { tokens, start, blocks, logits: 'all' }, ...after]);
     return rows.slice(rowsBefore, rowsBefore + tokens.length);
   });
@@ -100,36 +101,36 @@ for (const { name, native, create } of backends) {
     afterAll(() => {
       for (const { close } of opened) close();
     });
-    const play = (prompt: readonly number[], course: Course): Uint32Array[] => {
-      const player = players.get(course.threads) ?? players.get(1);
+    const play = (prompt: readonly number[], schedule: Schedule): Uint32Array[] => {
+      const player = players.get(schedule.threads) ?? players.get(1);
       if (player === undefined) throw new Error('no player');
-      return rowsOf(player, prompt, course);
+      return rowsOf(player, prompt, schedule);
     };
-    const expectSame = (prompt: readonly number[], course: Course, wanted: readonly Uint32Array[]): void => {
-      const got = play(prompt, course);
+    const expectSame = (prompt: readonly number[], schedule: Schedule, wanted: readonly Uint32Array[]): void => {
+      const got = play(prompt, schedule);
       expect(got.length).toBeGreaterThan(0);
       got.forEach((row, index) => {
         const place = wanted.length - got.length + index;
-        // Rows that are the same are many, and compared in this way a hundred times as fast.
+        // Most rows are equal, and a comparison of whole rows is a hundred times as fast.
         if (!sameBits([row], wanted.slice(place, place + 1))) expect(row, `row ${place}`).toEqual(wanted[place]);
       });
     };
 
-    test('any course of 75 tokens', () => {
+    test('any schedule of 75 tokens', () => {
       const prompt = someTokens(75, oddSpec.vocabSize, 1);
       const wanted = play(prompt, alone);
-      const companyMax = native ? 40 : 5;
-      const courses = fc.record({
+      const batchTokensMax = native ? 40 : 5;
+      const schedules = fc.record({
         threads: fc.constantFrom(1, 2, 3),
         chunkSizes: fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 4 }),
         cachedBlocks: fc.integer({ min: 0, max: 2 }),
-        before: fc.array(fc.integer({ min: 1, max: companyMax }), { maxLength: 3 }),
-        after: fc.array(fc.integer({ min: 1, max: companyMax }), { maxLength: 3 }),
+        before: fc.array(fc.integer({ min: 1, max: batchTokensMax }), { maxLength: 3 }),
+        after: fc.array(fc.integer({ min: 1, max: batchTokensMax }), { maxLength: 3 }),
         firstBlock: fc.integer({ min: 0, max: 32 }),
       });
       fc.assert(
-        fc.property(courses, (course) => {
-          expectSame(prompt, course, wanted);
+        fc.property(schedules, (schedule) => {
+          expectSame(prompt, schedule, wanted);
         }),
         { numRuns: name === 'portable' ? 6 : native ? 15 : 4 },
       );
@@ -139,13 +140,13 @@ for (const { name, native, create } of backends) {
       test('chunks of 1, 7 and 512, and cached blocks, over three ranges of attention', () => {
         const prompt = someTokens(1100, oddSpec.vocabSize, 2);
         const wanted = play(prompt, alone);
-        const courses: Course[] = [
+        const schedules: Schedule[] = [
           { ...alone, threads: 3, chunkSizes: [7] },
           { ...alone, threads: 2, chunkSizes: [512], before: [33], after: [1, 17] },
           { ...alone, threads: 2, chunkSizes: [100, 512], cachedBlocks: 17, firstBlock: 20 },
           { ...alone, threads: 3, chunkSizes: [1], cachedBlocks: 30, before: [5] },
         ];
-        for (const course of courses) expectSame(prompt, course, wanted);
+        for (const schedule of schedules) expectSame(prompt, schedule, wanted);
       });
 
     test('stale bytes and another sequence’s NaN do not reach a request', () => {

@@ -1,4 +1,4 @@
-// Loading: forms and types, what is shared, what is refused before memory is taken.
+// Loading a model: forms and types, shared tensors, and refusals before memory is allocated.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
@@ -55,7 +55,7 @@ test('tied embeddings are packed once, and packed weights take the stored bytes'
   expect(model.linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0)).toBe(stored);
 });
 
-test('a tensor of the wrong shape or a missing one is one line with file and tensor', () => {
+test('a tensor with a wrong shape or a missing tensor is an error of one line with file and tensor', () => {
   const path = folder.huggingFace(oddSpec, 'f32');
   const config = JSON.parse(readFileSync(join(path, 'config.json'), 'utf8'));
   writeFileSync(join(path, 'config.json'), JSON.stringify({ ...config, intermediate_size: 192 }));

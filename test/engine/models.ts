@@ -1,10 +1,10 @@
-// Small random models written to a folder that the tests clean up.
+// Small random models in a folder that the tests remove.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type RandomModelSpec, tinySpec, writeGgufModel, writeHuggingFaceModel } from '../weights/random-model.ts';
 
-/** Odd sizes on purpose: no dimension but the quantisation block divides a tile of 16 or 64. */
+/** Odd sizes: apart from the quantisation block, no dimension is a multiple of 16 or 64. */
 export const oddSpec: RandomModelSpec = {
   ...tinySpec,
   vocabSize: 117,
@@ -16,7 +16,7 @@ export const oddSpec: RandomModelSpec = {
   maxPositions: 2048,
 };
 
-/** One checkpoint of every architecture beyond Llama and Qwen; a window that is no multiple of a page where layers slide. */
+/** One checkpoint of every architecture beyond Llama and Qwen. Windows are not a multiple of a page. */
 export const familySpecs: readonly RandomModelSpec[] = (
   ['mistral', 'gemma2', 'gemma3_text', 'phi3', 'gpt2', 'opt', 'bloom', 'gpt_neox'] as const
 ).map((architecture) => {
@@ -27,7 +27,7 @@ export const familySpecs: readonly RandomModelSpec[] = (
     layers: 3,
     maxPositions: 512,
     tieEmbeddings: architecture !== 'phi3' && architecture !== 'gpt_neox',
-    // Heads of the older families divide the hidden size among them.
+    // In the older families the head dimension is hidden size / heads.
     ...(own ? { kvHeads: oddSpec.heads, headDim: 16 } : {}),
     ...(architecture === 'bloom' ? { intermediateSize: 4 * oddSpec.hiddenSize } : {}),
     ...(architecture === 'mistral' || architecture.startsWith('gemma') ? { window: 40 } : {}),

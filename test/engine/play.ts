@@ -1,4 +1,4 @@
-// Plays sequences on an engine in a chosen order of steps, and keeps the bits of every row of logits.
+// Runs sequences on an engine in a given order of steps, and keeps the bits of every row of logits.
 import type { Engine } from '../../src/engine/engine.ts';
 import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import { pageTokens } from '../../src/util/step.ts';
@@ -15,7 +15,7 @@ export class Player {
     this.#pages = plainPages(this.blocks, groups);
   }
 
-  /** Logit bits of each row that asked for them, in order, and which rows failed. */
+  /** Logit bits of each row with logits, in order, and the failed rows. */
   step(sequences: readonly PlainSequence[]): {
     readonly rows: Uint32Array[];
     readonly failed: Uint8Array;
@@ -27,7 +27,7 @@ export class Player {
     return { rows: bitRows(this.#engine.readLogits(tokens.length), tokens.length), failed, tokens };
   }
 
-  /** Fills every page of a block, or those of the window groups alone: stale bytes, as an earlier owner would leave them. */
+  /** Fills every page of a block, or only those of window groups, with stale bytes of an earlier owner. */
   spoil(block: number, value: number, which: 'all' | 'windows' = 'all'): void {
     for (const { pageTable, layers, window } of this.#pages) {
       if (which === 'windows' && window === undefined) continue;
@@ -50,12 +50,12 @@ export function sameBits(a: readonly Uint32Array[], b: readonly Uint32Array[]): 
   );
 }
 
-/** Token ids that no one chose: a fixed walk through the vocabulary. */
+/** Deterministic token ids: a fixed walk through the vocabulary. */
 export function someTokens(count: number, vocabulary: number, seed: number): number[] {
   return Array.from({ length: count }, (_, i) => ((i + 1) * (2 * seed + 7919) + seed) % vocabulary);
 }
 
-/** Blocks for a number of tokens, from `first` on. */
+/** Block ids from `first` on for a number of tokens. */
 export function blocksFor(tokens: number, first: number): number[] {
   return Array.from({ length: Math.ceil(tokens / pageTokens) }, (_, i) => first + i);
 }

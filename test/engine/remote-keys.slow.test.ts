@@ -22,10 +22,10 @@ const forms = [
 
 const tokens = 1700;
 const rangeBlocks = rangeTokens / pageTokens;
-/** The sequence has the first blocks of the pool, its company those behind. */
+/** The sequence has the first blocks of the pool, the other sequence those behind them. */
 const blocksMost = Math.ceil(tokens / pageTokens) + 1;
 
-/** A pool of another instance, in which block i has the pages from i x layers on. */
+/** A creditor's pool: block i has the pages from i x layers on. */
 class Creditor {
   readonly pool: KvPoolHandle;
   readonly server: RemoteAttentionHandle;
@@ -40,7 +40,7 @@ class Creditor {
     this.server = backend.createRemoteAttentionServer(this.pool);
   }
 
-  /** Takes the contents of a range, and lends its blocks. */
+  /** Copies a range, and lends its blocks. */
   hold(engine: Engine, range: number, { pageTable }: PlainPages): void {
     this.#copy(range, (own, block, layer) =>
       this.#backend.writePage(this.pool, own, engine.readPage(pageTable[block * this.#layers + layer])),
@@ -75,7 +75,7 @@ function blocksOf(range: number): Int32Array {
   return Int32Array.from({ length: rangeBlocks }, (_, i) => range * rangeBlocks + i);
 }
 
-/** Prefills in chunks beside a sequence of its own, then decodes; between steps ranges leave and some come home. Bits of all rows. */
+/** Logit bits of all rows: prefill in chunks beside another sequence, then decode. Between steps ranges move to creditors and some return. */
 class Course {
   readonly #engine: Engine;
   readonly #pages: readonly PlainPages[];
@@ -145,7 +145,7 @@ class Course {
       logits: 'last',
     } as const;
     const plain = groupedStep([company, sequence], this.#pages);
-    // The range of the first row is at home: what lies away from there on would be refused.
+    // The range of the first row must be local: remote keys from there on are refused.
     const gone = [...this.#places.entries()].sort(([a], [b]) => a - b);
     const groups = plain.groups.map((group, index) => {
       if (index !== this.#group) return group;
@@ -183,7 +183,7 @@ const specs = [
 ];
 
 for (const { name, create } of nativeBackends) {
-  // Other families differ in what surrounds the scores: one instruction set shows it.
+  // Other families differ outside the scores: one instruction set suffices.
   const some = name === nativeBackends.at(-1)?.name ? specs : [oddSpec];
   for (const spec of some) {
     test.each(forms)(`${spec.architecture} on ${name}, weights $weights, inputs $inputs`, ({ weights, inputs }) => {

@@ -1,4 +1,5 @@
-// A member of a group runs its layers in a thread of its own, begun before the rows of the layers before have come: the bits of the whole model, whatever is aborted, run again or late.
+// A pipeline member starts its layers before the activations of the previous layers arrive. Its results have the bits
+// of the whole model, also after aborts, reruns and late rows.
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -15,7 +16,7 @@ const context = 256;
 const cut = 2;
 const promptBlocks = context / pageTokens;
 const blocks = 2 * promptBlocks;
-/** An odd size: rows lie across pages. */
+/** An odd size, so that rows cross page borders. */
 const rowPages = { pages: 40, kvHeads: 1, headDim: 17, type: 'f32' } as const;
 const pageValues = 2 * pageTokens * rowPages.headDim;
 const limits = { context, blocks, pageValues, tokensMax: context, logitRowsMax: 4, kvBytes: blocks * 2 ** 18 };
@@ -23,14 +24,14 @@ const runs = new Int32Array(1);
 const stops = Int32Array.of(1);
 const tokenOf = (prompt: number, position: number) => 3 + ((prompt * 131 + position * 7) % 200);
 
-/** Tokens `from..to` of a prompt of 200; the last one's logits are asked for. */
+/** Tokens `from..to` of a prompt of 200 tokens, with logits of the last one. */
 function chunk(prompt: number, from: number, to: number): PlainSequence {
   const tokens = Array.from({ length: to - from }, (_, i) => tokenOf(prompt, from + i));
   const own = Array.from({ length: Math.ceil(to / pageTokens) }, (_, i) => promptBlocks * prompt + i);
   return { tokens, start: from, blocks: own, logits: 'last' };
 }
 
-describe.skipIf(loadNative() === undefined)('rows on their way', () => {
+describe.skipIf(loadNative() === undefined)('activations in transit', () => {
   const backend = createNativeBackend({ threads: 1 });
   const model = loadModel({ model: path, backend, context });
   const [whole, engine] = [0, 1].map(() => new Engine({ ...{ model, backend }, ...limits })) as [Engine, Engine];
@@ -39,117 +40,121 @@ describe.skipIf(loadNative() === undefined)('rows on their way', () => {
   const messenger = new NativeMessenger(pool, () => {});
   const pages = plainPages(blocks, model.kv.groups);
   const abort = new Int32Array(new SharedArrayBuffer(12));
-  const room = Int32Array.from({ length: rowPages.pages }, (_, i) => i);
+  const rowPageIds = Int32Array.from({ length: rowPages.pages }, (_, i) => i);
   let member: Worker;
-  const heard: unknown[] = [];
+  const messages: unknown[] = [];
   let wake = () => {};
 
   beforeAll(() => {
     const entry = new URL('./rows-member.mjs', import.meta.url);
     member = new Worker(entry, { workerData: { path, cut, limits, rowPages, abort } });
     member.on('message', (message) => {
-      heard.push(message);
+      messages.push(message);
       wake();
     });
   });
   afterAll(() => member.terminate());
 
   async function next<T>(): Promise<T> {
-    while (heard.length === 0)
+    while (messages.length === 0)
       await new Promise<void>((resolve) => {
         wake = resolve;
       });
-    return heard.shift() as T;
+    return messages.shift() as T;
   }
 
-  /** The member begins; returns where its rows are to go. */
+  /** Starts the member's step; returns the receive buffer of its rows. */
   function begin(sequence: PlainSequence, withinMs = 600_000): Promise<string> {
     member.postMessage({ sequence, withinMs });
     return next<string>();
   }
 
-  /** Resolves when the member waits. */
+  /** Resolves when the member waits for rows. */
   async function waiting(): Promise<void> {
     while (Atomics.load(abort, 2) === 0) await new Promise((resolve) => setImmediate(resolve));
   }
 
-  /** Those rows leave as the next step leaves them. */
-  function register(landing: string, { tokens }: PlainSequence): void {
+  /** Queues the rows of the next step for sending. */
+  function queueRows(buffer: string, { tokens }: PlainSequence): void {
     const count = Math.ceil((tokens.length * slice.columns) / pageValues);
-    const parcels = Int32Array.from({ length: 3 * count }, (_, i) => (i % 3 === 0 ? 0 : room[(i - (i % 3)) / 3]));
-    messenger.send(landing, messenger.nextStep, parcels, true);
+    const descriptors = Int32Array.from({ length: 3 * count }, (_, i) =>
+      i % 3 === 0 ? 0 : rowPageIds[(i - (i % 3)) / 3],
+    );
+    messenger.send(buffer, messenger.nextStep, descriptors, true);
   }
 
-  /** The layers before. */
+  /** Runs the previous layers. */
   const run = (sequence: PlainSequence, word = runs) =>
-    slice.run({ ...groupedStep([sequence], pages), rowsOut: { pool, pages: room } }, word).kind;
+    slice.run({ ...groupedStep([sequence], pages), rowsOut: { pool, pages: rowPageIds } }, word).kind;
 
   function expected(sequence: PlainSequence): StepOutcome {
     return whole.run(groupedStep([sequence], pages), runs);
   }
 
-  it('are waited for, chunk after chunk', async () => {
+  it('delay the step until they arrive, chunk after chunk', async () => {
     for (const [from, to] of [
       [0, 75],
       [75, 107],
       [107, 200],
     ] as const) {
       const sequence = chunk(0, from, to);
-      const landing = await begin(sequence);
+      const buffer = await begin(sequence);
       await waiting();
-      register(landing, sequence);
+      queueRows(buffer, sequence);
       expect(run(sequence)).toBe('done');
       expect(await next()).toEqual(expected(sequence));
-      expect(messenger.pending(landing)).toBe(0);
+      expect(messenger.pending(buffer)).toBe(0);
     }
   });
 
-  it('come when the step that makes them runs again, whatever other steps leave meanwhile', async () => {
+  it('arrive after a rerun of the aborted step that computes them, despite other steps in between', async () => {
     const sequence = chunk(1, 0, 75);
-    const landing = await begin(sequence);
+    const buffer = await begin(sequence);
     await waiting();
-    register(landing, sequence);
+    queueRows(buffer, sequence);
     expect(run(sequence, stops)).toBe('aborted');
-    expect(messenger.pending(landing)).toBeGreaterThan(0);
-    messenger.stop(landing);
+    expect(messenger.pending(buffer)).toBeGreaterThan(0);
+    messenger.stop(buffer);
     expect(run(chunk(0, 107, 200))).toBe('done');
-    expect([messenger.pending(landing), heard]).toEqual([0, []]);
-    register(landing, sequence);
+    expect([messenger.pending(buffer), messages]).toEqual([0, []]);
+    queueRows(buffer, sequence);
     expect(run(sequence)).toBe('done');
     expect(await next()).toEqual(expected(sequence));
   });
 
-  it('are not waited for by a step that is aborted; it runs again', async () => {
+  it('do not delay an aborted step, which can run again', async () => {
     const sequence = chunk(1, 75, 150);
     await begin(sequence);
     await waiting();
     Atomics.store(abort, 0, 1);
     expect(await next()).toEqual({ kind: 'aborted' });
     Atomics.store(abort, 0, 0);
-    const landing = await begin(sequence);
-    register(landing, sequence);
+    const buffer = await begin(sequence);
+    queueRows(buffer, sequence);
     expect(run(sequence)).toBe('done');
     expect(await next()).toEqual(expected(sequence));
   });
 
-  it('that do not come in time leave the sequence unanswered; when they have come, it runs', async () => {
+  it('fail the sequence after the timeout; it runs once they have arrived', async () => {
     const sequence = chunk(1, 150, 200);
-    const landing = await begin(sequence, 5);
+    const buffer = await begin(sequence, 5);
     const late = await next<StepOutcome>();
     expect(late.kind === 'done' && [...late.result.unanswered]).toEqual([0]);
-    register(landing, sequence);
+    queueRows(buffer, sequence);
     expect(run(sequence)).toBe('done');
     await begin(sequence);
     expect(await next()).toEqual(expected(sequence));
   });
 
-  it('need pages enough, which there are', () => {
+  it('require enough pages that exist', () => {
     const step = groupedStep([chunk(0, 0, 75)], pages);
-    const tooFew = { pool, pages: room.subarray(0, 1) };
+    const tooFew = { pool, pages: rowPageIds.subarray(0, 1) };
     expect(() => slice.run({ ...step, rowsOut: tooFew }, runs)).toThrow('rowsOut have pages of');
-    expect(() => slice.run({ ...step, rowsOut: { pool, pages: room.map((page) => page + 1) } }, runs)).toThrow(
+    expect(() => slice.run({ ...step, rowsOut: { pool, pages: rowPageIds.map((page) => page + 1) } }, runs)).toThrow(
       'rowsOut have no such page: 40',
     );
-    expect(() => whole.run({ ...step, rowsOut: { pool, pages: room } }, runs)).toThrow('the program has no such rows');
+    expect(() => whole.run({ ...step, rowsOut: { pool, pages: rowPageIds } }, runs)).toThrow(
+      'the program has no such rows',
+    );
   });
 });

@@ -15,21 +15,21 @@ const slice = engine.pipelineStage({ from: cut, to: engine.layers.length });
 const pool = backend.createKvPool(rowPages);
 const messenger = new NativeMessenger(pool, () => {});
 const pages = plainPages(limits.blocks, model.kv.groups);
-const room = Int32Array.from({ length: rowPages.pages }, (_, i) => rowPages.pages - 1 - i);
-let landing;
+const rowPageIds = Int32Array.from({ length: rowPages.pages }, (_, i) => rowPages.pages - 1 - i);
+let buffer;
 
 parentPort?.on('message', ({ sequence, withinMs }) => {
-  landing ??= messenger.open(room, 1);
-  parentPort?.postMessage(landing);
+  buffer ??= messenger.open(rowPageIds, 1);
+  parentPort?.postMessage(buffer);
   const needed = Math.ceil((sequence.tokens.length * slice.columns) / limits.pageValues);
-  const arrivals = messenger.arrivals(landing, needed);
-  const rowsIn = { pool, pages: room.subarray(0, needed), arrivals, withinMs };
+  const arrivals = messenger.arrivals(buffer, needed);
+  const rowsIn = { pool, pages: rowPageIds.subarray(0, needed), arrivals, withinMs };
   let outcome;
-  // Where the other thread has much else to do, nothing comes for as long as a step waits: then it is tried again.
+  // On a busy machine the rows may arrive after the step's timeout: the step runs again.
   do outcome = slice.run({ ...groupedStep([sequence], pages), rowsIn }, abort);
   while (withinMs > 1000 && outcome.kind === 'done' && outcome.result.unanswered.length > 0);
   parentPort?.postMessage(outcome);
   if (outcome.kind === 'aborted' || outcome.result.unanswered.length > 0) return;
-  messenger.close(landing);
-  landing = undefined;
+  messenger.close(buffer);
+  buffer = undefined;
 });

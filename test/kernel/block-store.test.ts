@@ -1,4 +1,4 @@
-// Blocks on SSD: what was written whole is found again, and nothing else is, whatever became of the files.
+// The block store on SSD: it restores every block that was written completely and no other, for any state of its files.
 import {
   copyFileSync,
   existsSync,
@@ -30,7 +30,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true });
 });
 
-/** A store over a pool of its own, block by block. */
+/** A block store over a pool of its own. */
 class Bench {
   readonly pool = native?.createPool(native.createBackend(0, 1), 1, 2, 4, 64, 0) ?? 0;
   readonly store: NativeBlockStore;
@@ -50,7 +50,7 @@ class Bench {
     this.store.free();
   }
 
-  /** Pages of the block named so hold its name. */
+  /** Writes the block's name to its pages. */
   fill(page: number, name: number): void {
     const values = new Float32Array(native?.pageValues(this.pool) ?? 0);
     for (let i = 0; i < pagesOfBlock; i++) native?.writePage(this.pool, page + i, values.fill(name + i / 8));
@@ -69,14 +69,14 @@ class Bench {
     blocks: readonly (readonly [slot: number, page: number, name: number])[],
   ): Promise<number> {
     const job = ++this.#jobs;
-    const rung = new Promise<void>((resolve) => {
+    const woken = new Promise<void>((resolve) => {
       this.#wake = resolve;
     });
     const stored = blocks.map(([slot, page, name]) => ({ slot, page, depth: name, digest: digestOf(name) }));
     const pages = Int32Array.from(blocks.flatMap(([, page]) => [page, page + 1, page + 2]));
     if (how === 'readByLayer') this.store.readByLayer(job, stored, pages);
     else this.store[how](job, stored);
-    await rung;
+    await woken;
     return this.store.results().find((result) => result.job === job)?.done ?? Number.NaN;
   }
 
@@ -103,8 +103,8 @@ async function filled(): Promise<void> {
   bench.close();
 }
 
-describe.skipIf(native === undefined)('blocks on SSD', () => {
-  it('are read layer by layer too, those before the first that is not whole', async () => {
+describe.skipIf(native === undefined)('the block store on SSD', () => {
+  it('reads blocks layer by layer up to the first invalid block', async () => {
     await filled();
     // The first byte of slot 2.
     change(blocks(), Math.floor(statSync(blocks()).size / slots) * 2, 1);
@@ -120,7 +120,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     ).toThrow('no such slots or pages');
   });
 
-  it('are found again, in the order of writing', async () => {
+  it('lists the stored blocks in the order of writing after a restart', async () => {
     const before = new Bench();
     await before.fillAll();
     before.fill(30, 9);
@@ -138,7 +138,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
       ]),
     ).toBe(2);
     expect([...after.names(0), ...after.names(3)]).toEqual([9, 9.125, 9.25, 6, 6.125, 6.25]);
-    // Another one than lies there.
+    // Slot 1 holds another block.
     expect(
       await after.move('read', [
         [0, 6, 1],
@@ -149,7 +149,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(after.store.counts.badBlocks).toBe(1);
   });
 
-  it('are not served where a bit of them has changed, nor afterwards', async () => {
+  it('drops a block with a changed bit', async () => {
     await filled();
     const slotBytes = statSync(blocks()).size / slots;
     change(blocks(), 1 * slotBytes + 700, 4);
@@ -169,7 +169,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(again.store.found.length / 6).toBe(slots - 2);
   });
 
-  it('are refused where the disk has no room for them, and none of it is taken', () => {
+  it('refuses a size above the free disk space, and allocates none of it', () => {
     const pool = native?.createPool(native.createBackend(0, 1), 1, 64, 512, 4, 0) ?? 0;
     const path = join(folder, 'instance-0');
     const tooMany = { pool, pagesOfBlock, path, slots: 2 ** 20, identity };
@@ -178,7 +178,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     open.push(new NativeBlockStore({ ...tooMany, slots: 1 }, () => {}));
   });
 
-  it('are lost one by one where the file was cut, and kept where there is another number of slots', async () => {
+  it('loses only the truncated blocks, and keeps the others with another number of slots', async () => {
     await filled();
     const slotBytes = statSync(blocks()).size / slots;
     truncateSync(blocks(), 4 * slotBytes);
@@ -212,11 +212,11 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     ['of another version', () => change(index(), 8, 3), identity, 'it is of version 2, not 1'],
     ['with a broken header', () => change(index(), 40, 1), identity, 'its header is broken'],
     ['cut in its header', () => truncateSync(index(), 30), identity, 'it was cut short'],
-  ] as const)('are begun anew over an index %s', async (_, spoil, as, why) => {
+  ] as const)('starts empty over an index %s', async (_, spoil, as, why) => {
     await filled();
     spoil();
     const bench = new Bench(slots, as);
-    expect(bench.store.note).toBe(`Began anew at ${index()}: ${why}`);
+    expect(bench.store.note).toBe(`Reset ${index()}: ${why}`);
     expect(bench.store.found).toHaveLength(0);
     expect(await bench.move('read', [[0, 0, 1]])).toBe(0);
     bench.fill(0, 3);
@@ -226,7 +226,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(new Bench(slots, as).store.found.length / 6).toBe(1);
   });
 
-  it.skipIf(process.platform !== 'linux')('have room on the disk from the start, for their index too', () => {
+  it.skipIf(process.platform !== 'linux')('allocates the disk space of blocks and index at once', () => {
     new Bench();
     for (const file of [index(), blocks()]) {
       const { size, blocks: taken } = statSync(file);
@@ -234,7 +234,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     }
   });
 
-  it('leave alone what is not theirs, and what another one uses', async () => {
+  it('refuses foreign files and files in use, and leaves them unchanged', async () => {
     await filled();
     const used = new Bench();
     expect(() => new Bench()).toThrow(`Cannot keep blocks at ${index()}: another process uses it`);
@@ -243,7 +243,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     copyFileSync(index(), kept);
     writeFileSync(index(), 'a diary, and a long one at that');
     expect(() => new Bench()).toThrow(
-      `Cannot keep blocks at ${index()}: it is no index of blocks: choose another folder`,
+      `Cannot keep blocks at ${index()}: it is not a block index: choose another folder`,
     );
     expect(readFileSync(index(), 'utf8')).toContain('diary');
     rmSync(index());
@@ -253,7 +253,7 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(new Bench().store.found.length / 6).toBe(slots);
   });
 
-  it('touch no page once they are stopped', () => {
+  it('reads and writes no page of a stopped job', () => {
     const bench = new Bench();
     const job = Array.from({ length: slots }, (_, slot) => ({
       slot,

@@ -29,7 +29,7 @@ test('a missing or foreign addon is absent, with the reason in one line', () => 
 });
 
 describe.skipIf(native === undefined)('native kernels', () => {
-  test('KVASIR_ISA forces an instruction set; one that the machine lacks is refused, naming those it has', () => {
+  test('KVASIR_ISA selects the instruction set; a missing one is refused with a list of the available ones', () => {
     process.env.KVASIR_ISA = 'portable';
     const backend = createNativeBackend({ threads: 1 });
     expect(backend.isa).toBe('portable');
@@ -43,7 +43,7 @@ describe.skipIf(native === undefined)('native kernels', () => {
     expect(native === undefined ? [] : availableIsas(native)).toEqual(['portable']);
   });
 
-  test('a pool is the same memory in every thread, and shared arrays pass', async () => {
+  test('a pool is the same memory in every thread, and shared arrays are accepted', async () => {
     const backend = createNativeBackend({ threads: 2 });
     const pool = backend.createKvPool({ pages: 3, kvHeads: 1, headDim: 4, type: 'f32' });
     const values = Float32Array.from({ length: 2 * 32 * 4 }, (_, i) => i / 7);
@@ -69,9 +69,13 @@ describe.skipIf(native === undefined)('native kernels', () => {
     const backend = createNativeBackend({ threads: 1 });
     const linear = backend.createLinear({ columns: 64, segments: [{ type: 'q8_0', rows: 3 }], inputs: 'int8' });
     expect(() => backend.packRows(linear, 0, 0, 3, new Uint8Array(203))).toThrow('wrong length: 203 bytes, not 204');
-    expect(() => backend.packRows(linear, 0, 2, 2, new Uint8Array(136))).toThrow(/rows: it is no integer from 0 to 1/);
-    expect(() => backend.packRows(linear, 1, 0, 1, new Uint8Array(68))).toThrow(/segment: it is no integer/);
-    expect(() => backend.createVector(new Float64Array(3) as unknown as Float32Array)).toThrow(/no Float32Array/);
+    expect(() => backend.packRows(linear, 0, 2, 2, new Uint8Array(136))).toThrow(
+      /rows: it is not an integer from 0 to 1/,
+    );
+    expect(() => backend.packRows(linear, 1, 0, 1, new Uint8Array(68))).toThrow(/segment: it is not an integer/);
+    expect(() => backend.createVector(new Float64Array(3) as unknown as Float32Array)).toThrow(
+      /not of type Float32Array/,
+    );
     backend.freeLinear(linear);
     backend.close();
   });

@@ -1,4 +1,4 @@
-// The oracle's remote keys under the contract of all backends.
+// The contract of remote keys for the reference backend.
 import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { testRemoteKeys } from '../contract/backend-remote.ts';
 

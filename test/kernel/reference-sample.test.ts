@@ -1,4 +1,4 @@
-// The oracle's sampling against the order that util/step.ts fixes.
+// The sampling of the reference backend against the order that util/step.ts fixes.
 import { expect, test } from 'vitest';
 import { greedySampling } from '../../src/engine/plain-step.ts';
 import { emptyResult, sampleRow } from '../../src/kernel/reference/sample.ts';
@@ -18,7 +18,7 @@ function sample(
   return result;
 }
 
-/** How often each id is drawn over many token indices. */
+/** Count of each drawn id over many token indices. */
 function shares(change: Partial<StepSampling>, draws = 4000): number[] {
   const counts = logits.map(() => 0);
   for (let index = 0; index < draws; index++) {
@@ -61,7 +61,7 @@ test('the draw is the running sum of ascending ids against the counter-based uni
   }
 });
 
-test('top-k, top-p and min-p leave what they say', () => {
+test('top-k, top-p and min-p keep the defined tokens', () => {
   const drawn = (change: Partial<StepSampling>) => shares(change, 600).flatMap((share, id) => (share > 0 ? [id] : []));
   expect(drawn({ temperature: f32(4), topK: i32(2) })).toEqual([0, 2]);
   expect(drawn({ temperature: f32(4), topK: i32(99) })).toEqual([0, 1, 2, 3, 4]);

@@ -1,4 +1,4 @@
-// The oracle's ops against what their definitions say, computed the plain way.
+// The ops of the reference backend against direct computations of their definitions.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { greedySampling, plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
@@ -15,7 +15,7 @@ const superTypes: readonly WeightType[] = ['q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k
 const row = (length: number) =>
   fc.array(fc.integer({ min: -1000, max: 1000 }), { minLength: length, maxLength: length });
 
-test('stored weights mean the same to the kernels as to the weights room', () => {
+test('kernel and weights decode stored weights to equal values', () => {
   fc.assert(
     fc.property(fc.constantFrom(...types, ...superTypes), row(256), (type, values) => {
       const bytes = quantise(
@@ -24,7 +24,7 @@ test('stored weights mean the same to the kernels as to the weights room', () =>
       );
       const out = new Float32Array(256);
       decodeWeights(type, bytes, out);
-      // Adding 0 turns -0 into 0: a level of 0 may carry the sign of its scale.
+      // Adding 0 turns -0 into 0: a level of 0 may have the sign of its scale.
       expect(out.map((value) => value + 0)).toEqual(dequantise(type, bytes).map((value) => value + 0));
     }),
   );
@@ -131,13 +131,13 @@ test('int8 inputs are levels of amax / 127, to nearest even; a block with NaN is
   expect([...seen.subarray(32)].every(Number.isNaN)).toBe(true);
 });
 
-// Taken to 120 digits.
+// Computed with 120 digits.
 const tails = {
   gelu: { [-1.25]: -0.132062217084, [-3]: -0.00404969409489, [-6]: -5.91952587023e-9, [-10.5]: -4.5349566337e-25 },
   gelu_tanh: { [-1.25]: -0.13228579703, [-3]: -0.00363739208177, [-6]: -8.43964670076e-11, [-9]: -1.33645959473e-28 },
 } as const;
 
-test.each(['gelu', 'gelu_tanh'] as const)('%s keeps its digits where it nearly vanishes', (activation) => {
+test.each(['gelu', 'gelu_tanh'] as const)('%s is exact to its last digits near 0', (activation) => {
   const wanted = Object.values(tails[activation]);
   const buffers: Program['buffers'] = [0, 1].map(() => ({ rows: 'token', columns: wanted.length, kind: 'f32' }));
   const ops: Op[] = [{ kind: 'activate', activation, x: 0, out: 1 }];
@@ -209,7 +209,7 @@ test('partials of two halves of the keys merge to attention over all of them', (
   for (const [i, value] of whole.entries()) expect(merged[i]).toBeCloseTo(value, 6);
 });
 
-test('a step larger than planned, or a handle that is gone, is refused', () => {
+test('refuses a step larger than planned, and a freed handle', () => {
   const backend = new ReferenceBackend();
   const program = backend.createProgram(linearProgram(64, 1, 'f32', false), {
     linears: [],

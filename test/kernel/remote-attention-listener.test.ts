@@ -1,4 +1,5 @@
-// Remote attention servers over tcp and over shared memory: the contract of servers in one process, closed listeners, and unknown tokens.
+// Remote attention servers over TCP and shared memory: the contract of servers in one process, closed listeners, and
+// unknown tokens.
 import { afterAll, describe, expect, test } from 'vitest';
 import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import {

@@ -1,4 +1,5 @@
-// Attention kernels against a double-precision oracle and against themselves, by a C++ check linked with the objects of the addon.
+// Attention kernels against a double-precision reference and against themselves, by a C++ check linked with the objects
+// of the addon.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -36,12 +37,12 @@ describe.skipIf(compiler === undefined || objects.length === 0)(
       return spawnSync(program, [], { encoding: 'utf8', env });
     };
 
-    it('agree with the oracle, and bit for bit over chunks, batches, threads and pools', () => {
+    it('agree with the reference, with equal bits over chunks, batches, threads and pools', () => {
       const { stdout } = check(undefined);
       expect(stdout).toMatch(/\n\d+ passed, 0 failed\n$/);
     });
 
-    it('do so on emulated AMX tiles', ({ skip }) => {
+    it('agree with the reference on emulated AMX tiles', ({ skip }) => {
       const { stdout, stderr } = check('amx-emulated');
       if (stderr.includes('Cannot emulate AMX')) skip('emulation needs AVX-512');
       expect(stdout).toMatch(/^amx\n\d+ passed, 0 failed\n$/);

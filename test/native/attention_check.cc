@@ -1,5 +1,6 @@
-// Checks attention on every instruction set of this machine: against a double-precision oracle, and bit for bit against itself over chunks,
-// batches, threads and splits of the keys. Stale bytes are NaN. Prints one line per failure, then "N passed, N failed".
+// Checks attention on every instruction set of this machine: against a double-precision oracle, and bit for bit against
+// itself over chunks, batches, threads and splits of the keys. Stale bytes are NaN. Prints one line per failure, then
+// "N passed, N failed".
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

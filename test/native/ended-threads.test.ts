@@ -1,4 +1,4 @@
-// Objects that a thread created in the addon are freed when it ends, unless another thread has used them.
+// The addon frees the objects of a thread when it ends, unless another thread has used them.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

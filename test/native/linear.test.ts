@@ -41,14 +41,14 @@ describe.skipIf(!canRun)('linear kernels (needs compiled kernels and a C++ compi
     expect(status).toBe(0);
   });
 
-  it('agree with a scalar oracle and give the same bits for any batch and thread count', () => {
+  it('agree with a scalar reference and give the same bits for any batch and thread count', () => {
     const result = check(undefined);
     expect(result.failed).toEqual([]);
     expect(result.passed.length).toBeGreaterThan(60);
     expect(result.status).toBe(0);
   });
 
-  it.skipIf(!hasAvx512)('do so on emulated AMX tiles (needs AVX-512)', () => {
+  it.skipIf(!hasAvx512)('agree with the reference on emulated AMX tiles (needs AVX-512)', () => {
     const result = check('amx-emulated');
     expect(result.failed).toEqual([]);
     expect(result.passed.length).toBeGreaterThan(60);

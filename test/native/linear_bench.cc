@@ -1,6 +1,6 @@
-// Times the linear layers of a forward pass of a Llama-shaped model, with the rounding of inputs and nothing else. linear_bench [model
-// 135m|1b] [type] [threads] [repeats]: one line per input form; medians (BEST=1: minima) in ms for 1, 8, 32 and 512 tokens (TOKENS=n: for
-// n). FORM=f32 selects one form.
+// Times the linear layers of a forward pass of a Llama-shaped model, with the rounding of inputs and nothing else.
+// linear_bench [model 135m|1b] [type] [threads] [repeats]: one line per input form; medians (BEST=1: minima) in ms for
+// 1, 8, 32 and 512 tokens (TOKENS=n: for n). FORM=f32 selects one form.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

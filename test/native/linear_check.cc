@@ -1,5 +1,6 @@
-// Checks the linear kernels: every type, input form and instruction set against a scalar oracle in double, and bit equality over batch
-// sizes and thread counts. Prints one line per combination and exits with 1 if any failed. linear.test.ts compiles and runs it.
+// Checks the linear kernels: every type, input form and instruction set against a scalar oracle in double, and bit
+// equality over batch sizes and thread counts. Prints one line per combination and exits with 1 if any failed.
+// linear.test.ts compiles and runs it.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Stress of local page senders, for a thread sanitizer: layers become ready in running steps while receive buffers are filled, stopped and
-// closed. Argument: rounds. Exits with 1 if a page holds wrong bytes.
+// Stress of local page senders, for a thread sanitizer: layers become ready in running steps while receive buffers are
+// filled, stopped and closed. Argument: rounds. Exits with 1 if a page holds wrong bytes.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -75,7 +75,7 @@ struct World {
     for (int l = 0; l < kBuffers; l++) {
       if (ends[l] == End::stopped) sender.stop(first + l);
       if (ends[l] == End::closed) buffers[l]->close();
-      // The sender may not touch the pages any more.
+      // The sender may not read the pages any more.
       if (ends[l] == End::closed) fill(l, kReused);
     }
     await(first, ends, wanted);

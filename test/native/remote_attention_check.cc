@@ -1,6 +1,6 @@
-// Stress of remote attention servers, for a thread sanitizer: steps with remote keys run while creditors take blocks back, overwrite them,
-// lend them again, run their own steps and change their share. Queries go directly, over TCP and over shared memory. Argument: rounds.
-// Exits with 1 if the bits of an answered row differ from those of one pool.
+// Stress of remote attention servers, for a thread sanitizer: steps with remote keys run while creditors take blocks
+// back, overwrite them, lend them again, run their own steps and change their share. Queries go directly, over TCP and
+// over shared memory. Argument: rounds. Exits with 1 if the bits of an answered row differ from those of one pool.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -66,7 +66,7 @@ struct Creditor {
   /** Runs a step of its own, which keeps its threads busy for a while. */
   void step(int tasks) {
     const std::lock_guard<std::mutex> lock(backend->busy);
-    const StepLock turn(*backend);
+    const StepLock step_lock(*backend);
     std::atomic<int> sum{0};
     backend->pool.run(tasks, [&](int task, int) {
       for (int i = 0; i < 2000; i++) sum += task ^ i;
@@ -117,7 +117,10 @@ struct Debtor {
     return std::memcmp(&out[row * columns], &whole[row * columns], sizeof(float) * rows * columns) == 0;
   }
 
-  /** Runs a step of a few layers. `endpoints` has one entry per range, null for local ranges. False if the bits of answered rows differ. */
+  /**
+   * Runs a step of a few layers. `endpoints` has one entry per range, null for local ranges. False if the bits of
+   * answered rows differ.
+   */
   bool step(const std::vector<std::shared_ptr<RemoteAttentionEndpoint>>& endpoints, bool& unanswered) {
     blocks_with_remote = pages;
     StepView view;
@@ -130,7 +133,7 @@ struct Debtor {
       view.remote.push_back({0, 0, range * kRangePages, endpoints[range], kLoan, {lists[range].data(), lists[range].size()}});
     }
     const std::vector<std::vector<AttentionSequence>> groups = {listed(blocks_with_remote.data())};
-    const StepLock turn(backend);
+    const StepLock step_lock(backend);
     uint8_t failed[2] = {0, 0};
     remote.begin(view, groups, failed);
     bool good = true;
@@ -171,7 +174,10 @@ std::vector<uint8_t> frame_of(const KvLayout& layout) {
   return bytes;
 }
 
-/** Sends corrupted and truncated frames: the listener ends the connection and serves the next. Returns the number of answers. */
+/**
+ * Sends corrupted and truncated frames: the listener ends the connection and serves the next. Returns the number of
+ * answers.
+ */
 int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   const std::vector<uint8_t> frame = frame_of(layout);
   const std::atomic<bool> never{false};
@@ -214,7 +220,7 @@ int run(int rounds) {
   std::mt19937 chance(1);
   for (int round = 0; round < 10; round++) expect(debtor.step(assign(chance), unanswered) && !unanswered, "undisturbed, all queries are answered");
 
-  // A creditor with an endless step and a share of 0 answers nothing.
+  // A creditor in an endless step with a share of 0 answers nothing.
   creditors[0]->server.set_cpu_share(0);
   creditors[0]->backend->threads_lock.lock();
   const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> first = {endpoint_of(*creditors[0]), endpoint_of(*creditors[1]), nullptr, nullptr};
@@ -259,7 +265,7 @@ int run(int rounds) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
     const std::vector<std::shared_ptr<RemoteAttentionEndpoint>> endpoints = {endpoint_of(*dying), endpoint_of(*dying, round), nullptr, endpoint_of(*creditors[1])};
     std::thread closes([&] { endpoint_of(*dying, round / 2)->close(); });
-    expect(debtor.step(endpoints, unanswered), "a server that is closed while it is asked");
+    expect(debtor.step(endpoints, unanswered), "a server that is closed during a query");
     closes.join();
     dying->server.close();
     expect(debtor.step(endpoints, unanswered) && unanswered, "a server that is closed refuses");

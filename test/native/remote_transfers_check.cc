@@ -1,6 +1,6 @@
-// Stress of page transfers between processes, over TCP and shared memory, for sanitizers: receive buffers are filled, stopped and closed
-// while connections are cut and bytes corrupted; malformed frames and silent peers. Argument: rounds. Prints a line per error and exits
-// with 1 if there are any.
+// Stress of page transfers between processes, over TCP and shared memory, for sanitizers: receive buffers are filled,
+// stopped and closed while connections are cut and bytes corrupted; malformed frames and silent peers. Argument:
+// rounds. Prints a line per error and exits with 1 if there are any.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -139,7 +139,8 @@ struct MalformedPeer {
 };
 
 /**
- * Each malformed frame ends its connection, is counted, and writes to no other buffer. With `spoils` its own buffer may have been written.
+ * Each malformed frame ends its connection, is counted, and writes to no other buffer. With `spoils` its own buffer may
+ * have been written.
  */
 void check_malformed(World& world, const char* what, const std::function<void(MalformedPeer&, const World::Opened&)>& corrupt, bool spoils = false) {
   for (int l = 0; l < kBuffers; l++) world.fill(l, kReused);
@@ -228,9 +229,9 @@ void check_late(World& world) {
   // A sanitizer does not see the synchronisation through a ring; the lock provides one that it sees.
   open.buffer->while_open([] {});
   send(open.remote);
-  bool landed = peer.receives(AckStatus::received);
-  open.buffer->while_open([&] { landed = landed && world.holds(0, 0, 1) && world.holds(0, 1, kReused); });
-  expect(landed, "a frame was not received after late ones");
+  bool received = peer.receives(AckStatus::received);
+  open.buffer->while_open([&] { received = received && world.holds(0, 0, 1) && world.holds(0, 1, kReused); });
+  expect(received, "a frame was not received after late ones");
   open.buffer->close();
 }
 
@@ -253,7 +254,9 @@ void check_handshakes(World& world) {
   expect(handshake_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == HandshakeResult::shape_mismatch, "another page layout was accepted");
 }
 
-/** A peer that reads everything and acknowledges nothing receives one window, and delays neither other peers nor `stop`. */
+/**
+ * A peer that reads everything and acknowledges nothing receives one window, and delays neither other peers nor `stop`.
+ */
 void check_silence(World& world) {
   constexpr size_t kWindow = size_t{8} << 20;
   std::atomic<size_t> got{0};

@@ -47,7 +47,10 @@ struct Reader {
   }
 };
 
-/** `stop` does not wait for a peer that does not read: unsent pages are not read any more, and the frame's trailer marks it stopped. */
+/**
+ * `stop` does not wait for a peer that does not read: unsent pages are not read any more, and the frame's trailer marks
+ * it stopped.
+ */
 inline void check_stopped_midway(World& world) {
   constexpr size_t kLong = size_t{8} << 20;
   const int many = static_cast<int>(kLong / kLayout.page_bytes());

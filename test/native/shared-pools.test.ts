@@ -1,4 +1,5 @@
-// A pool of KV pages in memory that other threads and processes map: by handle here, by name there, and only after its description was checked.
+// KV pools that other threads and processes map: by handle in this process, by name in others, after a check of the
+// description.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +11,7 @@ const native = loadNative();
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-pools-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** What another process does with the pool of that name: reads a page, and writes its values twice over to the next one. */
+/** Code of another process: reads a page of the named pool, and writes twice its values to the next page. */
 const otherProcess = `
 const native = require(process.argv[1]);
 const pool = native.openPool(native.createBackend(0, 1), process.argv[2]);
@@ -22,7 +23,7 @@ process.exit(0);
 `;
 
 describe.skipIf(native === undefined)('shared KV pools', () => {
-  it.skipIf(process.platform === 'win32')('are one memory for two processes', () => {
+  it.skipIf(process.platform === 'win32')('are the same memory in two processes', () => {
     if (native === undefined) return;
     const pool = native.createPool(native.createBackend(0, 1), 1, 2, 4, 8, 0);
     const values = Float32Array.from({ length: native.pageValues(pool) }, (_, i) => i + 1);
@@ -44,7 +45,7 @@ describe.skipIf(native === undefined)('shared KV pools', () => {
       const backend = native.createBackend(0, 1);
       const other = join(folder, 'other');
       writeFileSync(other, new Uint8Array(4096).fill(7));
-      expect(() => native.openPool(backend, other)).toThrow(/Cannot open KV pool .*: it is no pool of version 1/);
+      expect(() => native.openPool(backend, other)).toThrow(/Cannot open KV pool .*: it is not a pool of version 1/);
       expect(() => native.openPool(backend, join(folder, 'missing'))).toThrow('No such file');
       const described = new DataView(new ArrayBuffer(32));
       described.setBigUint64(0, 0x6c6f6f70_7369766bn, true);

@@ -15,7 +15,7 @@ const program = `
   const kept = buffers.filter((_, at) => at % 64 === 63);
   buffers = undefined;
   const before = addon.memoryInfo().anonymousBytes;
-  // Buffers are freed on a thread of the engine's own, some time after the collection that found them dead.
+  // A thread of the JavaScript engine frees buffers some time after their collection.
   (function trim(triesLeft) {
     gc();
     addon.trimHeap();

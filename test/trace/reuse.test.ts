@@ -109,7 +109,7 @@ describe('hit ratios', () => {
     );
   });
 
-  it('count each request as much as any other in its means', () => {
+  it('weight each request equally in their means', () => {
     const prompt = (index: number, ids: readonly number[]): TraceRequest => {
       return {
         index,
@@ -124,7 +124,7 @@ describe('hit ratios', () => {
     expect([touches.total, touches.unique, touches.usedOnce()]).toEqual([9, 6, 4]);
   });
 
-  it('are 0 where prompts have no blocks', () => {
+  it('are 0 if prompts have no blocks', () => {
     const touches = touchesOf([{ index: 0, arrivalUs: 0, inputTokens: 9, outputTokens: 1, blocks: new Int32Array(0) }]);
     expect(touches.ideal().hitRatioBlocks).toBe(0);
   });

@@ -1,4 +1,4 @@
-// Traces cut and repeated as they stream.
+// Traces that are sliced and repeated as they stream.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -43,7 +43,7 @@ describe('a slice', () => {
     expect(kept.map(({ index }) => index)).toEqual(kept.map((_, i) => i));
   });
 
-  it.each(['', '5', '5..3', '1s..5', 's..', '1.5..2', '1d..2d', '3..3'])('is not written %j', (text) => {
+  it.each(['', '5', '5..3', '1s..5', 's..', '1.5..2', '1d..2d', '3..3'])('refuses the span %j', (text) => {
     expect(parseSpan(text)).toBeUndefined();
   });
 });
@@ -59,7 +59,7 @@ describe('tiles', () => {
     return out;
   }
 
-  it('follow one another a mean gap apart, each with its own blocks', () => {
+  it('start one mean gap after the previous one, each with its own blocks', () => {
     const out = tiles(3, false);
     // Three gaps of 89.995 s in total.
     const periodUs = 90_000_000 + 29_998_333;
@@ -70,7 +70,7 @@ describe('tiles', () => {
     expect(out.slice(4, 8).map(({ blocks }) => [...blocks])).toEqual([[4, 5], [4, 6], [7], [4]]);
   });
 
-  it('may have the same blocks', () => {
+  it('have the same blocks on request', () => {
     expect(tiles(2, true).map(({ blocks }) => blocks)).toEqual([...trace, ...trace].map(({ blocks }) => blocks));
   });
 

@@ -162,7 +162,7 @@ describe('sessions', () => {
 });
 
 describe('lengths', () => {
-  it('are drawn as written', () => {
+  it('have the described distribution', () => {
     const draws = (text: string) => {
       const input = parseLengths(text);
       if (input === undefined) throw new Error(`no lengths: ${text}`);
@@ -178,7 +178,7 @@ describe('lengths', () => {
     expect(Math.abs(deviation / 5000 - 1)).toBeLessThan(0.04);
   });
 
-  it.each(['', '0', '9..3', '-5', '5~', '1.5', 'x', '3000000000'])('are not read from %j', (text) => {
+  it.each(['', '0', '9..3', '-5', '5~', '1.5', 'x', '3000000000'])('are invalid: %j', (text) => {
     expect(parseLengths(text)).toBeUndefined();
   });
 

@@ -1,4 +1,4 @@
-// The leaf structures of util against plain ones: digests, tables, heaps, lists.
+// Data structures of util against plain ones: digests, tables, heaps, lists.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { blake2s128 } from '../../src/util/blake2s.ts';
@@ -112,7 +112,7 @@ test('the list grows, cuts and copies like an array', () => {
   expect([...list.view()]).toEqual([9, 2]);
 });
 
-test('a pool hands out arrays that are long enough, never one twice until it is given back', () => {
+test('a pool returns arrays of at least the requested length, and none twice before its release', () => {
   const pool = new Float64Pool();
   const lengths = fc.array(fc.integer({ min: 0, max: 300 }), { maxLength: 30 });
   fc.assert(

@@ -78,7 +78,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       try {
         const other = await gateway(['--nats', elsewhere.url]);
         const third = await joined(elsewhere, other);
-        expect(third.output()).toMatch(/Began anew at \S+\.index: [^"]+"/);
+        expect(third.output()).toMatch(/Reset \S+\.index: [^"]+"/);
         expect(await complete(other)).toEqual({ text, cachedTokens: 0 });
       } finally {
         await elsewhere.stop();
