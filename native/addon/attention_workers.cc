@@ -40,7 +40,10 @@ Napi::Value bind_free_attention_worker(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs) => link to the attention worker at that address */
+/**
+ * (backend, kvType, kvHeads, headDim, host, port, transport, key, deadlineMs) => link to the attention worker at that
+ * address
+ */
 Napi::Value bind_open_worker_link(Arguments& in, Napi::Env env) {
   const auto backend = registries().backends.get(in.handle("backend"));
   const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));

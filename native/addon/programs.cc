@@ -132,8 +132,8 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 
 /**
  * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered,
- * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if every
- * sequence has all its keys and rows. The fields of sampling, result and each group are in the order of
+ * remotes, remote.., arriving, arriving.., rowsIn.., rowsOut.., attentionWorkers) => done. `unanswered` is empty if
+ * every sequence has all its keys and rows. The fields of sampling, result and each group are in the order of
  * src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {

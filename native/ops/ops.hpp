@@ -77,7 +77,10 @@ void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& atten
 /** x (tokens, heads headDim or more) begins with q. Normed, rotated and rounded to `out`. */
 void run_query(const OpContext& op, const QkvArgs& qkv, const Buffer& x, int rows, const Buffer& out);
 
-/** K and V, (kvHeads headDim) each, begin at column `column` of x. K is normed and rotated; both are rounded to `out`, a row of K | V. */
+/**
+ * K and V, (kvHeads headDim) each, begin at column `column` of x. K is normed and rotated; both are rounded to `out`, a
+ * row of K | V.
+ */
 void run_keys(const OpContext& op, const QkvArgs& qkv, const Buffer& x, int column, int rows, const Buffer& out);
 
 }  // namespace kvasir

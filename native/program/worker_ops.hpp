@@ -1,4 +1,5 @@
-// The ops of a model worker, which leaves attention to attention workers: SEND_Q, SEND_KV and WAIT_PARTIAL (Lamina, section 4).
+// The ops of a model worker, which leaves attention to attention workers: SEND_Q, SEND_KV and WAIT_PARTIAL (Lamina,
+// section 4).
 #pragma once
 #include <memory>
 
@@ -10,7 +11,10 @@ std::unique_ptr<ProgramOp> decode_send_q(EncodedReader& in, ProgramPlan& plan);
 std::unique_ptr<ProgramOp> decode_send_kv(EncodedReader& in, ProgramPlan& plan);
 std::unique_ptr<ProgramOp> decode_wait_partial(EncodedReader& in, ProgramPlan& plan);
 
-/** @throws std::runtime_error unless the step names as many attention workers as can share the program's KV heads equally */
+/**
+ * @throws std::runtime_error unless the step names as many attention workers as can share the program's KV heads
+ * equally
+ */
 void check_attention_workers(const StepView& step, const ProgramPlan& plan);
 
 }  // namespace kvasir

@@ -1,4 +1,5 @@
-// One thread for each connection reads a frame, computes, and answers. While it computes, later frames wait in the connection.
+// One thread for each connection reads a frame, computes, and answers. While it computes, later frames wait in the
+// connection.
 #include "workers/attention_worker.hpp"
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// An attention worker: it holds keys and values of a shard of the KV heads and no weights, and answers the steps of model workers.
+// An attention worker: it holds keys and values of a shard of the KV heads and no weights, and answers the steps of
+// model workers.
 #pragma once
 #include <memory>
 #include <mutex>

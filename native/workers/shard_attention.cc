@@ -1,4 +1,5 @@
-// Tasks are pieces of the merge tree: those before the step's own range run first, the others after K and V are written.
+// Tasks are pieces of the merge tree: those before the step's own range run first, the others after K and V are
+// written.
 #include "workers/shard_attention.hpp"
 
 #include <utility>

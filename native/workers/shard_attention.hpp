@@ -1,4 +1,5 @@
-// Attention over the pages of one shard of the KV heads: it begins when the queries arrive and ends when the keys of the step have arrived.
+// Attention over the pages of one shard of the KV heads: it begins when the queries arrive and ends when the keys of
+// the step have arrived.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,9 +12,10 @@
 namespace kvasir {
 
 /**
- * One model worker's steps over a pool. Keys before the 256-key range of a sequence's first row are complete when its queries arrive: their
- * attention is computed at once. The other ranges follow when K and V of the step are in their pages. The partials merge in the tree of one
- * pool, so the bits are those of one instance (Lamina, overlapping; the order is that of docs/internals/kernels.md).
+ * One model worker's steps over a pool. Keys before the 256-key range of a sequence's first row are complete when its
+ * queries arrive: their attention is computed at once. The other ranges follow when K and V of the step are in their
+ * pages. The partials merge in the tree of one pool, so the bits are those of one instance (Lamina, overlapping; the
+ * order is that of docs/internals/kernels.md).
  */
 class ShardAttention {
  public:
@@ -21,9 +23,15 @@ class ShardAttention {
 
   /** Begins a step; calls of earlier steps end. False if the frame is invalid. */
   bool begin(const WorkerFrame& frame, const std::vector<int32_t>& words);
-  /** Computes attention over the keys of earlier ranges. `query` (rows, heads, headDim) in the KV type. False if the frame is invalid. */
+  /**
+   * Computes attention over the keys of earlier ranges. `query` (rows, heads, headDim) in the KV type. False if the
+   * frame is invalid.
+   */
   bool query(const WorkerFrame& frame, std::vector<float> slopes, std::vector<uint8_t> query);
-  /** Writes K and V of the step's rows, (rows, 2 kvHeads, headDim) in the KV type, and computes the rest. False if the frame is invalid. */
+  /**
+   * Writes K and V of the step's rows, (rows, 2 kvHeads, headDim) in the KV type, and computes the rest. False if the
+   * frame is invalid.
+   */
   bool keys(const WorkerFrame& frame, const std::vector<uint8_t>& keys);
   /** (rows, heads, headDim) of the last call that ended. */
   const std::vector<float>& result() const { return result_; }

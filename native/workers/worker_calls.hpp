@@ -1,4 +1,5 @@
-// The attention calls of a model worker's step: query rows and keys go to the attention workers by shards of KV heads, results return.
+// The attention calls of a model worker's step: query rows and keys go to the attention workers by shards of KV heads,
+// results return.
 #pragma once
 #include <memory>
 #include <vector>
@@ -22,8 +23,9 @@ struct WorkerCall {
 class WorkerCalls {
  public:
   /**
-   * Begins a step at its attention workers. If a link is broken, all sequences of the step are unanswered: each worker has a shard of every
-   * sequence. All arguments must stay valid until the step ends. Costs nothing without attention workers.
+   * Begins a step at its attention workers. If a link is broken, all sequences of the step are unanswered: each worker
+   * has a shard of every sequence. All arguments must stay valid until the step ends. Costs nothing without attention
+   * workers.
    */
   void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& groups, uint8_t* unanswered);
   bool any() const { return step_ != nullptr; }

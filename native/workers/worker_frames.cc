@@ -1,4 +1,5 @@
-// A step's integers: counts come before the lists that they measure, so that a reader checks each list before it is used.
+// A step's integers: counts come before the lists that they measure, so that a reader checks each list before it is
+// used.
 #include "workers/worker_frames.hpp"
 
 namespace kvasir {

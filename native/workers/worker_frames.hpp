@@ -1,5 +1,6 @@
-// Wire format between a model worker and an attention worker, version 1, little-endian. After the handshake of the connection the attention
-// worker describes itself; then steps, queries and keys go one way, attention results the other.
+// Wire format between a model worker and an attention worker, version 1, little-endian. After the handshake of the
+// connection the attention worker describes itself; then steps, queries and keys go one way, attention results the
+// other.
 #pragma once
 #include <vector>
 
@@ -23,8 +24,9 @@ struct WorkerHello {
 enum class WorkerFrameKind : uint32_t { step = 1, query = 2, keys = 3 };
 
 /**
- * From the model worker. `step`: its body has `words` integers (below). `query`: slopes (float32), then `rows` query rows of the shard's
- * heads in the KV type. `keys`: `rows` rows of K of the shard's KV heads, then V of them, in the KV type. A body is closed by its checksum.
+ * From the model worker. `step`: its body has `words` integers (below). `query`: slopes (float32), then `rows` query
+ * rows of the shard's heads in the KV type. `keys`: `rows` rows of K of the shard's KV heads, then V of them, in the KV
+ * type. A body is closed by its checksum.
  */
 struct WorkerFrame {
   static constexpr uint32_t kMagic = 0x66617677;

@@ -24,7 +24,8 @@ struct WorkerLinkCounts {
 class WorkerLink {
  public:
   /**
-   * Connects to the attention worker at `address`, whose pages have `layout`. A result that takes longer than `deadline` breaks the link.
+   * Connects to the attention worker at `address`, whose pages have `layout`. A result that takes longer than
+   * `deadline` breaks the link.
    * @throws std::runtime_error if it does not answer, or computes with another instruction set than `isa`
    */
   WorkerLink(Isa isa, const KvLayout& layout, const HostPort& address, Transport transport, const HashKey& key, std::chrono::milliseconds deadline);

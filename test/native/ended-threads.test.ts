@@ -15,7 +15,7 @@ const program = `
     const { parentPort } = require('node:worker_threads');
     const addon = require(process.argv[2]);
     const backend = addon.createBackend(addon.detectIsa(), 2);
-    const pools = [0, 1].map(() => addon.createPool(backend, 1, 8, 128, 256));
+    const pools = [0, 1].map(() => addon.createPool(backend, 1, 8, 128, 256, 0));
     const page = new Float32Array(2 * 8 * 32 * 128).fill(1.5);
     for (const pool of pools) for (let i = 0; i < 256; i++) addon.writePage(pool, i, page);
     parentPort.postMessage({ backend, pools });
@@ -28,7 +28,7 @@ const program = `
     worker.on('exit', () => {
       const out = new Float32Array(values);
       addon.readPage(kept, 255, out);
-      const refusals = [() => addon.pageValues(dropped), () => addon.createPool(backend, 1, 1, 2, 1)].map((use) => {
+      const refusals = [() => addon.pageValues(dropped), () => addon.createPool(backend, 1, 1, 2, 1, 0)].map((use) => {
         try { return use(); } catch (error) { return error.message; }
       });
       const freedMebibytes = Math.round((before - addon.memoryInfo().anonymousBytes) / 2 ** 20);
