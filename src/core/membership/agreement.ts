@@ -31,11 +31,11 @@ export interface JoiningProcess {
   readonly modelFingerprint: string;
   /** Undefined for gateways, which compute nothing. */
   readonly root: BlockRoot | undefined;
-  /** Mark of the token that it was given, if any. */
+  /** Mark of the token that its operator gave it, if any. */
   readonly tokenMark?: string | undefined;
 }
 
-/** Random values of the candidate for a record that it may have to write. */
+/** Random values for the record, if the joining process writes it. */
 export interface FreshSecrets {
   readonly hashKey: readonly number[];
   readonly pages: PagesSecret;

@@ -21,7 +21,7 @@ export interface ReportedRequest {
    * Output tokens sent to the client from here; 0 before the start, and on an instance that only computes the prompt.
    */
   readonly outputs: number;
-  /** The instance has only reserved memory for the prompt. */
+  /** The instance has only reserved memory for the prompt, and has not received it. */
   readonly awaited: boolean;
 }
 
