@@ -198,7 +198,7 @@ describe('borrowing', () => {
   it('reclaims the blocks of a debtor that fails', () => {
     const { outcome, lending } = run([requestOf(0, 0, 1000, 60)], { faults: faults('crash:instance=0,at=250ms') });
     expect(outcome.completedRequests).toBe(1);
-    expect(lending?.isPaidBack).toBe(true);
+    expect(lending?.hasNoLoans).toBe(true);
   });
 
   it('recomputes blocks behind a partition at once', () => {

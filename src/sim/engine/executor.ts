@@ -10,7 +10,7 @@ import type { AwaitedBlocks } from '../../core/transfer/prefix-fetch/prefix-load
 import { wideZero } from '../../util/wide-zero.ts';
 import type { EventQueue, Timer } from './event-queue.ts';
 import { LayerWaits } from './layer-waits.ts';
-import type { RemotePart } from './lending/remote-attention.ts';
+import type { RemoteWait } from './lending/remote-attention.ts';
 
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
@@ -81,7 +81,7 @@ export class SimulatedExecutor {
   }
 
   /** @param remote keys at other instances that the rows attend to: the same for all steps of a run */
-  run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
+  run({ step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemoteWait): void {
     const computeUs = range === undefined ? this.#timeSteps(shape, stepsMax, remote) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     const { nowUs } = this.#queue;
@@ -218,7 +218,7 @@ export class SimulatedExecutor {
   }
 
   /** Sets the time of each step and returns their sum. All steps have the same rows, each one token after the last step's. */
-  #timeSteps(shape: StepShape, steps: number, remote: RemotePart | undefined): number {
+  #timeSteps(shape: StepShape, steps: number, remote: RemoteWait | undefined): number {
     const { rows, decodeRows } = shape;
     const keyRows = shape.keyRows - (remote?.keyRows ?? 0);
     const decodeKeys = shape.decodeKeys - (remote?.decodeKeys ?? 0);

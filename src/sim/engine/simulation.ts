@@ -135,7 +135,7 @@ export class Simulation {
       checks.checkEnded();
       faults.heal();
       const untilUs = this.nowUs + (lending?.restUs ?? 0);
-      while (lending?.isPaidBack === false && this.nextUs <= untilUs) this.advance(this.nextUs);
+      while (lending?.hasNoLoans === false && this.nextUs <= untilUs) this.advance(this.nextUs);
       this.advance(this.nowUs + Math.max(lending?.restUs ?? 0, restSilentTimes * faults.times.silentUs));
     }
     checks.checkAtRest();

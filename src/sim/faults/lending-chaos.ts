@@ -73,10 +73,10 @@ export function runLendingChaos(seed: number): ChaosCounts<LendingTotal> {
   const world = new LendingWorld(lendingWorld(seed));
   world.run(chaosUs);
   world.heal();
-  world.patient = true;
+  world.keepsLongSequences = true;
   if (world.hasLongSequences) crashReservationHolder(world);
   if (world.waiting.size > 0) awaitReservations(world);
-  world.hold();
+  world.stopLoad();
   world.run(restUs);
   checkLedger(world);
   // Returns that this causes are repeated until they are received.

@@ -69,7 +69,7 @@ export function runRequestChaos(seed: number): ChaosCounts<RequestTotal> {
   simulation.advance(untilUs + (hasStores ? storeReleaseUs : orphansUs));
   simulation.checks?.checkAtRest();
   simulation.lending?.checkAtRest();
-  if (simulation.lending?.isPaidBack === false)
+  if (simulation.lending?.hasNoLoans === false)
     throw new Error('Lending broken: blocks are lent, and no request is left');
   return countsOf(simulation);
 }

@@ -20,7 +20,7 @@ it('loses nothing and borrows ahead without faults', () => {
     const world = new LendingWorld(lendingWorld(seed, []));
     world.run(8_000_000);
     expect(world.totals.lostBlocks).toBe(0);
-    world.hold();
+    world.stopLoad();
     world.run(4_000_000);
     world.checkAtRest();
     world.endAll();

@@ -1,4 +1,4 @@
-// Copies of lent blocks under way between instances, and the events that their debtors receive at the end.
+// Copies of lent blocks between simulated instances, and the events that their debtors receive at the end.
 
 import type { LengthEvent } from '../../../core/instance/length-instance.ts';
 import type { MoveNumber } from '../../../core/protocol/ids.ts';
@@ -13,13 +13,13 @@ interface Copy {
   readonly to: number;
   readonly kind: BlocksToMove['purpose'];
   readonly blocks: number;
-  /** Incarnations of its two ends at its start. */
+  /** Incarnations of the two instances when the copy started. */
   readonly incarnations: readonly number[];
-  /** Rows of the debtor's page table that it reads, by place. */
+  /** Rows of the debtor's page table that it reads, in order. */
   readonly rows: number[];
 }
 
-/** Between two checks whether another stream still reads the same rows. */
+/** Interval between checks whether another stream still reads the same rows. */
 const releaseUs = 1000;
 
 interface CopyHost {
@@ -30,17 +30,17 @@ interface CopyHost {
   /** Delivers after `us`, unless the debtor restarts before. */
   sendToDebtor(us: number, debtor: number, event: LengthEvent): void;
   isConnected(a: number, b: number): boolean;
-  /** True if the creditor is in reach and in the incarnation that lent. */
+  /** True if the creditor is reachable, and in the incarnation that lent. */
   answers(debtor: number, creditor: number): boolean;
   incarnationOf(instance: number): number;
 }
 
-/** A copy arrives, or its debtor is notified that it has not: the semantics of a connection. */
+/** Every copy completes, or its debtor is notified that it failed, as over a connection. */
 export class BlockCopies {
   readonly #host: CopyHost;
   /** (instances) */
   readonly #blockBytes: readonly number[];
-  /** By the names of their streams. */
+  /** By stream name. */
   readonly #copies = new Map<string, Copy>();
   /** (instances): end of the copies to the instance's own host memory. */
   readonly #hostUntilUs: Float64Array;
@@ -67,7 +67,7 @@ export class BlockCopies {
     if (sources !== undefined) this.#stream(copy, sources.length, undefined, true);
   }
 
-  /** Blocks of the debtor leave: at once, or as the step that computes them runs. */
+  /** Copies blocks of the debtor: at once, or as the step that computes them runs. */
   fill(debtor: number, { move, at, sources, step, last }: FilledBlocks): void {
     const copy = this.#copies.get(nameOf(debtor, move));
     if (copy === undefined) return;
@@ -106,7 +106,7 @@ export class BlockCopies {
     this.#host.network.stop(this.#host.queue.nowUs, { ...copy, name });
   }
 
-  /** The last bytes have left. The debtor is notified of their arrival, by the creditor if they went there. */
+  /** The last bytes have left. The debtor is notified of their arrival, if they went to a creditor by a message of it. */
   departed({ name, us }: Departed): void {
     const copy = this.#copies.get(name);
     if (copy === undefined) return;
@@ -122,7 +122,7 @@ export class BlockCopies {
     });
   }
 
-  /** Waits until no other stream reads the rows that the blocks came from. */
+  /** Notifies the debtor once no other stream reads the rows that were copied. */
   #notifyMoved(copy: Copy): void {
     const { debtor, move, rows, from } = copy;
     if (from !== debtor || !this.#host.streams.reads(debtor, rows))
@@ -157,7 +157,7 @@ function nameOf(debtor: number, move: MoveNumber): string {
   return `lent ${debtor} ${move}`;
 }
 
-/** The events that the debtor of a copy receives where connections are broken. */
+/** The events that the debtor of a copy receives if connections are broken. */
 function failuresOf(
   { debtor, move, from, to }: Copy,
   isBroken: (a: number, b: number) => boolean,

@@ -1,4 +1,5 @@
-// Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and slows creditors down by attention for debtors.
+// Lending between the instances of a simulated cluster: delivers messages and blocks, wakes machines, and slows creditors
+// down by remote attention.
 
 import type { QueryLink } from '../../../core/cost/dist-attention.ts';
 import type { LengthEvent, LengthInstance } from '../../../core/instance/length-instance.ts';
@@ -15,7 +16,7 @@ import type { EventQueue, Timer } from '../event-queue.ts';
 import type { SimulatedExecutor } from '../executor.ts';
 import type { ClusterHost, ClusterLendingConfig } from '../simulation-config.ts';
 import { BlockCopies } from './block-copies.ts';
-import { isPaidBack, LendingProgress } from './progress.ts';
+import { hasNoLoans, LendingProgress } from './progress.ts';
 import { RemoteAttention } from './remote-attention.ts';
 
 export interface Debt {
@@ -41,7 +42,7 @@ interface LendingHost extends ClusterHost {
   incarnationOf(instance: number): number;
 }
 
-/** For reports that name released requests, for leases to end, and for heartbeats. */
+/** Number of lease times in which, after the last fault, all requests are released and all loans end. */
 const restLeases = 15;
 
 /** Its timers and, without faults, its messages run in the background: heartbeats do not keep a simulation alive. */
@@ -62,10 +63,10 @@ export class ClusterLending {
   readonly #copies: BlockCopies;
   /** (instances): 1 while the instance computes. */
   readonly #busy: Uint8Array;
-  /** (instances): since when the running step waits for a lost creditor. */
-  readonly #strandedUs: Float64Array;
+  /** (instances): since when the running step waits for a creditor that is lost. */
+  readonly #creditorLostUs: Float64Array;
   readonly #progress: LendingProgress;
-  /** Settlements with a commit under way or received. */
+  /** Settlements for which a commit was sent. */
   readonly #committed = new Set<string>();
 
   constructor(config: ClusterLendingConfig, host: LendingHost) {
@@ -84,7 +85,7 @@ export class ClusterLending {
       hostTokenUs.map((us) => us * blockTokens),
     );
     this.#busy = new Uint8Array(instances.length);
-    this.#strandedUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
+    this.#creditorLostUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.attention = new RemoteAttention(
       { costs, hostTokenUs, remoteAttentionPermilleMax: config.remoteAttentionPermilleMax },
       this,
@@ -97,7 +98,7 @@ export class ClusterLending {
     this.#gmanagerTimer.schedule(this.#gmanager.nextUs);
   }
 
-  /** A new epoch begins without a ledger. */
+  /** A gManager of a new epoch starts without a ledger. */
   #createGManager(): GManager {
     const { settles, times, settleBlocksMin, settleBlocksMax, seed } = this.#config;
     const epoch = ++this.#epoch;
@@ -128,7 +129,7 @@ export class ClusterLending {
     else this.#timers[index].schedule(nextUs);
   }
 
-  /** The instance loses all that it had borrowed and lent. Its connections end separately (`break`). */
+  /** The instance loses all that it had borrowed and lent. `break` ends its connections. */
   instanceFailed(instance: number): void {
     this.#copies.debtorFailed(instance);
     this.#updateAttention(instance, []);
@@ -145,13 +146,13 @@ export class ClusterLending {
     this.#notifyDebtors(instance);
   }
 
-  /** Debtors that wait for partial results or copies over broken connections are notified at once. */
+  /** Notifies debtors that wait for partials or copies over broken connections. */
   break(isBroken: (a: number, b: number) => boolean): void {
     const events = [...this.#copies.break(isBroken)];
     for (const debtor of this.#host.instances.keys()) {
       for (const creditor of this.attention.creditorsOf(debtor)) {
         if (!isBroken(debtor, creditor)) continue;
-        if (this.executors[debtor].isRunning) this.#strandedUs[debtor] = this.queue.nowUs;
+        if (this.executors[debtor].isRunning) this.#creditorLostUs[debtor] = this.queue.nowUs;
         events.push([debtor, { kind: 'creditorCut', creditor }]);
       }
     }
@@ -166,7 +167,7 @@ export class ClusterLending {
     return this.#host.incarnationOf(instance);
   }
 
-  /** True while lending has work left besides heartbeats. @param live requests that have not ended */
+  /** True while lending has work other than heartbeats. @param live requests that have not ended */
   isActive(live: number): boolean {
     return !this.#progress.isOver(this.queue.nowUs, live, this.totals);
   }
@@ -219,7 +220,7 @@ export class ClusterLending {
     if (message.kind === 'recall') this.counts.recalls++;
     if (message.kind === 'query') this.counts.queries++;
     const { faults } = this.#host;
-    // The gManager is as near as the instance itself.
+    // Messages of the gManager have the latency of an instance to itself.
     const sender = typeof from === 'number' ? from : to;
     const receiver = typeof to === 'number' ? to : from;
     const latencyUs = this.network.latencyUs(Number(sender), Number(receiver));
@@ -239,15 +240,15 @@ export class ClusterLending {
     const executor = this.executors[instance];
     executor.run(effect, effect.remote && this.attention.waitOf(instance, remote));
     this.#updateAttention(instance, remote, executor.firstStepUs);
-    this.#strandedUs[instance] = Number.POSITIVE_INFINITY;
+    this.#creditorLostUs[instance] = Number.POSITIVE_INFINITY;
     for (const { creditor } of remote) {
       if (this.answers(instance, creditor)) continue;
-      this.#strandedUs[instance] = this.queue.nowUs;
+      this.#creditorLostUs[instance] = this.queue.nowUs;
       this.sendToDebtor(0, instance, { kind: 'creditorCut', creditor });
     }
   }
 
-  /** True if the creditor is in reach and in the incarnation that lent. */
+  /** True if the creditor is reachable, and in the incarnation that lent. */
   answers(debtor: number, creditor: number): boolean {
     if (this.#host.faults === undefined) return true;
     if (!this.isConnected(debtor, creditor)) return false;
@@ -261,7 +262,7 @@ export class ClusterLending {
   stepEnded(instance: number, event: LengthEvent): void {
     const { nowUs } = this.queue;
     this.#progress.stepEnded(nowUs);
-    if (nowUs > this.#strandedUs[instance])
+    if (nowUs > this.#creditorLostUs[instance])
       throw new Error(`Lending broken: a step of instance ${instance} counts, though a creditor did not answer it`);
     const steps = event.kind === 'stepDone' ? (event.stepUs?.length ?? 1) : 0;
     this.attention.stepsEnded(instance, steps, this.#config.queryRowBytes);
@@ -313,14 +314,14 @@ export class ClusterLending {
     this.counts.settlements = this.#committed.size;
   }
 
-  /** The connection of a debtor to a creditor, for queries and partial results. */
+  /** The connection of a debtor to a creditor, for queries and partials. */
   linkOf(from: number, to: number): QueryLink {
     const { layers, queryRowBytes: rowBytes } = this.#config;
     const oneWayUs = this.network.latencyUs(from, to);
     return { layers, rowBytes, oneWayUs, bytesPerUs: this.network.bytesPerUs(from, to) };
   }
 
-  /** As the debtors account for them. */
+  /** The debts by the accounts of the debtors. */
   get debts(): readonly Debt[] {
     return this.#host.instances.flatMap(({ components: { borrower } }, debtor) => {
       const owed = new Map<number, number>();
@@ -352,8 +353,8 @@ export class ClusterLending {
   }
 
   /** No block is lent. */
-  get isPaidBack(): boolean {
-    return this.totals.every(isPaidBack);
+  get hasNoLoans(): boolean {
+    return this.totals.every(hasNoLoans);
   }
 
   /** Time until all loans are returned and accounted for, once no more faults occur. */
@@ -389,7 +390,7 @@ class WakeTimer {
     this.#timer.schedule(nextUs);
   }
 
-  /** Wakes that are scheduled may still fire. */
+  /** A scheduled wake may still fire. */
   cancel(): void {
     this.#wakeUs = Number.POSITIVE_INFINITY;
   }

@@ -1,4 +1,4 @@
-// One instance of a lending world: its memory, its rManager and its sequences, in one incarnation after another.
+// One instance of a lending world, over several incarnations: its memory, its rManager and its sequences.
 import { InstanceMemory, type LendingPolicy } from '../../../core/lending/instance-memory.ts';
 import { RManager } from '../../../core/lending/rmanager.ts';
 import type { LendingTimes } from '../../../core/lending/times.ts';
@@ -11,7 +11,7 @@ export interface NodeConfig {
   readonly hostBlocks: number;
   readonly stagingBlocks: number;
   readonly policy: LendingPolicy;
-  /** Probability per step that a sequence arrives that exceeds any single instance. */
+  /** Probability per step that a sequence arrives that exceeds every instance. */
   readonly longChance: number;
   readonly times: LendingTimes;
 }

@@ -1,4 +1,5 @@
-// A world of rManagers without engines: carries out their effects, injects faults, and checks the invariants of lending after every event.
+// A chaos world of rManagers without engines: carries out their effects, injects faults, and checks the invariants of
+// lending after every event.
 import { GManager } from '../../../core/lending/manager/gmanager.ts';
 import { noDemand } from '../../../core/lending/rmanager.ts';
 import type { Envelope, LendingEffect } from '../../../core/protocol/lending-messages.ts';
@@ -27,11 +28,11 @@ export interface LendingWorldConfig extends NodeConfig {
   readonly instances: number;
   /** Empty: no faults. */
   readonly faults: readonly Fault[];
-  /** Mean time that the gManager before a restart may continue. */
+  /** Mean time for which the old gManager may continue after a restart. */
   readonly gmanagerOverlapUs: number;
   /** Between two blocks of a sequence. */
   readonly growUs: number;
-  /** Period of the rise and fall of loads, with a phase for each instance. */
+  /** Period of the load, with a phase for each instance. */
   readonly loadPeriodUs: number;
   readonly settleBlocksMin: number;
 }
@@ -39,7 +40,7 @@ export interface LendingWorldConfig extends NodeConfig {
 export type LendingTotal =
   /** Blocks placed at home by settlements, lost with their loans, and vacated after recalls; loans made. */
   | ('placedBlocks' | 'lostBlocks' | 'vacatedBlocks' | 'loans')
-  /** Admitted sequences that exceed any single instance, holds of creditors for them, and loans promised to them. */
+  /** Admitted sequences that exceed every instance, admission holds for them, and renewals of loans committed to them. */
   | ('reservations' | 'holds' | 'committedLoans')
   | 'events';
 
@@ -65,14 +66,14 @@ export class LendingWorld implements FaultTarget {
   readonly #injector: Injector;
   readonly #waits = new BorrowWaits();
   readonly #prng: Prng;
-  /** The last is the one that messages are addressed to; earlier ones may still send. */
+  /** Messages go to the last one; earlier ones may still send. */
   #gmanagers: GManager[] = [];
   #epoch = 0;
   /** Instances that the current event has changed. */
   readonly #touched = new Set<LendingNode>();
-  #loading = true;
+  #isLoaded = true;
   /** Long sequences are not cancelled while they wait. */
-  patient = false;
+  keepsLongSequences = false;
 
   constructor(config: LendingWorldConfig) {
     const { seed, instances, faults } = config;
@@ -111,7 +112,7 @@ export class LendingWorld implements FaultTarget {
     });
   }
 
-  /** Ends the injection of faults, and those of messages. */
+  /** Ends all faults, those of messages too. */
   heal(): void {
     this.#injector.stop();
     this.#network.heal();
@@ -123,8 +124,8 @@ export class LendingWorld implements FaultTarget {
   }
 
   /** Sequences neither arrive nor grow from now on. */
-  hold(): void {
-    this.#loading = false;
+  stopLoad(): void {
+    this.#isLoaded = false;
     for (const node of this.nodes) {
       const { incarnation } = node;
       this.#whenAwake(node, incarnation, () => {
@@ -135,12 +136,12 @@ export class LendingWorld implements FaultTarget {
     }
   }
 
-  /** True if sequences arrive that exceed any single instance. */
+  /** True if sequences arrive that exceed every instance. */
   get hasLongSequences(): boolean {
     return this.#config.longChance > 0;
   }
 
-  /** Incarnations with a sequence that waits for memory of several instances, with its number. */
+  /** Incarnations with a sequence that waits for a reservation, with the number of the reservation. */
   get waiting(): ReadonlyMap<NodeIncarnation, number> {
     const waiting = new Map<NodeIncarnation, number>();
     for (const { incarnation } of this.nodes) {
@@ -171,7 +172,7 @@ export class LendingWorld implements FaultTarget {
     this.#startGManager(overlaps ? this.#prng.exponentialUs(this.#config.gmanagerOverlapUs) + 1 : 0);
   }
 
-  /** The gManager of a new epoch begins without a ledger. The earlier ones continue for `overlapUs`. */
+  /** A gManager of a new epoch starts without a ledger. The earlier ones continue for `overlapUs`. */
   #startGManager(overlapUs: number): void {
     const { instances, seed, settleBlocksMin, stagingBlocks, times } = this.#config;
     const epoch = ++this.#epoch;
@@ -210,7 +211,7 @@ export class LendingWorld implements FaultTarget {
     return true;
   }
 
-  /** A slow instance does nothing until the fault ends, and then everything at once. */
+  /** A slow instance is paused until the fault ends. Then it runs all delayed actions at once. */
   setSlowness(instance: number, factor: number): void {
     const node = this.nodes[instance];
     if (factor > 1) node.paused ??= [];
@@ -357,10 +358,10 @@ export class LendingWorld implements FaultTarget {
   #grow(node: LendingNode, incarnation: NodeIncarnation): void {
     const { growUs, loadPeriodUs, instances } = this.#config;
     this.queue.after(growUs, () => {
-      if (node.incarnation !== incarnation || !this.#loading) return;
+      if (node.incarnation !== incarnation || !this.#isLoaded) return;
       this.#grow(node, incarnation);
       this.#whenAwake(node, incarnation, () => {
-        if (!this.#loading) return;
+        if (!this.#isLoaded) return;
         const { sequences } = incarnation;
         const phase = this.queue.nowUs / loadPeriodUs + node.instance / instances;
         const { reservations, holds } = sequences;
@@ -371,24 +372,24 @@ export class LendingWorld implements FaultTarget {
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
         const demand = { kind: 'demand', blocksPerSecond, ...sequences.demand } as const;
         this.#carryOut(node, node.step(this.queue.nowUs, demand));
-        this.#loadCreditor(node);
+        this.#reportAttentionLoad(node);
       });
     });
   }
 
   #cancelOne({ sequences }: NodeIncarnation): void {
-    if (!this.patient && sequences.pending !== undefined) sequences.cancelPending();
+    if (!this.keepsLongSequences && sequences.pending !== undefined) sequences.cancelPending();
     else sequences.cancelOne();
   }
 
-  /** Sometimes a creditor reports too much load from the debtor's attention, where the debtor has room at home for its blocks there. */
-  #loadCreditor(node: LendingNode): void {
+  /** At random, a creditor reports too much remote attention to a debtor that has memory at home for its blocks there. */
+  #reportAttentionLoad(node: LendingNode): void {
     const debts = [...(node.incarnation?.rmanager.debts ?? [])];
     const [debt] = debts;
     const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
     const held = there.reduce((sum, each) => sum + each.held, 0);
-    const room = node.incarnation?.memory.lending.device.totals.available ?? 0;
-    if (debt === undefined || held > room || there.some(({ committed }) => committed) || !this.#prng.chance(0.03))
+    const available = node.incarnation?.memory.lending.device.totals.available ?? 0;
+    if (debt === undefined || held > available || there.some(({ committed }) => committed) || !this.#prng.chance(0.03))
       return;
     const load = {
       kind: 'remoteAttentionLoad',

@@ -1,12 +1,12 @@
-// Progress of a simulated cluster that lends: detects a stuck run, and the time when lending is at rest.
+// Progress of a simulated cluster that lends: detects a stuck run, and the end of lending.
 import type { BorrowingTotals } from '../../../core/lending/debtor/borrower-config.ts';
 import type { LendingTimes } from '../../../core/lending/times.ts';
 
-/** Heartbeats without loans after which lending is over. */
+/** Heartbeat periods without loans after which lending is over. */
 const restHeartbeats = 2;
-/** A run without steps for so long, with live requests, is stuck. */
+/** A run with live requests and no step for this long is stuck. */
 const stuckUs = 120_000_000;
-/** Maximum time of one reservation: all requests that ran at its start end long before. */
+/** Longest time of one reservation. Requests that ran at its start end long before. */
 const reservationUsMax = 1_800_000_000;
 
 interface ReservationQueue {
@@ -24,7 +24,7 @@ export class LendingProgress {
   #reservation: Holder & { readonly sinceUs: number } = { holder: undefined, number: undefined, sinceUs: 0 };
   /** End of the last step. */
   lastStepUs = 0;
-  /** Since when no block is lent. */
+  /** When the last step ended, or the last loan. */
   #restUs = 0;
 
   constructor(times: LendingTimes) {
@@ -36,9 +36,9 @@ export class LendingProgress {
     this.#restUs = nowUs;
   }
 
-  /** All loans are returned and accounted for. `live` requests then do not wait for lending. */
+  /** True when all loans are returned and reported, and no request is left. @param live requests that have not ended */
   isOver(nowUs: number, live: number, totals: readonly BorrowingTotals[]): boolean {
-    const lent = !totals.every(isPaidBack);
+    const lent = !totals.every(hasNoLoans);
     if (live > 0 && nowUs - this.lastStepUs > stuckUs)
       throw new Error(
         `Simulation broken: ${live} requests wait for memory: no step has run since ${this.lastStepUs} us`,
@@ -64,6 +64,6 @@ export class LendingProgress {
 }
 
 /** The instance has lent nothing and borrowed nothing. */
-export function isPaidBack({ lentBlocks, borrowedBlocks, remoteBlocks, ownHostBlocks }: BorrowingTotals): boolean {
+export function hasNoLoans({ lentBlocks, borrowedBlocks, remoteBlocks, ownHostBlocks }: BorrowingTotals): boolean {
   return lentBlocks + borrowedBlocks + remoteBlocks + ownHostBlocks === 0;
 }

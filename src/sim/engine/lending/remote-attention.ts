@@ -1,11 +1,11 @@
-// Attention that creditors compute for debtors in a simulated cluster, and its effect on the steps of both.
+// Remote attention in a simulated cluster, and its effect on the steps of creditors and debtors.
 
 import { partialsUs, type QueryLink, remoteAttentionUs } from '../../../core/cost/dist-attention.ts';
 import type { StepCostModel } from '../../../core/cost/roofline.ts';
 import type { RemoteWork } from '../../../core/protocol/lending-effects.ts';
 
-/** The wait of a step: the keys that other instances read for it, and the arrival of the last partial results. */
-export interface RemotePart {
+/** What a step waits for: the keys that other instances attend to, and the time until the last partials arrive. */
+export interface RemoteWait {
   readonly keyRows: number;
   readonly decodeKeys: number;
   readonly awaitedUs: number;
@@ -48,8 +48,9 @@ interface LoadChange {
 }
 
 /**
- * Work for debtors takes no more than its bound of a busy creditor's time, and the debtor waits. On an idle creditor the debtors share all time by
- * their blocks. A share changes only with the rows and keys of a debtor's steps there, not with every token, so runs of equal steps stay equal.
+ * On a busy creditor, work for a debtor takes no more than the bound of its loans, and the debtor waits. On an idle one
+ * the debtors share all time by their blocks. A share changes with the rows and keys of a debtor's steps, not with every
+ * token, so that runs of equal steps stay equal.
  */
 export class RemoteAttention {
   readonly #config: AttentionConfig;
@@ -58,7 +59,7 @@ export class RemoteAttention {
   readonly #loads: (readonly RemoteLoad[])[];
   /** By debtor, then creditor. */
   readonly #states: readonly Map<number, CreditorState>[];
-  /** (instances): the present share of debtors in its steps, in thousandths. */
+  /** (instances): the current share of debtors in its steps, in thousandths. */
   readonly #taken: Int32Array;
   queryBytes = 0;
 
@@ -80,7 +81,7 @@ export class RemoteAttention {
     return Math.min(this.#config.remoteAttentionPermilleMax, this.#taken[instance]);
   }
 
-  /** The debtor receives the creditor's present state. */
+  /** The debtor receives the creditor's current state. */
   creditorChanged(debtor: number, creditor: number): void {
     if (this.#states[debtor].has(creditor)) this.#update(debtor, creditor);
   }
@@ -103,7 +104,7 @@ export class RemoteAttention {
     return debtors;
   }
 
-  waitOf(debtor: number, remote: readonly RemoteWork[]): RemotePart {
+  waitOf(debtor: number, remote: readonly RemoteWork[]): RemoteWait {
     const { hostTokenUs } = this.#config;
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
@@ -111,7 +112,7 @@ export class RemoteAttention {
     let awaitedUs = 0;
     for (const work of remote) {
       const readUs = work.hostTokens * hostTokenUs[work.creditor];
-      // The debtor's own host memory is read beside its own attention, which computes those keys as any others.
+      // Own host memory is read while the local attention runs, which attends to those keys too.
       if (work.creditor === debtor) awaitedUs = Math.max(awaitedUs, readUs);
       if (work.creditor === debtor) continue;
       if (!this.#states[debtor].has(work.creditor)) this.#update(debtor, work.creditor);
@@ -124,7 +125,7 @@ export class RemoteAttention {
     return { keyRows, decodeKeys, awaitedUs };
   }
 
-  /** The debtor's step begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
+  /** A step of the debtor begins with this work at creditors; none: its steps have ended. Returns the changes for creditors. */
   update(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly LoadChange[] {
     const remote = all.filter(({ creditor }) => creditor !== debtor);
     const before = this.#loads[debtor];
