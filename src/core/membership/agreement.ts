@@ -16,7 +16,7 @@ export interface Agreement {
    * The record was lost and restored by a member: other records of the same store were lost too, and may not be
    * restored yet.
    */
-  readonly again?: boolean | undefined;
+  readonly restored?: boolean | undefined;
 }
 
 export interface PagesSecret {
@@ -65,7 +65,7 @@ export function agree(
 ): JoinDecision {
   const { modelFingerprint, root, tokenMark } = own;
   const secret = tokenMark === undefined ? fresh.pages : { token: undefined, mark: tokenMark };
-  const proposal = { modelFingerprint, root, pages: root && secret, again: stored?.again };
+  const proposal = { modelFingerprint, root, pages: root && secret, restored: stored?.restored };
   if (stored === undefined) {
     if (others === undefined) return { kind: 'discover' };
     return others ? { kind: 'wait' } : { kind: 'write', agreement: { ...proposal, hashKey: fresh.hashKey } };
@@ -94,13 +94,13 @@ export type ReconcileDecision =
  * @param held the agreement of the member
  */
 export function reconcile(stored: Agreement | undefined, held: Agreement): ReconcileDecision {
-  const restored = { ...held, again: true };
-  if (stored === undefined) return { kind: 'write', agreement: restored };
+  const restoredRecord = { ...held, restored: true };
+  if (stored === undefined) return { kind: 'write', agreement: restoredRecord };
   const { root, pages } = held;
   const why = conflict(stored, held);
   if (why !== undefined) return { kind: 'differs', why };
   const lacks = (root && !stored.root) || (pages && !stored.pages);
-  return lacks ? { kind: 'write', agreement: restored } : { kind: 'consistent', held: stored };
+  return lacks ? { kind: 'write', agreement: restoredRecord } : { kind: 'consistent', held: stored };
 }
 
 /** True for agreements on one model and one set of formats: they arose on the two sides of a partition. */

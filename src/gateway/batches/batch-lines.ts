@@ -1,4 +1,4 @@
-// The input of a batch (JSONL, one request per line) and its output (one answer per line).
+// The input of a batch (JSONL, one request per line) and its output (one response per line).
 import { z } from 'zod';
 
 export const batchUrls = ['/v1/chat/completions', '/v1/completions'] as const;

@@ -1,4 +1,4 @@
-// Stored batches: the request, its progress and each answer, so that a restarted process continues them.
+// Stored batches: the request, its progress and each response, so that a restarted process continues them.
 import { z } from 'zod';
 import { type BatchLine, batchUrls, isErrors, type LineError, readLines } from './batch-lines.ts';
 import type { Storage } from './file-store.ts';

@@ -75,7 +75,7 @@ export class Batches {
     return describe(this.#find(id, tenant));
   }
 
-  /** Cancels running requests of the batch; answers so far are in its files. */
+  /** Cancels running requests of the batch; its files have the responses so far. */
   cancel(id: string, tenant: string): object {
     const batch = this.#find(id, tenant);
     if (batch.status === 'in_progress') {
@@ -156,7 +156,7 @@ export class Batches {
     }
   }
 
-  /** If an answer cannot be written, its request runs again after a restart. */
+  /** If a response cannot be written, its request runs again after a restart. */
   #storeAnswer(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
     try {
       this.#records.addAnswer(batch, customId, kind, text);

@@ -45,7 +45,7 @@ export class RequestQueue {
       return;
     }
     const overload = port.overload(this.#waiting.length + this.#admitted);
-    // The app answers with CORS headers for browsers, and with 401 for unauthorised callers.
+    // The app responds with CORS headers to browsers, and with 401 to unauthorised callers.
     if (overload !== undefined && headers.origin === undefined && isAuthorised(headers.authorization)) {
       this.#refuse(fromFailure(overload), url, outgoing);
       return;

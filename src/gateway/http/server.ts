@@ -126,7 +126,7 @@ const badRequestReasons = {
 
 type BadStatus = keyof typeof badRequestReasons;
 
-/** Answers a request that does not reach the app, and closes its connection. */
+/** The response to a request that does not reach the app; its connection is closed. */
 function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
   const error = new ApiError(status, `Cannot read request: ${badRequestReasons[status]}`, { code: 'bad_request' });
   const body = JSON.stringify(error.body());

@@ -4,7 +4,7 @@ import { snapshotsKeptMs } from './bus.ts';
 import { type Backlog, type BusEndpoint, type HubMessage, MemoryBus, type RecordCall } from './memory-bus.ts';
 import { MemoryRecords } from './memory-records.ts';
 
-/** An endpoint for a thread, as the thread's owner sees it. */
+/** The endpoint of a thread, for the thread's owner. */
 export interface EndpointHandle {
   readonly endpoint: BusEndpoint;
   /** To be transferred with it. */
@@ -15,7 +15,7 @@ export interface EndpointHandle {
   readonly backlogBytes: number;
 }
 
-/** Endpoints connect directly to one another, so that no message waits for this thread; the hub only announces joins and drops. */
+/** Endpoints connect directly to one another, so that messages do not wait for this thread; the hub announces joins and drops. */
 export class MemoryHub {
   /** By id, the endpoints not yet dropped. */
   readonly #endpoints = new Map<number, { readonly port: MessagePort; readonly backlog: Backlog }>();

@@ -2,8 +2,7 @@
 import { type Agreement, isCompatible, reconcile } from '../../core/membership/agreement.ts';
 import type { Bus } from '../bus/bus.ts';
 import { nowUs } from '../threads/alarm.ts';
-import { readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
-import { encode } from '../wire/codec.ts';
+import { encodeAgreement, readAgreement, readAnyAgreement } from '../wire/agreement-record.ts';
 import { wireVersion } from '../wire/frames.ts';
 import { announceMissing, RecordReconciler } from './record-reconciler.ts';
 
@@ -28,10 +27,6 @@ export function writeAgreement(
   revision: number | undefined,
 ): Promise<number | undefined> {
   return records.write(agreementKey, encodeAgreement(agreement), revision);
-}
-
-function encodeAgreement(agreement: Agreement): Uint8Array {
-  return encode({ ...agreement, version: wireVersion });
 }
 
 /** Receives the agreements of processes that find another one in the record. */
@@ -59,7 +54,7 @@ export class AgreementKeeper {
     this.#held = agreement;
     this.#alone = alone;
     this.#options = options;
-    if (agreement.again) this.#scheduleRestored();
+    if (agreement.restored) this.#scheduleRestored();
   }
 
   /** Restores the record from now on, so that joining processes find it. */
@@ -101,7 +96,7 @@ export class AgreementKeeper {
         this.#scheduleRestored();
         return;
       }
-      if (decision.kind === 'differs') this.#onDifference(decision.why, stored?.agreement.again === true);
+      if (decision.kind === 'differs') this.#onDifference(decision.why, stored?.agreement.restored === true);
       else this.#onConsistent(decision.held);
       return;
     }
@@ -118,7 +113,7 @@ export class AgreementKeeper {
       const stored = await this.#read();
       if (stored === undefined || stored.agreement === 'foreign') return;
       if (reconcile(stored.agreement, this.#held).kind !== 'consistent') return;
-      if ((await writeAgreement(this.#bus, { ...theirs, again: true }, stored.revision)) === undefined) continue;
+      if ((await writeAgreement(this.#bus, { ...theirs, restored: true }, stored.revision)) === undefined) continue;
       announceMissing(this.#bus);
       return;
     }
@@ -128,12 +123,12 @@ export class AgreementKeeper {
     this.#held = stored;
     if (this.#difference !== '') this.#log('The cluster agrees with this process again');
     this.#difference = '';
-    if (stored.again) this.#scheduleRestored();
+    if (stored.restored) this.#scheduleRestored();
   }
 
-  /** @param again the record was restored after a loss */
-  #onDifference(why: string, again: boolean): void {
-    if (again && nowUs() < this.#youngUntilUs) {
+  /** @param restored the record was restored after a loss */
+  #onDifference(why: string, restored: boolean): void {
+    if (restored && nowUs() < this.#youngUntilUs) {
       if (!this.#isOverruled) this.#options.onOverruled?.(`${overruled}: ${why}`);
       this.#isOverruled = true;
       return;
@@ -156,9 +151,9 @@ export class AgreementKeeper {
 
   async #clearRestored(): Promise<void> {
     const stored = await this.#read();
-    if (stored === undefined || stored.agreement === 'foreign' || !stored.agreement.again) return;
+    if (stored === undefined || stored.agreement === 'foreign' || !stored.agreement.restored) return;
     if (reconcile(stored.agreement, this.#held).kind === 'consistent')
-      await writeAgreement(this.#bus, { ...stored.agreement, again: undefined }, stored.revision);
+      await writeAgreement(this.#bus, { ...stored.agreement, restored: undefined }, stored.revision);
   }
 }
 

@@ -80,7 +80,7 @@ async function join(settings: JoinSettings, agreement: Agreement, stopped: Compl
   const hub = new MemoryHub();
   const threads = hub.connect();
   const onTaken = (): void => stopped.end('another instance has its lender number');
-  const recordsLost = agreement.again === true;
+  const recordsLost = agreement.restored === true;
   const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost: recordsLost, onTaken }));
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({

@@ -69,7 +69,7 @@ export class ArchiveDriver<Gateway> {
     this.#feed({ kind: 'gatewayLeft', gateway });
   }
 
-  /** Removes the stored snapshot if the store answers in time. */
+  /** Removes the stored snapshot if the store responds in time. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;

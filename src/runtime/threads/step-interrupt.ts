@@ -23,7 +23,7 @@ export interface StepKind {
 
 /**
  * No notification is lost between reading the bus and running a step. A notifier increments its counter, then checks for a step to interrupt;
- * the thread publishes its step, then checks for new notifications. The accesses are sequentially consistent, so one of the two sees the other.
+ * the thread publishes its step, then checks for new notifications. The accesses are sequentially consistent, so at least one of the two detects the other.
  */
 export class StepInterrupt {
   /** The flags that kernels poll and clear. */

@@ -72,15 +72,17 @@ test('without a record a joining process looks for live members, and waits until
 });
 
 test('members restore a lost record, and complete a partial one; they change nothing else', () => {
-  const again = { ...stored, again: true };
+  const restored = { ...stored, restored: true };
   const less = { ...gateway, hashKey: stored.hashKey, pages: undefined };
-  expect(reconcile(undefined, stored)).toEqual({ kind: 'write', agreement: again });
-  expect(reconcile(undefined, less)).toEqual({ kind: 'write', agreement: { ...less, again: true } });
-  expect(reconcile({ ...less, again: true }, stored)).toEqual({ kind: 'write', agreement: again });
-  expect(reconcile(again, less)).toEqual({ kind: 'consistent', held: again });
+  expect(reconcile(undefined, stored)).toEqual({ kind: 'write', agreement: restored });
+  expect(reconcile(undefined, less)).toEqual({ kind: 'write', agreement: { ...less, restored: true } });
+  expect(reconcile({ ...less, restored: true }, stored)).toEqual({ kind: 'write', agreement: restored });
+  expect(reconcile(restored, less)).toEqual({ kind: 'consistent', held: restored });
   expect(reconcile(stored, stored)).toEqual({ kind: 'consistent', held: stored });
   // The first instance adds its formats to a restored record.
-  expect(agree({ ...less, again: true }, instance, fresh, undefined)).toMatchObject({ agreement: { again: true } });
+  expect(agree({ ...less, restored: true }, instance, fresh, undefined)).toMatchObject({
+    agreement: { restored: true },
+  });
   for (const [other, why] of [
     [{ ...stored, hashKey: fresh.hashKey }, 'key'],
     [{ ...stored, modelFingerprint: 'n' }, 'model'],
@@ -105,7 +107,7 @@ test('members restore the whole record in any order', () => {
           else throw new Error(decision.why);
         }
       const all = alive.some(({ pages }) => pages !== undefined) ? stored : ofGateway;
-      expect(record).toEqual({ ...all, again: true });
+      expect(record).toEqual({ ...all, restored: true });
     }),
   );
 });

@@ -57,7 +57,7 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
 
   it('does not split the cluster: requests continue, and a new process finds the restored record', async () => {
     const before = await agreement();
-    expect(before?.again).toBeUndefined();
+    expect(before?.restored).toBeUndefined();
     await until(async () => (await hasSnapshot('a')) && (await hasSnapshot('b')));
     const requests = streams(gateway);
     await Promise.all(requests.map(({ begun }) => begun));
@@ -67,7 +67,7 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
     const [late] = await Promise.all([open(), join('c')]);
     expect(await answers(requests)).toEqual(expected);
     await until(async () => (await health(gateway)) === 3 && (await health(late)) === 3);
-    expect(await agreement()).toEqual({ ...before, again: true });
+    expect(await agreement()).toEqual({ ...before, restored: true });
     expect((await lenders()).toSorted()).toEqual(['a', 'b', 'c']);
     await until(async () => (await managers(gateway)) === 1 && (await managers(late)) === 1);
     await until(async () => (await hasSnapshot('a')) && (await hasSnapshot('b')) && (await hasSnapshot('c')));

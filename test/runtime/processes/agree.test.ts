@@ -55,20 +55,20 @@ it('a restored record is marked until all processes have had time to restore the
   await join(other);
   const before = await agreementOf(other);
   expect(before?.hashKey).toEqual(agreed.hashKey);
-  expect(before?.again).toBeUndefined();
+  expect(before?.restored).toBeUndefined();
   await removeRecord(first, 'agreement');
   announceMissing(other);
   await settled();
-  expect(await agreementOf(other)).toEqual({ ...before, again: true });
-  expect((await join(connect())).again).toBe(true);
+  expect(await agreementOf(other)).toEqual({ ...before, restored: true });
+  expect((await join(connect())).restored).toBe(true);
   await pass(60_000);
   // A further loss restarts the time.
   announceMissing(other);
   await pass(119_999);
-  expect(await agreementOf(other)).toEqual({ ...before, again: true });
+  expect(await agreementOf(other)).toEqual({ ...before, restored: true });
   await pass(1);
   expect(await agreementOf(other)).toEqual(before);
-  expect((await join(connect())).again).toBeUndefined();
+  expect((await join(connect())).restored).toBeUndefined();
 });
 
 it('a joining process clears the mark if the process that restored the record has left, and a disconnected one does not', async () => {
@@ -83,7 +83,7 @@ it('a joining process clears the mark if the process that restored the record ha
   cut.setConnected(false);
   await pass(600_000);
   const late = connect();
-  expect(await join(late)).toMatchObject({ again: true });
+  expect(await join(late)).toMatchObject({ restored: true });
   await pass(118_999);
   cut.setConnected(true);
   await settled();
@@ -145,7 +145,7 @@ it('processes that reconnect late log the difference, and the record stays', asy
   await removeRecord(late[0].bus, 'agreement');
   announceMissing(late[0].bus);
   await settled();
-  expect((await agreementOf(late[0].bus))?.again).toBe(true);
+  expect((await agreementOf(late[0].bus))?.restored).toBe(true);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
 });
 
