@@ -6,13 +6,13 @@ export interface Timer {
   schedule(timeUs: number): void;
 }
 
-/** Keys order events of one time: timers by their creation, then actions by their insertion, then the same in the background. */
+/** Keys order the events of one time: timers are below `firstAction`; background events are above `background`, in the same order. */
 const firstAction = 2 ** 20;
 const background = 2 ** 51;
 
 /**
- * Runs events in order of time. The order at one time depends on the kind and the subject of an event, not on insertion.
- * Background events recur for ever (heartbeats): they run as the others do, but do not keep the simulation alive.
+ * Runs events in order of time. At one time, timers run in the order of their creation, then actions in the order of their insertion, then
+ * background events. Background events recur for ever (heartbeats): they run as the others do, but do not keep the simulation alive.
  */
 export class EventQueue {
   /** A binary heap: time and key of each entry. */

@@ -81,39 +81,39 @@ export interface AuditFigures {
   readonly errorMsP90: number;
 }
 
-/** Predictions against actual values. */
+/** Predictions against actual values: times in microseconds (`figures`) or counts (`counts`). */
 class PredictionAudit {
-  #predictedUs = 0;
-  #actualUs = 0;
-  readonly #errorUs = new Histogram();
+  #predictedSum = 0;
+  #actualSum = 0;
+  readonly #errors = new Histogram();
 
-  add(predictedUs: number, actualUs: number): void {
-    this.#predictedUs += predictedUs;
-    this.#actualUs += actualUs;
-    this.#errorUs.add(Math.round(Math.abs(predictedUs - actualUs)));
+  add(predicted: number, actual: number): void {
+    this.#predictedSum += predicted;
+    this.#actualSum += actual;
+    this.#errors.add(Math.round(Math.abs(predicted - actual)));
   }
 
   get counts(): CountFigures {
-    const requests = this.#errorUs.count;
+    const requests = this.#errors.count;
     const mean = (sum: number) => (requests === 0 ? 0 : sum / requests);
     return {
       requests,
-      predictedMean: mean(this.#predictedUs),
-      actualMean: mean(this.#actualUs),
-      errorP50: this.#errorUs.percentile(0.5),
-      errorP90: this.#errorUs.percentile(0.9),
+      predictedMean: mean(this.#predictedSum),
+      actualMean: mean(this.#actualSum),
+      errorP50: this.#errors.percentile(0.5),
+      errorP90: this.#errors.percentile(0.9),
     };
   }
 
   get figures(): AuditFigures {
-    const requests = this.#errorUs.count;
+    const requests = this.#errors.count;
     const meanMs = (us: number) => (requests === 0 ? 0 : us / requests / 1000);
     return {
       requests,
-      predictedMsMean: meanMs(this.#predictedUs),
-      actualMsMean: meanMs(this.#actualUs),
-      errorMsP50: this.#errorUs.percentile(0.5) / 1000,
-      errorMsP90: this.#errorUs.percentile(0.9) / 1000,
+      predictedMsMean: meanMs(this.#predictedSum),
+      actualMsMean: meanMs(this.#actualSum),
+      errorMsP50: this.#errors.percentile(0.5) / 1000,
+      errorMsP90: this.#errors.percentile(0.9) / 1000,
     };
   }
 }
