@@ -1,4 +1,4 @@
-// Long prompts computed by groups of instances, each a range of the layers: the bits of one instance, and nothing left behind.
+// Pipeline prefill: groups of instances that each compute a range of the layers give the bits of one instance and leak no pages.
 import fc from 'fast-check';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
@@ -6,6 +6,7 @@ import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
 import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { openModel } from '../../../src/weights/open-model.ts';
 import {
   type Answer,
   admitAll,
@@ -15,6 +16,7 @@ import {
   liveCluster,
   livePrompt,
   liveRequest,
+  liveSettings,
 } from '../threads/instances.ts';
 
 const native = loadNative();
@@ -42,13 +44,24 @@ const group = (prefills: number, own: Own = {}) => [
   { role: 'decode', ...own } as const,
 ];
 
-/** Resolves when no instance has anything to do and no request holds pages; the test's own time-out bounds it. */
+/** Resolves when no instance has requests and no request holds pages, within the time-out of the test. */
 async function atRest(cluster: LiveCluster): Promise<void> {
   const busy = () => cluster.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0);
-  while (busy()) await new Promise((resolve) => setTimeout(resolve, 2));
+  while (busy()) await pause(2);
 }
 
-/** The same under other names, and with nothing of them cached: an instance answers a name once. */
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+function hiddenSizeOf(model: string): number {
+  const files = openModel(model);
+  try {
+    return files.config.hiddenSize;
+  } finally {
+    files.close();
+  }
+}
+
+/** The same requests under other ids and cache salts: an instance answers each id once. */
 const again = (name: string, requests: readonly GenerationRequest[]) =>
   requests.map((request) => ({ ...request, id: `${name} ${request.id}`, salt: name }));
 const chunksOf = (cluster: LiveCluster) => cluster.instances().map(({ pipelineChunks = [] }) => pipelineChunks);
@@ -87,40 +100,49 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     },
   );
 
-  it('begin behind what they have, and fetch their layers of the rest; what they leave where it decodes, others find', async () => {
+  it('start behind their cached prefix, and fetch their layers of a longer one; later requests reuse the prefix at the decode instance', async () => {
     const head = livePrompt(9, 288);
     await answerOf(pair, liveRequest('head', [...head, 1], 2));
     const bytes = () =>
       pair
         .instances()
         .reduce((sum, { activationLinks = [] }) => sum + activationLinks.reduce((all, link) => all + link.bytes, 0), 0);
+    let reports = 0;
+    /** Short requests to both members: an instance reports the bytes of the last chunk only with its next event. */
+    const reportCounters = async () => {
+      const short = Array.from({ length: 4 }, () => liveRequest(`report ${++reports}`, livePrompt(20 + reports, 8), 1));
+      await Promise.all(short.map((request) => answerOf(pair, request)));
+      await atRest(pair);
+    };
+    const activationBytes = Float32Array.BYTES_PER_ELEMENT * hiddenSizeOf(liveSettings.model ?? '');
     const rowBytes: number[] = [];
-    /** Until no patience ended: this machine may have much else to do. Returns the prompt. */
-    const behind = async (name: string, start: readonly number[], more: number, together: boolean) => {
+    /** Repeats with other prompts until the prefix arrives within the patience: the machine may be busy. Returns the prompt. */
+    const computeBehind = async (name: string, start: readonly number[], more: number, together: boolean) => {
       const whole = Math.floor(start.length / 32) * 32;
       for (let kind = 10; ; kind++) {
         const request = liveRequest(`${name} ${kind}`, [...start, ...livePrompt(kind, more)], 6);
+        await reportCounters();
         const before = { chunks: ran(pair, 1), bytes: bytes() };
         const answer = await answerOf(pair, request);
         expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
         await atRest(pair);
         const group = pair.requestTrace(request.id)?.placements.at(-1)?.group;
         if (answer.cachedTokens !== whole || (group !== undefined) !== together) continue;
+        const rows = request.prompt.length - whole;
+        if (together) while (bytes() - before.bytes < rows * activationBytes) await reportCounters();
         expect(ran(pair, 1) > before.chunks).toBe(together);
-        rowBytes.push((bytes() - before.bytes) / (request.prompt.length - whole));
+        rowBytes.push((bytes() - before.bytes) / rows);
         return [...request.prompt];
       }
     };
-    const first = await behind('first', head, 500, true);
-    const second = await behind('second', first, 400, true);
-    await behind('third', second, 100, false);
-    // Every row that a group computes goes on once, as float32 values.
-    expect(rowBytes).toEqual([rowBytes[0], rowBytes[0], 0]);
-    expect((rowBytes[0] ?? 0) % 4).toBe(0);
-    expect(rowBytes[0]).toBeGreaterThan(0);
+    const first = await computeBehind('first', head, 500, true);
+    const second = await computeBehind('second', first, 400, true);
+    await computeBehind('third', second, 100, false);
+    // The activations of every row that a group computes are sent once, as float32 values.
+    expect(rowBytes).toEqual([activationBytes, activationBytes, 0]);
   });
 
-  it('share layers out by how fast they compute, with the bits of one instance', async () => {
+  it('share the layers by compute speed, with the bits of one instance', async () => {
     const [fast, slow, decode] = [{ role: 'prefill' }, { role: 'prefill', threads: 2 }, { role: 'decode' }] as const;
     const cluster = await started([slow, fast, decode], 2);
     cluster.calibrate(0, 400);
@@ -132,7 +154,7 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     }, 1);
     expect(bare(await answerOf(cluster, request))).toEqual(bare(await answerOf(alone, request)));
     clearInterval(watch);
-    // Both are free: the fast one goes first, and has 4 of the 6 layers. Of 32 blocks that is what 22 take, and the rest what 11 do.
+    // Both are free: the faster one is the first member, with 4 of the 6 layers. Of 32 blocks its share is 22 whole blocks, the other's is 11.
     expect(chunksOf(cluster).map((chunks) => chunks.length)).toEqual([2, 1, 0]);
     expect([...used[0]].filter((pages) => pages !== 0 && pages !== 11 * 6)).toEqual([]);
     expect([...used[1]].filter((pages) => pages !== 0 && pages !== 22 * 6)).toEqual([]);
@@ -143,11 +165,11 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     const before = ran(pair, 1);
     for (const request of again('first', requests)) {
       const { tokens } = await answerOf(alone, request);
-      const { tokens: told, end } = await answerOf(pair, {
+      const { tokens: received, end } = await answerOf(pair, {
         ...request,
         stopTokenIds: tokens.slice(0, 1),
       });
-      expect([told, end]).toEqual([tokens.slice(0, 1), { kind: 'finished', reason: 'stop' }]);
+      expect([received, end]).toEqual([tokens.slice(0, 1), { kind: 'finished', reason: 'stop' }]);
     }
     expect(ran(pair, 1)).toBeGreaterThan(before + requests.length);
     await atRest(pair);
@@ -165,34 +187,37 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     await atRest(pair);
   });
 
-  it.each(['memory', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
-    const kvBytes = 6 * 2 ** 20;
-    const cluster = await started(group(3, { kvBytes }), 2, transport);
-    const spec = fc.record({
-      kind: fc.nat(5),
-      length: fc.integer({ min: 1, max: 900 }),
-      output: fc.integer({ min: 1, max: 6 }),
-      /** Cancelled after so many events: 0, at once. */
-      cancelAfter: fc.option(fc.nat(3), { nil: undefined }),
-    });
-    await answerOf(cluster, liveRequest('first', livePrompt(6, 900), 2));
-    expect(ran(cluster, 1)).toBeGreaterThan(0);
-    let run = 0;
-    await fc.assert(
-      fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 8 }), async (specs) => {
-        run++;
-        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
-          const request = liveRequest(`${transport} ${run}.${i}`, livePrompt(kind, length), output);
-          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
-          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
-          expect(bare(answer)).toEqual(bare(expected));
-        });
-        await Promise.all(ended);
-        await atRest(cluster);
-      }),
-      { numRuns: 4 },
-    );
-  });
+  it.each(['memory', 'tcp'] as const)(
+    'leak no pages when requests are cancelled at any time: %s',
+    async (transport) => {
+      const kvBytes = 6 * 2 ** 20;
+      const cluster = await started(group(3, { kvBytes }), 2, transport);
+      const spec = fc.record({
+        kind: fc.nat(5),
+        length: fc.integer({ min: 1, max: 900 }),
+        output: fc.integer({ min: 1, max: 6 }),
+        /** Cancelled after so many events; 0: immediately. */
+        cancelAfter: fc.option(fc.nat(3), { nil: undefined }),
+      });
+      await answerOf(cluster, liveRequest('first', livePrompt(6, 900), 2));
+      expect(ran(cluster, 1)).toBeGreaterThan(0);
+      let run = 0;
+      await fc.assert(
+        fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 8 }), async (specs) => {
+          run++;
+          const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+            const request = liveRequest(`${transport} ${run}.${i}`, livePrompt(kind, length), output);
+            if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+            const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+            expect(bare(answer)).toEqual(bare(expected));
+          });
+          await Promise.all(ended);
+          await atRest(cluster);
+        }),
+        { numRuns: 4 },
+      );
+    },
+  );
 
   it.each([
     { which: 'the first member, at a chunk that the next member waits for', by: 'struck by activations' },
