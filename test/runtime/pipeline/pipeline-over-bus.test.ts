@@ -1,4 +1,4 @@
-// Long prompts computed by groups of instances that a bus connects: the bits of one instance, whatever is lost, doubled, late or gone.
+// Pipeline prefill between processes over a bus: the bits of one instance with lost, duplicate and late messages and lost members.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceRole } from '../../../src/core/protocol/instance-report.ts';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
@@ -15,7 +15,7 @@ const members = busMembers();
 const instance = (bus: Bus, name: string, role: InstanceRole, transport: 'auto' | 'tcp' = 'auto') =>
   members.instance(bus, name, { role, transport, settings: { contextTokens: 2048, kvBytes: 8 * 2 ** 20 } });
 const gateway = (bus: Bus) => members.gateway(bus, { pipeline: { members: 2, tokensOver: 300 } });
-/** No instance reports anything of a request. */
+/** Resolves when no instance reports a request. */
 const atRest = (cluster: ClusterGateway) =>
   until(() =>
     cluster
@@ -54,13 +54,13 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
   });
   afterAll(() => alone.close());
 
-  /** A longer prompt than one that is where it was decoded; where nothing is lost, until a group gets its prefix in time. */
+  /** A prompt that extends one at its decode instance; without faults, repeated until a group gets the prefix in time. */
   async function behindPrefix(cluster: ClusterGateway, all: boolean): Promise<void> {
     const [first] = requests;
     const { prompt } = first;
     const whole = Math.floor(prompt.length / 32) * 32;
     for (let kind = 5; ; kind++) {
-      // One that computed it alone has it itself, and goes on alone: each time it is another prefix.
+      // An instance that computed the prompt alone continues alone, so that each round has another prefix.
       const [id, salt] = [`longer ${all} ${kind}`, `behind ${kind}`];
       await answerOf(cluster, { ...first, id: `first ${id}`, salt });
       const request = { ...liveRequest(id, [...prompt, ...livePrompt(kind, 450)], 6), salt };
@@ -75,12 +75,12 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
     ['tells all', { lost: 0, duplicated: 0, delayed: 0 }, 'tcp'],
     ['loses, doubles and reorders', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }, 'auto'],
   ])(
-    'compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled',
+    'compute prompts with the bits of one instance over a bus that %s, and leak nothing of cancelled requests',
     async (_, faults, transport) => {
       const hub = new MemoryHub();
       const { cluster } = await group((seed) => faultyBus(hub.connect(), seed, faults), [], transport);
       const ask = (name: string) => Promise.all(named(name).map((request) => answerOf(cluster, request)));
-      // Where one of them seemed slow for a while the other computes alone.
+      // If one of them seemed slow for a while, the other computes alone.
       for (const name of ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'])
         if (ran(cluster, 1) <= requests.length) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
       await until(() => ran(cluster, 1) > requests.length);
@@ -99,19 +99,19 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
     },
   );
 
-  it('answer all where a member leaves at work', async () => {
+  it('answer all requests when a member leaves during its work', async () => {
     const hub = new MemoryHub();
     const { cluster, joined } = await group(() => hub.connect(), ['r']);
     const asked = [...named('x'), ...named('y')];
-    let struck = false;
+    let hasLeft = false;
     const answers = asked.map(
       (request) =>
         new Promise<Answer>((resolve) => {
           const submit: ClusterGateway['submit'] = (each, sink) =>
             cluster.submit(each, (event) => {
               sink(event);
-              if (event.kind !== 'started' || struck) return;
-              struck = true;
+              if (event.kind !== 'started' || hasLeft) return;
+              hasLeft = true;
               void joined[1].close();
             });
           resolve(answerOf({ submit }, request));

@@ -13,11 +13,11 @@ afterEach(() => {
 });
 
 function member(hub: MemoryHub, name: string) {
-  const told: ToThread[] = [];
+  const receivedMessages: ToThread[] = [];
   const names = new Map<InstanceIndex, string>();
   const context: PeerContext = {
     process: { bus: hub.connect(), name, incarnation: 1, log: () => {} },
-    thread: { send: (message) => void told.push(message) },
+    thread: { send: (message) => void receivedMessages.push(message) },
     requests: { register: () => undefined, onReceived: () => {}, release: () => {} },
     names,
   };
@@ -25,7 +25,7 @@ function member(hub: MemoryHub, name: string) {
   closing.push(() => pipeline.close());
   pipeline.start();
   const indexOf = (other: string) => [...names].find(([, known]) => known === other)?.[0];
-  return { pipeline, told, indexOf };
+  return { pipeline, receivedMessages, indexOf };
 }
 
 const chunk = { from: 0, tokens: 8, cachedTokens: 0 };
@@ -40,8 +40,10 @@ describe('activations of an ended prompt', () => {
     const rows = { kind: 'activations', number: 7, id: 'g.1.1/r', chunk, receiveBuffer: where } as const;
     a.pipeline.send(toB, rows);
     await settled();
-    expect(a.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'activationsCancelled', number: 7 } }]);
+    expect(a.receivedMessages).toEqual([
+      { kind: 'peerMessage', from: toB, wire: { kind: 'activationsCancelled', number: 7 } },
+    ]);
     // The member receives the activations of an unknown request, and closes their receive buffer.
-    expect(b.told).toEqual(where === undefined ? [] : [{ kind: 'peerMessage', from: fromA, wire: rows }]);
+    expect(b.receivedMessages).toEqual(where === undefined ? [] : [{ kind: 'peerMessage', from: fromA, wire: rows }]);
   });
 });

@@ -1,4 +1,4 @@
-// A request that starts while its prefix is still on its way: the test is the other instance, and sends what it likes.
+// A request that starts ahead of its prefix: the test plays the other instance and sends the pages.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
 import { Engine } from '../../../src/engine/engine.ts';
@@ -20,30 +20,30 @@ const blocks = 6;
 const prefix = livePrompt(3, blocks * pageTokens);
 const pages = { host: '127.0.0.1', port: 0, token: 'of the test', transport: 'tcp' } as const;
 
-interface Heard {
+interface ReceivedEvents {
   readonly tokens: number[];
   readonly logprobs: number[];
   cachedTokens: number | undefined;
   end: GenerationEvent['kind'] | undefined;
 }
 
-/** The instance, and the one that it fetches from, which is the test. */
+/** An instance, and the source of its prefix, which the test plays. */
 class Pair {
   readonly #thread: InstanceThread;
   readonly #bus: MemoryBus;
   readonly #engine: Engine;
   readonly messenger: Messenger;
-  readonly heard = new Map<string, Heard>();
-  readonly said: PeerWire[] = [];
+  readonly received = new Map<string, ReceivedEvents>();
+  readonly sentWires: PeerWire[] = [];
   snapshot: InstanceSnapshot | undefined;
-  #stir: () => void = () => {};
+  #notify: () => void = () => {};
 
   constructor(way: 'memory' | 'tcp') {
     const hub = new MemoryHub();
     this.#bus = hub.connect();
     subscribeTo(this.#bus, 'peer', ['*', ownAddress], (wire) => {
-      this.said.push(wire);
-      this.#stir();
+      this.sentWires.push(wire);
+      this.#notify();
     });
     const data = {
       ...{
@@ -66,7 +66,7 @@ class Pair {
       onOutputs: ({ events, snapshot }) => {
         this.snapshot = snapshot;
         for (const [id, event] of events) this.#hear(id, event);
-        this.#stir();
+        this.#notify();
       },
     });
     const backend = createNativeBackend({ threads: 1 });
@@ -86,25 +86,25 @@ class Pair {
   }
 
   #hear(id: string, event: GenerationEvent): void {
-    const heard = this.heard.get(id) ?? { tokens: [], logprobs: [], cachedTokens: undefined, end: undefined };
-    this.heard.set(id, heard);
-    if (event.kind === 'started') heard.cachedTokens = event.cachedTokens;
-    if (event.kind === 'finished' || event.kind === 'failed') heard.end = event.kind;
+    const received = this.received.get(id) ?? { tokens: [], logprobs: [], cachedTokens: undefined, end: undefined };
+    this.received.set(id, received);
+    if (event.kind === 'started') received.cachedTokens = event.cachedTokens;
+    if (event.kind === 'finished' || event.kind === 'failed') received.end = event.kind;
     if (event.kind !== 'tokens') return;
-    heard.tokens.push(...event.tokens);
-    heard.logprobs.push(...(event.logprobs?.logprobs ?? []), ...(event.logprobs?.topLogprobs ?? []));
+    received.tokens.push(...event.tokens);
+    received.logprobs.push(...(event.logprobs?.logprobs ?? []), ...(event.logprobs?.topLogprobs ?? []));
   }
 
-  /** The test's own time-out bounds it. */
+  /** Waits until the condition holds, within the time-out of the test. */
   async until(holds: () => boolean): Promise<void> {
     while (!holds()) {
       await new Promise<void>((resolve) => {
-        this.#stir = resolve;
+        this.#notify = resolve;
       });
     }
   }
 
-  /** With `patienceMs` its prefix is fetched. */
+  /** Submits a request. @param patienceMs undefined: no prefix is fetched */
   submit(request: GenerationRequest, patienceMs?: number): void {
     const fetch = { from: 0, blocks, patienceUs: (patienceMs ?? 0) * 1000, transferUs: 0 };
     this.#thread.send({ kind: 'submit', request, prefix: patienceMs === undefined ? undefined : fetch });
@@ -115,14 +115,15 @@ class Pair {
     this.#thread.interrupt();
   }
 
-  /** Resolves with where the prefix is to land, once the request has started behind nothing but a promise. */
-  async promised(id: string): Promise<string> {
-    const asks = (wire: PeerWire) => wire.kind === 'message' && wire.message.kind === 'fetch' && wire.message.id === id;
-    await this.until(() => this.said.some(asks));
-    const asked = this.said.find(asks);
+  /** Resolves with the receive buffer of the prefix, once the request has started ahead of it. */
+  async startedAhead(id: string): Promise<string> {
+    const isFetch = (wire: PeerWire) =>
+      wire.kind === 'message' && wire.message.kind === 'fetch' && wire.message.id === id;
+    await this.until(() => this.sentWires.some(isFetch));
+    const fetchWire = this.sentWires.find(isFetch);
     this.#thread.send({ kind: 'peerMessage', from: 0, wire: { kind: 'prefix', id, blocks } });
-    await this.until(() => this.heard.get(id)?.cachedTokens !== undefined);
-    return (asked?.kind === 'message' ? asked.receiveBuffer : undefined) ?? '';
+    await this.until(() => this.received.get(id)?.cachedTokens !== undefined);
+    return (fetchWire?.kind === 'message' ? fetchWire.receiveBuffer : undefined) ?? '';
   }
 
   /** Layers `from..to` of all blocks. */
@@ -148,7 +149,7 @@ class Pair {
   }
 }
 
-describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a prefix on its way over %s', (way) => {
+describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a prefix in transit over %s', (way) => {
   let pair: Pair;
   beforeAll(async () => {
     pair = new Pair(way);
@@ -156,20 +157,20 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
   });
   afterAll(() => pair.close());
 
-  /** Each has a prompt with a prefix that no instance has: the first block differs by its salt. */
+  /** Runs the request alone and ahead of its prefix. Salts make their prefixes distinct. */
   async function both(id: string, patienceMs: number, send: (receiveBuffer: string) => void) {
     const request = { ...liveRequest(id, [...prefix, ...livePrompt(9, 40)], 5), salt: id };
     const alone = { ...request, id: `${id} alone`, salt: `${id} alone` };
     pair.submit(alone);
-    await pair.until(() => pair.heard.get(alone.id)?.end !== undefined);
+    await pair.until(() => pair.received.get(alone.id)?.end !== undefined);
     pair.submit(request, patienceMs);
-    send(await pair.promised(id));
-    return { request, expected: pair.heard.get(alone.id) };
+    send(await pair.startedAhead(id));
+    return { request, expected: pair.received.get(alone.id) };
   }
 
-  const bits = (heard: Heard | undefined) => [heard?.tokens, heard?.logprobs, heard?.end];
+  const bits = (received: ReceivedEvents | undefined) => [received?.tokens, received?.logprobs, received?.end];
 
-  it('lets its request start, and each layer as it comes is what is computed with', async () => {
+  it('lets its request start, which computes with each layer as it arrives', async () => {
     const { request, expected } = await both('comes', 60_000, (receiveBuffer) => {
       let layer = 0;
       const next = (): void => {
@@ -178,41 +179,41 @@ describe.skipIf(loadNative() === undefined).each(['memory', 'tcp'] as const)('a 
       };
       next();
     });
-    await pair.until(() => pair.heard.get(request.id)?.end !== undefined);
-    expect(bits(pair.heard.get(request.id))).toEqual(bits(expected));
-    expect(pair.heard.get(request.id)?.cachedTokens).toBe(blocks * pageTokens);
-    // It is cache from then on.
+    await pair.until(() => pair.received.get(request.id)?.end !== undefined);
+    expect(bits(pair.received.get(request.id))).toEqual(bits(expected));
+    expect(pair.received.get(request.id)?.cachedTokens).toBe(blocks * pageTokens);
+    // The prefix is cached from then on.
     const again = { ...request, id: 'again' };
     pair.submit(again);
-    await pair.until(() => pair.heard.get('again')?.end !== undefined);
-    expect(bits(pair.heard.get('again'))).toEqual(bits(expected));
-    expect(pair.heard.get('again')?.cachedTokens).toBeGreaterThanOrEqual(blocks * pageTokens);
+    await pair.until(() => pair.received.get('again')?.end !== undefined);
+    expect(bits(pair.received.get('again'))).toEqual(bits(expected));
+    expect(pair.received.get('again')?.cachedTokens).toBeGreaterThanOrEqual(blocks * pageTokens);
     await pair.idle();
   });
 
-  it('that stops half-way is computed, with the same bits, and what comes later is written nowhere', async () => {
+  it('that stops half-way is computed with the same bits, and later pages are not written', async () => {
     let receiveBuffer = '';
     const { request, expected } = await both('stops', 200, (to) => {
       receiveBuffer = to;
       pair.send(to, 0, 3);
     });
-    await pair.until(() => pair.heard.get(request.id)?.end !== undefined);
+    await pair.until(() => pair.received.get(request.id)?.end !== undefined);
     pair.send(receiveBuffer, 3, pair.layers);
-    expect(bits(pair.heard.get(request.id))).toEqual(bits(expected));
+    expect(bits(pair.received.get(request.id))).toEqual(bits(expected));
     await pair.idle();
-    expect(pair.said.some((wire) => wire.kind === 'message' && wire.message.kind === 'cancelPrefix')).toBe(true);
+    expect(pair.sentWires.some((wire) => wire.kind === 'message' && wire.message.kind === 'cancelPrefix')).toBe(true);
     pair.messenger.stop(receiveBuffer);
   });
 
-  it('is let go of when its request is cancelled half-way', async () => {
+  it('is released when its request is cancelled half-way', async () => {
     const { request } = await both('cancelled', 60_000, (receiveBuffer) => pair.send(receiveBuffer, 0, 3));
     pair.cancel(request.id);
     await pair.until(() =>
-      pair.said.some(
+      pair.sentWires.some(
         (wire) => wire.kind === 'message' && wire.message.kind === 'cancelPrefix' && wire.message.id === request.id,
       ),
     );
     await pair.idle();
-    expect(pair.heard.get(request.id)?.end).toBeUndefined();
+    expect(pair.received.get(request.id)?.end).toBeUndefined();
   });
 });

@@ -1,4 +1,4 @@
-// Prompts computed by one instance and decoded by another, pages copied from pool to pool: the same bits as on one, and nothing left behind.
+// Hand-offs between instances of a process: the same bits as on one instance, and no page leaks.
 import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
@@ -25,7 +25,7 @@ async function startedOver(
   return cluster;
 }
 
-/** Resolves when no instance has anything to do and no request holds pages; the test's own time-out bounds it. */
+/** Resolves when no instance has requests and no request holds pages, within the time-out of the test. */
 async function atRest(cluster: LiveCluster): Promise<void> {
   const busy = () => cluster.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0);
   while (busy()) await new Promise((resolve) => setTimeout(resolve, 2));
@@ -37,7 +37,7 @@ const requests = lengths.map((length, kind) => liveRequest(`r${length}`, livePro
 describe.skipIf(native === undefined)('hand-offs between instances of a process', () => {
   const isas = native === undefined ? [] : availableIsas(native);
   const best = isas.at(-1) ?? 'portable';
-  // Pages are copied alike whatever computed them: every form on the best instruction set, one form on the plainest.
+  // Copies do not depend on the kernels: every form on the best instruction set, one form on the simplest.
   const forms = [
     ...(['bf16', 'int8', 'f32'] as const).map((inputs) => ({ inputs, isa: best })),
     ...isas.slice(0, 1).map((isa) => ({ inputs: 'bf16' as const, isa })),
@@ -84,7 +84,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     },
   );
 
-  it('end where the prompt was computed if its first token is the last', async () => {
+  it('end at the prefill instance if the first token is the last', async () => {
     const [alone, pair] = [await started({}), await started(...apart)];
     const first = await Promise.all(requests.map((request) => answerOf(alone, request)));
     const asked = requests.map((request, i) => ({ ...request, stopTokenIds: first[i]?.tokens.slice(0, 1) ?? [] }));
@@ -107,7 +107,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   });
 
   it.each(['memory', 'shared', 'tcp'] as const)(
-    'survive the death of either side while pages move: %s',
+    'survive a crash of either side while pages are sent: %s',
     async (transport) => {
       const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
       const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
@@ -125,7 +125,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     },
   );
 
-  it('tell what was cached, and log-probabilities of the prompt, however short the answer is', async () => {
+  it('report cached tokens and log-probabilities of the prompt, even for short answers', async () => {
     const pair = await started(...apart);
     const asked = Array.from({ length: 40 }, (_, i) => {
       const plain = liveRequest(`s${i}`, livePrompt(i % 3, 70), 2);
@@ -139,7 +139,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
   });
 
   it.each(['memory', 'shared', 'tcp'] as const)(
-    'leave nothing behind, whatever is cancelled when: %s',
+    'leak no pages when requests are cancelled at any time: %s',
     async (transport) => {
       const alone = await started({});
       const kvBytes = 3 * 2 ** 20;
@@ -152,7 +152,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
         stops: fc.boolean(),
         echoes: fc.boolean(),
         penalised: fc.boolean(),
-        /** Cancelled after so many events: 0, at once. */
+        /** Cancelled after so many events; 0: immediately. */
         cancelAfter: fc.option(fc.nat(6), { nil: undefined }),
       });
       let run = 0;
@@ -178,7 +178,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
         { numRuns: 8 },
       );
       const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
-      // Those that prefill may have fetched prefixes from the one that decodes.
+      // The prefill instances may have fetched prefixes from the decode instance.
       expect(sent.slice(0, 2).map((bytes) => bytes > 0)).toEqual([true, true]);
       expect(cluster.instances().map((instance) => instance.sent?.faults)).toEqual([0, 0, 0]);
     },

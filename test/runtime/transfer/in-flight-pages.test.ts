@@ -1,14 +1,14 @@
-// What leaves for a receiveBuffer, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
+// Pages in flight to a receive buffer: a halted stream does not send arrived pages again, and pages are read until they are sent or stopped.
 import { describe, expect, it } from 'vitest';
 import { InFlightPages } from '../../../src/runtime/transfer/in-flight-pages.ts';
 import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
 import type { Messenger, ReceiveBufferHandle } from '../../../src/runtime/transfer/messenger.ts';
 
-/** Parcels of one layer: page i goes to place i. */
-const parcels = (from: number, end: number) =>
+/** Descriptors of one layer: page i goes to place i. */
+const descriptorsOf = (from: number, end: number) =>
   Int32Array.from(Array.from({ length: end - from }, (_, i) => [0, from + i, from + i]).flat());
 
-/** Counts what may still be read, says when it is told to stop, and gives up what it is told to. */
+/** A messenger that counts pending descriptors and records stopped receive buffers. */
 function counting() {
   const left = new Map<ReceiveBufferHandle, number>();
   const stopped: ReceiveBufferHandle[] = [];
@@ -21,87 +21,87 @@ function counting() {
       left.delete(receiveBuffer);
     },
   };
-  const giveUp = (receiveBuffer: ReceiveBufferHandle) => {
+  const makeUnreachable = (receiveBuffer: ReceiveBufferHandle) => {
     left.delete(receiveBuffer);
     lost.push(receiveBuffer);
   };
-  return { left, stopped, giveUp, messenger };
+  return { left, stopped, makeUnreachable, messenger };
 }
 
 describe('what leaves for a receiveBuffer', () => {
-  /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
-  function leaving(arrived: number) {
-    const { left, stopped, giveUp, messenger } = counting();
-    const unsent = new InFlightPages(messenger);
+  /** Pages `0..4` and `4..8` are sent, of which so many have arrived. */
+  function sending(arrived: number) {
+    const { left, stopped, makeUnreachable, messenger } = counting();
+    const inFlight = new InFlightPages(messenger);
     for (const [from, end] of [
       [0, 4],
       [4, 8],
     ] as const) {
-      expect(unsent.resumeAt('a', from, end)).toBe(from);
-      unsent.add('a', parcels(from, end), end);
+      expect(inFlight.resumeAt('a', from, end)).toBe(from);
+      inFlight.add('a', descriptorsOf(from, end), end);
     }
     left.set('a', 8 - arrived);
-    return { unsent, left, stopped, giveUp };
+    return { inFlight, left, stopped, makeUnreachable };
   }
 
-  it('goes on with the first that is not known to have arrived', () => {
-    const { unsent, stopped } = leaving(5);
-    unsent.halt('a', 8);
+  it('resumes with the first batch that is not acknowledged', () => {
+    const { inFlight, stopped } = sending(5);
+    inFlight.halt('a', 8);
     expect(stopped).toEqual(['a']);
-    expect(unsent.resumeAt('a', 8, 12)).toBe(4);
+    expect(inFlight.resumeAt('a', 8, 12)).toBe(4);
   });
 
-  it('begins again where pages are others', () => {
-    const { unsent } = leaving(8);
-    unsent.halt('a', 2);
-    expect(unsent.resumeAt('a', 2, 4)).toBe(2);
+  it('sends replaced pages again', () => {
+    const { inFlight } = sending(8);
+    inFlight.halt('a', 2);
+    expect(inFlight.resumeAt('a', 2, 4)).toBe(2);
   });
 
-  it('leaves nothing twice that has arrived, though it was computed again', () => {
-    const { unsent } = leaving(6);
-    unsent.halt('a', 6);
-    // Less is computed by then than has arrived.
-    expect(unsent.resumeAt('a', 0, 3)).toBe(3);
-    expect(unsent.resumeAt('a', 3, 6)).toBe(4);
-    expect(unsent.resumeAt('a', 6, 9)).toBe(6);
+  it('sends arrived pages once, although they were computed again', () => {
+    const { inFlight } = sending(6);
+    inFlight.halt('a', 6);
+    // Fewer tokens are computed by then than have arrived.
+    expect(inFlight.resumeAt('a', 0, 3)).toBe(3);
+    expect(inFlight.resumeAt('a', 3, 6)).toBe(4);
+    expect(inFlight.resumeAt('a', 6, 9)).toBe(6);
   });
 
-  it('is read from pages that stay until it has left from them, and from no others', () => {
-    const { unsent, left } = leaving(0);
-    unsent.halt('a', 4);
-    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, false]);
-    unsent.add('a', parcels(unsent.resumeAt('a', 4, 8), 8), 8);
+  it('reads pages until they are sent, and no others', () => {
+    const { inFlight, left } = sending(0);
+    inFlight.halt('a', 4);
+    expect([1, 5].map((page) => inFlight.isRead(Int32Array.of(page)))).toEqual([true, false]);
+    inFlight.add('a', descriptorsOf(inFlight.resumeAt('a', 4, 8), 8), 8);
     left.set('a', 8);
-    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, true]);
+    expect([1, 5].map((page) => inFlight.isRead(Int32Array.of(page)))).toEqual([true, true]);
     left.set('a', 0);
-    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([false, false]);
+    expect([1, 5].map((page) => inFlight.isRead(Int32Array.of(page)))).toEqual([false, false]);
   });
 
-  it('is read from pages that stay, though a second step that it leaves with comes to nothing', () => {
-    const { unsent, left } = leaving(2);
-    unsent.halt('a', 4);
-    const begin = unsent.resumeAt('a', 4, 8);
+  it('reads resent pages after a second step fails', () => {
+    const { inFlight, left } = sending(2);
+    inFlight.halt('a', 4);
+    const begin = inFlight.resumeAt('a', 4, 8);
     expect(begin).toBe(0);
-    unsent.add('a', parcels(begin, 8), 8, { descriptors: parcels(begin, 4), end: 4 });
+    inFlight.add('a', descriptorsOf(begin, 8), 8, { descriptors: descriptorsOf(begin, 4), end: 4 });
     left.set('a', 8);
-    unsent.halt('a', 4);
-    expect([1, 5].map((page) => unsent.isRead(Int32Array.of(page)))).toEqual([true, false]);
-    expect(unsent.resumeAt('a', 4, 8)).toBe(0);
+    inFlight.halt('a', 4);
+    expect([1, 5].map((page) => inFlight.isRead(Int32Array.of(page)))).toEqual([true, false]);
+    expect(inFlight.resumeAt('a', 4, 8)).toBe(0);
   });
 
-  it('does not go on where it was given up: of what did not arrive nothing is left to be read either', () => {
-    const { unsent, stopped, giveUp } = leaving(5);
-    giveUp('a');
-    unsent.halt('a', 8);
-    // The messenger sends nothing there before it is told to stop.
+  it('does not resume to an unreachable buffer, and reads no page for it', () => {
+    const { inFlight, stopped, makeUnreachable } = sending(5);
+    makeUnreachable('a');
+    inFlight.halt('a', 8);
+    // The messenger sends nothing to an unreachable buffer, so that it is not stopped.
     expect(stopped).toEqual([]);
-    expect([...unsent.takeUnreachable()]).toEqual(['a']);
-    expect([...unsent.takeUnreachable()]).toEqual([]);
+    expect([...inFlight.takeUnreachable()]).toEqual(['a']);
+    expect([...inFlight.takeUnreachable()]).toEqual([]);
   });
 });
 
-describe('a prompt that leaves', () => {
-  it.each(['received', 'declined'] as const)('is read no more once the other side says %s', (kind) => {
+describe('a prompt that is sent', () => {
+  it.each(['received', 'declined'] as const)('is no longer read once the receiver sends %s', (kind) => {
     const { stopped, messenger } = counting();
     const handOffs = new LiveHandOffs({
       post: () => {},
@@ -110,7 +110,7 @@ describe('a prompt that leaves', () => {
       pageBytes: 64,
     });
     handOffs.onMessage(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, receiveBuffer: 'there' });
-    // What another instance says of a request of the same name is about another receive buffer.
+    // A message of another instance about the same id concerns another receive buffer.
     handOffs.onMessage(2, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });
     expect(stopped).toEqual([]);
     handOffs.onMessage(1, { kind: 'message', message: { kind, id: 'r' }, receiveBuffer: undefined });

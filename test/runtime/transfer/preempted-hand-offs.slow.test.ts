@@ -1,4 +1,4 @@
-// A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or in other use.
+// A prompt that is preempted while its pages are sent, with real steps and native messengers: no page that may still be read is free or reused.
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
@@ -18,10 +18,10 @@ import { answerOf, liveCluster, livePrompt, liveRequest } from '../threads/insta
 
 const path = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 const promptTokens = 4 * pageTokens;
-/** One prompt has room, and half of another. */
+/** Blocks for one prompt and half of another. */
 const blocks = 6;
 
-/** Takes nothing for left before it is stopped, as where acknowledgements are slow. */
+/** A messenger whose descriptors stay pending until a stop, as with slow acknowledgements. */
 function watching(messenger: Messenger) {
   const pages: number[] = [];
   let stops = 0;
@@ -118,12 +118,12 @@ const ways = [
   { way: 'tcp', create: ({ pool }: Engine): Messenger => new NativeRemoteMessenger(pool, tcp, () => {}) },
 ];
 
-describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it leaves', () => {
-  it.each(ways)('is read from its own pages alone, and lands whole: $way', async ({ create }) => {
+describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it is sent', () => {
+  it.each(ways)('is read from its own pages alone, and is received completely: $way', async ({ create }) => {
     const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
     const layout = new ReceiveLayout(shape.groups, promptTokens, pageTokens);
     const receiveBuffer = receiver.open(Int32Array.from({ length: layout.pageCount }, (_, place) => place));
-    const hear = (kind: 'reserved' | 'received') => {
+    const onPeerMessage = (kind: 'reserved' | 'received') => {
       const wire = {
         kind: 'message',
         message: { kind, id: 'leaves' },
@@ -132,7 +132,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
       for (const event of handOffs.onMessage(1, wire as Parameters<LiveHandOffs['onMessage']>[1])) feed(event);
     };
     feed({ kind: 'submit', request: request('leaves', promptOf(1, promptTokens), { maxTokens: 4 }), decodeAt: 1 });
-    hear('reserved');
+    onPeerMessage('reserved');
     run();
     Atomics.store(abort, 0, 1);
     run();
@@ -157,7 +157,7 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     );
     for (let at = 0; at < sent.length; at += 3)
       expect(there.readPage(sent[at + 2] ?? -1)).toEqual(here.readPage(sent[at + 1] ?? -1));
-    hear('received');
+    onPeerMessage('received');
     expect(machine.snapshot().pages.used).toBe(0);
     receiver.close(receiveBuffer);
   });
@@ -165,9 +165,9 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
 
 describe.skipIf(loadNative() === undefined)('a prompt that is preempted for one that is computed', () => {
   it.each(['memory', 'tcp'] as const)(
-    'gives its room where it is to be decoded up, and has it again later: %s',
+    'withdraws its reservation at the decode instance, and reserves again later: %s',
     async (transport) => {
-      // Of two such prompts one has room, and some of the other.
+      // Memory for one such prompt and part of another.
       const kvBytes = 80 * 32 * 6 * 2 * 2 * 64 * 2;
       const sizes = { contextTokens: 2048 };
       const prompts = [livePrompt(1, 1900), livePrompt(2, 1900)];

@@ -1,4 +1,4 @@
-// Prefixes fetched between instances of one process: the bits of one instance, with and without lower tiers, and what is hot on several.
+// Prefix fetch between instances of one process, with and without lower tiers: the bits of one instance.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -37,7 +37,7 @@ const cases = [
 ] as const;
 
 describe.skipIf(loadNative() === undefined)('a prefix that another instance has', () => {
-  it.each(cases)('comes %s when that is sooner than waiting or computing', async (_, instances, way) => {
+  it.each(cases)('is fetched %s when that is faster than waiting or computing', async (_, instances, way) => {
     const [alone, cluster] = [await started([{}], 'memory'), await started(instances, way)];
     const fetched = () => cluster.instances().reduce((sum, { sent }) => sum + (sent?.bytes ?? 0), 0);
     let rounds = 0;
@@ -46,7 +46,7 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
       const prefix = livePrompt(round, 400);
       const request = (name: string, tail: number) =>
         liveRequest(`${name}${round}.${tail}`, [...prefix, ...livePrompt(tail + 50, 20)], 4);
-      // One has it; then more come than one can serve.
+      // One instance has the prefix; then more requests arrive than it can serve.
       await answerOf(cluster, request('first', 0));
       const tails = Array.from({ length: 10 }, (_, tail) => tail + 1);
       const answers = await Promise.all(tails.map((tail) => answerOf(cluster, request('r', tail))));

@@ -1,4 +1,4 @@
-// Prefixes fetched by instances that share nothing but a bus and tcp: the bits of one instance, and nothing held when either side is gone.
+// Prefix fetch between processes over a bus and tcp: the bits of one instance, and no page held after a peer leaves.
 import { describe, expect, it } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { loadNative } from '../../../src/kernel/native/native.ts';
@@ -30,7 +30,7 @@ const tails = Array.from({ length: 10 }, (_, tail) => tail + 1);
 const requestOf = (round: number, name: RequestId, tail: number) =>
   liveRequest(`${name}${round}.${tail}`, [...livePrompt(round, 400), ...livePrompt(tail + 50, 20)], 4);
 
-/** One has a prefix; then more come behind it than one can serve. */
+/** One instance has a prefix; then more requests with it arrive than that instance can serve. */
 async function round(gateway: ClusterGateway, number: number): Promise<readonly Promise<Answer>[]> {
   await answerOf(gateway, requestOf(number, 'first', 0));
   return tails.map((tail) => answerOf(gateway, requestOf(number, 'r', tail)));
@@ -43,9 +43,9 @@ describe.skipIf(loadNative() === undefined)(
   { timeout: 180_000 },
   () => {
     it.each<[string, BusFaults]>([
-      ['tells all', calm],
+      ['delivers everything', calm],
       ['loses, doubles and reorders', { lost: 0.05, duplicated: 0.1, delayed: 0.1 }],
-    ])('comes with the bits of one instance over a bus that %s', async (_, faults) => {
+    ])('gives the bits of one instance over a bus that %s', async (_, faults) => {
       const alone = liveCluster([{}]);
       members.closes(() => alone.close());
       await alone.ready();
@@ -53,7 +53,7 @@ describe.skipIf(loadNative() === undefined)(
       const ids: RequestId[] = [];
       const fetches = () =>
         ids.flatMap((id) => gateway.requestTrace(id)?.steps.filter(({ kind }) => kind === 'fetch') ?? []);
-      // What takes too long is given up, and counts as fetched all the same.
+      // A fetch that takes too long is cancelled, but counts in `fetched`.
       const isWhole = () => fetches().some(({ aborted, rows }) => !aborted && rows >= 32);
       for (let number = 0; number < roundsMax && !isWhole(); number++) {
         ids.push(...tails.map((tail) => requestOf(number, 'r', tail).id));
@@ -67,7 +67,7 @@ describe.skipIf(loadNative() === undefined)(
       for (const { startedUs, endedUs } of fetches()) expect(endedUs).toBeGreaterThanOrEqual(startedUs);
     });
 
-    it('holds nothing of those that are cancelled, or whose other side has gone', async () => {
+    it('leaks no pages when requests are cancelled or the peer leaves', async () => {
       const { gateway, other } = await cluster(calm);
       for (let number = 0; number < roundsMax && fetched(gateway) === 0; number++) {
         const answers = await round(gateway, number);

@@ -1,4 +1,4 @@
-// Prefixes between processes, with threads that only note what they are told: names on each side, answers, and what the end of either leaves.
+// Prefix fetch between processes, with threads that only record messages: ids on each side, answers, and lost peers.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -11,21 +11,21 @@ afterEach(() => {
   for (const close of closing.splice(0)) close();
 });
 
-class NotedThread {
-  readonly told: ToThread[] = [];
+class RecordingThread {
+  readonly receivedMessages: ToThread[] = [];
   send(message: ToThread): void {
-    this.told.push(message);
+    this.receivedMessages.push(message);
   }
   /** Sender and request of the last message. */
   get last(): { readonly from: number; readonly id: RequestId } {
-    const last = this.told.at(-1);
+    const last = this.receivedMessages.at(-1);
     if (last?.kind !== 'peerMessage' || last.wire.kind !== 'message') throw new Error('no message has arrived');
     return { from: last.from, id: last.wire.message.id };
   }
 }
 
 function member(hub: MemoryHub, name: string, incarnation = 1, isStore = false) {
-  const thread = new NotedThread();
+  const thread = new RecordingThread();
   const process = { bus: hub.connect(), name, incarnation, log: () => {} };
   const prefixes = new RemotePrefixes({ process, thread, names: new Map() }, isStore);
   closing.push(() => prefixes.close());
@@ -34,11 +34,11 @@ function member(hub: MemoryHub, name: string, incarnation = 1, isStore = false) 
 }
 
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
-const fetches = (id: RequestId): PrefixPeerWire => ({
+const fetchOf = (id: RequestId): PrefixPeerWire => ({
   ...{ kind: 'message', receiveBuffer: 'there' },
   message: { kind: 'fetch', id, chain, from: 0 },
 });
-const says = (kind: 'prefixMissing' | 'cancelPrefix', id: RequestId) =>
+const messageOf = (kind: 'prefixMissing' | 'cancelPrefix', id: RequestId) =>
   ({ kind: 'message', message: { kind, id }, receiveBuffer: undefined }) as const;
 
 async function pair() {
@@ -53,44 +53,52 @@ async function pair() {
 }
 
 describe('prefixes between processes', () => {
-  it('are asked for both ways at once, each under a name of its own, and answered under the one they have there', async () => {
+  it('are fetched in both directions at once, each under an id of its own, and answered under the id of the fetcher', async () => {
     const { a, b, toB, toA } = await pair();
-    a.prefixes.send(toB, fetches('g.1.1/r'));
-    b.prefixes.send(toA, fetches('g.1.1/r'));
+    a.prefixes.send(toB, fetchOf('g.1.1/r'));
+    b.prefixes.send(toA, fetchOf('g.1.1/r'));
     await settled();
     const [atA, atB] = [a.thread.last, b.thread.last];
     expect([atA.id, atB.id]).not.toContain('g.1.1/r');
-    expect(b.thread.told).toEqual([{ kind: 'peerMessage', from: atB.from, wire: fetches(atB.id) }]);
+    expect(b.thread.receivedMessages).toEqual([{ kind: 'peerMessage', from: atB.from, wire: fetchOf(atB.id) }]);
     b.prefixes.send(atB.from, { kind: 'prefix', id: atB.id, blocks: 1 });
-    a.prefixes.send(atA.from, says('prefixMissing', atA.id));
+    a.prefixes.send(atA.from, messageOf('prefixMissing', atA.id));
     await settled();
-    expect(a.thread.told.at(-1)).toEqual({
+    expect(a.thread.receivedMessages.at(-1)).toEqual({
       ...{ kind: 'peerMessage', from: toB },
       wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
     });
-    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toA, wire: says('prefixMissing', 'g.1.1/r') });
+    expect(b.thread.receivedMessages.at(-1)).toEqual({
+      kind: 'peerMessage',
+      from: toA,
+      wire: messageOf('prefixMissing', 'g.1.1/r'),
+    });
     a.prefixes.send(toB, { kind: 'prefixReceived', id: 'g.1.1/r' });
-    a.prefixes.send(toB, says('cancelPrefix', 'g.1.1/s'));
+    a.prefixes.send(toB, messageOf('cancelPrefix', 'g.1.1/s'));
     await settled();
-    expect(b.thread.told.slice(-2)).toEqual([
+    expect(b.thread.receivedMessages.slice(-2)).toEqual([
       { kind: 'peerMessage', from: atB.from, wire: { kind: 'prefixReceived', id: atB.id } },
-      { kind: 'peerMessage', from: atB.from, wire: says('cancelPrefix', atB.id.replace('/r', '/s')) },
+      { kind: 'peerMessage', from: atB.from, wire: messageOf('cancelPrefix', atB.id.replace('/r', '/s')) },
     ]);
   });
 
-  it('end with the other side: both are informed, and a later fetch from it fails at once', async () => {
+  it('end with the peer: its loss is reported, and a later fetch from it fails immediately', async () => {
     const { a, b, toB, toA } = await pair();
     b.prefixes.close();
     await settled();
-    expect(a.thread.told).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'gone' } }]);
+    expect(a.thread.receivedMessages).toEqual([{ kind: 'peerMessage', from: toB, wire: { kind: 'gone' } }]);
     expect(a.prefixes.indexOf({ name: 'b', incarnation: 2 })).toBeUndefined();
-    a.prefixes.send(toB, fetches('g.1.1/r'));
-    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerMessage', from: toB, wire: says('prefixMissing', 'g.1.1/r') });
-    a.prefixes.send(toB, says('cancelPrefix', 'g.1.1/r'));
-    expect([a.thread.told.length, b.thread.told.length, toA >= 0]).toEqual([2, 0, true]);
+    a.prefixes.send(toB, fetchOf('g.1.1/r'));
+    expect(a.thread.receivedMessages.at(-1)).toEqual({
+      kind: 'peerMessage',
+      from: toB,
+      wire: messageOf('prefixMissing', 'g.1.1/r'),
+    });
+    a.prefixes.send(toB, messageOf('cancelPrefix', 'g.1.1/r'));
+    expect([a.thread.receivedMessages.length, b.thread.receivedMessages.length, toA >= 0]).toEqual([2, 0, true]);
   });
 
-  it('are not asked of another start of the same name', async () => {
+  it('are not fetched from another incarnation of the same name', async () => {
     const { a } = await pair();
     expect(a.prefixes.indexOf({ name: 'b', incarnation: 3 })).toBeUndefined();
     expect(a.prefixes.indexOf({ name: 'a', incarnation: 1 })).toBeUndefined();

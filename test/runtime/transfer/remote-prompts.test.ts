@@ -1,4 +1,4 @@
-// Prompts on their way from process to process, with threads that only note what they are told: every answer, and every way that it can fail.
+// Hand-offs between processes, with threads that only record messages: every answer and every failure.
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { RequestId } from '../../../src/core/protocol/ids.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -22,99 +22,101 @@ const leaving = (id: string): DepartingPrompt => ({
 });
 const decoder = { name: 'd', incarnation: 7 };
 
-class NotedThread {
-  readonly told: ToThread[] = [];
+class RecordingThread {
+  readonly receivedMessages: ToThread[] = [];
   send(message: ToThread): void {
-    this.told.push(message);
+    this.receivedMessages.push(message);
   }
 }
 
-function prefills(hub: MemoryHub) {
-  const thread = new NotedThread();
-  const taken: RequestId[] = [];
+function prefillSide(hub: MemoryHub) {
+  const thread = new RecordingThread();
+  const released: RequestId[] = [];
   const process = { bus: hub.connect(), name: 'p', incarnation: 3, log: () => {} };
-  const requests = { register: () => undefined, onReceived: () => {}, release: (id: RequestId) => taken.push(id) };
+  const requests = { register: () => undefined, onReceived: () => {}, release: (id: RequestId) => released.push(id) };
   const out = new RemotePromptsOut({ process, thread, requests, names: new Map() });
   closing.push(() => out.close());
-  return { out, thread, taken };
+  return { out, thread, released };
 }
 
-function decodes(hub: MemoryHub, knows = true) {
-  const thread = new NotedThread();
-  const fates: string[] = [];
+function decodeSide(hub: MemoryHub, isKnown = true) {
+  const thread = new RecordingThread();
+  const outcomes: string[] = [];
   const requests: RequestRegistry = {
-    register: ({ session }, request) => (knows ? `g.1.${session}/${request.id}` : undefined),
-    onReceived: (id) => fates.push(`received ${id}`),
-    release: (id) => fates.push(`released ${id}`),
+    register: ({ session }, request) => (isKnown ? `g.1.${session}/${request.id}` : undefined),
+    onReceived: (id) => outcomes.push(`received ${id}`),
+    release: (id) => outcomes.push(`released ${id}`),
   };
   const process = { bus: hub.connect(), ...decoder, log: () => {} };
   const into = new RemotePromptsIn({ process, thread, requests });
   closing.push(() => into.close());
-  return { into, thread, fates };
+  return { into, thread, outcomes };
 }
 
-const asks = (id: string) =>
+const reserveOf = (id: string) =>
   ({
     kind: 'message',
     message: { kind: 'reserve', id, request: leaving('r').request },
     receiveBuffer: undefined,
   }) as const;
-const says = (kind: 'reserved' | 'received' | 'declined' | 'release', id: string, receiveBuffer?: string) =>
+const messageOf = (kind: 'reserved' | 'received' | 'declined' | 'release', id: string, receiveBuffer?: string) =>
   ({ kind: 'message', message: { kind, id }, receiveBuffer }) as const;
 
 /** Both sides are there, and one has asked the other for room. @param knows the gateway's session */
-async function asking(knows = true) {
+async function reserving(isKnown = true) {
   const hub = new MemoryHub();
-  const [p, d] = [prefills(hub), decodes(hub, knows)];
+  const [p, d] = [prefillSide(hub), decodeSide(hub, isKnown)];
   p.out.start();
   d.into.start();
   await settled();
   const to = p.out.add(leaving('r'), decoder);
-  p.out.send(to, asks('g.1.1/r'));
+  p.out.send(to, reserveOf('g.1.1/r'));
   return { p, d, to };
 }
 
 describe('prompts between processes', () => {
   it('have an id of their own on each side, and are relayed until the prompt is received', async () => {
-    const { p, d, to } = await asking();
+    const { p, d, to } = await reserving();
     await settled();
-    expect(d.thread.told).toMatchObject([
+    expect(d.thread.receivedMessages).toMatchObject([
       {
         kind: 'peerMessage',
         from: 0,
         wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } },
       },
     ]);
-    d.into.send(0, says('reserved', 'g.1.2/r', 'there'));
+    d.into.send(0, messageOf('reserved', 'g.1.2/r', 'there'));
     await settled();
-    expect(p.thread.told).toEqual([{ kind: 'peerMessage', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
+    expect(p.thread.receivedMessages).toEqual([
+      { kind: 'peerMessage', from: to, wire: messageOf('reserved', 'g.1.1/r', 'there') },
+    ]);
     const events = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
     p.out.send(to, { kind: 'firstEvents', id: 'g.1.1/r', events });
     await settled();
-    expect(d.thread.told.at(-1)).toEqual({
+    expect(d.thread.receivedMessages.at(-1)).toEqual({
       kind: 'peerMessage',
       from: 0,
       wire: { kind: 'firstEvents', id: 'g.1.2/r', events },
     });
-    d.into.send(0, says('received', 'g.1.2/r'));
+    d.into.send(0, messageOf('received', 'g.1.2/r'));
     await settled();
-    expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['received g.1.2/r']]);
+    expect([p.released, d.outcomes]).toEqual([['g.1.1/r'], ['received g.1.2/r']]);
     // Later events belong to no request.
-    d.into.send(0, says('received', 'g.1.2/r'));
-    p.out.send(to, says('release', 'g.1.1/r'));
+    d.into.send(0, messageOf('received', 'g.1.2/r'));
+    p.out.send(to, messageOf('release', 'g.1.1/r'));
     await settled();
-    expect([p.thread.told.length, d.thread.told.length]).toEqual([2, 2]);
+    expect([p.thread.receivedMessages.length, d.thread.receivedMessages.length]).toEqual([2, 2]);
   });
 
-  it('stay expected where memory for them is given up, and is asked for again', async () => {
-    const { p, d, to } = await asking();
+  it('stay expected after a withdrawn reservation, which is repeated', async () => {
+    const { p, d, to } = await reserving();
     const withdraw = (id: string) =>
       ({ kind: 'message', message: { kind: 'withdraw', id, reservation: 0 }, receiveBuffer: undefined }) as const;
     p.out.send(to, withdraw('g.1.1/r'));
-    const again = asks('g.1.1/r');
+    const again = reserveOf('g.1.1/r');
     p.out.send(to, { ...again, message: { ...again.message, reservation: 1 } });
     await settled();
-    expect(d.thread.told).toMatchObject([
+    expect(d.thread.receivedMessages).toMatchObject([
       { wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } },
       { kind: 'peerMessage', from: 0, wire: withdraw('g.1.2/r') },
       { wire: { message: { kind: 'reserve', id: 'g.1.2/r', reservation: 1 } } },
@@ -126,55 +128,55 @@ describe('prompts between processes', () => {
     } as const;
     d.into.send(0, reserved);
     await settled();
-    expect(p.thread.told).toEqual([
+    expect(p.thread.receivedMessages).toEqual([
       { kind: 'peerMessage', from: to, wire: { ...reserved, message: { ...reserved.message, id: 'g.1.1/r' } } },
     ]);
-    expect(d.fates).toEqual([]);
+    expect(d.outcomes).toEqual([]);
   });
 
-  it('are let go of where the other side does not know their gateway', async () => {
-    const { p, d, to } = await asking(false);
+  it('are released if their gateway is unknown to the other side', async () => {
+    const { p, d, to } = await reserving(false);
     await settled();
-    expect(d.thread.told).toEqual([]);
-    expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
+    expect(d.thread.receivedMessages).toEqual([]);
+    expect(p.thread.receivedMessages).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
   });
 
-  it('wait for an instance that has not been heard of, and are let go of when it does not come', async () => {
+  it('wait for an instance that has not joined, and are released if it does not join', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
     const hub = new MemoryHub();
-    const [p, d] = [prefills(hub), decodes(hub)];
+    const [p, d] = [prefillSide(hub), decodeSide(hub)];
     p.out.start();
     const [to, nowhere] = [p.out.add(leaving('r'), decoder), p.out.add(leaving('s'), { name: 'd', incarnation: 8 })];
-    p.out.send(to, asks('g.1.1/r'));
-    p.out.send(nowhere, asks('g.1.1/s'));
+    p.out.send(to, reserveOf('g.1.1/r'));
+    p.out.send(nowhere, reserveOf('g.1.1/s'));
     d.into.start();
     await settled();
-    expect(d.thread.told).toMatchObject([{ wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } }]);
+    expect(d.thread.receivedMessages).toMatchObject([{ wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } }]);
     await vi.advanceTimersByTimeAsync(3_500);
-    expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/s', to: nowhere }]);
+    expect(p.thread.receivedMessages).toEqual([{ kind: 'streamBroken', id: 'g.1.1/s', to: nowhere }]);
   });
 
-  it('end on both sides when one of them leaves: what has not landed is cancelled, what has goes on', async () => {
+  it('end on both sides when one of them leaves: received prompts continue, others are cancelled', async () => {
     const hub = new MemoryHub();
-    const [p, d] = [prefills(hub), decodes(hub)];
+    const [p, d] = [prefillSide(hub), decodeSide(hub)];
     p.out.start();
     d.into.start();
     await settled();
-    for (const id of ['r', 's', 't']) p.out.send(p.out.add(leaving(id), decoder), asks(`g.1.1/${id}`));
+    for (const id of ['r', 's', 't']) p.out.send(p.out.add(leaving(id), decoder), reserveOf(`g.1.1/${id}`));
     await settled();
-    d.into.send(0, says('received', 'g.1.2/r'));
+    d.into.send(0, messageOf('received', 'g.1.2/r'));
     d.into.forget('g.1.2/t');
     p.out.close();
     await settled();
-    expect(d.thread.told.slice(3)).toEqual([{ kind: 'cancel', id: 'g.1.2/s' }]);
-    expect(d.fates).toEqual(['received g.1.2/r', 'released g.1.2/s']);
-    const [q, e] = [prefills(hub), decodes(hub)];
+    expect(d.thread.receivedMessages.slice(3)).toEqual([{ kind: 'cancel', id: 'g.1.2/s' }]);
+    expect(d.outcomes).toEqual(['received g.1.2/r', 'released g.1.2/s']);
+    const [q, e] = [prefillSide(hub), decodeSide(hub)];
     q.out.start();
     e.into.start();
     await settled();
     const to = q.out.add(leaving('r'), decoder);
     e.into.close();
     await settled();
-    expect(q.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
+    expect(q.thread.receivedMessages).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
   });
 });
