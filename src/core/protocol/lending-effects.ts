@@ -31,22 +31,23 @@ export interface FilledBlocks {
   /** No further fill follows for this move. */
   readonly last: boolean;
 }
+
 export type BorrowerEffect =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
   | ({ readonly kind: 'fillBlocks' } & FilledBlocks)
-  /** (pages) At home: moves received contents to their place in host memory. */
+  /** (pages) At home: copies received contents to host memory, before any later effect. */
   | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
   /** Cancels the copies of this move that are still in flight. */
   | { readonly kind: 'stopMove'; readonly move: MoveNumber }
-  /** The other instance may write to these blocks and request attention over them. `pages`: (blocks, layers). */
+  /** From now on the other instance may write to these blocks and query attention over them. `pages`: (blocks, layers). */
   | {
       readonly kind: 'lendBlocks';
       readonly to: InstanceIndex;
       readonly blocks: readonly BlockId[];
       readonly pages: Int32Array;
     }
-  /** After this effect, nothing reads or writes these blocks for the other instance. */
+  /** After this effect, no copy and no attention of the other instance uses these blocks. */
   | { readonly kind: 'takeBackBlocks'; readonly from: InstanceIndex; readonly blocks: readonly BlockId[] };
 
 /** Attention work of one step at one creditor; rows and keys as in `StepShape`. */
@@ -56,7 +57,7 @@ export interface RemoteWork {
   readonly keyRows: number;
   readonly decodeRows: number;
   readonly decodeKeys: number;
-  /** Keys that lie in host memory; each is read once a sequence. The only figure for the instance's own host memory. */
+  /** Keys in host memory; each is read once for each sequence. The only figure for the instance's own host memory. */
   readonly hostTokens: number;
   /** Share of the creditor's step, in thousandths, that this work may take. */
   readonly remoteAttentionPermille: number;

@@ -1,4 +1,4 @@
-// Instances of a process that lend one another memory: requests longer than any pool, the same bits as on one, and nothing left behind.
+// Instances of a process that lend to one another: requests longer than every pool, the bits of one instance, and no leaks.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,7 +15,7 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const open: LiveCluster[] = [];
 afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
 
-/** Room for more blocks in host memory than in the pool, and on SSD. */
+/** Host memory and SSD for more blocks than the pool has. */
 const tiersOf = (instance: number) => ({
   tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${instance}`), bytes: 2 ** 24 } },
 });
@@ -44,36 +44,39 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     ['bf16', 'coupled', 'memory'],
     ['int8', 'apart', 'memory'],
     ['f32', 'apart', 'shared'],
-  ] as const)(`give the bits of one big instance: inputs %s, %s, over %s, ${isa}`, async (inputs, roles, transport) => {
-    const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-    // Where all are mixed host memory makes up for what devices lack.
-    const [pools, lentHostBytes, each] = roles === 'coupled' ? [[40, 40], 2 ** 22, []] : [[40, 40, 40, 40], 0, apart];
-    const cluster = await started(
-      borrowingCluster(pools, { lentHostBytes, remoteCacheMs: 2_000 }, { inputs }, each, transport),
-    );
-    const long = liveRequest('long', livePrompt(1, 3_200), 40);
-    const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
-    expect(answer.end).toEqual({ kind: 'finished', reason: 'length' });
-    expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
-    // The next turn begins behind what is left at home and where the rest lies.
-    const next = liveRequest('next', livePrompt(1, 3_400), 8);
-    const [same, turn] = await Promise.all([answerOf(alone, next), answerOf(cluster, next)]);
-    expect([turn.tokens, turn.logprobs]).toEqual([same.tokens, same.logprobs]);
-    expect(turn.cachedTokens).toBeGreaterThan(roles === 'coupled' ? 3_200 - 1_280 : 0);
-    const sum = (of: (snapshot: InstanceSnapshot) => number | undefined) =>
-      cluster.instances().reduce((all, instance) => all + (of(instance) ?? 0), 0);
-    expect(sum(({ lending }) => lending?.movedBlocks)).toBeGreaterThanOrEqual(64);
-    expect(sum(({ lending }) => lending?.hostBlocks) > 0).toBe(roles === 'coupled');
-    expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? (100 + 107) * 6 : 0);
-    await atRest(cluster);
-    // Ranges leave while the next chunk is computed, unless other processes have the core that sends: then the next prompt's do.
-    for (let kind = 2; sum(({ lending }) => lending?.overlappedBytes) === 0; kind++)
-      await answerOf(cluster, liveRequest(`early ${kind}`, livePrompt(kind, 3_200), 1));
-  });
+  ] as const)(
+    `give the bits of one large instance: inputs %s, %s, over %s, ${isa}`,
+    async (inputs, roles, transport) => {
+      const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
+      // Mixed instances have host memory for the blocks that exceed their pools.
+      const [pools, lentHostBytes, each] = roles === 'coupled' ? [[40, 40], 2 ** 22, []] : [[40, 40, 40, 40], 0, apart];
+      const cluster = await started(
+        borrowingCluster(pools, { lentHostBytes, remoteCacheMs: 2_000 }, { inputs }, each, transport),
+      );
+      const long = liveRequest('long', livePrompt(1, 3_200), 40);
+      const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
+      expect(answer.end).toEqual({ kind: 'finished', reason: 'length' });
+      expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+      // The next turn starts after the blocks cached at home and at creditors.
+      const next = liveRequest('next', livePrompt(1, 3_400), 8);
+      const [same, turn] = await Promise.all([answerOf(alone, next), answerOf(cluster, next)]);
+      expect([turn.tokens, turn.logprobs]).toEqual([same.tokens, same.logprobs]);
+      expect(turn.cachedTokens).toBeGreaterThan(roles === 'coupled' ? 3_200 - 1_280 : 0);
+      const sum = (of: (snapshot: InstanceSnapshot) => number | undefined) =>
+        cluster.instances().reduce((all, instance) => all + (of(instance) ?? 0), 0);
+      expect(sum(({ lending }) => lending?.movedBlocks)).toBeGreaterThanOrEqual(64);
+      expect(sum(({ lending }) => lending?.hostBlocks) > 0).toBe(roles === 'coupled');
+      expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? (100 + 107) * 6 : 0);
+      await atRest(cluster);
+      // Ranges are copied while the next chunk is computed. On a busy machine that may need several prompts.
+      for (let kind = 2; sum(({ lending }) => lending?.overlappedBytes) === 0; kind++)
+        await answerOf(cluster, liveRequest(`early ${kind}`, livePrompt(kind, 3_200), 1));
+    },
+  );
 
   it.each([
     ['with host memory and SSD', 2 ** 22, [0, 1, 2].map(tiersOf)],
-    ['prompts handed over', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
+    ['with hand-offs', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
   ])(
     'stay correct under cancels and crashes: %s',
     async (_name, lentHostBytes, each) => {
@@ -106,14 +109,14 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
       const long = liveRequest('long', livePrompt(8, 2_200), 30);
       const alike = await Promise.all([answerOf(cluster, long), answerOf(alone, long)]);
       expect(alike[0]).toEqual(alike[1]);
-      // What is spread over creditors is cached in host memory, where there is some.
+      // With host memory, blocks at creditors are cached there too.
       const again = await answerOf(cluster, { ...long, id: 'again' });
       expect({ ...again, cachedTokens: 0 }).toEqual({ ...alike[1], cachedTokens: 0 });
       expect((again.cachedTokens ?? 0) >= 16 * 32).toBe(lentHostBytes > 0);
       await fc.assert(load, { numRuns: 1, endOnFailure: true });
       const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
       expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
-      // One of them dies in the middle of it; the others go on.
+      // One instance fails under load; the others continue.
       const dying = liveRequest('last straw', livePrompt(9, 900), 40);
       await Promise.all([fc.assert(load, { numRuns: 1 }), answerOf(cluster, dying)]);
       expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);

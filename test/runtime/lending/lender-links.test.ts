@@ -1,4 +1,5 @@
-// Processes that lend to one another over a bus, with threads that only record messages: numbers, one gManager, envelopes, joins and departures.
+// Processes that lend to one another over a bus, with threads that only record messages: lender numbers, one gManager,
+// relayed messages, joins and departures.
 import { afterEach, expect, it, vi } from 'vitest';
 import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
 import type { Bus } from '../../../src/runtime/bus/bus.ts';
@@ -35,35 +36,37 @@ async function lender(bus: Bus, name: string, incarnation = 1, identity = 'same'
     log: () => {},
   });
   const { instance } = links;
-  const news: unknown[] = [];
-  subscribeTo(thread, 'managerOutput', [ownAddress], (wire) => news.push(wire));
-  subscribeTo(thread, 'lending', [ownAddress, '*'], (wire, [, from]) => news.push({ instance: Number(from), wire }));
+  const received: unknown[] = [];
+  subscribeTo(thread, 'managerOutput', [ownAddress], (wire) => received.push(wire));
+  subscribeTo(thread, 'lending', [ownAddress, '*'], (wire, [, from]) =>
+    received.push({ instance: Number(from), wire }),
+  );
   await thread.flush();
   links.start({ identity, lendableBlocks: 32, attentionAddress: `127.0.0.1:${1000 + instance}` });
   closing.push(() => links.close());
-  return { links, instance, thread, heard: (): readonly unknown[] => news };
+  return { links, instance, thread, received: (): readonly unknown[] => received };
 }
 
-/** Asks again until the condition holds; the test's own time-out bounds it. */
+/** Waits until the condition holds, at most for the time-out of the test. */
 async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
   while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
 }
 
-const doors = (heard: readonly unknown[]): readonly unknown[] =>
-  heard.filter((each) => Object.hasOwn(each as object, 'wire'));
+const messagesOfLenders = (received: readonly unknown[]): readonly unknown[] =>
+  received.filter((each) => Object.hasOwn(each as object, 'wire'));
 
-it('meet, and each hears where the others are and how much they lend together', async () => {
+it('connect, and each receives the addresses of the others and the blocks that they lend together', async () => {
   const hub = new MemoryHub();
   const members = await Promise.all(['a', 'b', 'c'].map((name) => lender(hub.connect(), name)));
-  await until(() => members.every(({ heard }) => doors(heard()).length === 2));
-  for (const { instance, heard } of members) {
+  await until(() => members.every(({ received }) => messagesOfLenders(received()).length === 2));
+  for (const { instance, received } of members) {
     const others = members.filter((each) => each.instance !== instance);
     for (const other of others)
-      expect(heard()).toContainEqual({
+      expect(received()).toContainEqual({
         instance: other.instance,
         wire: { kind: 'attentionAddress', address: `127.0.0.1:${1000 + other.instance}` },
       });
-    expect(heard().at(-1)).toEqual({ kind: 'lenders', lendableBlocks: 64 });
+    expect(received().at(-1)).toEqual({ kind: 'lenders', lendableBlocks: 64 });
   }
 });
 
@@ -71,7 +74,9 @@ it('elect one gManager, which answers all lenders, and another one when it leave
   const hub = new MemoryHub();
   const members = await Promise.all(['a', 'b'].map((name) => lender(hub.connect(), name)));
   const holders = () => members.filter(({ links }) => links.isManager);
-  await until(() => holders().length === 1 && members.every(({ heard }) => doors(heard()).length === 1));
+  await until(
+    () => holders().length === 1 && members.every(({ received }) => messagesOfLenders(received()).length === 1),
+  );
   const [holder] = holders();
   const query = {
     kind: 'query',
@@ -82,8 +87,8 @@ it('elect one gManager, which answers all lenders, and another one when it leave
     urgent: false,
     refusals: [],
   } as const;
-  const answers = (heard: readonly unknown[], fromIncarnation: number): boolean =>
-    heard.some(
+  const answers = (received: readonly unknown[], fromIncarnation: number): boolean =>
+    received.some(
       (each) =>
         JSON.stringify(each).includes('"candidates"') &&
         JSON.stringify(each).includes(`"fromIncarnation":${fromIncarnation}`),
@@ -101,23 +106,23 @@ it('elect one gManager, which answers all lenders, and another one when it leave
   // Before the other process has read the record, it cannot address the gManager.
   const asking = setInterval(() => members.forEach(ask), 20);
   closing.push(() => clearInterval(asking));
-  await until(() => members.every(({ heard }) => answers(heard(), 1)));
+  await until(() => members.every(({ received }) => answers(received(), 1)));
   await holder?.links.close();
   const rest = members.filter((each) => each !== holder);
-  await until(() => rest.every(({ links, heard }) => links.isManager && answers(heard(), 2)));
+  await until(() => rest.every(({ links, received }) => links.isManager && answers(received(), 2)));
 });
 
 it('relay messages between threads, and report the loss of a lender', async () => {
   const hub = new MemoryHub();
   const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
-  await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
+  await until(() => messagesOfLenders(a.received()).length === 1 && messagesOfLenders(b.received()).length === 1);
   publishTo(a.thread, 'lending', [b.instance, ownAddress], { kind: 'prepareCopy', move: 7, blocks: [1, 2] });
-  await until(() => b.heard().length > 2);
-  expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'prepareCopy', move: 7, blocks: [1, 2] } });
-  // As its parent does when it has died.
+  await until(() => b.received().length > 2);
+  expect(b.received().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'prepareCopy', move: 7, blocks: [1, 2] } });
+  // As the parent of a process announces when the process has died.
   announceDeparture(hub.connect(), 'lender', 'a', 1);
-  await until(() => b.heard().length > 3);
-  expect(b.heard().at(-1)).toEqual({ kind: 'instanceFailed', instance: a.instance });
+  await until(() => b.received().length > 3);
+  expect(b.received().at(-1)).toEqual({ kind: 'instanceFailed', instance: a.instance });
 });
 
 it('refuse lenders with another block identity', async () => {
@@ -127,8 +132,12 @@ it('refuse lenders with another block identity', async () => {
     lender(hub.connect(), 'b', 1, 'other'),
     lender(hub.connect(), 'c', 1, 'one'),
   ]);
-  await until(() => doors(members[0]?.heard() ?? []).length > 0 && doors(members[2]?.heard() ?? []).length > 0);
-  expect(members.map(({ heard }) => doors(heard()).length)).toEqual([1, 0, 1]);
+  await until(
+    () =>
+      messagesOfLenders(members[0]?.received() ?? []).length > 0 &&
+      messagesOfLenders(members[2]?.received() ?? []).length > 0,
+  );
+  expect(members.map(({ received }) => messagesOfLenders(received()).length)).toEqual([1, 0, 1]);
 });
 
 it('keep their number across restarts with a higher incarnation, and free it when they leave', async () => {
@@ -138,7 +147,7 @@ it('keep their number across restarts with a higher incarnation, and free it whe
     { instance: 0, incarnation: 10 },
     { instance: 1, incarnation: 10 },
   ]);
-  // A clock was set back.
+  // With a clock that was set back.
   const again = await takeNumber(bus, 'a', 3, false);
   expect(again).toEqual({ instance: 0, incarnation: 11 });
   await releaseNumber(bus, 'a', a);
@@ -152,7 +161,7 @@ const placesOf = async (bus: Bus) => {
   return record && readLenderRecord(record.value).places;
 };
 
-it('write their numbers again after the record is lost, and end when another process has theirs', async () => {
+it('restore their numbers after the record is lost, and end when another process has theirs', async () => {
   const hub = new MemoryHub();
   const buses = [hub.connect(), hub.connect(), hub.connect()] as const;
   const [busA, busB, bus] = buses;
@@ -166,7 +175,7 @@ it('write their numbers again after the record is lost, and end when another pro
   announceMissing(bus);
   await until(async () => (await placesOf(bus))?.every(({ name }) => name !== '') === true);
   expect(await placesOf(bus)).toEqual(before);
-  // One of them is slow to say it, and is heard; then not even that.
+  // The owner of the missing entry announces itself; later it does not.
   keptA.stop();
   await removeRecord(bus, 'lenders');
   announceMissing(bus);
@@ -180,12 +189,12 @@ it('write their numbers again after the record is lost, and end when another pro
     lendableBlocks: 1,
     attentionAddress: 'host:1',
   };
-  const take = async (name: string, heard: readonly object[]) => {
+  const take = async (name: string, announced: readonly object[]) => {
     vi.useFakeTimers({ toFake: ['setTimeout'] });
     try {
       const place = takeNumber(bus, name, 1, true);
       await settled();
-      for (const each of heard) busA.publish('beat.lender', encode({ ...own, ...each }));
+      for (const each of announced) busA.publish('beat.lender', encode({ ...own, ...each }));
       await settled();
       vi.advanceTimersByTime(silentUs / 1000);
       return await place;
@@ -202,7 +211,7 @@ it('write their numbers again after the record is lost, and end when another pro
   keptToo.stop();
 });
 
-it('leave nothing in the record that was being written again as they left', async () => {
+it('leave no entry in the record if they leave while they restore it', async () => {
   const hub = new MemoryHub();
   const [bus, far] = [hub.connect(), new UnreliableBus(hub.connect())];
   const member = await lender(far, 'a');
@@ -217,13 +226,13 @@ it('leave nothing in the record that was being written again as they left', asyn
   expect((await placesOf(bus))?.filter(({ name }) => name !== '')).toEqual([]);
 });
 
-it('take no number twice where their record alone was lost while all were connected', async () => {
+it('take no number twice when the record was lost while all lenders were connected', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'performance'] });
   try {
     const hub = new MemoryHub();
     const end = (): UnreliableBus => new UnreliableBus(hub.connect());
     const bus = end();
-    /** For as long as it takes. */
+    /** Advances the clock until the lender is open. */
     const opened = async (name: string) => {
       let links: LenderLinks | undefined;
       void lender(end(), name).then((opened) => {

@@ -1,4 +1,5 @@
-// Remote attention over its share of a creditor: the creditor measures the load during its own steps, and reports it to its debtors.
+// Remote attention over its share of a creditor: the creditor measures the load while its own steps run, and reports it to
+// its debtors.
 import { expect, it } from 'vitest';
 import { createTokenInstance } from '../../../src/core/instance/token-instance.ts';
 import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
@@ -11,11 +12,11 @@ import { simulatedEnds } from '../../contract/simulated-messenger.ts';
 import { baseConfig, promptOf, request } from '../../core/router/world.ts';
 import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
 
-/** The remote attention load that is reported, and the number of readings. */
+/** Remote attention servers with scripted counters. */
 class ScriptedServers implements RemoteAttentionServers {
   seconds = 0;
   restSeconds = 0;
-  looks = 0;
+  reads = 0;
   lendBlocks(): void {}
   takeBackBlocks(): void {}
   setRemoteAttentionShare(): void {}
@@ -24,20 +25,20 @@ class ScriptedServers implements RemoteAttentionServers {
     return { queries: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
   }
   remoteAttentionCounts() {
-    this.looks++;
+    this.reads++;
     const { seconds, restSeconds } = this;
     return { queries: 0, rows: 0, refused: 0, seconds, restSeconds, bytesIn: 0, bytesOut: 0 };
   }
 }
 
-/** Instance 0, which lends instance 1 a block; guests may have a tenth of a core. */
+/** Instance 0 lends a block to instance 1. Remote attention may take a tenth of a core. */
 function creditor() {
   const servers = new ScriptedServers();
-  const said: LendingWire[] = [];
+  const sent: LendingWire[] = [];
   const lending = new LiveLending({
     routes: {
       instance: 0,
-      send: (to, wire) => to === 1 && said.push(wire),
+      send: (to, wire) => to === 1 && sent.push(wire),
       sendToManager: () => {},
       announceServer: () => {},
     },
@@ -49,19 +50,19 @@ function creditor() {
     },
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
-  const told = (): readonly LendingWire[] => said.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
-  return { lending, servers, told };
+  const loads = (): readonly LendingWire[] => sent.splice(0).filter(({ kind }) => kind === 'remoteAttentionLoad');
+  return { lending, servers, loads };
 }
 
 it('is reported as the load without the limit, while steps run most of the time', () => {
-  const { lending, servers, told } = creditor();
+  const { lending, servers, loads } = creditor();
   lending.onStepRan(10e6, 5e6);
-  // For a second: steps, guests' work and rests in seconds, and what is told of it.
-  const second = (at: number, step: number, guests: number, rest: number) => {
-    servers.seconds += guests;
-    servers.restSeconds += rest;
+  // One second with this time in steps, remote attention and throttling, in seconds. Returns the reports.
+  const second = (at: number, step: number, attention: number, throttled: number) => {
+    servers.seconds += attention;
+    servers.restSeconds += throttled;
     lending.onStepRan(10e6 + at * 1e6, step * 1e6);
-    return told();
+    return loads();
   };
   expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'remoteAttentionLoad', permille: 160 }]);
   expect(second(2, 0.9, 0.08, 0.1)).toEqual([]);
@@ -75,7 +76,7 @@ it('is reported as the load without the limit, while steps run most of the time'
   expect(second(6, 0.9, 0.9, 0)).toEqual([]);
 });
 
-it('is looked at when steps have run', async () => {
+it('is measured when steps have run', async () => {
   const { lending, servers } = creditor();
   const hub = new MemoryHub();
   const [inner, outer] = [hub.connect(), hub.connect()];
@@ -93,6 +94,6 @@ it('is looked at when steps have run', async () => {
   new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
   publishTo(outer, 'command', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;
-  expect(servers.looks).toBeGreaterThan(0);
+  expect(servers.reads).toBeGreaterThan(0);
   await Promise.all([inner.close(), outer.close()]);
 });
