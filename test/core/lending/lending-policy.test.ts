@@ -172,9 +172,9 @@ describe('borrowing', () => {
     expect(blocksWanted(30, demand(60), 0, policy)).toBe(10);
     expect(blocksWanted(9, demand(0), 0, policy)).toBe(4);
     fc.assert(
-      fc.property(fc.nat(80), fc.nat(200), fc.nat(40), (available, growth, inHand) => {
-        const wanted = blocksWanted(available, demand(growth), inHand, policy);
-        if (wanted > 0) expect(blocksToReturn(available, demand(growth), inHand + wanted, policy)).toBe(0);
+      fc.property(fc.nat(80), fc.nat(200), fc.nat(40), (available, growth, idle) => {
+        const wanted = blocksWanted(available, demand(growth), idle, policy);
+        if (wanted > 0) expect(blocksToReturn(available, demand(growth), idle + wanted, policy)).toBe(0);
       }),
     );
   });

@@ -20,16 +20,16 @@ interface Home {
 
 /** Starts to move blocks of one sequence out if home memory is short and borrowed blocks are idle. True if it did. */
 export function spill(home: Home): boolean {
-  const { batcher, cache, mover: blockMoves, rangeBlocks, lowWaterBlocks, idleBlocks: inHand } = home;
-  if (inHand === 0) return false;
+  const { batcher, cache, mover, rangeBlocks, lowWaterBlocks, idleBlocks } = home;
+  if (idleBlocks === 0) return false;
   const { availablePages, blockPages } = cache;
   const ahead = Math.ceil(batcher.pagesOutstanding / blockPages);
-  const spare = Math.floor(availablePages / blockPages) + blockMoves.leavingBlocks - lowWaterBlocks;
+  const spare = Math.floor(availablePages / blockPages) + mover.leavingBlocks - lowWaterBlocks;
   if (ahead <= spare) return false;
-  const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
+  const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(idleBlocks, rangeBlocks));
   if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
   // Running sequences need a range to grow into; otherwise nothing stays.
-  const soon = spare - blockMoves.leavingBlocks + blockMoves.registry.leavingBlocks;
+  const soon = spare - mover.leavingBlocks + mover.registry.leavingBlocks;
   return soon < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
 }
 
@@ -38,31 +38,26 @@ export function spill(home: Home): boolean {
  * @param stay number of first blocks that stay
  */
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
-  const { batcher, rangeBlocks, mover: blockMoves } = home;
+  const { batcher, rangeBlocks, mover } = home;
   const sequences = [...batcher.running]
     // Blocks that were shared may be exclusive now; `makePrivate` checks that next.
     .map((sequence) => ({
       sequence,
-      blocks: movable(home, sequence, blockMoves.remoteEndOf(sequence) ?? 0, stay(sequence)),
+      blocks: movable(home, sequence, mover.remoteEndOf(sequence) ?? 0, stay(sequence)),
     }))
     .filter(({ blocks }) => blocks >= rangeBlocks)
     .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
   for (const { sequence } of sequences) {
     batcher.makePrivate(sequence, stay(sequence));
-    const count = Math.min(most, wholeRanges(movable(home, sequence, blockMoves.endOf(sequence), 0), rangeBlocks));
-    if (count > 0 && blockMoves.moveOut(sequence, blockMoves.endOf(sequence), count)) return true;
+    const count = Math.min(most, wholeRanges(movable(home, sequence, mover.endOf(sequence), 0), rangeBlocks));
+    if (count > 0 && mover.moveOut(sequence, mover.endOf(sequence), count)) return true;
   }
   return false;
 }
 
 /** Number of blocks from `end` on that can leave. */
-function movable(
-  { batcher, cache, mover: blockMoves, rangeBlocks }: Home,
-  sequence: Sequence,
-  end: number,
-  stay: number,
-): number {
-  const { movesOut = [], broken = false } = blockMoves.registry.maps.get(sequence) ?? {};
+function movable({ batcher, cache, mover, rangeBlocks }: Home, sequence: Sequence, end: number, stay: number): number {
+  const { movesOut = [], broken = false } = mover.registry.maps.get(sequence) ?? {};
   // Blocks that are being received or sent stay in place.
   const isInTransfer = sequence.arriving !== undefined || sequence.copier?.isWaiting === true;
   if (isInTransfer || broken || (movesOut[0]?.first ?? sequence.remoteFrom) < sequence.remoteFrom) return 0;
@@ -75,14 +70,14 @@ function movable(
 }
 
 /** Moves out the last ranges before the remote blocks of a sequence. */
-function spillBeginning({ batcher, mover: blockMoves, rangeBlocks }: Home, most: number): boolean {
+function spillBeginning({ batcher, mover, rangeBlocks }: Home, most: number): boolean {
   for (const sequence of [...batcher.running].sort((a, b) => b.remoteFrom - a.remoteFrom)) {
-    const remote = blockMoves.registry.maps.get(sequence);
+    const remote = mover.registry.maps.get(sequence);
     if (sequence.remoteBlocks === 0 || remote === undefined || remote.movesOut.length > 0 || remote.broken) continue;
     batcher.makePrivate(sequence, Math.max(0, sequence.remoteFrom - most));
     const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
     const count = Math.min(most, sequence.remoteFrom - own);
-    if (count > 0 && blockMoves.moveOut(sequence, sequence.remoteFrom - count, count)) return true;
+    if (count > 0 && mover.moveOut(sequence, sequence.remoteFrom - count, count)) return true;
   }
   return false;
 }
