@@ -54,8 +54,8 @@ else {
       get counts() {
         return remote.counts;
       },
-      get nextStep() {
-        return remote.nextStep;
+      get nextPoolStep() {
+        return remote.nextPoolStep;
       },
       open: (pages, layers) => {
         const buffer = remote.open(pages, layers);

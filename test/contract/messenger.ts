@@ -76,12 +76,12 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const to = targetPages(first.length);
       const buffer = receiver.messenger.open(to);
       expect(sender.messenger.pending(buffer)).toBe(0);
-      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), false);
+      sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), false);
       expect(sender.messenger.pending(buffer)).toBe(first.length);
       run();
       while (sender.messenger.pending(buffer) > 0) await new Promise((resolve) => setImmediate(resolve));
       expectEqual(to, first);
-      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
+      sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), true);
       sender.messenger.stop(buffer);
       expect(sender.messenger.pending(buffer)).toBe(0);
       receiver.messenger.close(buffer);
@@ -91,7 +91,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const [waiting, other] = [targetPages(first.length), targetPages(second.length, first.length)];
       spoil(waiting);
       const late = receiver.messenger.open(waiting);
-      sender.messenger.send(late, sender.messenger.nextStep, descriptors(first), true);
+      sender.messenger.send(late, sender.messenger.nextPoolStep, descriptors(first), true);
       const soon = receiver.messenger.open(other);
       sender.messenger.send(soon, 0, descriptors(second), true);
       await received(soon);
@@ -107,10 +107,10 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const to = targetPages(first.length);
       const buffer = receiver.messenger.open(to);
       const filling = Int32Array.from(first);
-      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), false, filling);
+      sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), false, filling);
       for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(1));
       sender.pool.step('aborts');
-      sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true, filling);
+      sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), true, filling);
       run();
       await received(buffer);
       expectEqual(to, first);
@@ -123,7 +123,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       // On a busy machine the sender may get no core during the step: repeats until it does.
       while (sender.messenger.counts.earlyBytes === earlyBytes) {
         const buffer = receiver.messenger.open(to);
-        sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
+        sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), true);
         run();
         await received(buffer);
         receiver.messenger.close(buffer);
@@ -139,7 +139,8 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       ];
       for (const to of [stopped, closed]) spoil(to);
       const [a, b] = [receiver.messenger.open(stopped), receiver.messenger.open(closed)];
-      for (const buffer of [a, b]) sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(first), true);
+      for (const buffer of [a, b])
+        sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(first), true);
       sender.messenger.stop(a);
       receiver.messenger.close(b);
       run();
@@ -159,7 +160,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
         const buffer = receiver.messenger.open(to);
         // Some pages may have left already.
         sender.messenger.send(buffer, 0, descriptors(first), false);
-        if (i % 2 === 1) sender.messenger.send(buffer, sender.messenger.nextStep, descriptors(second), false);
+        if (i % 2 === 1) sender.messenger.send(buffer, sender.messenger.nextPoolStep, descriptors(second), false);
         sender.messenger.stop(buffer);
         expect(sender.messenger.pending(buffer)).toBe(0);
         for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(notComputed));

@@ -115,7 +115,7 @@ class SimulatedMessenger implements Messenger {
     return { ...(this.#world.counts[this.#at] ?? never()), copySeconds: 0, faults: 0 };
   }
 
-  get nextStep(): number {
+  get nextPoolStep(): number {
     return this.#world.steps[this.#at] ?? never();
   }
 

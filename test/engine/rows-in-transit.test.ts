@@ -80,7 +80,7 @@ describe.skipIf(loadNative() === undefined)('activations in transit', () => {
     const descriptors = Int32Array.from({ length: 3 * count }, (_, i) =>
       i % 3 === 0 ? 0 : rowPageIds[(i - (i % 3)) / 3],
     );
-    messenger.send(buffer, messenger.nextStep, descriptors, true);
+    messenger.send(buffer, messenger.nextPoolStep, descriptors, true);
   }
 
   /** Runs the previous layers. */

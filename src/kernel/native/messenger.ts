@@ -23,7 +23,7 @@ export class NativeMessenger {
     return { ...this.#buffers.native.localSenderCounts(this.#messenger), faults: 0 };
   }
 
-  get nextStep(): number {
+  get nextPoolStep(): number {
     return this.#buffers.native.nextStep(this.#pool);
   }
 

@@ -66,7 +66,7 @@ export class NativeRemoteMessenger {
     return { ...sent, faults: broken + givenUp + received.refused + received.broken };
   }
 
-  get nextStep(): number {
+  get nextPoolStep(): number {
     return this.#native.nextStep(this.#pool);
   }
 

@@ -198,7 +198,12 @@ export class LiveLending {
     activeMove.rows.splice(at, sources.length, ...sources);
     const { messenger, host } = this.#options;
     host.finishLoads();
-    const outgoing = { at, pages: this.#ownPages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
+    const outgoing = {
+      at,
+      pages: this.#ownPages(sources),
+      step: step === undefined ? 0 : messenger.nextPoolStep,
+      last,
+    };
     if (activeMove.receiveBuffer === undefined) activeMove.waiting.push(outgoing);
     else this.#send(activeMove.receiveBuffer, outgoing);
   }

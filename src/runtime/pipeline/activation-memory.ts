@@ -67,7 +67,7 @@ export interface ChunkRange {
   readonly tokens: number;
 }
 
-/** Pages that a chunk needs. @throws Error if it exceeds a buffer */
+/** Pages of a chunk. @throws Error if it exceeds a buffer */
 export function pagesOfChunk(
   { chunkPages, rowValues: columns, pageValues }: ActivationMemory,
   { from, tokens }: ChunkRange,

@@ -72,7 +72,7 @@ export class ActivationSender {
 
   /** Called before the step over the chunk. Returns the send buffer for its activations; undefined: `ended` reads them from the step's output. */
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
-    this.#settle();
+    this.#dropArrived();
     const outgoing = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
     if (this.#pool.free > 0) outgoing.receiveBuffer ??= this.#granted.get(to)?.shift();
     // The last buffer is reserved for chunks that can be sent: chunks that wait for a receive buffer must not block all of them.
@@ -82,7 +82,7 @@ export class ActivationSender {
     if (pages === undefined) return undefined;
     // The messenger counts steps; this is the next one.
     if (outgoing.receiveBuffer !== undefined)
-      this.#send(outgoing, pages, outgoing.receiveBuffer, this.#messenger.nextStep);
+      this.#send(outgoing, pages, outgoing.receiveBuffer, this.#messenger.nextPoolStep);
     return { pool: this.#memory.pool, pages };
   }
 
@@ -144,14 +144,14 @@ export class ActivationSender {
 
   /** Events of unreachable members since the last call. */
   poll(): readonly InstanceEvent[] {
-    this.#settle();
+    this.#dropArrived();
     const events = this.#events;
     this.#events = [];
     return events;
   }
 
   /** Drops chunks that have arrived or are unreachable. */
-  #settle(): void {
+  #dropArrived(): void {
     const gone = [...this.#chunks.values()].filter(
       ({ computed, sent, receiveBuffer }) =>
         computed && sent && receiveBuffer !== undefined && this.#messenger.pending(receiveBuffer) === 0,
@@ -219,7 +219,7 @@ export class ActivationSender {
     const { number, receiveBuffer } = outgoing;
     this.#chunks.delete(number);
     if (receiveBuffer !== undefined) this.#unreachable.delete(receiveBuffer);
-    this.#links.settle(nameOf(outgoing));
+    this.#links.streamEnded(nameOf(outgoing));
     if (receiveBuffer !== undefined) this.#messenger.stop(receiveBuffer);
     this.#releaseBuffer(outgoing);
   }

@@ -32,9 +32,9 @@ export class PipelineRunner {
   /** (places in a group): number of chunks run. */
   readonly #chunks: number[] = [];
 
-  constructor(engine: PipelineEngine, rows: () => ActivationTransfer) {
+  constructor(engine: PipelineEngine, createTransfer: () => ActivationTransfer) {
     this.#engine = engine;
-    this.#create = rows;
+    this.#create = createTransfer;
   }
 
   get #activations(): ActivationTransfer {

@@ -21,7 +21,7 @@ interface Track {
   /** Where a halted stream resumes; undefined if it is not halted. */
   resume: number | undefined;
   /** The messenger cannot reach the receive buffer. */
-  lost: boolean;
+  isUnreachable: boolean;
 }
 
 type Carrier = Pick<Messenger, 'pending' | 'stop' | 'unreachable'>;
@@ -43,7 +43,7 @@ export class InFlightPages {
       batches: [],
       arrived: 0,
       resume: undefined,
-      lost: false,
+      isUnreachable: false,
     };
     this.#tracks.set(receiveBuffer, track);
     return track;
@@ -83,7 +83,7 @@ export class InFlightPages {
     const track = this.#track(receiveBuffer);
     this.#update(receiveBuffer, track);
     this.#pollUnreachable();
-    if (track.lost) return;
+    if (track.isUnreachable) return;
     this.#messenger.stop(receiveBuffer);
     track.arrived = Math.min(track.arrived, from);
     track.resume = track.arrived;
@@ -110,7 +110,7 @@ export class InFlightPages {
     for (const receiveBuffer of this.#messenger.unreachable()) {
       this.#unreachable.add(receiveBuffer);
       const track = this.#tracks.get(receiveBuffer);
-      if (track !== undefined) track.lost = true;
+      if (track !== undefined) track.isUnreachable = true;
     }
   }
 

@@ -43,8 +43,8 @@ export class LinkCounters {
     known.bytes += bytes;
   }
 
-  /** The stream has arrived or was cancelled. */
-  settle(stream: string): void {
+  /** The stream has arrived or was stopped: its bytes leave the backlog. */
+  streamEnded(stream: string): void {
     const known = this.#streams.get(stream);
     if (known === undefined) return;
     known.link.backlogBytes -= known.bytes;

@@ -200,7 +200,7 @@ export class LiveHandOffs {
     this.#inFlight.add(receiveBuffer, descriptors, end, again);
     this.#messenger.send(
       receiveBuffer,
-      computing ? this.#messenger.nextStep : 0,
+      computing ? this.#messenger.nextPoolStep : 0,
       descriptors,
       firstEvents !== undefined,
       filling,
@@ -213,7 +213,7 @@ export class LiveHandOffs {
     const receiveBuffer = this.#outgoing.get(keyOf(to, id))?.receiveBuffer;
     if (receiveBuffer === undefined) return;
     this.#inFlight.halt(receiveBuffer, from);
-    this.#links.settle(keyOf(to, id));
+    this.#links.streamEnded(keyOf(to, id));
   }
 
   /** When it returns, no page is read for the prompt, now or later. */
@@ -231,7 +231,7 @@ export class LiveHandOffs {
     // Also if all has arrived: unacknowledged pages would be sent again over the next connection.
     if (receiveBuffer !== undefined) this.#inFlight.stop(receiveBuffer);
     this.#outgoing.delete(keyOf(to, id));
-    this.#links.settle(keyOf(to, id));
+    this.#links.streamEnded(keyOf(to, id));
   }
 
   /** Handles a message of a peer; returns the events for the state machine. */
@@ -246,7 +246,7 @@ export class LiveHandOffs {
       const part = this.#expected.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;
       part.firstEvents = wire.events;
-      return receivedEvent(part);
+      return promptReceivedEvent(part);
     }
     if (wire.kind !== 'message') return this.prefixes.onMessage(from, wire);
     const { message, receiveBuffer } = wire;
@@ -277,7 +277,7 @@ export class LiveHandOffs {
     for (const handle of this.#messenger.received()) {
       const part = this.#byHandle.get(handle);
       if (part !== undefined) part.complete = true;
-      const event = part === undefined ? this.prefixes.onReceived(handle) : receivedEvent(part);
+      const event = part === undefined ? this.prefixes.onReceived(handle) : promptReceivedEvent(part);
       if (event !== undefined) events.push(event);
     }
     return events;
@@ -308,6 +308,6 @@ function keyOf(to: InstanceIndex, id: RequestId): string {
 }
 
 /** Pages and first events travel separately; the later of the two completes the prompt. */
-function receivedEvent({ id, from, firstEvents, complete }: Part): InstanceEvent | undefined {
+function promptReceivedEvent({ id, from, firstEvents, complete }: Part): InstanceEvent | undefined {
   return complete && firstEvents !== undefined ? { kind: 'promptReceived', from, id, firstEvents } : undefined;
 }

@@ -99,7 +99,7 @@ export class LivePrefixes {
     this.#sending.set(keyOf(to, id), { id, to, receiveBuffer });
   }
 
-  /** Sends the prefix, unless the fetch was cancelled: the state machine learns that separately. */
+  /** Sends the prefix, unless the fetch was cancelled: a message of its own reports that. */
   stream({ id, to, tokens, blocks, pages }: StreamPrefix): void {
     const sending = this.#sending.get(keyOf(to, id));
     if (sending === undefined || pages === undefined) return;
@@ -123,7 +123,7 @@ export class LivePrefixes {
    */
   stop(to: InstanceIndex, id: RequestId): boolean {
     const sending = this.#sending.get(keyOf(to, id));
-    this.#options.links.settle(keyOf(to, id));
+    this.#options.links.streamEnded(keyOf(to, id));
     if (sending === undefined) return false;
     this.#sending.delete(keyOf(to, id));
     this.#messenger.stop(sending.receiveBuffer);

@@ -26,8 +26,8 @@ export type PageTransport = NonNullable<LinkSnapshot['transport']>;
 export interface Messenger {
   /** Counters of what was sent. */
   readonly counts: MessengerCounts;
-  /** Number of the next step over the pool, for `send`. */
-  readonly nextStep: number;
+  /** Number of the next step over the pool, for `send`. It counts all steps of the pool, unlike the step numbers of an instance. */
+  readonly nextPoolStep: number;
   /** Opens a receive buffer: its place i is `pages[i]` of this pool. @param layers the places are (blocks, layers), and a step may run behind what is received */
   open(pages: Int32Array, layers?: number): ReceiveBufferHandle;
   /** The arrivals for `Step.arriving` of a receive buffer by layers of which `blocks` blocks come, until it is closed. */

@@ -1,4 +1,4 @@
-// What the links of an instance to other processes share: its process, its thread, its requests and its names for peers.
+// The context of an instance's links to other processes: its process, its thread, its requests and its names for peers.
 import type { InstanceIndex, RequestId } from '../../core/protocol/ids.ts';
 import type { GenerationRequest } from '../../core/protocol/ports.ts';
 import type { ClusterProcess } from '../processes/peer-session.ts';

@@ -5,7 +5,7 @@ import { encode } from '../wire/codec.ts';
 import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from '../wire/messages.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PeerContext } from './peer-context.ts';
-import type { DepartingPrompt } from './remote-prompts-out.ts';
+import type { OutgoingPrompt } from './remote-prompts-out.ts';
 
 type Prefiller = Peer<PeerAnnouncement>;
 
@@ -73,7 +73,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
     this.#sources.set(index, { index, peer, remoteIds: new Map() });
   }
 
-  /** Prompts that have not been received completely are given up. */
+  /** Releases prompts that have not been received completely. */
   onLost(peer: Prefiller): void {
     const source = this.#sourceOf(peer);
     if (source === undefined) return;
@@ -109,7 +109,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
     }
   }
 
-  #onReserve(source: Source, prompt: DepartingPrompt): void {
+  #onReserve(source: Source, prompt: OutgoingPrompt): void {
     const parts = this.#partsOf(source, prompt);
     const id = parts && this.#context.requests.register(prompt.gateway, prompt.request, true);
     if (id === undefined) {
@@ -129,7 +129,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
   }
 
   /** The senders of the prompt, and its id at each; undefined if one of them is not connected. */
-  #partsOf(source: Source, { id, senders }: DepartingPrompt): ReadonlyMap<Source, RequestId> | undefined {
+  #partsOf(source: Source, { id, senders }: OutgoingPrompt): ReadonlyMap<Source, RequestId> | undefined {
     if (senders === undefined) return new Map([[source, id]]);
     const parts = new Map<Source, RequestId>();
     for (const { name, incarnation, id: remoteId } of senders) {
@@ -154,7 +154,7 @@ export class RemotePromptsIn implements PeerHandler<PeerAnnouncement> {
       if (remoteId !== undefined) this.#sendTo(peer, { kind: 'unknown', id: remoteId });
       remoteIds.delete(id);
     }
-    // `release` would not end a prompt that has just been received. Its sender has given it up in any case.
+    // Not `release`, which would not end a prompt that has just been received. Its sender has released it in any case.
     this.#context.thread.send({ kind: 'cancel', id });
     this.#context.requests.release(id);
   }

@@ -8,7 +8,7 @@ import type { PeerWire } from './live-hand-offs.ts';
 import type { PeerContext } from './peer-context.ts';
 
 type Decoder = Peer<PeerAnnouncement>;
-export type DepartingPrompt = Extract<HandOffWire, { kind: 'reserve' }>;
+export type OutgoingPrompt = Extract<HandOffWire, { kind: 'reserve' }>;
 
 /** A decode instance. */
 interface Destination {
@@ -19,7 +19,7 @@ interface Destination {
   /** Undefined until it has joined. */
   peer: Decoder | undefined;
   /** By their ids here. */
-  readonly prompts: Map<RequestId, DepartingPrompt>;
+  readonly prompts: Map<RequestId, OutgoingPrompt>;
   /** Messages kept until it has joined. */
   queued: HandOffWire[];
 }
@@ -45,7 +45,7 @@ export class RemotePromptsOut implements PeerHandler<PeerAnnouncement> {
   }
 
   /** Registers a prompt for a decode instance, and returns the index of that instance. One that has not joined yet is awaited for the heartbeat timeout. */
-  add(prompt: DepartingPrompt, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
+  add(prompt: OutgoingPrompt, { name, incarnation }: Pick<SessionName, 'name' | 'incarnation'>): InstanceIndex {
     const destination = this.#find(name, incarnation) ?? this.#await(name, incarnation);
     destination.prompts.set(prompt.id, prompt);
     return destination.index;

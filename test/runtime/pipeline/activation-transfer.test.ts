@@ -45,7 +45,7 @@ class Member {
     let count = 0;
     const messenger: Messenger = {
       counts: { pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0, copySeconds: 0, faults: 0 },
-      nextStep: 0,
+      nextPoolStep: 0,
       open: (pages) => {
         const handle = `${name}${++count}`;
         openBuffers.set(handle, { pool: this.#pool, pages, done });
@@ -65,7 +65,7 @@ class Member {
       pending: (receiveBuffer) => this.#unsent.filter((each) => each.receiveBuffer === receiveBuffer).length,
       transportTo: () => 'thread',
     };
-    Object.defineProperty(messenger, 'nextStep', { get: () => this.#ran + 1 });
+    Object.defineProperty(messenger, 'nextPoolStep', { get: () => this.#ran + 1 });
     const memory: ActivationMemory = {
       ...{
         pool: 1,

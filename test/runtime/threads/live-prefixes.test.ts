@@ -13,7 +13,7 @@ function receiveBuffers(): { readonly messenger: Messenger; readonly open: Set<s
   let count = 0;
   const messenger: Messenger = {
     counts: { pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0, copySeconds: 0, faults: 0 },
-    nextStep: 1,
+    nextPoolStep: 1,
     open: () => {
       const handle = `buffer ${++count}`;
       open.add(handle);

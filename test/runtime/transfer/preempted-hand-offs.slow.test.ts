@@ -29,8 +29,8 @@ function watching(messenger: Messenger) {
     get counts() {
       return messenger.counts;
     },
-    get nextStep() {
-      return messenger.nextStep;
+    get nextPoolStep() {
+      return messenger.nextPoolStep;
     },
     open: (own, layers) => messenger.open(own, layers),
     arrivals: (receiveBuffer, count) => messenger.arrivals(receiveBuffer, count),

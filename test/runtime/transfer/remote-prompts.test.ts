@@ -5,7 +5,7 @@ import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
 import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
 import type { RequestRegistry } from '../../../src/runtime/transfer/peer-context.ts';
 import { RemotePromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
-import { type DepartingPrompt, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
+import { type OutgoingPrompt, RemotePromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
 import { settled } from '../bus/settled.ts';
 import { liveRequest } from '../threads/instances.ts';
 
@@ -16,7 +16,7 @@ afterEach(() => {
 });
 
 const gateway = { name: 'g', incarnation: 1, session: 2 };
-const leaving = (id: string): DepartingPrompt => ({
+const leaving = (id: string): OutgoingPrompt => ({
   ...{ kind: 'reserve', id: `g.1.1/${id}`, gateway },
   request: liveRequest(id, [1, 2, 3], 4),
 });
